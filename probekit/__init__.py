@@ -1,0 +1,40 @@
+"""probekit: what a transformer knows, at which layer, and how sure you can be.
+
+The public names are imported when first used, so that `import probekit` costs no torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "load_model": "models",
+    "load_task": "tasks",
+    "Task": "tasks",
+    "extract": "activations",
+    "load_activations": "activations",
+    "load_probe": "probes",
+    "train_probes": "evaluation",
+    "ProbeResults": "evaluation",
+    "ProbekitError": "errors",
+}
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from probekit.activations import extract, load_activations
+    from probekit.errors import ProbekitError
+    from probekit.evaluation import ProbeResults, train_probes
+    from probekit.models import load_model
+    from probekit.probes import load_probe
+    from probekit.tasks import Task, load_task
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'probekit' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"probekit.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
