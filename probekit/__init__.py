@@ -19,7 +19,18 @@ _HOME = {
     "ProbeResults": "evaluation",
     "ProbekitError": "errors",
 }
-__all__ = ["__version__", *_HOME]
+__all__ = [
+    "ProbeResults",
+    "ProbekitError",
+    "Task",
+    "__version__",
+    "extract",
+    "load_activations",
+    "load_model",
+    "load_probe",
+    "load_task",
+    "train_probes",
+]
 
 if TYPE_CHECKING:
     from probekit.activations import extract, load_activations

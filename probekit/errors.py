@@ -8,6 +8,7 @@ class ProbekitError(Exception):
     """Something the user can mend: one line saying what was expected, what came and what to do."""
 
     exit_code = 1
+    __str__ = Exception.__str__
 
 
 class UsageError(ProbekitError, ValueError):

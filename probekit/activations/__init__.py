@@ -1,1 +1,1 @@
-"""activations"""
+"""activations."""

@@ -1,1 +1,1 @@
-"""evaluation"""
+"""evaluation."""

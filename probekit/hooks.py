@@ -1,0 +1,343 @@
+"""Named points inside a model: read them, replace them, cache them.
+
+The names are those of TransformerLens (github.com/TransformerLensOrg/TransformerLens, 1.x to 3.x), and each one is the
+path of its `HookPoint` in `named_modules()`. What people type is the short name and a layer: `("resid_pre", 5)`,
+`"resid_pre.5"` and `"blocks.5.hook_resid_pre"` are one point.
+
+Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from probekit.errors import ProbekitError, UsageError, nearest
+
+POINTS = {
+    "embed": "hook_embed",
+    "pos_embed": "hook_pos_embed",
+    "resid_pre": "blocks.{layer}.hook_resid_pre",
+    "ln1_scale": "blocks.{layer}.ln1.hook_scale",
+    "ln1_normalized": "blocks.{layer}.ln1.hook_normalized",
+    "q": "blocks.{layer}.attn.hook_q",
+    "k": "blocks.{layer}.attn.hook_k",
+    "v": "blocks.{layer}.attn.hook_v",
+    "attn_scores": "blocks.{layer}.attn.hook_attn_scores",
+    "attn_pattern": "blocks.{layer}.attn.hook_pattern",
+    "z": "blocks.{layer}.attn.hook_z",
+    "result": "blocks.{layer}.attn.hook_result",
+    "attn_out": "blocks.{layer}.hook_attn_out",
+    "resid_mid": "blocks.{layer}.hook_resid_mid",
+    "ln2_scale": "blocks.{layer}.ln2.hook_scale",
+    "ln2_normalized": "blocks.{layer}.ln2.hook_normalized",
+    "mlp_pre": "blocks.{layer}.mlp.hook_pre",
+    "mlp_post": "blocks.{layer}.mlp.hook_post",
+    "mlp_out": "blocks.{layer}.hook_mlp_out",
+    "resid_post": "blocks.{layer}.hook_resid_post",
+    "ln_final_scale": "ln_final.hook_scale",
+    "ln_final": "ln_final.hook_normalized",
+}
+ALIASES = {"pattern": "attn_pattern"}  # what TransformerLens calls it
+
+PointSpec = str | tuple[str, int | None]
+PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
+HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
+
+
+class UnknownPoint(UsageError, KeyError):
+    """No such point; a KeyError too, so that `in` and `.get` of a cache behave."""
+
+    __str__ = ProbekitError.__str__
+
+
+def split_point(spec: PointSpec) -> tuple[str, int | None]:
+    """`"resid_pre.5"`, `("resid_pre", 5)` or a full name, as (short name, layer); no layer is None.
+
+    Raises:
+        UnknownPoint: the short name is none of `POINTS`; the message names the nearest.
+    """
+    if isinstance(spec, str):
+        path = spec.split(".")
+        if path[0] == "blocks" and len(path) > 2 and path[1].isdecimal():
+            return _short(".".join(["blocks", "{layer}", *path[2:]]), spec), int(path[1])
+        if len(path) == 2 and path[1].isdecimal():
+            return _short(path[0], spec), int(path[1])
+        return _short(spec, spec), None
+    if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], str)):
+        raise UsageError(f'a point is "resid_pre.5" or ("resid_pre", 5); got {spec!r}')
+    name, layer = spec
+    if layer is None:
+        return _short(name, name), None
+    if isinstance(layer, bool) or not hasattr(layer, "__index__"):
+        raise UsageError(f"the layer of a point is an int; got {layer!r}")
+    return _short(name, name), operator.index(layer)
+
+
+def _short(name: str, typed: str) -> str:
+    name = ALIASES.get(name, name)
+    if name in POINTS:
+        return name
+    for short, template in POINTS.items():
+        if name == template:
+            return short
+    raise UnknownPoint(f"unknown point {typed!r}; {nearest(typed, [*POINTS, *POINTS.values()])}")
+
+
+def resolve_point(spec: PointSpec, n_layers: int) -> str:
+    """The full name of one point of a model with `n_layers` blocks: `("resid_pre", 5)` -> `"blocks.5.hook_resid_pre"`.
+
+    Raises:
+        UsageError: unknown name, a layer out of range, a missing layer, or a layer where there is none.
+    """
+    short, layer = split_point(spec)
+    per_layer = "{layer}" in POINTS[short]
+    if per_layer and layer is None:
+        raise UnknownPoint(f"{short} exists in every layer; say which, such as ({short!r}, 0)")
+    if not per_layer and layer is not None:
+        raise UnknownPoint(f"{short} belongs to no layer; ask for {short!r}")
+    if layer is not None:
+        check_layer(layer, n_layers)
+    return POINTS[short].format(layer=layer)
+
+
+def check_layer(layer: int, n_layers: int) -> int:
+    """`layer` itself, or a UsageError that says which layers there are."""
+    if not 0 <= layer < n_layers:
+        raise UsageError(f"layer {layer} is not in 0..{n_layers - 1}")
+    return layer
+
+
+def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
+    """`"all"`, `3`, `[0, 4]`, `"0,4,8"` or `"2-6"` (ends included) as sorted, distinct layers.
+
+    Raises:
+        UsageError: a layer outside 0..n_layers-1, or text that is none of these forms.
+    """
+    if isinstance(spec, str):
+        layers = (
+            range(n_layers) if spec.strip() == "all" else [i for part in spec.split(",") for i in _span(part, spec)]
+        )
+    elif isinstance(spec, int):
+        layers = [spec]
+    else:
+        layers = [int(i) for i in spec]
+    if not layers:
+        raise UsageError(f"no layers in {spec!r}; give all, 3, 0,4,8 or 2-6")
+    return sorted({check_layer(layer, n_layers) for layer in layers})
+
+
+def _span(part: str, spec: str) -> range:
+    first, dash, last = part.strip().partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        raise UsageError(f"layers are all, 3, 0,4,8 or 2-6; got {spec!r}")
+    return range(int(first), int(last if dash else first) + 1)
+
+
+class HookPoint(nn.Module):
+    """The identity, at a place that has a name; hook functions see what passes and may replace it.
+
+    Args:
+        axes: the letters of the tensor's axes, such as "B L D" (legend at the top of the file).
+    """
+
+    def __init__(self, axes: str):
+        super().__init__()
+        self.axes = axes
+        self.name = ""  # the full name; HookedModule fills it in
+        self._fns: dict[object, HookFn] = {}
+
+    @property
+    def hooked(self) -> bool:
+        """Whether anyone listens: the tensors of an unheard point need not be made."""
+        return bool(self._fns)
+
+    def add(self, fn: HookFn) -> Callable[[], None]:
+        """Add a hook function and return what removes it."""
+        key = object()
+        self._fns[key] = fn
+
+        def remove() -> None:
+            self._fns.pop(key, None)
+
+        return remove
+
+    def forward(self, x: Tensor) -> Tensor:
+        for fn in tuple(self._fns.values()):
+            new = fn(x, self)
+            if new is not None:
+                if new.shape != x.shape:
+                    raise UsageError(f"a hook at {self.name} gave {list(new.shape)} for {list(x.shape)} ({self.axes})")
+                x = new
+        return x
+
+    def extra_repr(self) -> str:
+        return self.axes
+
+
+class HookedModule(nn.Module):
+    """A module whose `HookPoint`s can be listened to by name."""
+
+    @cached_property
+    def points(self) -> dict[str, HookPoint]:
+        """Every point by its full name, in the order in which the modules were made."""
+        points = {name: module for name, module in self.named_modules() if isinstance(module, HookPoint)}
+        for name, point in points.items():
+            point.name = name
+        return points
+
+    @property
+    def n_layers(self) -> int:
+        """How many blocks there are."""
+        return len({name.split(".")[1] for name in self.points if name.startswith("blocks.")})
+
+    def resolve(self, points: PointsSpec) -> list[str]:
+        """The full names that `points` stands for: one point, several, or a function of the name.
+
+        A short name without a layer stands for every layer.
+
+        Raises:
+            UsageError: a point that this model does not have; the message names the nearest.
+        """
+        if callable(points):
+            return [name for name in self.points if points(name)]
+        if isinstance(points, str) or _is_pair(points):
+            return self._resolve_one(points)
+        return list(dict.fromkeys(name for point in points for name in self._resolve_one(point)))
+
+    def _resolve_one(self, spec: PointSpec) -> list[str]:
+        if isinstance(spec, str) and spec in self.points:
+            return [spec]
+        short, layer = split_point(spec)
+        if layer is None and "{layer}" in POINTS[short]:
+            names = [POINTS[short].format(layer=i) for i in range(self.n_layers)]
+        else:
+            names = [resolve_point((short, layer), self.n_layers)]
+        if missing := [name for name in names if name not in self.points]:
+            raise UnknownPoint(f"this model has no point {missing[0]}; {nearest(missing[0], self.points)}")
+        return names
+
+    @contextmanager
+    def hooks(self, fwd_hooks: Iterable[tuple[PointsSpec, HookFn]]) -> Iterator["HookedModule"]:
+        """Within the context each `fn(tensor, hook)` sees its point and may return a replacement.
+
+        Contexts nest: functions at one point run in the order in which they were added. They are removed at the end,
+        also when something raises.
+        """
+        removers: list[Callable[[], None]] = []
+        try:
+            for points, fn in fwd_hooks:
+                removers += [self.points[name].add(fn) for name in self.resolve(points)]
+            yield self
+        finally:
+            for remove in removers:
+                remove()
+
+    def run_with_hooks(self, *args: Any, fwd_hooks: Iterable[tuple[PointsSpec, HookFn]], **kwargs: Any) -> Any:
+        """`forward(*args, **kwargs)` with the hooks in place, for this one call."""
+        with self.hooks(fwd_hooks):
+            return self(*args, **kwargs)
+
+    def run_with_cache(
+        self,
+        *args: Any,
+        points: PointsSpec | None = None,
+        positions: int | slice | Sequence[int] | None = None,
+        device: torch.device | str | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, "ActivationCache"]:
+        """`forward(*args, **kwargs)` and what passed the points: (output, ActivationCache).
+
+        Args:
+            *args: the arguments of `forward`, tokens first.
+            points: which to keep; None keeps every point that fires, attention scores and patterns too.
+            positions: which query positions to keep; an int drops the axis. None keeps all.
+            device: where the cache is held; None leaves every tensor where it arises.
+            **kwargs: those of `forward`, such as attention_mask and stop_at_layer.
+
+        Raises:
+            UsageError: an unknown point, a position out of range, or a named point that the forward never reached.
+        """
+        kept: dict[str, Tensor] = {}
+
+        def keep(x: Tensor, hook: HookPoint) -> None:
+            kept[hook.name] = (x if positions is None else _at_positions(x, hook, positions)).to(device)
+
+        names = list(self.points) if points is None else self.resolve(points)
+        output = self.run_with_hooks(*args, fwd_hooks=[(names, keep)], **kwargs)
+        if points is not None and (silent := [name for name in names if name not in kept]):
+            raise UsageError(
+                f"{silent[0]} was not reached: the forward stopped before it (stop_at_layer, return_logits)"
+            )
+        return output, ActivationCache({name: kept[name] for name in names if name in kept})
+
+
+def _is_pair(points: object) -> TypeGuard[PointSpec]:
+    return isinstance(points, tuple) and len(points) == 2 and (points[1] is None or hasattr(points[1], "__index__"))
+
+
+def _at_positions(x: Tensor, hook: HookPoint, positions: int | slice | Sequence[int]) -> Tensor:
+    axis = hook.axes.split().index("L")
+    length = x.shape[axis]
+    chosen = [positions] if isinstance(positions, int) else positions
+    if isinstance(chosen, slice):
+        chosen = range(length)[chosen]
+    if bad := [p for p in chosen if not -length <= p < length]:
+        raise UsageError(f"position {bad[0]} is not in {-length}..{length - 1}")
+    x = x.index_select(axis, torch.tensor([p % length for p in chosen], device=x.device, dtype=torch.long))
+    return x.squeeze(axis) if isinstance(positions, int) else x
+
+
+class ActivationCache(Mapping[str, Tensor]):
+    """What passed the points of one forward: full name -> tensor, in the order of the model's points.
+
+    Keys may be given short: `cache["resid_pre", 5]`, `cache["resid_pre.5"]`, `cache["blocks.5.hook_resid_pre"]`.
+    """
+
+    def __init__(self, tensors: dict[str, Tensor]):
+        self._tensors = tensors
+
+    def __getitem__(self, key: PointSpec) -> Tensor:
+        name = key if isinstance(key, str) and key in self._tensors else self._full_name(key)
+        if name not in self._tensors:
+            raise UnknownPoint(f"{name} is not in this cache; {nearest(name, self._tensors)}")
+        return self._tensors[name]
+
+    def _full_name(self, key: PointSpec) -> str:
+        short, layer = split_point(key)
+        if layer is None and "{layer}" in POINTS[short]:
+            raise UnknownPoint(f"{short} exists in every layer; cache[{short!r}, 0] or cache.stack({short!r})")
+        return POINTS[short].format(layer=layer)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def stack(self, point: str) -> Tensor:
+        """The point in every layer that is here, in layer order: [layer, ...].
+
+        Raises:
+            UnknownPoint: no layer of it is here.
+        """
+        short, _ = split_point(point)
+        found = sorted(
+            (layer, name) for name in self for s, layer in [split_point(name)] if s == short and layer is not None
+        )
+        if not found:
+            raise UnknownPoint(f"no layer of {short} is in this cache; {nearest(short, self._tensors)}")
+        return torch.stack([self._tensors[name] for _, name in found])
+
+    def to(self, device: torch.device | str) -> "ActivationCache":
+        """A cache with every tensor on `device`."""
+        return ActivationCache({name: x.to(device) for name, x in self._tensors.items()})
+
+    def __repr__(self) -> str:
+        size = sum(x.numel() * x.element_size() for x in self._tensors.values()) / 1e6
+        lines = [f"  {name}  {list(x.shape)}" for name, x in self._tensors.items()]
+        return "\n".join([f"ActivationCache: {len(self)} points, {size:.1f} MB", *lines])

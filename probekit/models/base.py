@@ -1,0 +1,56 @@
+"""What every model that reads tokens has besides its forward: a name, a tokenizer, a fingerprint."""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from probekit.errors import UsageError
+from probekit.hooks import HookedModule
+
+if TYPE_CHECKING:
+    from probekit.models.tokenizer import Tokenizer
+
+
+class LanguageModel(HookedModule):
+    """A hooked module over token ids; `load_model` gives it its `name` and its `tokenizer` (or None)."""
+
+    name: str = "unnamed"
+    tokenizer: "Tokenizer | None" = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that the forward computes in."""
+        return next(self.parameters()).dtype
+
+    def to_tokens(self, text: str, bos: bool = False) -> Tensor:
+        """Token ids of one text, int64 [1, L] on the model's device; a BOS comes first only when asked for.
+
+        Raises:
+            UsageError: the model has no tokenizer.
+        """
+        return torch.tensor([self._need_tokenizer().encode(text, bos=bos)], dtype=torch.long, device=self.device)
+
+    def to_str_tokens(self, text: str, bos: bool = False) -> list[str]:
+        """The tokens of one text as strings."""
+        tokenizer = self._need_tokenizer()
+        return tokenizer.tokens(tokenizer.encode(text, bos=bos))
+
+    def _need_tokenizer(self) -> "Tokenizer":
+        if self.tokenizer is None:
+            raise UsageError(f"{self.name} has no tokenizer: pass token ids, or put a tokenizer.json into its folder")
+        return self.tokenizer
+
+    def fingerprint(self) -> str:
+        """Hex sha256 of every weight: its name, type, shape and bytes."""
+        digest = hashlib.sha256()
+        for name, weight in sorted(self.state_dict().items()):
+            digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode())
+            digest.update(memoryview(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
+        return digest.hexdigest()

@@ -1,0 +1,338 @@
+"""GPT-2, written by hand (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+
+A decoder: token plus learned position embedding, pre-norm blocks of causal attention and a two-layer MLP, a final norm,
+and a head that is usually the token embedding again. Every point is named as in TransformerLens; its axes stand where
+it is made. Exact against `transformers`' GPT-2, whose fields and tensor names `GPT2Config.from_hf` and `hf_names` read.
+
+Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from probekit.errors import DataError, UsageError, nearest
+from probekit.hooks import HookPoint
+from probekit.models.base import LanguageModel
+from probekit.models.layers import (
+    ACTIVATIONS,
+    Embedding,
+    LayerNorm,
+    Linear,
+    attention,
+    attention_scores,
+    causal_mask,
+    linear,
+    positions_from_mask,
+)
+
+# Values of config.json that would change the arithmetic in a way that this file does not implement.
+_REQUIRED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+    "quantization_config": None,
+}
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The shape of a GPT-2; the fields of the 124M model are the defaults."""
+
+    d_model: int = 768
+    n_heads: int = 12
+    d_mlp: int = 3072
+    n_layers: int = 12
+    n_ctx: int = 1024
+    d_vocab: int = 50257
+    activation: str = "gelu_new"
+    ln_eps: float = 1e-5
+    tie_embeddings: bool = True
+    init_std: float = 0.02
+    bos_token_id: int | None = 50256
+
+    def __post_init__(self):
+        for field in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
+            _positive_int(field, getattr(self, field))
+        if self.d_model % self.n_heads:
+            raise DataError(f"d_model (n_embd) {self.d_model} is no multiple of n_heads (n_head) {self.n_heads}")
+        if self.activation not in ACTIVATIONS:
+            hint = nearest(str(self.activation), ACTIVATIONS)
+            raise DataError(f"unknown activation (activation_function) {self.activation!r}; {hint}")
+        for field in ("ln_eps", "init_std"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise DataError(f"{field} must be a positive number; got {value!r}")
+
+        if not isinstance(self.tie_embeddings, bool):
+            raise DataError(f"tie_embeddings (tie_word_embeddings) must be true or false; got {self.tie_embeddings!r}")
+        if self.bos_token_id is not None and not isinstance(self.bos_token_id, int):
+            raise DataError(f"bos_token_id must be a whole number or null; got {self.bos_token_id!r}")
+
+    @property
+    def d_head(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.n_heads
+
+    @classmethod
+    def from_hf(cls, hf: Mapping[str, Any]) -> "GPT2Config":
+        """From the fields of a Hugging Face `config.json`.
+
+        Raises:
+            DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
+                is not implemented here; the message names the field.
+        """
+        for field, required in _REQUIRED.items():
+            if hf.get(field, required) != required:
+                raise DataError(f"{field} = {hf[field]!r} is not implemented; only {required!r} is")
+        sizes = {"n_positions": hf.get("n_positions", hf.get("n_ctx"))}
+        sizes |= {field: hf.get(field) for field in ("n_embd", "n_head", "n_layer", "vocab_size")}
+        for field, value in sizes.items():
+            _positive_int(field, value)
+        d_mlp = hf.get("n_inner")
+        return cls(
+            d_model=sizes["n_embd"],
+            n_heads=sizes["n_head"],
+            d_mlp=4 * sizes["n_embd"] if d_mlp is None else _positive_int("n_inner", d_mlp),
+            n_layers=sizes["n_layer"],
+            n_ctx=sizes["n_positions"],
+            d_vocab=sizes["vocab_size"],
+            activation=hf.get("activation_function", "gelu_new"),
+            ln_eps=hf.get("layer_norm_epsilon", 1e-5),
+            tie_embeddings=hf.get("tie_word_embeddings", True),
+            init_std=hf.get("initializer_range", 0.02),
+            bos_token_id=hf.get("bos_token_id", 50256),
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The fields of the Hugging Face `config.json` that describes this model."""
+        return {
+            "model_type": "gpt2",
+            "architectures": ["GPT2LMHeadModel"],
+            "n_embd": self.d_model,
+            "n_head": self.n_heads,
+            "n_inner": self.d_mlp,
+            "n_layer": self.n_layers,
+            "n_positions": self.n_ctx,
+            "vocab_size": self.d_vocab,
+            "activation_function": self.activation,
+            "layer_norm_epsilon": self.ln_eps,
+            "tie_word_embeddings": self.tie_embeddings,
+            "initializer_range": self.init_std,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.bos_token_id,
+        }
+
+
+def _positive_int(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DataError(f"{field} must be a positive whole number; got {value!r}")
+    return value
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention; scores and pattern become tensors only where someone listens to them."""
+
+    def __init__(self, cfg: GPT2Config):
+        super().__init__()
+        self.n_heads = cfg.n_heads
+        self.qkv = Linear(cfg.d_model, 3 * cfg.d_model)
+        self.out = Linear(cfg.d_model, cfg.d_model)
+        self.hook_q = HookPoint("B L H K")
+        self.hook_k = HookPoint("B L H K")
+        self.hook_v = HookPoint("B L H K")
+        self.hook_attn_scores = HookPoint("B H L M")
+        self.hook_pattern = HookPoint("B H L M")
+        self.hook_z = HookPoint("B L H K")
+        self.hook_result = HookPoint("B L H D")
+
+    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        q, k, v = rearrange(self.qkv(x_BLD), "b l (qkv h k) -> qkv b l h k", qkv=3, h=self.n_heads)
+        q_BLHK, k_BMHK, v_BMHK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
+        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
+            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
+            pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1))
+            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
+        else:
+            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
+        return self.project(self.hook_z(z_BLHK))
+
+    def project(self, z_BLHK: Tensor) -> Tensor:
+        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
+        if not self.hook_result.hooked:
+            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
+        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
+        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
+
+
+class MLP(nn.Module):
+    """act(x W_up + b) W_down + b."""
+
+    def __init__(self, cfg: GPT2Config):
+        super().__init__()
+        self.act = ACTIVATIONS[cfg.activation]
+        self.up = Linear(cfg.d_model, cfg.d_mlp)
+        self.down = Linear(cfg.d_mlp, cfg.d_model)
+        self.hook_pre = HookPoint("B L F")
+        self.hook_post = HookPoint("B L F")
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        return self.down(self.hook_post(self.act(self.hook_pre(self.up(x_BLD)))))
+
+
+class Block(nn.Module):
+    """Pre-norm: x + attn(ln1(x)), then x + mlp(ln2(x))."""
+
+    def __init__(self, cfg: GPT2Config):
+        super().__init__()
+        self.hook_resid_pre = HookPoint("B L D")
+        self.ln1 = LayerNorm(cfg.d_model, cfg.ln_eps)
+        self.attn = Attention(cfg)
+        self.hook_attn_out = HookPoint("B L D")
+        self.hook_resid_mid = HookPoint("B L D")
+        self.ln2 = LayerNorm(cfg.d_model, cfg.ln_eps)
+        self.mlp = MLP(cfg)
+        self.hook_mlp_out = HookPoint("B L D")
+        self.hook_resid_post = HookPoint("B L D")
+
+    def forward(self, resid_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        resid_pre = self.hook_resid_pre(resid_BLD)
+        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), mask_BLM))
+        resid_mid = self.hook_resid_mid(resid_pre + attn_out)
+        mlp_out = self.hook_mlp_out(self.mlp(self.ln2(resid_mid)))
+        return self.hook_resid_post(resid_mid + mlp_out)
+
+
+class GPT2(LanguageModel):
+    """The whole model; weights are unset until `init_weights` or a checkpoint fills them."""
+
+    def __init__(self, cfg: GPT2Config):
+        super().__init__()
+        self.cfg = cfg
+        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model)
+        self.hook_embed = HookPoint("B L D")
+        self.hook_pos_embed = HookPoint("B L D")
+        self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
+        self.ln_final = LayerNorm(cfg.d_model, cfg.ln_eps)
+        self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        stop_at_layer: int | None = None,
+        return_logits: bool = True,
+    ) -> Tensor:
+        """Logits [B, L, V] of tokens [B, L].
+
+        Args:
+            tokens: int ids [B, L].
+            position_ids: [B, L]; by default counted from the mask, so that padding on either side changes nothing.
+            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used as it is).
+                None: no padding, or padding on the right whose outputs are not read.
+            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; with n_layers,
+                the output of the last block, before the final norm.
+            return_logits: False leaves out the head and returns the final norm's output, [B, L, D].
+
+        Raises:
+            UsageError: a shape, an id, a length or a layer that cannot be.
+        """
+        tokens = self._check_tokens(tokens)
+        stop = self.cfg.n_layers if stop_at_layer is None else stop_at_layer
+        if not 0 <= stop <= self.cfg.n_layers:
+            raise UsageError(f"stop_at_layer {stop} is not in 0..{self.cfg.n_layers}")
+        mask_BLM, position_ids = self._mask_and_positions(tokens, attention_mask, position_ids)
+        resid_BLD = self.hook_embed(self.embed(tokens)) + self.hook_pos_embed(self.pos_embed(position_ids))
+        for block in self.blocks[:stop]:
+            resid_BLD = block(resid_BLD, mask_BLM)
+        if stop_at_layer is not None:
+            at_block_input = stop < self.cfg.n_layers
+            return self.blocks[stop].hook_resid_pre(resid_BLD) if at_block_input else resid_BLD  # pyright: ignore[reportCallIssue]
+        normalized_BLD = self.ln_final(resid_BLD)
+        return self.head(normalized_BLD) if return_logits else normalized_BLD
+
+    def head(self, normalized_BLD: Tensor) -> Tensor:
+        """Logits [B, L, V] of the final norm's output."""
+        return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
+
+    def _check_tokens(self, tokens: Tensor) -> Tensor:
+        if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
+            raise UsageError(f"tokens are int64 [batch, position]; got {tokens.dtype} {list(tokens.shape)}")
+        if tokens.shape[1] > self.cfg.n_ctx:
+            raise UsageError(f"{tokens.shape[1]} tokens do not fit a context of {self.cfg.n_ctx}")
+        if tokens.device.type == "cpu" and not (int(tokens.min()) >= 0 and int(tokens.max()) < self.cfg.d_vocab):
+            raise UsageError(
+                f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
+            )
+        return tokens.to(self.device)
+
+    def _mask_and_positions(
+        self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None
+    ) -> tuple[Tensor | None, Tensor]:
+        length = tokens.shape[1]
+        if mask is None:
+            arange = torch.arange(length, device=tokens.device).expand_as(tokens)
+            return None, arange if position_ids is None else position_ids.to(tokens.device)
+        if tuple(mask.shape) not in {tuple(tokens.shape), (*tokens.shape, length)}:
+            raise UsageError(
+                f"attention_mask is {list(tokens.shape)} or {[*tokens.shape, length]}; got {list(mask.shape)}"
+            )
+        mask = mask.to(tokens.device)
+        if position_ids is None:
+            position_ids = positions_from_mask(mask)
+        return causal_mask(mask) if mask.dim() == 2 else mask.bool(), position_ids.to(tokens.device)
+
+    @torch.no_grad()
+    def init_weights(self, seed: int = 0) -> "GPT2":
+        """Fill the weights as before GPT-2's training: normal, and smaller by sqrt(2 n_layers) into the stream."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                weight.zero_()
+            elif ".ln" in name or name.startswith("ln"):
+                weight.fill_(1)
+            else:
+                into_stream = name.endswith(("attn.out.weight", "mlp.down.weight"))
+                std = self.cfg.init_std / (math.sqrt(2 * self.cfg.n_layers) if into_stream else 1)
+                weight.copy_(torch.randn(weight.shape, generator=generator) * std)
+        return self
+
+
+class HfTensor(NamedTuple):
+    """Where a weight stands in a Hugging Face file, and whether it stands there as [in, out] (their Conv1D)."""
+
+    name: str
+    transposed: bool = False
+
+
+_BLOCK_NAMES = {
+    "ln1": ("ln_1", False),
+    "attn.qkv": ("attn.c_attn", True),
+    "attn.out": ("attn.c_proj", True),
+    "ln2": ("ln_2", False),
+    "mlp.up": ("mlp.c_fc", True),
+    "mlp.down": ("mlp.c_proj", True),
+}
+HF_PREFIX = "transformer."
+HF_BUFFERS = r"h\.\d+\.attn\.(bias|masked_bias)"  # causal masks that old files carry
+
+
+def hf_names(cfg: GPT2Config) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face GPT-2 file, without `HF_PREFIX`."""
+    names = {"embed.weight": HfTensor("wte.weight"), "pos_embed.weight": HfTensor("wpe.weight")}
+    for i in range(cfg.n_layers):
+        for ours, (theirs, conv) in _BLOCK_NAMES.items():
+            names[f"blocks.{i}.{ours}.weight"] = HfTensor(f"h.{i}.{theirs}.weight", conv)
+            names[f"blocks.{i}.{ours}.bias"] = HfTensor(f"h.{i}.{theirs}.bias")
+    names |= {f"ln_final.{part}": HfTensor(f"ln_f.{part}") for part in ("weight", "bias")}
+    if not cfg.tie_embeddings:
+        names["unembed.weight"] = HfTensor("lm_head.weight")
+    return names

@@ -1,0 +1,103 @@
+"""Leaves that the model families share. None has a flag: what would need one forks into its family's file.
+
+Axes: B batch, L query position, M key position, D d_model, H heads, K d_head. Weights of linear maps are [out, in].
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probekit.hooks import HookPoint
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """X [..., in] times weight [out, in] plus bias: every matrix product with weights goes through here."""
+    return F.linear(x, weight, bias)
+
+
+class Linear(nn.Module):
+    """y = x W^T + b, with W [out, in]."""
+
+    def __init__(self, d_in: int, d_out: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(d_out, d_in))
+        self.bias = nn.Parameter(torch.empty(d_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class Embedding(nn.Module):
+    """Rows of a table [n, D], by index."""
+
+    def __init__(self, n: int, d_model: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n, d_model))
+
+    def forward(self, index: Tensor) -> Tensor:
+        return F.embedding(index, self.weight)
+
+
+class LayerNorm(nn.Module):
+    """Centre, divide by the root of (variance + eps), then gain and shift (Ba et al. 2016).
+
+    `hook_scale` is that root, [B, L, 1]; `hook_normalized` is the output, gain and shift included.
+    """
+
+    def __init__(self, d_model: int, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(d_model))
+        self.bias = nn.Parameter(torch.empty(d_model))
+        self.hook_scale = HookPoint("B L 1")
+        self.hook_normalized = HookPoint("B L D")
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        if not self.hook_scale.hooked:
+            return self.hook_normalized(F.layer_norm(x_BLD, self.weight.shape, self.weight, self.bias, self.eps))
+        centred_BLD = x_BLD - x_BLD.mean(-1, keepdim=True)
+        scale_BL1 = self.hook_scale((centred_BLD.square().mean(-1, keepdim=True) + self.eps).sqrt())
+        return self.hook_normalized(centred_BLD / scale_BL1 * self.weight + self.bias)
+
+
+def causal_mask(attention_mask: Tensor) -> Tensor:
+    """Who may attend to whom, [B, L, M], from which tokens are real, [B, L] (True or 1).
+
+    Every position sees itself, padding too, so that no row of the softmax is empty.
+    """
+    length = attention_mask.shape[1]
+    ones = torch.ones(length, length, dtype=torch.bool, device=attention_mask.device)
+    return ones.tril() & attention_mask.bool()[:, None, :] | ones.diag().diag()
+
+
+def positions_from_mask(attention_mask: Tensor) -> Tensor:
+    """Position of each token among those it may attend to, [B, L], from a mask [B, L] or [B, L, M]."""
+    count = attention_mask.long().cumsum(1) if attention_mask.dim() == 2 else attention_mask.long().sum(-1)
+    return (count - 1).clamp(min=0)
+
+
+def attention(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+    """softmax(q k^T / sqrt(K)) v through the fused kernel, [B, L, H, K]; without a mask it is causal."""
+    mask = None if mask_BLM is None else mask_BLM[:, None]
+    q, k, v = (x.transpose(1, 2) for x in (q_BLHK, k_BMHK, v_BMHK))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None).transpose(1, 2)
+
+
+def attention_scores(q_BLHK: Tensor, k_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+    """Q k^T / sqrt(K), [B, H, L, M], with -inf where attention is not allowed; without a mask it is causal."""
+    scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / math.sqrt(q_BLHK.shape[-1])
+    if mask_BLM is None:
+        mask_BLM = causal_mask(scores_BHLM.new_ones(1, scores_BHLM.shape[-1]))
+    return scores_BHLM.masked_fill(~mask_BLM[:, None], -math.inf)

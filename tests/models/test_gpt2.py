@@ -1,0 +1,310 @@
+"""The hand-written GPT-2 against `transformers`, against a published trace, and against itself."""
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import GPT2Config as HfConfig
+from transformers import GPT2LMHeadModel
+
+from probekit.errors import DataError, UsageError
+from probekit.hooks import POINTS
+from probekit.models.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
+
+SHAPES = [
+    {"n_embd": 32, "n_head": 4, "n_layer": 3, "vocab_size": 61, "n_positions": 24},
+    {"n_embd": 48, "n_head": 3, "n_layer": 2, "vocab_size": 29, "n_positions": 16, "n_inner": 40},
+    {"n_embd": 24, "n_head": 1, "n_layer": 1, "vocab_size": 17, "n_positions": 12, "activation_function": "gelu"},
+    {"n_embd": 16, "n_head": 8, "n_layer": 4, "vocab_size": 33, "n_positions": 20, "activation_function": "relu"},
+]
+
+
+def from_hf(hf: dict, weights: dict[str, Tensor]) -> GPT2:
+    cfg = GPT2Config.from_hf(hf)
+    model = GPT2(cfg)
+    named = {
+        ours: weights[key]
+        for ours, t in hf_names(cfg).items()
+        for key in weights
+        if key.removeprefix(HF_PREFIX) == t.name
+    }
+    model.load_state_dict({ours: w.T if hf_names(cfg)[ours].transposed else w for ours, w in named.items()})
+    return model.eval()
+
+
+def twins(shape: dict, tied: bool = True, seed: int = 0) -> tuple[GPT2LMHeadModel, GPT2]:
+    torch.manual_seed(seed)
+    config = HfConfig(**shape, tie_word_embeddings=tied, attn_implementation="eager")
+    oracle = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
+        for p in oracle.parameters():
+            p.add_(torch.randn_like(p) * 0.2)
+    assert sum(p.numel() for p in oracle.parameters()) < 100_000
+    return oracle, from_hf(config.to_dict(), oracle.state_dict())
+
+
+def tokens_for(model: GPT2, batch: int = 3, length: int = 9, seed: int = 1) -> Tensor:
+    return torch.randint(model.cfg.d_vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def error(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference, relative to the largest value of the reference."""
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[GPT2LMHeadModel, GPT2]:
+    return twins(SHAPES[0])
+
+
+@pytest.fixture(scope="module")
+def model(pair) -> GPT2:
+    return pair[1]
+
+
+@pytest.mark.parametrize(("shape", "tied"), list(product(SHAPES, [True, False])))
+def test_every_layer_equals_the_oracle(shape, tied):
+    oracle, model = twins(shape, tied)
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        theirs = oracle(tokens, output_hidden_states=True, output_attentions=True)
+        logits, cache = model.run_with_cache(tokens)
+        assert error(logits, theirs.logits) <= 1e-5
+        for i in range(model.cfg.n_layers):
+            assert error(cache["resid_pre", i], theirs.hidden_states[i]) <= 1e-5
+            assert error(cache["attn_pattern", i], theirs.attentions[i]) <= 1e-5
+        assert error(cache["ln_final"], theirs.hidden_states[-1]) <= 1e-5
+        # The oracle never shows the last block's output before the final norm: normalise ours with its own norm.
+        last = cache["resid_post", model.cfg.n_layers - 1]
+        assert error(oracle.transformer.ln_f(last), theirs.hidden_states[-1]) <= 1e-5
+
+
+def test_inner_points_equal_the_oracle_modules(pair):
+    oracle, model = pair
+    tokens = tokens_for(model)
+    seen: dict[str, Tensor] = {}
+    theirs = {
+        "attn_out": "attn",
+        "mlp_out": "mlp",
+        "ln1_normalized": "ln_1",
+        "ln2_normalized": "ln_2",
+        "mlp_pre": "mlp.c_fc",
+    }
+
+    def keep(name):
+        return lambda _, __, out: seen.__setitem__(name, out[0] if isinstance(out, tuple) else out)
+
+    with torch.no_grad():
+        handles = [
+            oracle.transformer.h[1].get_submodule(path).register_forward_hook(keep(name))
+            for name, path in theirs.items()
+        ]
+        oracle(tokens)
+        [handle.remove() for handle in handles]
+        _, cache = model.run_with_cache(tokens)
+    for name in theirs:
+        assert error(cache[name, 1], seen[name]) <= 1e-5, name
+
+
+def test_identities(model):
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        logits, c = model.run_with_cache(tokens)
+        for i in range(model.cfg.n_layers):
+            assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
+            assert torch.equal(c["resid_mid", i] + c["mlp_out", i], c["resid_post", i])
+            assert torch.allclose(c["attn_pattern", i].sum(-1), torch.ones(3, 4, 9), atol=1e-6)
+            assert torch.equal(c["attn_pattern", i], c["attn_scores", i].softmax(-1))
+            assert torch.allclose(c["result", i].sum(2) + model.blocks[i].attn.out.bias, c["attn_out", i], atol=1e-6)
+            z = torch.einsum("bhlm,bmhk->blhk", c["attn_pattern", i], c["v", i])
+            assert torch.allclose(z, c["z", i], atol=1e-6)
+            centred = c["resid_pre", i] - c["resid_pre", i].mean(-1, keepdim=True)
+            ln1 = model.blocks[i].ln1
+            assert torch.allclose(
+                centred / c["ln1_scale", i] * ln1.weight + ln1.bias, c["ln1_normalized", i], atol=1e-5
+            )
+            if i:
+                assert torch.equal(c["resid_pre", i], c["resid_post", i - 1])
+        assert torch.equal(c["embed"] + c["pos_embed"], c["resid_pre", 0])
+        assert torch.equal(model.head(c["ln_final"]), logits)
+
+
+def test_fused_and_explicit_attention_agree(model):
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        assert error(model.run_with_cache(tokens)[0], model(tokens)) <= 1e-6
+
+
+def test_every_point_has_the_axes_that_it_declares(model):
+    cfg = model.cfg
+    sizes = dict(zip("BLMDHKF1", [3, 9, 9, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, 1], strict=True))
+    _, cache = model.run_with_cache(tokens_for(model))
+    assert set(cache) == set(model.points) == {t.format(layer=i) for t in POINTS.values() for i in range(cfg.n_layers)}
+    for name, x in cache.items():
+        assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
+
+
+def test_padding_changes_no_point(model):
+    """Left, right and both: at every real token every point has the value of the unpadded text."""
+    text = tokens_for(model, batch=1, length=6)
+    with torch.no_grad():
+        _, plain = model.run_with_cache(text)
+        for left, right in [(4, 0), (0, 4), (2, 3)]:
+            width = left + 6 + right
+            tokens = torch.full((2, width), 5)
+            mask = torch.zeros(2, width, dtype=torch.bool)
+            tokens[0, left : left + 6], mask[0, left : left + 6] = text[0], True
+            tokens[1], mask[1] = tokens_for(model, 1, width, seed=9)[0], True
+            logits, padded = model.run_with_cache(tokens, attention_mask=mask)
+            assert logits.isfinite().all()
+            real = slice(left, left + 6)
+            for name, x in padded.items():
+                axes = model.points[name].axes
+                x = x[:1, :, real, real] if axes == "B H L M" else x[:1, real]
+                finite = plain[name].isfinite()
+                assert torch.equal(x.isfinite(), finite), name
+                assert error(x[finite], plain[name][finite]) <= 1e-5, name
+
+
+def test_batch_and_order_change_no_point(model):
+    tokens = tokens_for(model, batch=5)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    with torch.no_grad():
+        _, batch = model.run_with_cache(tokens)
+        _, shuffled = model.run_with_cache(tokens[order])
+        for b in range(5):
+            _, single = model.run_with_cache(tokens[b : b + 1])
+            for name, x in batch.items():
+                finite = single[name][0].isfinite()
+                assert error(x[b][finite], single[name][0][finite]) <= 1e-5, name
+                assert error(shuffled[name][order.tolist().index(b)][finite], single[name][0][finite]) <= 1e-5, name
+
+
+def test_block_mask_packs_two_texts_in_one_row(model):
+    """A mask [B, L, M] and the positions that follow from it: two texts side by side do not see each other."""
+    a, b = tokens_for(model, 1, 5, seed=2), tokens_for(model, 1, 4, seed=3)
+    mask = torch.block_diag(torch.ones(5, 5).tril(), torch.ones(4, 4).tril())[None].bool()
+    with torch.no_grad():
+        packed = model(torch.cat([a, b], 1), attention_mask=mask)
+        assert error(packed[:, :5], model(a)) <= 1e-5
+        assert error(packed[:, 5:], model(b)) <= 1e-5
+
+
+def test_stopping_returns_the_input_of_that_block(model):
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens)
+        for i in range(model.cfg.n_layers):
+            out, stopped = model.run_with_cache(tokens, points=("resid_pre", i), stop_at_layer=i)
+            assert torch.equal(out, stopped["resid_pre", i])
+            assert error(out, cache["resid_pre", i]) <= 1e-6
+        last = model.cfg.n_layers
+        assert error(model(tokens, stop_at_layer=last), cache["resid_post", last - 1]) <= 1e-6
+        assert error(model(tokens, return_logits=False), cache["ln_final"]) <= 1e-6
+    with pytest.raises(UsageError, match=r"stop_at_layer 4 is not in 0\.\.3"):
+        model(tokens, stop_at_layer=4)
+
+
+def test_same_seed_same_weights():
+    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=32, n_layers=2, n_ctx=8, d_vocab=11)
+    one, two, other = (GPT2(cfg).init_weights(seed) for seed in (3, 3, 4))
+    assert one.fingerprint() == two.fingerprint() != other.fingerprint()
+    assert all(torch.isfinite(p).all() for p in one.parameters())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "match"),
+    [
+        (torch.zeros(3, dtype=torch.long), "int64"),
+        (torch.zeros(1, 0, dtype=torch.long), "int64"),
+        (torch.zeros(1, 3), "int64"),
+        (torch.zeros(1, 25, dtype=torch.long), "25 tokens do not fit a context of 24"),
+        (torch.full((1, 2), 61), r"0\.\.60"),
+        (torch.full((1, 2), -1), r"0\.\.60"),
+    ],
+)
+def test_impossible_tokens(model, tokens, match):
+    with pytest.raises(UsageError, match=match):
+        model(tokens)
+
+
+def test_impossible_mask(model):
+    with pytest.raises(UsageError, match="attention_mask is"):
+        model(tokens_for(model), attention_mask=torch.ones(3, 8))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"n_layer": -1}, "n_layer"),
+        ({"n_layer": 2.5}, "n_layer"),
+        ({"n_layer": True}, "n_layer"),
+        ({"n_layer": None}, "n_layer"),
+        ({"n_head": 5}, "n_head"),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"n_positions": "8"}, "n_positions"),
+        ({"n_inner": 0}, "n_inner"),
+        ({"activation_function": "gelu_nwe"}, "gelu_new"),
+        ({"activation_function": None}, "activation"),
+        ({"layer_norm_epsilon": -1e-5}, "ln_eps"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn"),
+        ({"scale_attn_weights": False}, "scale_attn_weights"),
+        ({"add_cross_attention": True}, "add_cross_attention"),
+    ],
+)
+def test_impossible_config(change, field):
+    with pytest.raises(DataError, match=field):
+        GPT2Config.from_hf(SHAPES[0] | change)
+
+
+def test_config_round_trip():
+    cfg = GPT2Config.from_hf(SHAPES[1])
+    assert GPT2Config.from_hf(cfg.to_hf()) == cfg
+    assert (cfg.d_mlp, cfg.d_head) == (40, 16)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "parameters"),
+    [
+        (GPT2Config(), 124_439_808),
+        (GPT2Config(d_model=1024, n_heads=16, d_mlp=4096, n_layers=24), 354_823_168),
+        (GPT2Config(d_model=1280, n_heads=20, d_mlp=5120, n_layers=36), 774_030_080),
+        (GPT2Config(d_model=1600, n_heads=25, d_mlp=6400, n_layers=48), 1_557_611_200),
+    ],
+)
+def test_published_sizes(cfg, parameters):
+    with torch.device("meta"):
+        assert sum(p.numel() for p in GPT2(cfg).parameters()) == parameters
+
+
+@pytest.mark.shared
+def test_published_trace(shared_dir: Path):
+    """minGPT's sorter: every inner tensor of block 0, every block's output, the norm and the logits, to 2e-6."""
+    folder = shared_dir / "models/gpt-nano-sort"
+    model = from_hf(json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors"))
+    assert sum(p.numel() for p in model.parameters()) < 100_000
+    reference = {name: torch.from_numpy(x) for name, x in np.load(folder / "reference_activations.npz").items()}
+    with torch.no_grad():
+        logits, c = model.run_with_cache(reference["idx"].long())
+    q, k, v = (c[name, 0].transpose(1, 2) for name in "qkv")
+    ours = {
+        "tok_emb": c["embed"], "pos_emb": c["pos_embed"][:1], "x": c["resid_pre", 0], "ln1": c["ln1_normalized", 0],
+        "q": q, "k": k, "v": v, "qkv": torch.cat([c[name, 0].flatten(2) for name in "qkv"], -1),
+        "att": c["attn_scores", 0], "attSm": c["attn_pattern", 0], "y": c["z", 0].flatten(2), "yProj": c["attn_out", 0],
+        "attnResid": c["resid_mid", 0], "ln2": c["ln2_normalized", 0], "fc": c["mlp_pre", 0], "gelu": c["mlp_post", 0],
+        "mlp": c["mlp_out", 0], "mlpResid": c["resid_post", 0], "block0": c["resid_post", 0],
+        "block1": c["resid_post", 1], "block2": c["resid_post", 2], "ln_f": c["ln_final"],
+        "lm_head": logits, "probs": logits.softmax(-1),
+    }  # fmt: skip
+    assert set(ours) == set(reference) - {"idx"}
+    for name, x in ours.items():
+        finite = reference[name].isfinite()
+        assert torch.equal(x.isfinite(), finite), name
+        assert error(x[finite], reference[name][finite]) <= 2e-6, name

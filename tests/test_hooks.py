@@ -1,0 +1,204 @@
+"""Naming, listening, replacing, removing: on a tiny GPT-2."""
+
+import pytest
+import torch
+
+from probekit.errors import ProbekitError, UsageError
+from probekit.hooks import POINTS, ActivationCache, UnknownPoint, parse_layers, resolve_point
+from probekit.models.gpt2 import GPT2, GPT2Config
+
+TOKENS = torch.arange(10).reshape(2, 5)
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=3, n_ctx=8, d_vocab=11, init_std=0.3)
+    model = GPT2(cfg).init_weights(0)
+    assert sum(p.numel() for p in model.parameters()) < 10_000
+    return model
+
+
+@pytest.mark.parametrize("spec", [("resid_pre", 2), "resid_pre.2", "blocks.2.hook_resid_pre"])
+def test_three_spellings_are_one_point(model, spec):
+    assert resolve_point(spec, 3) == "blocks.2.hook_resid_pre"
+    assert model.resolve(spec) == ["blocks.2.hook_resid_pre"]
+    _, cache = model.run_with_cache(TOKENS, points=spec)
+    assert list(cache) == ["blocks.2.hook_resid_pre"]
+    assert spec in cache
+    assert torch.equal(cache[spec], cache["resid_pre", 2])
+
+
+def test_every_short_name_resolves_to_a_path_of_named_modules(model):
+    paths = dict(model.named_modules())
+    for short, template in POINTS.items():
+        names = model.resolve(short)
+        assert len(names) == (3 if "{layer}" in template else 1)
+        for name in names:
+            assert paths[name] is model.points[name]
+            assert model.points[name].name == name
+
+
+def test_transformer_lens_alias(model):
+    assert (
+        model.resolve("pattern") == model.resolve("attn_pattern") == [f"blocks.{i}.attn.hook_pattern" for i in range(3)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("resid_per", "resid_pre"),
+        (("resid_pre", 3), r"layer 3 is not in 0\.\.2"),
+        ("resid_pre.12", r"layer 12 is not in 0\.\.2"),
+        ("blocks.12.hook_resid_pre", r"layer 12 is not in 0\.\.2"),
+        ("blocks.1.hook_resid", "hook_resid_pre"),
+        (("embed", 0), "no layer"),
+        (("resid_pre", "0"), "int"),
+        (("resid_pre", True), "int"),
+        (7, "a point is"),
+    ],
+)
+def test_unknown_points_name_the_nearest(model, spec, message):
+    with pytest.raises(ProbekitError, match=message):
+        model.resolve([spec])
+
+
+@pytest.mark.parametrize(
+    ("spec", "layers"),
+    [
+        ("all", [0, 1, 2, 3, 4, 5]),
+        ("3", [3]),
+        (3, [3]),
+        ("0,4", [0, 4]),
+        ("2-4", [2, 3, 4]),
+        ("0, 2-3,3", [0, 2, 3]),
+        ([5, 1], [1, 5]),
+    ],
+)
+def test_layers(spec, layers):
+    assert parse_layers(spec, 6) == layers
+
+
+@pytest.mark.parametrize("spec", ["", "a", "1-", "-1", "3-1", "1,,2", "6", 6, -1, [0, 6], [], "2-6"])
+def test_impossible_layers(spec):
+    with pytest.raises(UsageError):
+        parse_layers(spec, 6)
+
+
+def test_layer_out_of_range_says_which_there_are():
+    with pytest.raises(UsageError, match=r"^layer 12 is not in 0\.\.11$"):
+        parse_layers("12", 12)
+
+
+def test_hooks_replace_and_leave_no_trace(model):
+    before = model(TOKENS)
+    zeroed = model.run_with_hooks(TOKENS, fwd_hooks=[("mlp_out", lambda x, hook: torch.zeros_like(x))])
+    assert not torch.allclose(before, zeroed)
+    _, cache = model.run_with_cache(TOKENS, points=["resid_pre", "attn_out", "resid_post"])
+    with model.hooks([(("mlp_out", 1), lambda x, hook: x * 0)]):
+        _, inner = model.run_with_cache(TOKENS, points=["resid_mid.1", "resid_post.1"])
+        assert torch.equal(inner["resid_mid", 1], inner["resid_post", 1])
+    assert torch.equal(model(TOKENS), before)
+    assert not any(point.hooked for point in model.points.values())
+    assert len(cache) == 9
+
+
+def test_looking_changes_nothing(model):
+    seen = []
+    out = model.run_with_hooks(
+        TOKENS, fwd_hooks=[(lambda name: name.endswith("resid_pre"), lambda x, hook: seen.append(hook.name))]
+    )
+    assert torch.equal(out, model(TOKENS))
+    assert seen == [f"blocks.{i}.hook_resid_pre" for i in range(3)]
+
+
+def test_contexts_nest_and_run_in_order(model):
+    calls: list[str] = []
+    with model.hooks([("embed", lambda x, hook: calls.append("outer"))]):
+        with model.hooks([("embed", lambda x, hook: calls.append("inner"))]):
+            model(TOKENS)
+        model(TOKENS)
+    model(TOKENS)
+    assert calls == ["outer", "inner", "outer"]
+
+
+def test_hooks_go_when_something_raises(model):
+    def fail(x, hook):
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        model.run_with_hooks(TOKENS, fwd_hooks=[("resid_mid", fail)])
+    with pytest.raises(UnknownPoint), model.hooks([("embed", fail), ("nowhere", fail)]):
+        pass
+    assert not any(point.hooked for point in model.points.values())
+
+
+def test_a_replacement_keeps_the_shape(model):
+    with pytest.raises(UsageError, match=r"blocks\.0\.hook_resid_mid gave \[2, 5\] for \[2, 5, 16\] \(B L D\)"):
+        model.run_with_hooks(TOKENS, fwd_hooks=[("resid_mid.0", lambda x, hook: x[..., 0])])
+
+
+@pytest.mark.parametrize("point", [p for p in POINTS if p not in {"attn_scores", "attn_pattern"}])
+def test_gradients_flow_through_points(model, point):
+    """The gradient at a point is that of a replacement put there: against a finite difference in float64."""
+    m = GPT2(model.cfg).init_weights(0).double()
+    name = m.resolve(point)[0]
+    _, cache = m.run_with_cache(TOKENS, points=name)
+    x = cache[name].detach().requires_grad_()
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def loss(value):
+        return m.run_with_hooks(TOKENS, fwd_hooks=[(name, lambda _, hook: value)]).square().sum()
+
+    (grad,) = torch.autograd.grad(loss(x), x)
+    step = 1e-6
+    with torch.no_grad():
+        numeric = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
+    assert torch.isclose((grad * direction).sum(), numeric, rtol=1e-5)
+
+
+def test_gradients_reach_cached_tensors(model):
+    out, cache = model.run_with_cache(TOKENS, points=["attn_pattern", "resid_pre"])
+    grads = torch.autograd.grad(out.square().sum(), list(cache.values()))
+    assert all(g.abs().sum() > 0 for g in grads)
+
+
+def test_positions(model):
+    _, whole = model.run_with_cache(TOKENS)
+    for positions in (-1, 2, slice(1, 3), [0, 4, -2], [0]):
+        _, some = model.run_with_cache(TOKENS, positions=positions)
+        for name, x in whole.items():
+            axis = 2 if model.points[name].axes == "B H L M" else 1
+            expected = x[:, :, positions] if axis == 2 else x[:, positions]
+            assert torch.equal(some[name], expected), name
+    with pytest.raises(UsageError, match=r"position 5 is not in -5\.\.4"):
+        model.run_with_cache(TOKENS, positions=5)
+
+
+def test_a_named_point_that_is_not_reached_is_an_error(model):
+    with pytest.raises(UsageError, match=r"blocks\.2\.hook_resid_mid was not reached"):
+        model.run_with_cache(TOKENS, points=["resid_mid"], stop_at_layer=2)
+    _, cache = model.run_with_cache(TOKENS, stop_at_layer=1)
+    assert ("resid_pre", 1) in cache
+    assert ("resid_mid", 1) not in cache
+
+
+def test_cache(model):
+    _, cache = model.run_with_cache(TOKENS)
+    assert torch.equal(cache.stack("resid_pre"), torch.stack([cache["resid_pre", i] for i in range(3)]))
+    assert list(cache) == list(model.points)
+    text = repr(cache)
+    assert "blocks.0.hook_resid_pre  [2, 5, 16]" in text
+    assert "MB" in text
+    moved = cache.to("cpu")
+    assert isinstance(moved, ActivationCache)
+    assert list(moved) == list(cache)
+    assert cache.get(("resid_pre", 7)) is None
+    with pytest.raises(UnknownPoint, match="stack"):
+        cache["resid_pre"]
+    with pytest.raises(UnknownPoint, match="no layer of embed"):
+        cache.stack("embed")
+    with pytest.raises(KeyError):
+        cache["resid_pre", 9]
+    held = model.run_with_cache(TOKENS, points="embed", device="meta")[1]
+    assert held["embed"].device.type == "meta"
