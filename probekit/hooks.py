@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -205,9 +205,8 @@ class HookedModule(nn.Module):
         """
         if callable(points):
             return [name for name in self.points if points(name)]
-        if isinstance(points, str) or _is_pair(points):
-            return self._resolve_one(points)
-        return list(dict.fromkeys(name for point in points for name in self._resolve_one(point)))
+        specs = [points] if isinstance(points, str) or _is_pair(points) else points
+        return list(dict.fromkeys(name for spec in specs for name in self._resolve_one(cast(PointSpec, spec))))
 
     def _resolve_one(self, spec: PointSpec) -> list[str]:
         if isinstance(spec, str) and spec in self.points:
@@ -276,7 +275,7 @@ class HookedModule(nn.Module):
         return output, ActivationCache({name: kept[name] for name in names if name in kept})
 
 
-def _is_pair(points: object) -> TypeGuard[PointSpec]:
+def _is_pair(points: object) -> bool:
     return isinstance(points, tuple) and len(points) == 2 and (points[1] is None or hasattr(points[1], "__index__"))
 
 

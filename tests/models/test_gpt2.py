@@ -39,7 +39,8 @@ def from_hf(hf: dict, weights: dict[str, Tensor]) -> GPT2:
 
 def twins(shape: dict, tied: bool = True, seed: int = 0) -> tuple[GPT2LMHeadModel, GPT2]:
     torch.manual_seed(seed)
-    config = HfConfig(**shape, tie_word_embeddings=tied, attn_implementation="eager")
+    config = HfConfig(**shape, tie_word_embeddings=tied)
+    config._attn_implementation = "eager"
     oracle = GPT2LMHeadModel(config).eval()
     with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
         for p in oracle.parameters():
