@@ -1,0 +1,161 @@
+"""A task: inputs with labels, the split of each, and the token that is read."""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import DataError, UsageError, nearest
+
+SPLITS = ("train", "validation", "test")
+POSITIONS = ("last", "first", "mean")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """N labelled examples in three splits.
+
+    Attributes:
+        name: what titles and manifests call it.
+        inputs: N texts, or N lists of token ids.
+        labels: label set -> int64 [N] with values 0..n_classes-1.
+        label_names: label set -> the class names, in label order.
+        splits: [N] of "train", "validation", "test".
+        target: the label set that is meant when none is named.
+        position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
+        ids: N names that stay with an example whatever is left out: file (or split) and row counted from 0, "train:17".
+        groups: [N] or None; examples of one group are kept in one split by whoever makes the splits.
+        info: where it comes from, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
+    """
+
+    name: str
+    inputs: list[str] | list[list[int]]
+    labels: dict[str, np.ndarray]
+    label_names: dict[str, list[str]]
+    splits: np.ndarray
+    target: str
+    position: str | np.ndarray = "last"
+    ids: list[str] = field(default_factory=list)
+    groups: np.ndarray | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            object.__setattr__(self, "ids", [str(i) for i in range(len(self.inputs))])
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split} {(self.splits == split).sum()}" for split in SPLITS)
+        return f"Task({self.name!r}: {sizes}; target {self.target!r} of {self.n_classes()} classes)"
+
+    def n_classes(self, label_set: str | None = None) -> int:
+        """How many classes the label set (default: the target) has."""
+        return len(self.label_names[self._known(label_set)])
+
+    def counts(self, label_set: str | None = None) -> dict[str, dict[str, int]]:
+        """How often each class stands in each split: {split: {class name: n}}."""
+        label_set = self._known(label_set)
+        labels, names = self.labels[label_set], self.label_names[label_set]
+        return {
+            split: {name: int(((labels == k) & (self.splits == split)).sum()) for k, name in enumerate(names)}
+            for split in SPLITS
+        }
+
+    def subset(self, rows: np.ndarray) -> "Task":
+        """The task of these rows (indices or a boolean mask [N]), in the order given; ids stay."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return replace(
+            self,
+            inputs=[self.inputs[i] for i in rows],
+            labels={label_set: labels[rows] for label_set, labels in self.labels.items()},
+            splits=self.splits[rows],
+            position=self.position if isinstance(self.position, str) else self.position[rows],
+            ids=[self.ids[i] for i in rows],
+            groups=None if self.groups is None else self.groups[rows],
+        )
+
+    def fingerprint(self) -> str:
+        """A sha256 over inputs, labels, class names, splits, ids and position: equal tasks, equal fingerprints."""
+        digest = hashlib.sha256()
+        for part in (*self.inputs, *self.splits.tolist(), *self.ids):
+            digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
+        for label_set in sorted(self.labels):
+            digest.update(repr((label_set, self.label_names[label_set])).encode("utf-8", "surrogatepass"))
+            digest.update(self.labels[label_set].astype("<i8").tobytes())
+        position = self.position if isinstance(self.position, str) else self.position.astype("<i8").tobytes()
+        digest.update(repr((self.target, position)).encode())
+        return digest.hexdigest()
+
+    def check(self) -> None:
+        """Raise a DataError when no probe could be trained and judged on this task."""
+        self._check_shapes()
+        self._check_inputs()
+        for label_set in self.labels:
+            self._check_labels(label_set)
+        if self.n_classes() < 2:
+            raise DataError(f"a probe needs two classes of {self.target!r} or more, got {count_line(self.counts())}")
+        if any(n == 0 for classes in self.counts().values() for n in classes.values()):
+            raise DataError(
+                f"every split needs every class of {self.target!r}, got {count_line(self.counts())}; "
+                "add examples, or merge rare classes"
+            )
+
+    def _known(self, label_set: str | None) -> str:
+        label_set = self.target if label_set is None else label_set
+        if label_set not in self.labels:
+            raise UsageError(f"no label set {label_set!r}; {nearest(label_set, self.labels)}")
+        return label_set
+
+    def _check_shapes(self) -> None:
+        n = len(self)
+        self._known(None)
+        if self.labels.keys() != self.label_names.keys():
+            raise DataError(
+                f"labels are of {sorted(self.labels)}, label_names of {sorted(self.label_names)}; name the same sets"
+            )
+        lengths: dict[str, Any] = {f"labels[{k!r}]": v for k, v in self.labels.items()}
+        lengths |= {"splits": self.splits, "ids": self.ids}
+        lengths |= {} if self.groups is None else {"groups": self.groups}
+        lengths |= {} if isinstance(self.position, str) else {"position": self.position}
+        for part, values in lengths.items():
+            if len(values) != n:
+                raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")
+        if len(set(self.ids)) != n:
+            raise DataError("ids must differ from one another")
+        if isinstance(self.position, str) and self.position not in POSITIONS:
+            raise UsageError(f"no position {self.position!r}; {nearest(self.position, POSITIONS)}")
+        if strange := set(self.splits.tolist()) - set(SPLITS):
+            raise DataError(f"splits are named {', '.join(SPLITS)}, got {sorted(strange)}")
+
+    def _check_inputs(self) -> None:
+        for row, given in zip(self.ids, self.inputs, strict=True):
+            if not given or (isinstance(given, str) and not given.strip()):
+                raise DataError(f"example {row!r} has an empty input; leave it out")
+
+    def _check_labels(self, label_set: str) -> None:
+        labels, n = self.labels[label_set], self.n_classes(label_set)
+        if not np.issubdtype(labels.dtype, np.integer):
+            raise DataError(f"labels {label_set!r} must be integers, got {labels.dtype}")
+        if ((labels < 0) | (labels >= n)).any():
+            found = {
+                split: {str(k): int((labels[self.splits == split] == k).sum()) for k in np.unique(labels)}
+                for split in SPLITS
+            }
+            raise DataError(
+                f"labels of {label_set!r} must be 0..{n - 1}, got {count_line(found)}; leave unlabelled examples out"
+            )
+
+
+def count_line(counts: dict[str, dict[str, int]], most: int = 12) -> str:
+    """Counts per class and split in one line, the rarest `most` classes of each split first when there are more."""
+    parts = []
+    for split, classes in counts.items():
+        shown = list(classes.items())
+        if len(shown) > most:
+            shown = sorted(shown, key=lambda item: item[1])[:most]
+        more = f", and {len(classes) - most} more classes" if len(classes) > most else ""
+        parts.append(f"{split}: " + (", ".join(f"{name!a} {n}" for name, n in shown) or "nothing") + more)
+    return "; ".join(parts)

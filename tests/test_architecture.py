@@ -1,0 +1,58 @@
+"""The direction of the imports, read from the source (the table stands in CONTRIBUTING.md)."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "probekit"
+MAY_IMPORT = {
+    "errors": set(),
+    "hooks": {"errors"},
+    "hub": {"errors"},
+    "models": {"errors", "hooks", "hub"},
+    "tasks": {"errors", "hub"},
+    "activations": {"errors", "hooks", "models", "tasks"},
+    "probes": {"errors"},
+    "evaluation": {"errors", "hooks", "activations", "probes", "plots"},
+    "plots": {"errors", "evaluation"},
+    "cli": {"errors", "hooks", "models", "tasks", "activations", "probes", "evaluation", "plots"},
+}
+ONLY_IN = {"datasets": {"tasks/hub.py"}, "transformers": set(), "pickle": set(), "joblib": set()}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_run_in_one_direction(path):
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("probekit.")} - {part, "__version__"}
+    assert used <= MAY_IMPORT[part]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_heavy_and_unsafe_libraries_stay_in_their_place(path):
+    tops = {name.split(".")[0] for name in imports(path)}
+    for library, places in ONLY_IN.items():
+        assert library not in tops or str(path.relative_to(PACKAGE)) in places
+
+
+def test_importing_the_package_costs_nothing():
+    heavy = {"torch", "numpy", "sklearn", "transformers", "datasets", "pandas", "matplotlib", "huggingface_hub"}
+    code = "import sys, probekit, probekit.cli.main; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert heavy.isdisjoint(modules)
