@@ -158,5 +158,7 @@ def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:
         if len(shown) > most:
             shown = sorted(shown, key=lambda item: item[1])[:most]
         more = f", and {len(classes) - most} more classes" if len(classes) > most else ""
-        parts.append(f"{split}: " + (", ".join(f"{name!a} {n}" for name, n in shown) or "nothing") + more)
+        parts.append(
+            f"{split}: " + (", ".join(f"{ascii(name)[1:-1][:40]} {n}" for name, n in shown) or "nothing") + more
+        )
     return "; ".join(parts)

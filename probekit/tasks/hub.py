@@ -36,13 +36,12 @@ def hub_tables(name: str) -> tuple[dict[str, Table], dict[str, Any]]:
 
 def _load(repo_id: str, revision: str | None, offline: bool) -> Any:
     import datasets
-    from datasets.exceptions import DatasetsError
 
     try:
         with _no_network() if offline else nullcontext():
             return datasets.load_dataset(repo_id, revision=revision)
-    except (DatasetsError, ValueError, OSError, RuntimeError) as error:
-        # A DatasetGenerationError says only that an error occurred; what it was stands in its cause.
+    except Exception as error:
+        # Its errors have no family of their own (ValueError, OSError, those of httpx): all of them mean "not loaded". A DatasetGenerationError says only that an error occurred; what it was stands in its cause.
         cause = error.__cause__ or error
         words = " ".join(str(cause).split())[:300] or type(cause).__name__
         raise DataError(

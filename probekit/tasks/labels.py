@@ -38,17 +38,22 @@ def as_classes(cells: Sequence[Any], places: Sequence[str], column: str) -> list
     Raises:
         DataError: kinds are mixed, or the numbers are not whole.
     """
-    kinds = {"true or false" if isinstance(c, bool) else "a text" if isinstance(c, str) else "a number" for c in cells}
+    kinds = {_kind(c) for c in cells}
+    if "a number" in kinds and all(is_number(c) for c in cells if isinstance(c, str)):
+        kinds -= {"a text"}  # a CSV file beside a JSONL file
     if len(kinds) > 1:
-        first = {type(c): f"{place}: {quote(c)}" for c, place in zip(reversed(cells), reversed(places), strict=True)}
+        first = {_kind(c): f"{place}: {quote(c)}" for c, place in zip(reversed(cells), reversed(places), strict=True)}
         raise DataError(f"labels {column!a} must all be of one kind, got {'; '.join(first.values())}; write all alike")
     if kinds == {"true or false"}:
         return list(cells)
-    if kinds == {"a text"}:
-        cells = [c.strip() for c in cells]
-        if not all(map(is_number, cells)):
-            return list(cells)
+    cells = [c.strip() if isinstance(c, str) else c for c in cells]
+    if kinds == {"a text"} and not all(map(is_number, cells)):
+        return cells
     return [_whole(c, place, column) for c, place in zip(cells, places, strict=True)]
+
+
+def _kind(cell: bool | int | float | str) -> str:
+    return "true or false" if isinstance(cell, bool) else "a text" if isinstance(cell, str) else "a number"
 
 
 def _whole(cell: str | int | float, place: str, column: str) -> int:

@@ -196,6 +196,8 @@ def _collect(
         rows.splits.append(split)
         rows.ids.append(f"{table.stem}:{i}")
         rows.places.append(table.where(i))
+    if split not in rows.splits:
+        raise DataError(f"{table.name}: skipped {len(texts)} of {len(texts)} rows, none is left; mend the file")
 
 
 def _text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
