@@ -41,7 +41,8 @@ def _load(repo_id: str, revision: str | None, offline: bool) -> Any:
         with _no_network() if offline else nullcontext():
             return datasets.load_dataset(repo_id, revision=revision)
     except Exception as error:
-        # Its errors have no family of their own (ValueError, OSError, those of httpx): all of them mean "not loaded". A DatasetGenerationError says only that an error occurred; what it was stands in its cause.
+        # What comes has no common family (ValueError, OSError, those of httpx). A DatasetGenerationError says only
+        # that an error occurred; what it was stands in its cause.
         cause = error.__cause__ or error
         words = " ".join(str(cause).split())[:300] or type(cause).__name__
         raise DataError(
