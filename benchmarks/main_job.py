@@ -2,7 +2,7 @@
 
     python benchmarks/main_job.py --tokenizer TOKENIZER_FOLDER --dataset data/sst2 --limit 2000
 
-Each command runs as a whole process, imports included. The model has random weights, so its curve is the baseline that a
+Each command runs as a whole process, imports included. The model has random weights: its curve is the baseline that a
 trained model has to beat; the table says what a random network makes of the words.
 """
 
