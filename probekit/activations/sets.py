@@ -18,6 +18,7 @@ from probekit.hooks import PointSpec, UnknownPoint, split_point
 from probekit.tasks.base import Task
 
 Place = tuple[str, int | None]
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}  # that are kept
 FOLLOWED_BY_OUTPUT = ("resid_pre", "resid_mid")  # whose curve ends with the output of the last block
 
 
@@ -63,7 +64,7 @@ class Activations(Mapping[Place, Tensor]):
     def _known(self, key: PointSpec) -> Place:
         place = split_point(key)
         if place not in self._places:
-            raise UnknownPoint(f"no activations of {place_name(place)} here; there are {self._spans()}")
+            raise UnknownPoint(f"no activations of {place_name(place)} here; there are {spans_of(self._places)}")
         return place
 
     @property
@@ -125,23 +126,30 @@ class Activations(Mapping[Place, Tensor]):
         short, _ = split_point(point)
         places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
         if not places:
-            raise UnknownPoint(f"no activations of {short} here; there are {self._spans()}")
+            raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
         output = ("resid_post", self.n_layers - 1)
         return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
-
-    def _spans(self) -> str:
-        by_point: dict[str, list[int]] = {}
-        for point, layer in self._places:
-            by_point.setdefault(point, []).extend([] if layer is None else [layer])
-        return ", ".join(f"{point} {spans(layers)}".strip() for point, layers in by_point.items())
 
     def _n_bytes(self) -> int:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        model, task = ascii(self.meta.get("model", "?"))[1:-1], ascii(self.task.name)[1:-1]
+        model, task = shown(self.meta.get("model", "?")), shown(self.task.name)
         kept = f"{self.n_examples} texts x {len(self)} places, {self._n_bytes() / 1e6:.1f} MB"
-        return f"{type(self).__name__}({model} on {task}: {kept}; {self._spans()})"
+        return f"{type(self).__name__}({model} on {task}: {kept}; {spans_of(self._places)})"
+
+
+def shown(text: object) -> str:
+    """Text from data, safe for a terminal: what does not print stands as an escape."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def spans_of(places: Iterable[Place]) -> str:
+    """Places in short: "resid_pre 0-3, resid_post 3, embed"."""
+    by_point: dict[str, list[int]] = {}
+    for point, layer in places:
+        by_point.setdefault(point, []).extend([] if layer is None else [layer])
+    return ", ".join(f"{point} {spans(layers)}".strip() for point, layers in by_point.items())
 
 
 def spans(layers: list[int]) -> str:
