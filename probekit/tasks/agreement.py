@@ -74,7 +74,7 @@ PREDICATES = ("lost", "ready", "safe", "late", "cold", "wet", "strong", "alone")
 
 _FORMS = [form for forms in (NOUNS, VERB_FORMS, EMBEDDED_FORMS) for pair in forms for form in pair]
 VOCABULARY: list[str] = [EOS, "the", "that", ".", *ADJECTIVES, *PREPOSITIONS, *ADVERBS, *PREDICATES, *_FORMS]
-"""Every word of the language. `<eos>` (id 0) stands before the first word of a text and after the last one."""
+"""Every word of the language. `<eos>` (id 0) stands after the last word of a text."""
 
 
 @dataclass(frozen=True)

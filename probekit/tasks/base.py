@@ -1,6 +1,7 @@
 """A task: inputs with labels, the split of each, and the token that is read."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -149,7 +150,7 @@ class Task:
             )
 
 
-def count_line(counts: dict[str, dict[str, int]], most: int = 12) -> str:
+def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:
     """Counts per class and split in one line, the rarest `most` classes of each split first when there are more."""
     parts = []
     for split, classes in counts.items():
@@ -157,5 +158,7 @@ def count_line(counts: dict[str, dict[str, int]], most: int = 12) -> str:
         if len(shown) > most:
             shown = sorted(shown, key=lambda item: item[1])[:most]
         more = f", and {len(classes) - most} more classes" if len(classes) > most else ""
-        parts.append(f"{split}: " + (", ".join(f"{name!a} {n}" for name, n in shown) or "nothing") + more)
+        parts.append(
+            f"{split}: " + (", ".join(f"{ascii(name)[1:-1][:40]} {n}" for name, n in shown) or "nothing") + more
+        )
     return "; ".join(parts)

@@ -1,0 +1,122 @@
+"""Train the built-in model `agreement-gpt2`: our GPT-2 on the sentences of the built-in language `agreement`.
+
+    python experiments/train_agreement_gpt2.py            # about four minutes on two cores
+
+It learns next-word prediction on sentences whose skeletons are in the task's training split, and is scored on sentences
+of the test split: how often the right form of the verb is likelier than the wrong one. The folder it writes,
+`probekit/models/builtin/agreement-gpt2`, is in the project, with the score and the settings in its `training.json`.
+"""
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from probekit.models.tokenizer import Tokenizer
+from probekit.models.weights import save_hf
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+
+from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.tasks.agreement import EOS, MAX_DEPTH, VOCABULARY, Sentence, sentences
+
+FOLDER = Path(__file__).parents[1] / "probekit/models/builtin/agreement-gpt2"
+IDS = {word: i for i, word in enumerate(VOCABULARY)}
+IGNORE = -100  # what cross_entropy leaves out: padding
+
+
+def batch_of(drawn: list[Sentence]) -> tuple[Tensor, Tensor]:
+    """Tokens [B, L], padded on the right, and the next token at each place [B, L]; after the last word comes <eos>."""
+    rows = [torch.tensor([IDS[word] for word in (*s.words, EOS)]) for s in drawn]
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IDS[EOS])
+    targets = torch.nn.utils.rnn.pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=IGNORE)
+    return tokens[:, :-1], targets
+
+
+def train(model: GPT2, steps: int, batch: int, peak: float, seed: int) -> float:
+    """AdamW, 100 steps of warm-up, then a cosine to zero; returns the mean loss of the last 100 steps (nats a word)."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
+    warm_up = 100
+    losses: list[float] = []
+    for step in range(steps):
+        share = (
+            (step + 1) / warm_up
+            if step < warm_up
+            else (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up))) / 2
+        )
+        optimizer.param_groups[0]["lr"] = peak * share
+        tokens, targets = batch_of(sentences(batch, seed=seed * 1_000_000 + step, split="train"))
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+        if step % 100 == 99:
+            print(f"step {step + 1:5d}  loss {sum(losses[-100:]) / 100:.4f}", flush=True)
+    return sum(losses[-100:]) / len(losses[-100:])
+
+
+@torch.no_grad()
+def agreement_accuracy(model: GPT2, n: int, seed: int) -> dict[str, float]:
+    """Share of test sentences where the right verb form is likelier than the wrong one: in all, and by depth."""
+    drawn = sentences(n, seed=seed, split="test")
+    tokens, _ = batch_of(drawn)
+    before_verb = torch.tensor([s.verb - 1 for s in drawn])
+    logits_BV = model(tokens)[torch.arange(n), before_verb]
+    right, wrong = (
+        torch.tensor([IDS[w] for w in words])
+        for words in zip(*((s.words[s.verb], s.wrong_verb) for s in drawn), strict=True)
+    )
+    correct = (logits_BV.gather(1, right[:, None]) > logits_BV.gather(1, wrong[:, None])).squeeze(1).double()
+    depth = torch.tensor([s.depth for s in drawn])
+    return {"all": correct.mean().item()} | {
+        f"depth {d}": correct[depth == d].mean().item() for d in range(MAX_DEPTH + 1)
+    }
+
+
+def word_tokenizer() -> Tokenizer:
+    """Words parted by white space; a word outside the vocabulary is an error, not <unk>."""
+    backend = Backend(WordLevel(IDS))
+    backend.pre_tokenizer = WhitespaceSplit()
+    return Tokenizer(backend, bos_token_id=IDS[EOS])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+
+    cfg = GPT2Config(
+        d_model=128, n_heads=4, d_mlp=512, n_layers=4, n_ctx=32, d_vocab=len(VOCABULARY), bos_token_id=IDS[EOS]
+    )
+    model = GPT2(cfg).init_weights(args.seed)
+    model.tokenizer = word_tokenizer()
+    start = time.monotonic()
+    loss = train(model, args.steps, args.batch, args.learning_rate, args.seed)
+    accuracy = agreement_accuracy(model, n=4000, seed=args.seed + 1)
+    print(f"{time.monotonic() - start:.0f} s; loss {loss:.4f} nats a word; verb agreement {accuracy}")
+    save_hf(model, args.out)
+    facts = {
+        "command": "python experiments/train_agreement_gpt2.py",
+        "steps": args.steps,
+        "batch": args.batch,
+        "learning_rate": args.learning_rate,
+        "seed": args.seed,
+        "loss_nats_a_word": round(loss, 4),
+        "verb_agreement_on_4000_test_sentences": {where: round(share, 4) for where, share in accuracy.items()},
+    }
+    (args.out / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

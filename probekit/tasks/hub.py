@@ -1,0 +1,89 @@
+"""Datasets of the Hugging Face Hub: the only module that touches `datasets`."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from probekit.errors import DataError
+from probekit.tasks.files import SPLIT_NAMES, Table
+
+HUB_ALIASES = {"sst2": "stanfordnlp/sst2"}
+
+
+def hub_tables(name: str) -> tuple[dict[str, Table], dict[str, Any]]:
+    """Split -> table of a Hub dataset, and where it comes from: its id, revision and what was left aside.
+
+    The Hub is asked once; when it does not answer, the copy in the local cache is taken.
+
+    Raises:
+        DataError: it cannot be loaded, or has no train, validation or test split.
+    """
+    from probekit.hub import find_repo
+
+    repo = find_repo(HUB_ALIASES.get(name, name), "dataset")
+    dataset = _load(repo.id, repo.revision, repo.offline)
+    info = {"source": repo.id, "revision": repo.revision or _cached_revision(dataset), "offline": repo.offline}
+    tables: dict[str, Table] = {}
+    for split, part in dataset.items():
+        part_of = SPLIT_NAMES.get(str(split))
+        if part_of is not None and part_of not in tables:
+            tables[part_of] = _table(f"{repo.id} {split}", str(split), part)
+    if not tables:
+        raise DataError(f"{repo.id} has no split named {' or '.join(SPLIT_NAMES)} but {', '.join(map(str, dataset))}")
+    return tables, info
+
+
+def _load(repo_id: str, revision: str | None, offline: bool) -> Any:
+    import datasets
+
+    try:
+        with _no_network() if offline else nullcontext():
+            return datasets.load_dataset(repo_id, revision=revision)
+    except Exception as error:
+        # What comes has no common family (ValueError, OSError, those of httpx). A DatasetGenerationError says only
+        # that an error occurred; what it was stands in its cause.
+        cause = error.__cause__ or error
+        words = " ".join(str(cause).split())[:300] or type(cause).__name__
+        raise DataError(
+            f"dataset {repo_id!a} cannot be loaded: {ascii(words)[1:-1]}; give a file or folder: --dataset PATH"
+        ) from error
+
+
+def _table(name: str, stem: str, part: Any) -> Table:
+    from datasets import ClassLabel
+
+    return Table(
+        name=name,
+        stem=stem,
+        columns=list(part.column_names),
+        column=lambda column: part.select_columns([column])[:][column],
+        lines=range(1, len(part) + 1),
+        typed=True,
+        unit="row",
+        class_names={k: list(v.names) for k, v in part.features.items() if isinstance(v, ClassLabel)},
+    )
+
+
+@contextmanager
+def _no_network() -> Iterator[None]:
+    """What HF_HUB_OFFLINE=1 does when set before the start; without it a silent Hub is waited for, for minutes."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    places: tuple[Any, ...] = (datasets.config, huggingface_hub.constants)
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place in places:
+            place.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
+
+
+def _cached_revision(dataset: Any) -> str | None:
+    """The commit that a cached copy was made from: `datasets` names the folder after it."""
+    files = [file["filename"] for part in dataset.values() for file in part.cache_files]
+    found = [match[1] for file in files if (match := re.search(r"[/\\]([0-9a-f]{40})[/\\]", file))]
+    return found[0] if found else None

@@ -1,0 +1,93 @@
+"""From the cells of a label column to classes 0..C-1."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import DataError
+from probekit.tasks.base import count_line
+from probekit.tasks.files import quote
+
+# How missing values are written in CSV and TSV. "None" is not among them: it is a word, and a usual name of a class.
+NA = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"})
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def is_number(cell: str) -> bool:
+    """Whether a text is a number and nothing else."""
+    return NUMBER.fullmatch(cell.strip()) is not None
+
+
+def label_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
+    """Why a cell cannot be a label, if it cannot: (kind, words)."""
+    missing = cell is None or (isinstance(cell, float) and math.isnan(cell))
+    if missing or (isinstance(cell, str) and cell.strip() in ({""} if typed else NA)):
+        return "na", f"expected a label, got {quote(cell)}; write one"
+    if not isinstance(cell, (bool, int, float, str)):
+        return "label_type", f"expected a label (a text, a whole number, true or false), got {quote(cell)}"
+    return None
+
+
+def as_classes(cells: Sequence[Any], places: Sequence[str], column: str) -> list[Any]:
+    """Cells of one kind: all bool, all int (also when written "1" or 1.0), or all str.
+
+    Raises:
+        DataError: kinds are mixed, or the numbers are not whole.
+    """
+    kinds = {_kind(c) for c in cells}
+    if "a number" in kinds and all(is_number(c) for c in cells if isinstance(c, str)):
+        kinds -= {"a text"}  # a CSV file beside a JSONL file
+    if len(kinds) > 1:
+        first = {_kind(c): f"{place}: {quote(c)}" for c, place in zip(reversed(cells), reversed(places), strict=True)}
+        raise DataError(f"labels {column!a} must all be of one kind, got {'; '.join(first.values())}; write all alike")
+    if kinds == {"true or false"}:
+        return list(cells)
+    cells = [c.strip() if isinstance(c, str) else c for c in cells]
+    if kinds == {"a text"} and not all(map(is_number, cells)):
+        return cells
+    return [_whole(c, place, column) for c, place in zip(cells, places, strict=True)]
+
+
+def _kind(cell: bool | int | float | str) -> str:
+    return "true or false" if isinstance(cell, bool) else "a text" if isinstance(cell, str) else "a number"
+
+
+def _whole(cell: str | int | float, place: str, column: str) -> int:
+    if isinstance(cell, int) or (isinstance(cell, str) and re.fullmatch(r"[+-]?\d{1,1000}", cell)):
+        return int(cell)
+    if float(cell).is_integer():
+        return int(float(cell))
+    raise DataError(
+        f"{place}: expected a class, got the label {quote(cell)} of {column!a}, which is not a whole number; "
+        "regression is not offered: put the numbers into classes, or name another column with --label-column"
+    )
+
+
+def encode(
+    classes: Sequence[Any], splits: Sequence[str], column: str, names: list[str] | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """Labels 0..C-1 and the class names: those given, or the classes in order (numbers by value).
+
+    Raises:
+        DataError: there is a -1, which stands for "not labelled".
+    """
+    if any(is_unlabelled(c) for c in classes):
+        counts: dict[str, Counter[str]] = {}
+        for split, value in zip(splits, classes, strict=True):
+            counts.setdefault(split, Counter())[str(value)] += 1
+        raise DataError(
+            f"a label of {column!a} is -1, which stands for 'not labelled', got {count_line(counts)}; "
+            "leave these rows out with --on-bad-row skip, or write another label"
+        )
+    order = range(len(names)) if names else sorted(set(classes))
+    index = {value: k for k, value in enumerate(order)}
+    return np.array([index[c] for c in classes], dtype=np.int64), names or [str(value) for value in order]
+
+
+def is_unlabelled(value: Any) -> bool:
+    """Whether a class is the number -1."""
+    return type(value) is int and value == -1

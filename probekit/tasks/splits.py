@@ -1,0 +1,50 @@
+"""Carving one part off a labelled set: stratified, seeded, and with equal texts (or groups) on one side."""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+Counts = dict[int, int]
+
+
+def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequence[int]) -> np.ndarray:
+    """Choose about `n` rows such that rows with equal keys are chosen together: a boolean mask [N].
+
+    Each class gets its share of n, and at least one row. Where every key stands once, the counts are met exactly;
+    otherwise a key is taken where that brings the counts of the classes nearer to their shares.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for row, key in enumerate(keys):
+        members.setdefault(key, []).append(row)
+    together = list(members.values())
+    missing = share(labels, n)
+    chosen = np.zeros(len(labels), dtype=bool)
+    classes = labels.tolist()
+    for i in np.random.default_rng(seed).permutation(len(together)):
+        adds = Counter(classes[row] for row in together[i])
+        if sum(abs(missing[k] - more) - abs(missing[k]) for k, more in adds.items()) < 0:
+            chosen[together[i]] = True
+            for k, more in adds.items():
+                missing[k] -= more
+    return chosen
+
+
+def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """The indices, in order, of `n` rows (or all, if there are fewer), each class with its share."""
+    return np.flatnonzero(carve(labels, range(len(labels)), min(n, len(labels)), seed))
+
+
+def share(labels: np.ndarray, n: int) -> Counts:
+    """How `n` rows fall on the classes: within one of n x frequency, but none empty where n allows it; sums to n.
+
+    Largest remainders (Hamilton's rule of apportionment).
+    """
+    values, counts = np.unique(labels, return_counts=True)
+    quotas = n * counts / max(1, len(labels))
+    given = np.maximum(np.floor(quotas), 1) if n >= len(values) else np.floor(quotas)
+    while given.sum() > n:
+        given[np.argmax(np.where(given > 1, given - quotas, -np.inf))] -= 1
+    while given.sum() < n:
+        given[np.argmax(np.where(given < counts, quotas - given, -np.inf))] += 1
+    return dict(zip(values.tolist(), given.astype(int).tolist(), strict=True))

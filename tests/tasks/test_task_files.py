@@ -1,0 +1,270 @@
+"""Tasks from files: what is written is read, and the splits are disjoint and stratified."""
+
+import csv
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from probekit.errors import DataError, UsageError
+from probekit.tasks import load_task
+from probekit.tasks.base import SPLITS
+from probekit.tasks.files import read_table
+
+TEN = [(f"text number {i}", i % 2) for i in range(10)]
+IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+CHARACTERS = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
+WORDS = st.text(CHARACTERS, max_size=20)
+# TSV has no quoting, so a text there cannot hold a tab or a line break.
+PLAIN = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\t\r\n"), max_size=20)
+
+
+def write(path: Path, rows=TEN, header=("text", "label")) -> Path:
+    """A table in the format that the name says."""
+    if path.suffix == ".jsonl":
+        content = "".join(json.dumps(dict(zip(header, row, strict=True))) + "\n" for row in rows)
+    elif path.suffix == ".parquet":
+        pd.DataFrame(rows, columns=list(header)).to_parquet(path)
+        return path
+    elif path.suffix == ".tsv":
+        content = "".join("\t".join(map(str, row)) + "\n" for row in (header, *rows))
+    else:
+        buffer = io.StringIO(newline="")
+        csv.writer(buffer).writerows([header, *rows])
+        content = buffer.getvalue()
+    path.write_bytes(content.encode("utf-8"))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet", ".CSV"])
+def test_every_format_gives_the_same_task(tmp_path, suffix):
+    path = write(tmp_path / f"data{suffix}")
+    task = load_task(str(path))
+    assert (task.name, task.target, task.label_names) == ("data", "label", {"label": ["0", "1"]})
+    assert task.inputs == [text for text, _ in TEN]
+    assert task.labels["label"].tolist() == [label for _, label in TEN]
+    assert task.ids == [f"data:{i}" for i in range(10)]
+    assert task.fingerprint() == load_task(write(tmp_path / "data.csv")).fingerprint()
+    json.dumps(task.info)
+    assert task.info["sha256"].keys() == {path.name}
+
+
+@IN_A_FOLDER
+@given(rows=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=8))
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_what_is_written_is_read(tmp_path, suffix, rows):
+    table = read_table(write(tmp_path / f"data{suffix}", rows))
+    assert (table.columns, table.bad) == (["text", "label"], {})
+    assert list(zip(table.column("text"), table.column("label"), strict=True)) == rows
+
+
+@IN_A_FOLDER
+@given(rows=st.lists(st.tuples(PLAIN, PLAIN), min_size=1, max_size=8))
+def test_what_is_written_is_read_from_tsv(tmp_path, rows):
+    table = read_table(write(tmp_path / "data.tsv", rows))
+    assert list(zip(table.column("text"), table.column("label"), strict=True)) == rows
+
+
+def test_bom_crlf_blank_lines_quotes_and_line_breaks_in_cells(tmp_path):
+    path = tmp_path / "data.csv"
+    body = "".join(f'"he said ""{i}"",\r\nand left",{i % 2}\r\n\r\n' for i in range(10))
+    path.write_bytes(b"\xef\xbb\xbf" + f"text,label\r\n{body}".encode())
+    assert load_task(path).inputs[3] == 'he said "3",\r\nand left'
+    path = tmp_path / "data.tsv"
+    path.write_bytes(
+        b"\xef\xbb\xbftext\tlabel\r\n" + b"".join(b'a "lone quote %d\t%d\r\n' % (i, i % 2) for i in range(10))
+    )
+    assert load_task(path).inputs[3] == 'a "lone quote 3'
+
+
+def test_a_text_longer_than_the_csv_modules_limit_is_read(tmp_path):
+    limit = csv.field_size_limit()
+    assert len(load_task(write(tmp_path / "data.csv", [("x" * 200_000, 1), *TEN])).inputs[0]) == 200_000
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize("dev", ["dev", "validation", "val", "valid"])
+def test_a_folder_gives_its_splits(tmp_path, dev):
+    write(tmp_path / "train.csv", TEN)
+    write(tmp_path / f"{dev}.tsv", TEN[:4])
+    write(tmp_path / "test.jsonl", [("a", 0), ("b", 1)])
+    (tmp_path / "README.md").write_text("about")
+    (tmp_path / "extra.csv").write_text("not,ours")
+    task = load_task(tmp_path)
+    assert [int((task.splits == split).sum()) for split in SPLITS] == [10, 4, 2]
+    assert task.ids[:1] + task.ids[-1:] == ["train:0", "test:1"]
+    assert task.name == tmp_path.name
+    assert task.info["also_in_train"] == {"validation": 4, "test": 0}
+    assert task.info["carved_from_train"] == []
+
+
+@pytest.mark.parametrize(("there", "sizes"), [("dev", [90, 4, 10]), ("test", [90, 10, 4])])
+def test_a_missing_split_is_a_tenth_of_train(tmp_path, there, sizes):
+    write(tmp_path / "train.csv", [(f"text {i}", i % 2) for i in range(100)])
+    write(tmp_path / f"{there}.csv", TEN[:4])
+    task = load_task(tmp_path)
+    assert [int((task.splits == split).sum()) for split in SPLITS] == sizes
+
+
+@IN_A_FOLDER
+@given(counts=st.lists(st.integers(3, 60), min_size=2, max_size=4), seed=st.integers(0, 9))
+def test_a_single_file_is_split_80_10_10_stratified(tmp_path, counts, seed):
+    rows = [(f"{label} {i}", f"class{label}") for label, count in enumerate(counts) for i in range(count)]
+    task = load_task(write(tmp_path / "data.csv", rows), seed=seed)
+    size = max(len(counts), round(0.1 * len(rows)))
+    found = task.counts()
+    for split in ("validation", "test"):
+        assert sum(found[split].values()) == size
+        for label, count in enumerate(counts):
+            share = size * count / len(rows)
+            assert abs(found[split][f"class{label}"] - share) <= 1 or min(counts) * size < len(rows)
+
+
+@IN_A_FOLDER
+@given(texts=st.lists(st.integers(0, 40), min_size=30, max_size=120), seed=st.integers(0, 9))
+def test_no_text_stands_in_two_carved_splits(tmp_path, texts, seed):
+    rows = [(f"word {text}" + " " * (i % 3), i % 2) for i, text in enumerate(texts)]
+    try:
+        task = load_task(write(tmp_path / "data.csv", rows), seed=seed, keep_blanks=True)
+    except DataError as error:  # with few texts a class may have nowhere to go
+        assume("every split needs every class" not in str(error))
+        raise
+    members = [{str(task.inputs[i]).strip() for i in np.flatnonzero(task.splits == split)} for split in SPLITS]
+    assert not members[0] & members[1] | members[0] & members[2] | members[1] & members[2]
+    assert task.info["also_in_train"] == {"validation": 0, "test": 0}
+
+
+def test_the_seed_decides_the_carving_and_nothing_else(tmp_path):
+    path = write(tmp_path / "data.csv", [(f"text {i}", i % 2) for i in range(100)])
+    first, again, other = load_task(path), load_task(path), load_task(path, seed=1)
+    assert first.fingerprint() == again.fingerprint()
+    assert (first.splits != other.splits).any()
+    assert (first.inputs, first.ids) == (other.inputs, other.ids)
+
+
+def test_limit_is_stratified_seeded_and_for_each_split(tmp_path):
+    path = write(tmp_path / "data.csv", [(f"text {i}", "no" if i % 4 else "yes") for i in range(1000)])
+    task = load_task(path, limit=40)
+    assert task.counts() == {split: {"no": 30, "yes": 10} for split in SPLITS}
+    whole = load_task(path)
+    at = {row: i for i, row in enumerate(whole.ids)}
+    assert all(whole.splits[at[row]] == split for row, split in zip(task.ids, task.splits, strict=True))
+    assert (
+        task.fingerprint() == load_task(path, limit=40).fingerprint() != load_task(path, limit=40, seed=1).fingerprint()
+    )
+    assert (
+        load_task(path, limit=10_000).fingerprint()
+        == whole.subset(np.concatenate([np.flatnonzero(whole.splits == split) for split in SPLITS])).fingerprint()
+    )
+
+
+def test_trailing_white_space_is_dropped_and_counted(tmp_path):
+    rows = [(f"  text {i}" + " \t" * (i % 2), i % 2) for i in range(10)]
+    path = write(tmp_path / "data.csv", rows)
+    dropped, kept = load_task(path), load_task(path, keep_blanks=True)
+    assert dropped.inputs == [text.rstrip() for text, _ in rows]
+    assert dropped.info["dropped_blanks"] == 5
+    assert kept.inputs == [text for text, _ in rows]
+    assert kept.info["dropped_blanks"] == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["10", "9"], ["9", "10"]),
+        ([10, 9], ["9", "10"]),
+        (["b", "a"], ["a", "b"]),
+        (["True", "False"], ["False", "True"]),
+        ([True, False], ["False", "True"]),
+        ([1.0, 0.0], ["0", "1"]),
+        (["1.0", "0"], ["0", "1"]),
+        ([" yes", "no "], ["no", "yes"]),
+        (["None", "some"], ["None", "some"]),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_classes_are_in_order_numbers_by_value(tmp_path, suffix, labels, names):
+    rows = [(f"text {i}", labels[i % 2]) for i in range(10)]
+    task = load_task(write(tmp_path / f"data{suffix}", rows))
+    assert task.label_names["label"] == names
+    assert task.labels["label"].tolist() == [1, 0] * 5 if labels[0] not in ("None",) else [0, 1] * 5
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "chosen"),
+    [
+        (("target", "prompt"), {}, ("prompt", "target")),
+        (("label", "Statement"), {}, ("Statement", "label")),
+        (("label", "sentence"), {"text_column": "sentence"}, ("sentence", "label")),
+        (("what", "body"), {"text_column": "body", "label_column": "what"}, ("body", "what")),
+    ],
+)
+def test_columns_are_recognised_or_named(tmp_path, header, options, chosen):
+    task = load_task(write(tmp_path / "data.csv", [(label, text) for text, label in TEN], header), **options)
+    assert (task.info["text_column"], task.info["label_column"]) == chosen
+    assert task.inputs == [text for text, _ in TEN]
+
+
+def test_of_several_usual_names_the_first_in_order_is_taken(tmp_path):
+    rows = [("prompt", 9, text, label) for text, label in TEN]
+    task = load_task(write(tmp_path / "data.csv", rows, ("prompt", "target", "text", "label")))
+    assert (task.info["text_column"], task.info["label_column"]) == ("text", "label")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"text_column": "txt"}, UsageError, "data.csv has no column 'txt' but 'text', 'kind'; did you mean 'text'"),
+        ({"label_column": "zzz"}, UsageError, "no column 'zzz' but 'text', 'kind'; name one of these"),
+        ({}, DataError, "no column named label or target but 'text', 'kind'; .*--label-column"),
+        ({"label_column": "text"}, UsageError, "cannot be both text and label"),
+    ],
+)
+def test_unknown_columns_are_answered_with_those_there_are(tmp_path, options, error, words):
+    with pytest.raises(error, match=words):
+        load_task(write(tmp_path / "data.csv", header=("text", "kind")), **options)
+
+
+def test_two_columns_of_one_name_are_refused_only_where_they_are_used(tmp_path):
+    path = write(tmp_path / "data.csv", [("x", text, "x", label) for text, label in TEN], ("", "text", "", "label"))
+    assert load_task(path).inputs == [text for text, _ in TEN]
+    path = write(tmp_path / "data.csv", [(text, text, label) for text, label in TEN], ("text", "text", "label"))
+    with pytest.raises(DataError, match="2 columns named 'text'; rename all but one"):
+        load_task(path)
+
+
+def test_places_that_are_not_there(tmp_path):
+    with pytest.raises(UsageError, match="no file or folder"):
+        load_task(tmp_path / "data.csv")
+    with pytest.raises(UsageError, match=r"no file 'nothing_here\.csv'"):
+        load_task("nothing_here.csv")
+    with pytest.raises(UsageError, match="no file or folder 'nothing'"):
+        load_task("./nothing")
+    (tmp_path / "data.xlsx").write_text("x")
+    with pytest.raises(
+        UsageError, match=r"no known format; expected a name ending in \.csv, \.tsv, \.jsonl, \.parquet"
+    ):
+        load_task(tmp_path / "data.xlsx")
+    with pytest.raises(DataError, match=r"no train, validation \(dev\) or test file .*but 'data.xlsx'"):
+        load_task(tmp_path)
+    write(tmp_path / "dev.csv")
+    write(tmp_path / "test.csv")
+    with pytest.raises(DataError, match="has only validation and test; add a train file"):
+        load_task(tmp_path)
+    write(tmp_path / "val.csv")
+    with pytest.raises(DataError, match=r"two files for validation: 'dev.csv' and 'val.csv'"):
+        load_task(tmp_path)
+
+
+def test_labels_keep_their_texts(tmp_path):
+    rows = [(f"text {i}", Counter("abc").most_common()[i % 3][0]) for i in range(60)]
+    task = load_task(write(tmp_path / "data.csv", rows))
+    assert [
+        (text, task.label_names["label"][k]) for text, k in zip(task.inputs, task.labels["label"], strict=True)
+    ] == rows

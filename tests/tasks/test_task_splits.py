@@ -1,0 +1,66 @@
+"""Carving: stratified, seeded, and what is equal stays together."""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probekit.tasks.splits import carve, sample, share
+
+LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(np.array)
+
+
+@given(LABELS, st.data())
+def test_shares_sum_to_n_and_are_within_one_of_proportion_or_one_row(labels, data):
+    n = data.draw(st.integers(0, len(labels)))
+    counts = share(labels, n)
+    present = Counter(labels.tolist())
+    assert sum(counts.values()) == n
+    assert all(0 <= counts[k] <= present[k] for k in present)
+    quotas = {k: n * present[k] / len(labels) for k in present}
+    if all(quota >= 1 for quota in quotas.values()):
+        assert all(abs(counts[k] - quotas[k]) < 1 for k in present)
+    if n >= len(present):
+        assert min(counts.values()) >= 1
+
+
+@given(LABELS, st.integers(0, 5), st.data())
+def test_with_different_texts_the_carved_part_is_stratified_exactly(labels, seed, data):
+    n = data.draw(st.integers(0, len(labels)))
+    chosen = carve(labels, range(len(labels)), n, seed)
+    assert Counter(labels[chosen].tolist()) == Counter({k: c for k, c in share(labels, n).items() if c})
+    assert (sample(labels, n, seed) == np.flatnonzero(chosen)).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 15)), min_size=1, max_size=60), st.integers(0, 5), st.data()
+)
+@settings(max_examples=200)
+def test_equal_texts_stay_together_and_counts_stay_near(rows, seed, data):
+    labels, keys = np.array([label for label, _ in rows]), [key for _, key in rows]
+    n = data.draw(st.integers(0, len(rows)))
+    chosen = carve(labels, keys, n, seed)
+    assert not {k for k, c in zip(keys, chosen, strict=True) if c} & {
+        k for k, c in zip(keys, chosen, strict=True) if not c
+    }
+    largest = max(Counter(keys).values())
+    assert chosen.sum() <= n + len(set(labels.tolist())) * largest
+
+
+def test_one_class_keys_end_within_half_of_the_largest_key():
+    labels = np.repeat([0, 1], 300)
+    keys = [(int(label), i // 5) for i, label in enumerate(labels)]
+    for seed in range(20):
+        assert np.abs(np.bincount(labels[carve(labels, keys, 61, seed)]) - 30.5).max() <= 3
+
+
+def test_the_seed_decides():
+    labels = np.arange(1000) % 2
+    first, again, other = (carve(labels, range(1000), 100, seed) for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_sample_takes_all_where_there_are_fewer():
+    assert sample(np.array([0, 1, 1]), 10, 0).tolist() == [0, 1, 2]
