@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError, UsageError, nearest
-from probekit.probes.files import write_whole
+from probekit.files import write_whole
 
 FORMAT = "probekit.probe/1"
 
