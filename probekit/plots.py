@@ -25,7 +25,7 @@ PLACES = {
     "resid_post": "output of block i",
 }
 NAME_LENGTH = 28  # longer names are cut in the middle
-TITLE_LENGTH = 64  # characters of the title's usual size that fit; longer ones are set smaller
+LETTERS_PER_INCH = 9  # of the title's usual size; longer titles are set smaller
 PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}  # names hold $, _ and %
 _SMALLEST_SPAN = 0.3  # of the y axis, so that noise never fills the picture
 
@@ -105,7 +105,7 @@ def _draw_best(results: "ProbeResults", ax: Axes) -> None:
         markerfacecolor="none",
         markeredgecolor=RED,
         markeredgewidth=2,
-        label=f"best on validation: {name}, test {accuracy:.3f}",
+        label=f"{'best on validation: ' if len(results.layers) > 1 else ''}{name}, test {accuracy:.3f}",
         zorder=5,
         clip_on=False,
     )
@@ -152,13 +152,14 @@ def _tick(results: "ProbeResults", layer: "LayerResult") -> str:
     return layer.point if layer.layer is None else str(layer.layer)
 
 
-def _shown_ticks(xs: Sequence[int], most: int = 26) -> list[int]:
-    """The ticks that get a label: all, or every fourth, tenth or so, and always the last."""
-    span = xs[-1] - xs[0]
-    step = next(step for step in (1, 4, 10, 20, 50, 10**6) if span < most * step)
-    if step == 1:
-        return list(xs)
-    return [x for x in xs if x % step == 0 and xs[-1] - x >= step / 2] + [xs[-1]]
+def _shown_ticks(xs: Sequence[int], most: int = 30) -> list[int]:
+    """The ticks that get a label: all, or every fourth, tenth or so, and always the last; never two too near."""
+    step = next(step for step in (1, 4, 10, 20, 50, 10**6) if len(xs) <= most * step)
+    shown: list[int] = [xs[-1]]
+    for x in reversed(xs[:-1]):
+        if x % step == 0 and shown[-1] - x >= max(step / 2, (xs[-1] - xs[0]) / most):
+            shown.append(x)
+    return shown[::-1]
 
 
 def _draw_baselines(results: "ProbeResults", ax: Axes) -> None:
@@ -196,13 +197,14 @@ def _write_title(results: "ProbeResults", ax: Axes) -> None:
     label, model, task = (_short(meta[key]) for key in ("label", "model", "task"))
     read = f"{printable(meta['point'])}, {where(meta['position'])}; {printable(meta['probe'])} probe"
     n = meta["n"]["test"]
-    title = f"{label} in {model} on {task}"
-    size = 12 * min(1, TITLE_LENGTH / len(title))
-    ax.set_title(title, loc="left", pad=42, fontsize=size, fontweight="bold", color=INK, **PLAIN)
+    title, width = f"{label} in {model} on {task}", _width(ax)
+    size = 12 * min(1, width * LETTERS_PER_INCH / len(title))
+    above = 0 if width > 5 else 15  # a narrow picture has two lines of legend
+    ax.set_title(title, loc="left", pad=42 + above, fontsize=size, fontweight="bold", color=INK, **PLAIN)
     ax.annotate(
         f"{read}; {n:,} test examples",
         (0, 1),
-        (0, 28),
+        (0, 28 + above),
         xycoords="axes fraction",
         textcoords="offset points",
         color=GREY,
@@ -218,7 +220,7 @@ def _write_title(results: "ProbeResults", ax: Axes) -> None:
         bbox_to_anchor=(0, 1),
         borderaxespad=0.6,
         borderpad=0,
-        ncols=4,
+        ncols=2 if above else 4,
         frameon=False,
         fontsize="small",
         handlelength=1.8,
@@ -226,7 +228,14 @@ def _write_title(results: "ProbeResults", ax: Axes) -> None:
     )
 
 
+def _width(ax: Axes) -> float:
+    """Of the axes, in inches."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return ax.get_window_extent().width / figure.dpi
+
+
 def _short(name: object) -> str:
     text = printable(name)
-    half = NAME_LENGTH // 2 - 1
+    half = NAME_LENGTH // 2 - 1  # and an ellipsis
     return text if len(text) <= NAME_LENGTH else f"{text[:half]}…{text[-half:]}"
