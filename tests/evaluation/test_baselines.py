@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+from probekit.evaluation.baselines import bag_of_words, majority
+
+N = 240
+ROWS = np.arange(N)
+TRAIN, VALIDATION, TEST = ROWS[ROWS % 4 < 2], ROWS[ROWS % 4 == 2], ROWS[ROWS % 4 == 3]
+
+
+def word_task(as_ids: bool):
+    """The class is which of two words stands somewhere among others."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=N)
+    ids = [[*rng.integers(5, 30, size=6).tolist(), 1 + int(y)] for y in labels]
+    for text in ids:
+        rng.shuffle(text)
+    return (ids if as_ids else [" ".join(f"w{i}" for i in text) for text in ids]), labels
+
+
+def order_task(as_ids: bool):
+    """The class is which of two words comes first; both always stand there."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=N)
+    ids = [[*rng.integers(5, 30, size=4).tolist(), *([1, 2] if y else [2, 1])] for y in labels]
+    return (ids if as_ids else [" ".join(f"w{i}" for i in text) for text in ids]), labels
+
+
+def right(guess, labels, rows):
+    return (guess.predicted == labels)[rows].mean()
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_bag_of_words_knows_words_and_not_their_order(as_ids):
+    texts, labels = word_task(as_ids)
+    guess = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
+    assert right(guess, labels, TEST) == 1
+    assert guess.converged
+    texts, labels = order_task(as_ids)
+    assert abs(right(bag_of_words(texts, labels, TRAIN, VALIDATION, 2), labels, TEST) - 0.5) < 0.2
+
+
+def test_several_classes_have_a_score_each():
+    labels = ROWS % 3
+    guess = bag_of_words([f"word{y} x{i}" for i, y in enumerate(labels)], labels, TRAIN, VALIDATION, 3)
+    assert guess.scores.shape == (N, 3)
+    assert right(guess, labels, TEST) == 1
+
+
+def test_test_texts_and_labels_change_nothing():
+    texts, labels = word_task(False)
+    guess = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
+    other_texts, other_labels = list(texts), labels.copy()
+    other_labels[TEST] = 1 - labels[TEST]
+    for i in TEST:
+        other_texts[i] = "other words altogether"
+    other = bag_of_words(other_texts, other_labels, TRAIN, VALIDATION, 2)
+    assert other.C == guess.C
+    np.testing.assert_array_equal(other.scores[VALIDATION], guess.scores[VALIDATION])
+
+
+@pytest.mark.parametrize("text", ["!", "\x00\x1b[31m", "\ud800", "日本", "a", "<script>", "́"])
+def test_strange_texts_have_words(text):
+    labels = ROWS % 2
+    guess = bag_of_words([text if y else f"{text} {text} z" for y in labels], labels, TRAIN, VALIDATION, 2)
+    assert right(guess, labels, TEST) == 1
+
+
+def test_texts_without_words_leave_the_commonest_class():
+    labels = (ROWS % 8 == 0).astype(int)
+    guess = bag_of_words([" "] * N, labels, TRAIN, VALIDATION, 2)
+    assert (guess.predicted == 0).all()
+
+
+def test_majority_is_that_of_training():
+    labels = np.zeros(N, dtype=int)
+    labels[TRAIN[:80]] = 1
+    guess = majority(labels, TRAIN, 2)
+    assert (guess.predicted == 1).all()
+    assert guess.scores.shape == (N,)
+    assert majority(labels, TRAIN, 3).scores.shape == (N, 3)
+    assert (majority(ROWS % 2, TRAIN, 2).predicted == 0).all()  # of equals the first

@@ -1,0 +1,153 @@
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import DataError
+from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation.results import COLUMNS
+
+HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
+
+
+@pytest.fixture
+def results(world):
+    return train_probes(world(), C=[0.01, 1])
+
+
+def with_meta(results, **changes):
+    return dataclasses.replace(results, meta={**results.meta, **changes})
+
+
+def test_saved_and_loaded_results_are_the_same(results, world, tmp_path):
+    acts = world()
+    assert results.save(tmp_path / "r") == tmp_path / "r"
+    names = sorted(str(p.relative_to(tmp_path / "r")) for p in (tmp_path / "r").rglob("*") if p.is_file())
+    assert names == sorted(
+        ["results.json", "results.csv"]
+        + [f"probes/{layer.place}.{ending}" for layer in results.layers for ending in ("json", "safetensors")]
+    )
+    loaded = ProbeResults.load(tmp_path / "r")
+    assert loaded == results
+    pd.testing.assert_frame_equal(loaded.to_frame(), results.to_frame())
+    assert loaded.summary() == results.summary()
+    for one, other in zip(results.layers, loaded.layers, strict=True):
+        X = acts[one.point, one.layer]
+        np.testing.assert_array_equal(other.probe.decision_function(X), one.probe.decision_function(X))
+
+
+@pytest.mark.parametrize("probe", ["ridge", "mean-diff"])
+def test_other_probes_come_back_too(world, probe, tmp_path):
+    results = train_probes(world(n_classes=3), probe=probe, layers="0,2", baselines=False)
+    results.save(tmp_path)
+    assert ProbeResults.load(tmp_path) == results
+
+
+def test_saving_twice_writes_the_same_bytes(results, tmp_path):
+    for folder in ("a", "b", "b"):
+        results.save(tmp_path / folder)
+    for path in (tmp_path / "a").rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+
+
+def test_damaged_results_are_refused(results, tmp_path):
+    with pytest.raises(DataError, match="missing"):
+        ProbeResults.load(tmp_path)
+    results.save(tmp_path)
+    path = tmp_path / "results.json"
+    good = path.read_text()
+    for bad, message in [
+        ("{", "could not read"),
+        ("[]", "not a file of results"),
+        (good.replace('"baselines"', '"b"'), "not a whole file"),
+        (good.replace('"point": "resid_pre"', '"point": "../../x"'), "no place is called"),
+    ]:
+        path.write_text(bad)
+        with pytest.raises(DataError, match=message):
+            ProbeResults.load(tmp_path)
+    path.write_text(good)
+    results.layers[0].probe.save(tmp_path / "probes" / "resid_pre.1")
+    with pytest.raises(DataError, match=r"resid_pre\.1.*not the one of these results"):
+        ProbeResults.load(tmp_path)
+
+
+def test_the_frame_is_tidy(results, tmp_path):
+    frame = results.to_frame()
+    assert tuple(frame.columns) == COLUMNS
+    assert len(frame) == (5 + 2) * 3 * 3
+    assert not frame.duplicated(["kind", "name", "place", "split", "metric"]).any()
+    assert frame["value"].notna().all()
+    assert frame["low"].notna().equals(frame["split"] == "test")
+    assert (frame.dropna(subset="low").eval("low <= value <= high")).all()
+    row = frame.query("place == 'resid_post.3' and split == 'test' and metric == 'auroc'").iloc[0]
+    assert (row["kind"], row["name"], row["point"], row["layer"]) == ("probe", "logistic", "resid_post", 3)
+    assert row["value"] == results.layers[-1].metrics["test"]["auroc"]
+    results.save(tmp_path)
+    written = pd.read_csv(tmp_path / "results.csv")
+    np.testing.assert_array_equal(written["value"], frame["value"])
+
+
+def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):
+    text = results.summary()
+    lines = text.splitlines()
+    assert lines[0] == "kind in unnamed on planted: resid_pre, last token"
+    marked = [line for line in lines if line.startswith("* ")]
+    assert len(marked) == 1
+    assert results.best.place in marked[0]
+    for result in [*results.layers, *results.baselines]:
+        assert f"{result.metrics['test']['accuracy']:.3f}" in text
+    assert "resid_post.3 (output)" in text
+    assert "majority" in text
+    assert "bag-of-words" in text
+    assert "Layer and C were chosen on validation accuracy; test is touched once." in text
+    table = lines[3:11]
+    assert len({line.index("]") for line in table[1:]}) == 1
+
+
+def test_the_summary_claims_no_choice_that_was_not_made(world):
+    acts = world()
+    assert "Layer was chosen" in train_probes(acts, probe="mean-diff", baselines=False).summary()
+    assert "C was chosen" in train_probes(acts, layers=2, baselines=False).summary()
+    assert "Nothing was chosen" in train_probes(acts, layers=2, C=1, baselines=False).summary()
+
+
+def test_what_did_not_converge_is_said(results):
+    late = dataclasses.replace(results.layers[1], converged=False)
+    mixed = dataclasses.replace(results, layers=[results.layers[0], late, *results.layers[2:]])
+    for text in (mixed.summary(), mixed._repr_html_()):
+        assert "resid_pre.1 !" in text
+        assert "Not converged: resid_pre.1" in text
+    assert "Not converged" not in results.summary()
+
+
+def test_hostile_names_reach_neither_terminal_nor_page(results):
+    hostile = with_meta(results, model=HOSTILE, task=HOSTILE, label=HOSTILE, position=HOSTILE)
+    assert all(c.isprintable() or c == "\n" for c in hostile.summary())
+    page = hostile._repr_html_()
+    assert "<script" not in page
+    assert "\x1b" not in page
+    tags: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)
+    parser.feed(page)
+    assert set(tags) <= {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td"}
+    assert results.best.place in re.search(r"font-weight:bold\"><td[^>]*>([^<]*)", page).group(1)  # pyright: ignore
+
+
+def test_json_is_strict(results, tmp_path):
+    broken = dataclasses.replace(results.layers[0], metrics={**results.layers[0].metrics, "test": {"accuracy": np.nan}})
+    with pytest.raises((ValueError, KeyError)):
+        dataclasses.replace(results, layers=[broken]).save(tmp_path)
+    assert not (tmp_path / "results.json").exists()
+    results.save(tmp_path)
+    json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_repr_is_one_line(results):
+    assert repr(results).startswith("ProbeResults(5 places; best on validation resid_")
+    assert "\n" not in repr(results)

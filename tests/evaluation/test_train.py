@@ -1,0 +1,225 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from probekit.errors import DataError, UsageError
+from probekit.evaluation import DEFAULT_C, train_probes
+from probekit.probes import PROBES, LogisticProbe
+
+
+def places(results):
+    return [layer.place for layer in results.layers]
+
+
+@pytest.mark.parametrize("probe", sorted(PROBES))
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_curve_rises_where_the_class_was_planted(world, probe, n_classes):
+    results = train_probes(world(n_classes=n_classes), probe=probe, baselines=False)
+    assert places(results) == ["resid_pre.0", "resid_pre.1", "resid_pre.2", "resid_pre.3", "resid_post.3"]
+    test = [layer.metrics["test"]["accuracy"] for layer in results.layers]
+    assert abs(test[0] - 1 / n_classes) < 0.2
+    assert min(test[2:]) > 0.9
+    assert test[0] < test[1] < test[2]
+    for layer in results.layers:
+        low, high = layer.intervals["accuracy"]
+        assert low <= layer.metrics["test"]["accuracy"] <= high
+        assert layer.converged
+
+
+def test_each_choice_is_what_scikit_learn_and_the_validation_rows_say(world):
+    acts = world(strength=(0.3, 0.3, 0.3, 0.3, 0.3))
+    y, splits = acts.labels["kind"], acts.splits
+    for layer in train_probes(acts, baselines=False).layers:
+        X = acts[layer.point, layer.layer].double().numpy()
+        scores = {}
+        for C in DEFAULT_C:
+            oracle = make_pipeline(StandardScaler(), LogisticRegression(C=C, solver="newton-cholesky", tol=1e-10))
+            oracle.fit(X[splits == "train"], y[splits == "train"])
+            scores[C] = {s: oracle.score(X[splits == s], y[splits == s]) for s in ("train", "validation", "test")}
+        best = max(DEFAULT_C, key=lambda C: scores[C]["validation"])  # the first, so the smallest, of equals
+        assert best == layer.C
+        assert layer.tried == [(C, pytest.approx(scores[C]["validation"])) for C in DEFAULT_C]
+        assert {s: layer.metrics[s]["accuracy"] for s in scores[best]} == pytest.approx(scores[best])
+
+
+def test_of_equal_validation_the_smaller_C_and_the_earlier_layer_are_taken(world):
+    results = train_probes(world(strength=(0, 9, 9, 9, 9)), C=[10, 0.1, 1], baselines=False)
+    assert [C for C, _ in results.layers[1].tried] == [0.1, 1, 10]
+    assert results.layers[1].C == 0.1
+    assert results.best.place == "resid_pre.1"
+
+
+def test_validation_decides_even_where_test_disagrees(world):
+    acts = world(strength=(0, 0, 1.5, 1.5, 0))
+    for layer, split in ((2, "test"), (3, "validation")):  # where the layer holds nothing but noise
+        rows = torch.from_numpy(acts.splits == split)
+        acts["resid_pre", layer][rows] = acts["resid_pre", 0][rows]
+    results = train_probes(acts, C=1, baselines=False)
+    by_place = {layer.place: layer.metrics["test"]["accuracy"] for layer in results.layers}
+    assert results.best.place == "resid_pre.2"
+    assert by_place["resid_pre.2"] < 0.8 < by_place["resid_pre.3"]
+
+
+def test_test_labels_and_test_activations_change_no_choice(world):
+    acts = world(strength=(0.3, 0.3, 0.4, 0.3, 0.3))
+    one = train_probes(acts)
+    test = acts.splits == "test"
+    acts.labels["kind"][test] = 1 - acts.labels["kind"][test]
+    for place in acts:
+        acts[place][torch.from_numpy(test)] *= -3
+    other = train_probes(acts)
+    assert other.best.place == one.best.place
+    for a, b in zip(one.layers, other.layers, strict=True):
+        assert (a.C, a.tried) == (b.C, b.tried)
+        np.testing.assert_array_equal(a.probe.coef_, b.probe.coef_)
+        assert a.metrics["validation"] == b.metrics["validation"]
+    assert [b.C for b in one.baselines] == [b.C for b in other.baselines]
+
+
+def test_shuffled_labels_are_at_chance(world):
+    acts = world(n=800, strength=(1.5,) * 5)
+    acts.labels["kind"][:] = np.random.default_rng(1).permutation(acts.labels["kind"])
+    results = train_probes(acts, baselines=False)
+    assert all(abs(layer.metrics["test"]["accuracy"] - 0.5) < 0.13 for layer in results.layers)
+
+
+def test_layers_can_be_picked(world):
+    acts = world()
+    assert places(train_probes(acts, layers="1-2", baselines=False)) == ["resid_pre.1", "resid_pre.2"]
+    assert places(train_probes(acts, layers=3, baselines=False)) == ["resid_pre.3"]
+    assert places(train_probes(acts, layers=[2, 0], baselines=False)) == ["resid_pre.0", "resid_pre.2"]
+    with pytest.raises(UsageError, match=r"layer 12 is not in 0\.\.3"):
+        train_probes(acts, layers=12)
+
+
+def test_other_points_and_labels_can_be_asked_for(world):
+    embed = torch.randn(300, 5, generator=torch.Generator().manual_seed(0))
+    acts = world(extra={("embed", None): embed, ("attn_out", 1): embed})
+    results = train_probes(acts, point="embed", label="other", baselines=False)
+    assert places(results) == ["embed"]
+    assert results.meta["label"] == "other"
+    assert results.meta["classes"] == ["no", "yes"]
+    assert places(train_probes(acts, point="attn_out", baselines=False)) == ["attn_out.1"]
+    assert places(train_probes(acts, point="resid_post", baselines=False)) == ["resid_post.3"]
+    with pytest.raises(UsageError, match="belongs to no layer"):
+        train_probes(acts, point="embed", layers=0)
+    with pytest.raises(UsageError, match="layer 0 of attn_out was not extracted; there are 1"):
+        train_probes(acts, point="attn_out", layers=0)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"probe": "logistik"}, "unknown probe 'logistik'; did you mean logistic"),
+        ({"probe": "\x1b[31m"}, r"unknown probe '\\x1b\[31m'"),
+        ({"point": "resid_pr"}, "did you mean resid_pre"),
+        ({"point": "attn_out"}, "no activations of attn_out here"),
+        ({"point": "resid_pre.1"}, "the layer beside it"),
+        ({"label": "othr"}, "no label set 'othr'; did you mean other"),
+        ({"C": 0}, "C must be a positive"),
+        ({"C": [1, -1]}, "got -1"),
+        ({"C": [float("nan")]}, "got nan"),
+        ({"C": float("inf")}, "got inf"),
+        ({"C": "1"}, "got '1'"),
+        ({"C": []}, "no C to choose from"),
+    ],
+)
+def test_what_is_not_there_is_named(world, how, message):
+    with pytest.raises(UsageError, match=message):
+        train_probes(world(), **how)
+
+
+@pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
+def test_activations_that_are_no_numbers_are_found(world, value, name):
+    acts = world()
+    acts["resid_pre", 2][[17, 33], 3] = value
+    with pytest.raises(DataError, match=rf"resid_pre\.2 hold {name}, first in row 17 \(example '17'; 2 rows"):
+        train_probes(acts)
+
+
+def test_labels_that_cannot_be_learnt_are_refused_with_their_counts(world):
+    n = 40
+    splits = np.array(["train", "train", "validation", "test"])[np.arange(n) % 4]
+    kinds = np.arange(n) % 2
+    for wrong, message in [
+        (np.zeros(n, dtype=int), "two classes of 'kind' or more; got train: 'class 0' 20, 'class 1' 0; validation:"),
+        (np.where(splits == "test", -1, kinds), r"must be 0\.\.1; .* test: 'class 0' 0, 'class 1' 0, '-1' 10"),
+        (np.where(splits == "test", 1, kinds // 1), "every split needs every class"),
+        (np.where(kinds == 1, 2, 0), "must be 0"),
+    ]:
+        acts = world(n=n, splits=splits, labels={"kind": wrong, "other": np.arange(n) // 4 % 2})
+        with pytest.raises(DataError, match=message):
+            train_probes(acts)
+        train_probes(acts, label="other", probe="mean-diff", layers=0, baselines=False)
+    many = world(n=400, n_classes=40)
+    many.labels["kind"][:] = np.minimum(many.labels["kind"], 20)
+    with pytest.raises(DataError, match="and 28 more classes"):
+        train_probes(many)
+
+
+def test_half_precision_and_progress(world):
+    acts = world()
+    half = world(extra={place: x.bfloat16() for place, x in acts.items()})
+    seen = []
+    results = train_probes(half, probe="ridge", baselines=False, progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(i + 1, 5) for i in range(5)]
+    assert results.best.metrics["test"]["accuracy"] > 0.9
+
+
+def test_one_place_is_read_at_a_time(world, monkeypatch):
+    acts, read = world(), []
+    plain = type(acts)._read
+    monkeypatch.setattr(type(acts), "_read", lambda self, place: read.append(place) or plain(self, place))
+    train_probes(acts, probe="mean-diff", progress=lambda done, of: read.append(done))
+    assert read == [x for i, place in enumerate(acts.curve("resid_pre")) for x in (place, i + 1)]
+
+
+def test_baselines_stand_beside_the_probes(world):
+    results = train_probes(world(inputs=[f"w{i % 7} kind" for i in range(300)]))
+    assert [baseline.name for baseline in results.baselines] == ["majority", "bag-of-words"]
+    for baseline in results.baselines:
+        assert abs(baseline.metrics["test"]["accuracy"] - 0.5) < 0.2
+        assert set(baseline.intervals) == {"accuracy", "balanced_accuracy", "auroc"}
+    assert results.baselines[0].metrics["test"]["auroc"] == 0.5
+
+
+def test_groups_widen_the_interval(world):
+    groups = np.arange(300) // 60
+    alone, grouped = (
+        train_probes(world(groups=g, strength=(0.3,) * 5), layers=1, baselines=False, probe="mean-diff")
+        for g in (None, groups)
+    )
+    assert alone.meta["interval"]["unit"] == "example"
+    assert grouped.meta["interval"]["unit"] == "group"
+    assert alone.layers[0].metrics == grouped.layers[0].metrics
+    assert alone.layers[0].intervals != grouped.layers[0].intervals
+
+
+def test_the_record_says_how_it_was_made(world):
+    meta = train_probes(world(), C=0.5, seed=3, probe="ridge", baselines=False).meta
+    assert (meta["probe"], meta["C"], meta["seed"], meta["position"]) == ("ridge", [0.5], 3, "last")
+    assert meta["n"] == {"train": 150, "validation": 75, "test": 75}
+    assert meta["counts"]["train"].keys() == {"class 0", "class 1"}
+    assert set(meta["versions"]) >= {"probekit", "python", "torch", "scikit-learn"}
+    assert json.loads(json.dumps(meta, allow_nan=False)) == meta
+    assert train_probes(world(), probe="mean-diff", baselines=False).meta["C"] is None
+
+
+def test_the_same_seed_gives_the_same_results(world):
+    one, two = train_probes(world()), train_probes(world())
+    assert one == two
+    assert one.layers[0].intervals != train_probes(world(), seed=1).layers[0].intervals
+
+
+def test_probes_of_the_results_predict_class_numbers(world):
+    acts = world()
+    best = train_probes(acts, baselines=False).best
+    assert isinstance(best.probe, LogisticProbe)
+    test = acts.splits == "test"
+    accuracy = best.probe.score(acts[best.point, best.layer][torch.from_numpy(test)], acts.labels["kind"][test])
+    assert accuracy == best.metrics["test"]["accuracy"]
