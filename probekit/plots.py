@@ -168,11 +168,12 @@ def _draw_baselines(results: "ProbeResults", ax: Axes) -> None:
     heights = _spread([value for value, _ in named], gap=0.09 * (high - low), low=low, high=high)
     for (value, name), height in zip(named, heights, strict=True):
         ax.axhline(value, color=GREY, linewidth=1.3, linestyle=(0, (1, 1.5)), zorder=1)
-        ax.text(
-            1.01,
-            height,
+        ax.annotate(
             f"{name}\n{value:.3f}",
-            transform=ax.get_yaxis_transform(),
+            (1, height),
+            (6, 0),
+            xycoords=ax.get_yaxis_transform(),
+            textcoords="offset points",
             color=GREY,
             fontsize="small",
             va="center",
