@@ -8,8 +8,7 @@ demo: .venv/installed
 	$(BIN)/probekit demo
 
 test: .venv/installed-dev
-	$(BIN)/python -m pytest -q
-	$(BIN)/python -m pytest -q --nbmake experiments/quickstart.ipynb
+	$(BIN)/python -m pytest -q --nbmake tests experiments/quickstart.ipynb
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

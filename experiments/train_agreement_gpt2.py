@@ -1,6 +1,6 @@
 """Train the built-in model `agreement-gpt2`: our GPT-2 on the sentences of the built-in language `agreement`.
 
-    python experiments/train_agreement_gpt2.py            # about five minutes on two cores
+    python experiments/train_agreement_gpt2.py            # about four minutes on two cores
 
 It learns next-word prediction on sentences whose skeletons are in the task's training split, and is scored on sentences
 of the test split: how often the right form of the verb is likelier than the wrong one. The folder it writes,
@@ -31,7 +31,7 @@ IGNORE = -100  # what cross_entropy leaves out: padding
 
 
 def batch_of(drawn: list[Sentence]) -> tuple[Tensor, Tensor]:
-    """Tokens [B, L], padded on the right with <eos>, and the next token at each place [B, L]; the text ends in <eos>."""
+    """Tokens [B, L], padded on the right, and the next token at each place [B, L]; after the last word comes <eos>."""
     rows = [torch.tensor([IDS[word] for word in (*s.words, EOS)]) for s in drawn]
     tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IDS[EOS])
     targets = torch.nn.utils.rnn.pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=IGNORE)
@@ -90,7 +90,7 @@ def word_tokenizer() -> Tokenizer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=FOLDER)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
