@@ -322,7 +322,7 @@ def _device(device: str | torch.device, model: LanguageModel) -> torch.device:
         return model.device
     try:
         wanted = torch.device(device)
-        torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError) as error:  # what a torch without CUDA raises
+        torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
         raise UsageError(f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]})") from None
     return wanted
