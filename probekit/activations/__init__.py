@@ -1,1 +1,22 @@
-"""activations."""
+"""Activations: what passes named points of a model on the inputs of a task, in memory or in a store on disk."""
+
+from probekit.activations.extract import extract, run_plan
+from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
+from probekit.activations.planning import ExtractionPlan, plan
+from probekit.activations.sets import Activations, ActivationSet
+from probekit.activations.store import Store, load_activations
+
+__all__ = [
+    "ActivationSet",
+    "Activations",
+    "ExtractionPlan",
+    "Store",
+    "StoreInfo",
+    "default_path",
+    "extract",
+    "list_stores",
+    "load_activations",
+    "newest_store",
+    "plan",
+    "run_plan",
+]

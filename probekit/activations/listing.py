@@ -1,0 +1,91 @@
+"""Where stores stand: the folder that a plan gets by default, and what there is under a folder."""
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from probekit.activations.durable import unseal
+from probekit.activations.planning import ExtractionPlan
+from probekit.activations.sets import spans_of
+from probekit.activations.store import FORMAT, Store
+from probekit.errors import DataError, ProbekitError
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """One line of `probekit ls`; what a damaged store no longer tells is empty."""
+
+    path: Path
+    state: str  # "complete", "3 of 7 rows" or "damaged"
+    model: str = ""
+    task: str = ""
+    places: str = ""
+    rows: int = 0
+    bytes: int = 0
+    created: str = ""  # ISO 8601, UTC; empty until complete
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can be read."""
+        return self.state == "complete"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def default_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
+    """The store of this plan under `root`: equal plans find the same one, so that the same command goes on with it."""
+    parts = [plan.model.name, plan.task.name, "-".join(plan.points), plan.position_name, plan.digest[:8]]
+    return Path(root) / "-".join(_clean(part) for part in parts)
+
+
+def _clean(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")[:48] or "unnamed"
+
+
+def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
+    """Every store at `root` or below, by path; a damaged one says so, and no store makes this raise."""
+    try:
+        folders = sorted({path.parent for name in ("plan", "manifest") for path in Path(root).rglob(f"{name}.json")})
+    except OSError:
+        return []
+    return [_info(folder) for folder in folders if (folder / "records").is_dir()]
+
+
+def newest_store(root: str | Path = "runs") -> Path:
+    """The complete store at `root` or below that was finished last.
+
+    Raises:
+        DataError: there is none.
+    """
+    complete = [info for info in list_stores(root) if info.is_complete]
+    if not complete:
+        raise DataError(f"no complete store under {str(root)!a}; make one with probekit extract, or name one")
+    return max(complete, key=lambda info: (info.created, info.path)).path
+
+
+def _info(path: Path) -> StoreInfo:
+    size = sum(p.stat().st_size for p in path.glob("shards/*.safetensors") if p.is_file())
+    try:
+        plan, _ = unseal(path / "plan.json")
+        identity = plan["identity"]
+        if plan["format"] != FORMAT:
+            return StoreInfo(path, "damaged", bytes=size)
+        known = {
+            "model": str(plan["model"]),
+            "task": str(plan["task"]),
+            "places": spans_of((point, layer) for point, layer in identity["places"]),
+            "rows": int(identity["rows"]),
+            "bytes": size,
+        }
+    except (ProbekitError, OSError, KeyError, TypeError, ValueError):
+        return StoreInfo(path, "damaged", bytes=size)
+    try:
+        if not (path / "manifest.json").exists():
+            kept, total = Store.progress(path)
+            return StoreInfo(path, f"{kept} of {total} rows", **known)
+        return StoreInfo(path, "complete", created=str(Store(path).meta["created"]), **known)
+    except (ProbekitError, OSError, KeyError, TypeError, ValueError):
+        return StoreInfo(path, "damaged", **known)

@@ -1,0 +1,204 @@
+"""Activations of one model on one task: a mapping from places to tensors, with everything a probe needs beside them.
+
+A *place* is a point and a layer: `("resid_pre", 5)`, or `("embed", None)` where a point belongs to no layer.
+`ActivationSet` holds its tensors in memory; `store.Store` reads them from disk. Both are `Activations`.
+
+Axes: N examples, D width of the place (d_model for the residual stream, n_heads * d_head for q, k, v, z).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.errors import DataError
+from probekit.hooks import PointSpec, UnknownPoint, split_point
+from probekit.tasks.base import Task
+
+Place = tuple[str, int | None]
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}  # that are kept
+FOLLOWED_BY_OUTPUT = ("resid_pre", "resid_mid")  # whose curve ends with the output of the last block
+
+
+def place_name(place: Place) -> str:
+    """`("resid_pre", 5)` -> `"resid_pre.5"`; `("embed", None)` -> `"embed"`."""
+    point, layer = place
+    return point if layer is None else f"{point}.{layer}"
+
+
+class Activations(Mapping[Place, Tensor]):
+    """Place -> [N, D], rows in the task's order; what memory and disk have in common.
+
+    Attributes:
+        task: the examples: inputs, labels, splits, ids, groups.
+        meta: where the values come from, JSON-able: model, fingerprints, places, position, dtype, versions, counts.
+    """
+
+    def __init__(self, places: Iterable[Place], task: Task, meta: dict[str, Any]):
+        self._places = list(places)
+        self.task = task
+        self.meta = meta
+
+    def _read(self, place: Place) -> Tensor:
+        raise NotImplementedError
+
+    def __getitem__(self, key: PointSpec) -> Tensor:
+        return self._read(self._known(key))
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self._known(key)  # pyright: ignore[reportArgumentType]
+        except KeyError:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """The number of places."""
+        return len(self._places)
+
+    def _known(self, key: PointSpec) -> Place:
+        place = split_point(key)
+        if place not in self._places:
+            raise UnknownPoint(f"no activations of {place_name(place)} here; there are {spans_of(self._places)}")
+        return place
+
+    @property
+    def n_examples(self) -> int:
+        """N."""
+        return len(self.task)
+
+    @property
+    def points(self) -> list[str]:
+        """The short names that were asked for, in that order."""
+        return list(self.meta["points"])
+
+    @property
+    def n_layers(self) -> int:
+        """The number of blocks of the model, whether or not all were extracted."""
+        return int(self.meta["n_layers"])
+
+    @property
+    def inputs(self) -> list[str] | list[list[int]]:
+        """The N texts, or lists of token ids."""
+        return self.task.inputs
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        """Label set -> int64 [N]."""
+        return self.task.labels
+
+    @property
+    def label_names(self) -> dict[str, list[str]]:
+        """Label set -> class names, in label order."""
+        return self.task.label_names
+
+    @property
+    def target(self) -> str:
+        """The label set that is meant when none is named."""
+        return self.task.target
+
+    @property
+    def splits(self) -> np.ndarray:
+        """[N] of "train", "validation", "test"."""
+        return self.task.splits
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """[N] or None; examples of one group stand in one split."""
+        return self.task.groups
+
+    @property
+    def ids(self) -> list[str]:
+        """N names that stay with an example."""
+        return self.task.ids
+
+    def curve(self, point: str) -> list[Place]:
+        """The places of one point in layer order; a residual point's ends with the output of the last block.
+
+        Raises:
+            UnknownPoint: nothing of this point is here.
+        """
+        short, _ = split_point(point)
+        places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
+        if not places:
+            raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
+        output = ("resid_post", self.n_layers - 1)
+        return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
+
+    def _n_bytes(self) -> int:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        model, task = shown(self.meta.get("model", "?")), shown(self.task.name)
+        kept = f"{self.n_examples} texts x {len(self)} places, {self._n_bytes() / 1e6:.1f} MB"
+        return f"{type(self).__name__}({model} on {task}: {kept}; {spans_of(self._places)})"
+
+
+def shown(text: object) -> str:
+    """Text from data, safe for a terminal: what does not print stands as an escape."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def spans_of(places: Iterable[Place]) -> str:
+    """Places in short: "resid_pre 0-3, resid_post 3, embed"."""
+    by_point: dict[str, list[int]] = {}
+    for point, layer in places:
+        by_point.setdefault(point, []).extend([] if layer is None else [layer])
+    return ", ".join(f"{point} {spans(layers)}".strip() for point, layers in by_point.items())
+
+
+def spans(layers: list[int]) -> str:
+    """Sorted layers in short: [0, 1, 2, 5] -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+class ActivationSet(Activations):
+    """Activations in memory, on whatever device they were made.
+
+    Args:
+        tensors: place -> [N, D], in the task's order.
+        task: the N examples.
+        meta: as in `Activations`; without it, points and n_layers are read from the places.
+
+    Raises:
+        DataError: a tensor that is not [N, D].
+    """
+
+    def __init__(self, tensors: Mapping[Place, Tensor], task: Task, meta: dict[str, Any] | None = None):
+        for place, x in tensors.items():
+            if x.dim() != 2 or len(x) != len(task):
+                raise DataError(f"{place_name(place)} must be [{len(task)}, width]; got {list(x.shape)}")
+        super().__init__(tensors, task, _meta_of(tensors, task) if meta is None else meta)
+        self._tensors = dict(tensors)
+
+    def _read(self, place: Place) -> Tensor:
+        return self._tensors[place]
+
+    def _n_bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in self._tensors.values())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return next(iter(self._tensors.values())).device
+
+
+def _meta_of(tensors: Mapping[Place, Tensor], task: Task) -> dict[str, Any]:
+    layers = [layer for _, layer in tensors if layer is not None]
+    n_layers = max(layers, default=-1) + 1
+    points = list(dict.fromkeys(point for point, _ in tensors))
+    if ("resid_post", n_layers - 1) in tensors and set(points) & set(FOLLOWED_BY_OUTPUT):
+        alone = sum(point == "resid_post" for point, _ in tensors) == 1
+        points = [point for point in points if not (alone and point == "resid_post")]
+    return {"model": "unnamed", "task": task.name, "points": points, "n_layers": n_layers}

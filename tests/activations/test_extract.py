@@ -1,0 +1,369 @@
+"""Extraction against the plainest oracle: each text alone, unpadded, through `run_with_cache`."""
+
+import importlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.activations import ActivationSet, extract, plan
+from probekit.errors import DataError, UsageError
+from probekit.hooks import POINTS
+
+POOLABLE = [point for point in POINTS if point not in ("attn_scores", "attn_pattern")]
+RNG = np.random.default_rng(1)
+
+
+def alone(model, task, bos=False):
+    """Per text: place -> [L, D] of its own tokens, computed one text at a time."""
+    for ids in model.tokenizer.encode_batch(task.inputs, bos=bos):
+        _, cache = model.run_with_cache(torch.tensor([ids]), points=POOLABLE, return_logits=False)
+        yield {name: x[0, int(bos) :].flatten(1).detach() for name, x in cache.items()}
+
+
+def assert_rows_are(acts, expected):
+    """Every row within 2e-6 of the largest value of its kind."""
+    for place, x in acts.items():
+        name = POINTS[place[0]].format(layer=place[1])
+        wanted = torch.stack([row[name] for row in expected])
+        assert x.shape == wanted.shape
+        assert (x - wanted).abs().max() <= 2e-6 * wanted.abs().max(), place
+
+
+@pytest.mark.parametrize("bos", [False, True])
+@pytest.mark.parametrize("position", ["last", "first", "mean", 0, -1, 2, -3, "each"])
+def test_every_point_equals_the_text_alone(model, letters, position, bos):
+    task = letters(shortest=3, longest=11)
+    if position == "each":
+        position = np.array([RNG.integers(-len(text), len(text)) for text in task.inputs])
+    at = {"last": -1, "first": 0}.get(position, position) if isinstance(position, str) else position
+    acts = extract(model, task, points=POOLABLE, position=position, batch_tokens=40, bos=bos)
+    assert {point for point, _ in acts} == set(POOLABLE)
+    expected = []
+    for i, tokens in enumerate(alone(model, task, bos)):
+        index = at[i] if isinstance(at, np.ndarray) else at
+        expected.append({name: x.mean(0) if index == "mean" else x[index] for name, x in tokens.items()})
+    assert_rows_are(acts, expected)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, 30, 10_000])
+@pytest.mark.parametrize("position", ["last", "mean"])
+def test_batches_do_not_matter(model, task, batch_tokens, position):
+    one = extract(model, task, position=position, batch_tokens=100)
+    other = extract(model, task, position=position, batch_tokens=batch_tokens)
+    for place, x in one.items():
+        torch.testing.assert_close(other[place], x, rtol=0, atol=2e-6 * float(x.abs().max()))
+
+
+def test_the_order_of_the_task_does_not_matter(model, task):
+    order = RNG.permutation(len(task))
+    acts, shuffled = extract(model, task), extract(model, task.subset(order))
+    assert shuffled.ids == [task.ids[i] for i in order]
+    for place, x in acts.items():
+        torch.testing.assert_close(shuffled[place], x[order], rtol=0, atol=2e-6 * float(x.abs().max()))
+
+
+def test_the_position_is_the_tasks_own_when_none_is_given(model, letters):
+    task = letters(shortest=3)
+    index = RNG.integers(0, 3, len(task))
+    acts = extract(model, replace(task, position=index))
+    assert acts.meta["position"] == "per example"
+    assert torch.equal(acts["resid_pre", 1], extract(model, task, position=index)["resid_pre", 1])
+    mean = extract(model, replace(task, position="mean"))
+    assert torch.equal(mean["resid_pre", 1], extract(model, task, position="mean")["resid_pre", 1])
+
+
+def test_token_ids_are_read_as_they_are(tiny, letters):
+    model = tiny()
+    texts = extract(model, letters())
+    model.tokenizer = None
+    ids = extract(model, letters(texts=False))
+    for place, x in texts.items():
+        assert torch.equal(ids[place], x)
+    assert ids.meta["tokenizer_fingerprint"] is None
+
+
+def test_a_bos_stands_before_token_ids_too(model, letters):
+    texts, ids = letters(longest=11), letters(longest=11, texts=False)
+    for place, x in extract(model, texts, bos=True).items():
+        assert torch.equal(extract(model, ids, bos=True)[place], x)
+
+
+def test_layers_all_ends_with_the_output_of_the_last_block(model, task):
+    blocks = [("resid_pre", 0), ("resid_pre", 1), ("resid_pre", 2)]
+    acts = extract(model, task)
+    assert list(acts) == [*blocks, ("resid_post", 2)] == acts.curve("resid_pre")
+    assert acts.points == ["resid_pre"]
+    assert list(extract(model, task, layers="0,2")) == [("resid_pre", 0), ("resid_pre", 2)]
+    assert list(extract(model, task, points="attn_out")) == [("attn_out", 0), ("attn_out", 1), ("attn_out", 2)]
+    both = extract(model, task, points=["resid_pre", "resid_mid", "embed"])
+    assert both.curve("resid_mid") == [("resid_mid", 0), ("resid_mid", 1), ("resid_mid", 2), ("resid_post", 2)]
+    assert len(both) == 8
+
+
+@pytest.mark.parametrize(
+    ("points", "layers", "blocks"),
+    [
+        ("embed", "all", 0),
+        ("resid_pre", 0, 0),
+        ("resid_pre", 2, 2),
+        ("resid_pre", "all", 3),
+        ("z", 1, 2),
+        (["resid_pre", "q"], "0-1", 2),
+        ("ln_final", "all", None),
+    ],
+)
+def test_the_forward_stops_after_the_last_wanted_layer(model, task, points, layers, blocks):
+    ran = []
+    handles = [block.register_forward_hook(lambda block, *_: ran.append(block)) for block in model.blocks]
+    model.head = lambda _: pytest.fail("the head ran")
+    acts = extract(model, task, points=points, layers=layers, batch_tokens=10_000)
+    for handle in handles:
+        handle.remove()
+    assert plan(model, task, points, layers).stop_at_layer == blocks
+    assert list(dict.fromkeys(ran)) == list(model.blocks[: 3 if blocks is None else blocks])
+    assert acts.n_layers == 3
+
+
+def test_only_the_wanted_points_are_heard(model, task):
+    heard = []
+
+    def look(*_):
+        heard.append({name for name, point in model.points.items() if point.hooked})
+
+    with model.hooks([("resid_mid.0", look)]):
+        extract(model, task, layers="1,2")
+    assert heard[0] == {f"blocks.{i}.hook_resid_{at}" for i, at in [(0, "mid"), (1, "pre"), (2, "pre")]}
+    assert not any(point.hooked for point in model.points.values())
+
+
+def test_nothing_stays_hooked_when_the_model_fails(model, task):
+    model.blocks[1].forward = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        extract(model, task)
+    assert not any(point.hooked for point in model.points.values())
+
+
+def test_the_values_take_part_in_autograd(model, task):
+    x = extract(model, task)["resid_pre", 1]
+    weight = torch.zeros(16, requires_grad=True)
+    (x @ weight).sum().backward()
+    assert weight.grad is not None
+    assert not x.requires_grad
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float16", 2**-11), ("bfloat16", 2**-8)])
+def test_smaller_types_round_what_float32_holds(model, task, dtype, error):
+    for place, x in extract(model, task).items():
+        kept = extract(model, task, dtype=dtype)[place]
+        assert kept.dtype is getattr(torch, dtype)
+        assert torch.equal(kept, x.to(kept.dtype))
+        assert ((kept.float() - x).abs() <= error * x.abs() + 1e-7).all()
+
+
+def test_a_model_that_computes_in_bfloat16(tiny, task):
+    model = tiny().to(torch.bfloat16)
+    acts = extract(model, task, position="mean")
+    assert acts["resid_pre", 0].dtype is torch.float32
+    assert acts.meta["compute_dtype"] == "bfloat16"
+    exact = extract(tiny(), task, position="mean")["resid_pre", 1]
+    torch.testing.assert_close(acts["resid_pre", 1], exact, rtol=0, atol=0.05 * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize("points", ["attn_scores", "attn_pattern", "pattern"])
+def test_points_without_a_width_are_refused(model, task, points):
+    with pytest.raises(UsageError, match=r"no fixed width.*run_with_cache"):
+        extract(model, task, points=["resid_pre", points])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"points": "resid_per"}, "resid_pre"),
+        ({"points": "resid_pre.1"}, "the layers apart"),
+        ({"points": []}, "no points"),
+        ({"layers": 3}, r"^layer 3 is not in 0\.\.2$"),
+        ({"layers": "0-3"}, r"^layer 3 is not in 0\.\.2$"),
+        ({"position": "lst"}, "last"),
+        ({"position": 1.5}, "1.5"),
+        ({"position": True}, "True"),
+        ({"dtype": "float64"}, "float32"),
+        ({"dtype": "fp8"}, "float16"),
+        ({"device": "cuda:99"}, "cuda:99"),
+        ({"device": "gpu"}, "gpu"),
+        ({"device": "meta"}, "meta"),
+        ({"device": None}, "None"),
+        ({"batch_tokens": 0}, "batch_tokens"),
+        ({"batch_tokens": 1.5}, "batch_tokens"),
+        ({"on_long": "drop"}, "cut or error"),
+    ],
+)
+def test_impossible_arguments(model, task, changes, message):
+    with pytest.raises(UsageError, match=message):
+        extract(model, task, **changes)
+
+
+@pytest.mark.parametrize(("position", "token"), [(4, 4), (-5, -5)])
+def test_an_index_outside_a_text_names_its_row(model, letters, position, token):
+    task = letters(shortest=5)
+    task.inputs[7] = "abcd"
+    with pytest.raises(DataError, match=f"example 'train:107' has 4 tokens: there is no token {token} to read"):
+        extract(model, task, position=position)
+    with pytest.raises(DataError, match="'train:107'"):
+        extract(model, task, position=np.full(len(task), position), bos=True)
+
+
+def test_one_index_for_each_example(model, task):
+    with pytest.raises(DataError, match=r"one position for each of the 23 examples, got \[22\]"):
+        extract(model, task, position=np.zeros(22, dtype=int))
+
+
+def test_long_texts_are_cut_at_the_right_and_counted(model, letters):
+    task = letters()
+    task.inputs[3], task.inputs[9] = "abcdefghijklmno", "z" * 40
+    acts = extract(model, task)
+    assert acts.meta["cut"] == 2
+    short = letters()
+    short.inputs[3], short.inputs[9] = "abcdefghijkl", "z" * 12
+    assert torch.equal(acts["resid_post", 2], extract(model, short)["resid_post", 2])
+    assert extract(model, short).meta["cut"] == 0
+    assert acts.inputs[3] == "abcdefghijklmno"
+    with pytest.raises(DataError, match=r"2 of 23 inputs are longer than the context of 12 .* 'train:103' with 15"):
+        extract(model, task, on_long="error")
+
+
+def test_a_bos_takes_a_place_in_the_context(model, letters):
+    task = letters(longest=11)
+    assert plan(model, task, bos=True).cut == 0
+    task.inputs[0] = "abcdefghijkl"
+    assert plan(model, task, bos=True).cut == 1
+    assert plan(model, task).cut == 0
+
+
+def test_a_text_without_tokens_names_its_row(model, task):
+    task.inputs[5] = ""
+    for bos in (False, True):
+        with pytest.raises(DataError, match="'train:105' has no tokens"):
+            extract(model, task, bos=bos)
+
+
+@pytest.mark.parametrize("token", [27, -1, 1.5, "a", 2**70])
+def test_an_id_outside_the_vocabulary_names_its_row(model, letters, token):
+    task = letters(texts=False)
+    task.inputs[6] = [1, token]
+    with pytest.raises(DataError, match=r"'train:106': token ids of 'tiny' are 0\.\.26"):
+        extract(model, task)
+
+
+def test_a_tokenizer_of_another_model_is_noticed(tiny, task):
+    with pytest.raises(DataError, match="belongs to another model"):
+        extract(tiny(d_vocab=20), task)
+
+
+def test_texts_need_a_tokenizer(tiny, task):
+    model = tiny()
+    model.tokenizer = None
+    with pytest.raises(DataError, match=r"no tokenizer; put a tokenizer\.json"):
+        extract(model, task)
+
+
+def test_a_bos_that_the_model_does_not_have(tiny, letters):
+    with pytest.raises(UsageError, match="no BOS"):
+        extract(tiny(bos_token_id=None), letters(texts=False), bos=True)
+
+
+def test_no_examples(model, letters):
+    with pytest.raises(DataError, match="no examples"):
+        extract(model, letters(0))
+
+
+@pytest.mark.parametrize(("value", "what"), [(float("nan"), "NaN"), (float("inf"), "NaN")])
+def test_values_that_are_no_numbers_name_place_and_row(model, task, value, what):
+    with torch.no_grad():
+        model.blocks[1].mlp.down.bias[0] = value
+    with pytest.raises(DataError, match=rf"(infinity|{what}) in the activations at resid_pre\.2, .* 'train:1\d\d'"):
+        extract(model, task)
+    extract(model, task, layers="0-1")
+
+
+def test_the_first_row_that_is_not_a_number_is_named(model, task):
+    with torch.no_grad():
+        model.embed.weight[26] = float("inf")  # the letter z
+    for i, text in enumerate(task.inputs):
+        task.inputs[i] = text.replace("z", "y")
+    for i in (8, 15):
+        task.inputs[i] = task.inputs[i][:-1] + "z"
+    with pytest.raises(DataError, match=r"infinity in the activations at resid_pre\.0, first in example 'train:108'"):
+        extract(model, task, batch_tokens=10_000)
+
+
+def test_overflow_of_the_kept_type_is_refused(model, task):
+    with torch.no_grad():
+        model.blocks[0].mlp.down.bias[3] = 1e5
+    assert extract(model, task, dtype="bfloat16")["resid_pre", 1].isfinite().all()
+    with pytest.raises(DataError, match=r"resid_pre\.1 of example 'train:1\d\d' is 1e\+05, more than float16 holds"):
+        extract(model, task, dtype="float16")
+
+
+def test_the_meta_says_where_the_values_come_from(model, task):
+    meta = extract(model, task, dtype="bfloat16", batch_tokens=50).meta
+    assert (meta["model"], meta["task"], meta["target"], meta["seed"]) == ("tiny", "letters", "odd", 0)
+    assert meta["model_fingerprint"] == model.fingerprint()
+    assert meta["task_fingerprint"] == task.fingerprint()
+    assert (meta["dtype"], meta["position"], meta["bos"], meta["batch_tokens"]) == ("bfloat16", "last", False, 50)
+    assert (meta["cut"], meta["dropped_blanks"], meta["skipped_rows"]) == (0, 4, 2)
+    assert set(meta["versions"]) >= {"probekit", "python", "torch"}
+    assert meta["tokens"] == sum(map(len, task.inputs))
+
+
+def test_the_bar_is_silent_unless_asked_for(model, task, capsys):
+    extract(model, task)
+    extract(model, task, progress=False)
+    assert capsys.readouterr() == ("", "")
+    extract(model, task, progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "23/23" in err
+    assert "texts" in err
+
+
+def test_the_model_goes_back_to_where_it_was(model, task):
+    assert isinstance(extract(model, task, device="cpu"), ActivationSet)
+    assert model.device.type == "cpu"
+    if torch.cuda.is_available():
+        acts = extract(model, task, device="cuda")
+        assert acts["resid_pre", 0].device.type == "cuda"
+        assert model.device.type == "cpu"
+
+
+def test_the_plan_knows_everything_before(model, task):
+    made = plan(model, task, points=["resid_pre", "q"], layers="all", batch_tokens=50)
+    assert made.texts == 23
+    assert made.tokens == sum(map(len, task.inputs)) <= made.padded_tokens
+    assert len(made.places) == len(made.widths) == 7
+    assert made.layers == [0, 1, 2]
+    assert made.bytes == 23 * 7 * 16 * 4
+    assert made.bytes == sum(x.numel() * x.element_size() for x in extract(model, task, ["resid_pre", "q"]).values())
+    assert made.as_dict()["dropped_blanks"] == 4
+
+
+def test_the_plan_in_words(model, task):
+    task.inputs[0] = "x" * 13
+    made = plan(model, task)
+    padding = made.padded_tokens / made.tokens - 1
+    assert plan(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16").describe() == (
+        "model   tiny: 3 layers, d_model 16, float32 on cpu\n"
+        "task    evil\\x1b[2J\\ntask: 23 texts (8 train, 8 validation, 7 test)\n"
+        f"tokens  {made.tokens}, no BOS\n"
+        "read    resid_pre 0-2, resid_post 2; last token\n"
+        f"work    {len(made.batches)} batches of up to 4,096 tokens, {padding:.1%} padding\n"
+        "size    0.0 MB: 23 x 4 places x 16 float16\n"
+        "cut     1 texts to the first 12 tokens, the model's context\n"
+        "blanks  dropped at the end of 4 texts of the data\n"
+        "skipped 2 rows of the data, of no use"
+    )
+
+
+def test_module_and_function_of_one_name_both_work():
+    assert importlib.import_module("probekit.activations.extract").extract is extract

@@ -1,0 +1,89 @@
+"""Where stores stand: default names, what `ls` sees, which one is the newest."""
+
+import os
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probekit.activations import default_path, extract, list_stores, newest_store, plan
+from probekit.errors import DataError
+
+
+def test_equal_plans_have_one_place(model, task):
+    path = default_path(plan(model, task, ["resid_pre", "z"]))
+    assert re.fullmatch(r"runs/tiny-letters-resid_pre-z-last-[0-9a-f]{8}", str(path))
+    assert default_path(plan(model, task, ["resid_pre", "z"])) == path
+    assert default_path(plan(model, task, ["resid_pre", "z"]), "elsewhere").parent.name == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"position": "mean"}, {"position": 0}, {"dtype": "float16"}, {"layers": 1}, {"batch_tokens": 50}]
+)
+def test_other_plans_have_another(model, task, changes):
+    assert default_path(plan(model, task, **changes)) != default_path(plan(model, task))
+
+
+def test_names_are_made_safe(model, task):
+    model.name = "../../org/model \x1b[31m"
+    path = default_path(plan(model, replace(task, name="a/..\\b" * 40), position=np.zeros(23, dtype=int)))
+    assert path.parent.name == "runs"
+    assert re.fullmatch(r"org-model-31m-a-[A-Za-z0-9._-]{10,60}-resid_pre-per-example-[0-9a-f]{8}", path.name)
+
+
+def test_listing(model, task, tmp_path, monkeypatch):
+    assert list_stores(tmp_path / "nothing") == []
+    extract(model, task, out=tmp_path / "a")
+    extract(model, task, "q", layers=1, out=tmp_path / "deep" / "b")
+    monkeypatch.setattr("probekit.activations.planning.SHARD_BYTES", 1000)
+    monkeypatch.setattr("probekit.activations.store.StoreWriter.finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        extract(model, task, batch_tokens=20, out=tmp_path / "unfinished")
+    sorted((tmp_path / "unfinished" / "records").iterdir())[0].unlink()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "plan.json").write_text("{}")
+    a, b, unfinished = list_stores(tmp_path)
+    assert (a.state, a.model, a.task, a.places, a.rows) == (
+        "complete",
+        "tiny",
+        "letters",
+        "resid_pre 0-2, resid_post 2",
+        23,
+    )
+    assert a.bytes >= 23 * 4 * 16 * 4
+    assert a.created < b.created
+    assert (b.path, b.places, b.is_complete) == (tmp_path / "deep" / "b", "q 1", True)
+    assert re.fullmatch(r"\d+ of 23 rows", unfinished.state)
+    assert not unfinished.is_complete
+    assert a.as_dict()["path"] == str(tmp_path / "a")
+    assert newest_store(tmp_path) == tmp_path / "deep" / "b"
+    assert list_stores(tmp_path / "a") == [a]
+
+
+@pytest.mark.parametrize("file", ["plan.json", "manifest.json", "texts.json", "records/00000.json"])
+def test_a_damaged_store_says_so(model, task, tmp_path, file):
+    extract(model, task, out=tmp_path / "a")
+    victim = tmp_path / "a" / file
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    for content in (bytes(data), b"", b"{}", b"\xff\x00"):
+        victim.write_bytes(content)
+        assert [info.state for info in list_stores(tmp_path)] == ["damaged"]
+    victim.unlink()
+    assert [info.state for info in list_stores(tmp_path)] == ["23 of 23 rows" if file == "manifest.json" else "damaged"]
+    with pytest.raises(DataError, match="no complete store under"):
+        newest_store(tmp_path)
+
+
+def test_a_missing_shard_is_damage(model, task, tmp_path):
+    extract(model, task, out=tmp_path / "a")
+    next((tmp_path / "a" / "shards").iterdir()).unlink()
+    assert [info.state for info in list_stores(tmp_path)] == ["damaged"]
+
+
+def test_the_newest_is_the_one_that_was_finished_last(model, task, tmp_path):
+    for name in ("z", "a", "m"):
+        extract(model, task, out=tmp_path / name)
+    os.utime(tmp_path / "z")
+    assert newest_store(tmp_path) == tmp_path / "m"
