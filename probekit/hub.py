@@ -70,6 +70,8 @@ def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
 def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
     """The local folder of a model repository that holds those of `names` that it has; it is named after the commit.
 
+    A file that is in the cache at that commit is not asked for again.
+
     Raises:
         DataError: a file could not be downloaded.
         StorageError: the cache cannot be written.
