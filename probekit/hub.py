@@ -84,7 +84,7 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
         # The first one by the name of the branch, so that the cache notes its commit and finds it offline.
         revision = folder.name if folder else repo.asked
         try:
-            path = hf_hub_download(repo.id, name, revision=revision, etag_timeout=_deadline())
+            path = hf_hub_download(repo.id, name, revision=revision)
         except Exception as error:  # of many families: httpx, OSError, ValueError, the client's own
             raise _no_download(error, repo.id, name) from error
         folder = folder or Path(path).parent
