@@ -10,14 +10,15 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "probekit"
 MAY_IMPORT = {
     "errors": set(),
+    "files": {"errors"},
     "hooks": {"errors"},
     "hub": {"errors"},
     "models": {"errors", "hooks", "hub"},
     "tasks": {"errors", "hub"},
     "activations": {"errors", "hooks", "models", "tasks"},
-    "probes": {"errors"},
-    "evaluation": {"errors", "hooks", "activations", "probes", "plots"},
-    "plots": {"errors", "evaluation"},
+    "probes": {"errors", "files"},
+    "evaluation": {"errors", "files", "hooks", "activations", "probes", "plots"},
+    "plots": {"errors", "files", "evaluation"},
     "cli": {"errors", "hooks", "models", "tasks", "activations", "probes", "evaluation", "plots"},
 }
 ONLY_IN = {"datasets": {"tasks/hub.py"}, "transformers": set(), "pickle": set(), "joblib": set()}

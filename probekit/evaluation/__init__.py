@@ -1,1 +1,6 @@
-"""evaluation."""
+"""Evaluation: a probe at every layer, chosen on validation, judged on test, with intervals and baselines beside it."""
+
+from probekit.evaluation.results import BaselineResult, LayerResult, ProbeResults
+from probekit.evaluation.train import DEFAULT_C, train_probes
+
+__all__ = ["DEFAULT_C", "BaselineResult", "LayerResult", "ProbeResults", "train_probes"]

@@ -1,0 +1,209 @@
+"""What all linear probes share: scikit-learn's manners, decisions in the features' own space, and files without pickle.
+
+Axes: N examples, D features, C classes.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from probekit.errors import DataError, UsageError, nearest
+from probekit.files import write_whole
+
+FORMAT = "probekit.probe/1"
+
+
+class LinearProbe(ClassifierMixin, BaseEstimator):
+    """A linear classifier of activations; subclasses say how the weights are found.
+
+    Takes numpy arrays and torch tensors of any float type on any device; everything is computed in float64.
+
+    Attributes:
+        coef_: float64 [1, D] for two classes, [C, D] for more, for features as they are (nothing is standardised).
+        intercept_: float64 [1] or [C].
+        classes_: [C], sorted; integers, strings or whatever `y` held.
+        n_features_in_: D.
+        converged_: whether the solver reached its tolerance.
+        n_iter_: how many iterations it took; 0 for a closed form.
+    """
+
+    coef_: np.ndarray
+    intercept_: np.ndarray
+    classes_: np.ndarray
+    n_features_in_: int
+    converged_: bool = True
+    n_iter_: int = 0
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Find the weights for features [N, D] and labels [N].
+
+        Raises:
+            ValueError: NaN or infinity, shapes that do not fit, parameters out of range.
+            DataError: fewer than two classes in `y`.
+        """
+        X, y = validate_data(self, as_numpy(X), as_numpy(y), dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
+        self.coef_, self.intercept_ = self._solve(X, labels)
+        return self
+
+    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights [1 or C, D] and intercepts [1 or C] for float64 X [N, D] and labels 0..C-1."""
+        raise NotImplementedError
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores [N] for two classes (positive means the second one), [N, C] for more."""
+        check_is_fitted(self)
+        X = validate_data(self, as_numpy(X), dtype=np.float64, reset=False)
+        scores = X @ self.coef_.T + self.intercept_
+        return scores[:, 0] if len(self.coef_) == 1 else scores
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of each row: [N]."""
+        labels = predicted_labels(self.decision_function(X))  # first: it says so when nothing is fitted yet
+        return self.classes_[labels]
+
+    @property
+    def direction(self) -> np.ndarray:
+        """The weights in the model's own space: [D] for two classes (from the first to the second), [C, D] for more."""
+        check_is_fitted(self)
+        return self.coef_[0] if len(self.coef_) == 1 else self.coef_
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter.
+
+        Raises:
+            DataError: class labels that are not numbers, booleans or strings.
+            StorageError: the disk refused.
+        """
+        check_is_fitted(self)
+        stem = _stem(path)
+        # safetensors writes the buffer as it lies, so an array in Fortran's order would come back scrambled
+        tensors = {"coef": np.ascontiguousarray(self.coef_), "intercept": np.ascontiguousarray(self.intercept_)}
+        weights = safetensors.numpy.save(tensors)
+        about = {
+            "format": FORMAT,
+            "probe": type(self).__name__,
+            "parameters": {k: float(v) for k, v in self.get_params(deep=False).items()},
+            "classes": _plain_classes(self.classes_),
+            "classes_dtype": self.classes_.dtype.str,
+            "converged": bool(self.converged_),
+            "n_iter": int(self.n_iter_),
+            "sha256": hashlib.sha256(weights).hexdigest(),
+        }
+        if hasattr(self, "feature_names_in_"):
+            about["feature_names"] = list(self.feature_names_in_)  # pyright: ignore[reportAttributeAccessIssue]
+        text = json.dumps(about, indent=1, allow_nan=False)
+        write_whole(Path(f"{stem}.safetensors"), weights)
+        write_whole(Path(f"{stem}.json"), text.encode())
+        return Path(f"{stem}.json")
+
+
+def as_numpy(x: Any) -> Any:
+    """A torch tensor as numpy (half precisions as float32, which holds them exactly); anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x).numpy()
+
+
+def predicted_labels(decision: np.ndarray) -> np.ndarray:
+    """Class numbers [N] from decisions [N] or [N, C]."""
+    return (decision > 0).astype(np.int64) if decision.ndim == 1 else decision.argmax(axis=1)
+
+
+def standardise(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(X - mean) / scale, mean and scale; a constant column becomes 0 and has the scale infinity.
+
+    So weights for the result, divided by the scale, are weights for X, and exactly 0 where a column is constant.
+    """
+    mean = X.mean(axis=0)
+    Z = X - mean
+    variance = np.einsum("nd,nd->d", Z, Z) / len(X)
+    # the bound on the rounding error of the variance, as in scikit-learn's _is_constant_feature
+    eps = np.finfo(np.float64).eps
+    constant = variance <= len(X) * eps * variance + (len(X) * mean * eps) ** 2
+    scale = np.where(constant, np.inf, np.sqrt(variance))
+    Z /= scale
+    return Z, mean, scale
+
+
+def unstandardise(
+    coef: np.ndarray, intercept: np.ndarray, mean: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and intercepts for standardised features, as those that give the same decisions on the raw ones."""
+    raw = coef / scale
+    return raw, intercept - raw @ mean
+
+
+def check_positive(name: str, value: Any) -> float:
+    """`value` as a float, or a UsageError: the regularisation must be a positive, finite number."""
+    if isinstance(value, (bool, str)) or not np.isscalar(value) or not 0 < float(value) < np.inf:  # pyright: ignore
+        raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
+    return float(value)  # pyright: ignore[reportArgumentType]
+
+
+def read_probe(path: str | Path, known: dict[str, Callable[[], LinearProbe]]) -> LinearProbe:
+    """The probe at `path`.safetensors and `path`.json, made by one of `known` (class name -> class).
+
+    Raises:
+        DataError: no such files, or files that are not a whole probe.
+    """
+    stem = _stem(path)
+    try:
+        about = json.loads(Path(f"{stem}.json").read_bytes())
+        weights = Path(f"{stem}.safetensors").read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"no probe here: {str(error.filename)!a} is missing") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"could not read the probe {stem!a}: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise DataError(f"{stem + '.json'!a} is not a probe's file (expected format {FORMAT})")
+    if about.get("probe") not in known:
+        raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(str(about.get('probe')), known)}")
+    if about.get("sha256") != hashlib.sha256(weights).hexdigest():
+        raise DataError(f"{stem + '.safetensors'!a} is damaged, or not the one that its .json was written with")
+    try:
+        return _restored(known[about["probe"]](), about, safetensors.numpy.load(weights))
+    except (KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+        raise DataError(f"{stem + '.json'!a} is not a whole probe: {error!a}") from None
+
+
+def _restored(probe: LinearProbe, about: dict[str, Any], weights: dict[str, np.ndarray]) -> LinearProbe:
+    probe.set_params(**about["parameters"])
+    probe.coef_, probe.intercept_ = weights["coef"], weights["intercept"]
+    probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["classes_dtype"]))
+    rows = 1 if len(probe.classes_) == 2 else len(probe.classes_)
+    if probe.coef_.ndim != 2 or len(probe.coef_) != rows or probe.intercept_.shape != (rows,):
+        raise ValueError(f"{len(probe.classes_)} classes with weights {probe.coef_.shape}")
+    probe.n_features_in_ = probe.coef_.shape[1]
+    if "feature_names" in about:
+        probe.feature_names_in_ = np.array(about["feature_names"], dtype=object)  # pyright: ignore
+    probe.converged_, probe.n_iter_ = about["converged"], about["n_iter"]
+    return probe
+
+
+def _plain_classes(classes: np.ndarray) -> list[Any]:
+    plain = classes.tolist()
+    if classes.dtype.kind in "iufbU" or all(isinstance(c, str) for c in plain):
+        return plain
+    raise DataError(f"class labels must be numbers, booleans or strings to be saved; got {plain[0]!a}")
+
+
+def _stem(path: str | Path) -> str:
+    text = str(path)
+    for ending in (".safetensors", ".json"):
+        text = text.removesuffix(ending)
+    return text

@@ -1,0 +1,23 @@
+"""The line between the class means ("mass-mean" in Marks and Tegmark 2023, arXiv 2310.06824)."""
+
+import numpy as np
+
+from probekit.probes.base import LinearProbe
+
+
+class MeanDifferenceProbe(LinearProbe):
+    """The nearest class mean, as a linear classifier; nothing to choose, nothing to solve.
+
+    Two classes: the direction is mu_1 - mu_0 and the threshold lies midway. Several: class c scores
+    (mu_c - m) . (x - m) - |mu_c - m|^2 / 2, where m is the mean of the class means; the highest score is the nearest
+    mean, and moving the origin changes nothing.
+    """
+
+    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        means = np.stack([X[labels == c].mean(axis=0) for c in range(len(self.classes_))])
+        middle = means.mean(axis=0)
+        if len(means) == 2:
+            direction = means[1] - means[0]
+            return direction[None], np.array([-direction @ middle])
+        coef = means - middle
+        return coef, -(coef @ middle) - (coef**2).sum(axis=1) / 2
