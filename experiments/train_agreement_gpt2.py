@@ -15,14 +15,14 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from probekit.models.tokenizer import Tokenizer
-from probekit.models.weights import save_hf
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.tokenizer import Tokenizer
+from probekit.models.weights import save_hf
 from probekit.tasks.agreement import EOS, MAX_DEPTH, VOCABULARY, Sentence, sentences
 
 FOLDER = Path(__file__).parents[1] / "probekit/models/builtin/agreement-gpt2"

@@ -1,7 +1,10 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hub_repos import repos
+from hub_server import HubServer
 
 SHARED = Path(os.environ.get("PROBEKIT_SHARED", Path(__file__).parents[2] / "shared"))
 
@@ -12,3 +15,11 @@ def shared_dir() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no data folder at {SHARED} (set PROBEKIT_SHARED)")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    """A Hub on loopback with a tiny GPT-2 and a tiny SST-2, for processes started with `env=hub.env`."""
+    server = HubServer(repos(), tmp_path_factory.mktemp("hf_home"))
+    yield server
+    server.close()

@@ -103,15 +103,19 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None) -> Store:
     with _on_device(plan), _bar(plan, progress) as advance:
         for number, batches in enumerate(plan.shards):
             rows = np.concatenate(batches)
-            if not writer.has(number, rows):
-                writer.write(number, rows, _shard(plan, batches))
-            advance(len(rows))
+            if writer.has(number, rows):
+                advance(len(rows))
+            else:
+                writer.write(number, rows, _shard(plan, batches, advance))
     writer.finish(describe_run(plan))
     return Store(path)
 
 
-def _shard(plan: ExtractionPlan, batches: list[np.ndarray]) -> dict[Place, Tensor]:
-    parts = [{place: x.cpu() for place, x in run_batch(plan, rows).items()} for rows in batches]
+def _shard(plan: ExtractionPlan, batches: list[np.ndarray], advance: Callable[[int], object]) -> dict[Place, Tensor]:
+    parts = []
+    for rows in batches:
+        parts.append({place: x.cpu() for place, x in run_batch(plan, rows).items()})
+        advance(len(rows))
     return {place: torch.cat([part[place] for part in parts]) for place in plan.places}
 
 

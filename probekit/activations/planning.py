@@ -103,7 +103,7 @@ class ExtractionPlan:
 
     @property
     def dropped_blanks(self) -> int:
-        """Texts that lost white space at their end when the task was made."""
+        """Texts of the data that lost white space at their end, before any limit on their number."""
         return int(self.task.info.get("dropped_blanks", 0))
 
     @property
@@ -212,9 +212,9 @@ class ExtractionPlan:
         if self.cut:
             lines["cut"] = f"{self.cut:,} texts to the first {cfg.n_ctx:,} tokens, the model's context"
         if self.dropped_blanks:
-            lines["blanks"] = f"dropped at the end of {self.dropped_blanks:,} texts"
+            lines["blanks"] = f"dropped at the end of {self.dropped_blanks:,} texts of the data"
         if self.skipped_rows:
-            lines["skipped"] = f"{self.skipped_rows:,} rows of the data"
+            lines["skipped"] = f"{self.skipped_rows:,} rows of the data, of no use"
         return "\n".join(f"{key:<8}{shown(value)}" for key, value in lines.items())
 
 
@@ -322,7 +322,7 @@ def _device(device: str | torch.device, model: LanguageModel) -> torch.device:
         return model.device
     try:
         wanted = torch.device(device)
-        torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError) as error:  # what a torch without CUDA raises
+        torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
         raise UsageError(f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]})") from None
     return wanted

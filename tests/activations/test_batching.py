@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probekit.activations.batching import cut_batches, group_batches, pad_right, padded_tokens
+from probekit.activations.batching import ENOUGH_TOKENS, cut_batches, group_batches, pad_right, padded_tokens
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(np.array)
 
@@ -32,6 +32,13 @@ def test_shards_hold_whole_batches_in_order(lengths, budget, shard_rows):
     for shard in shards:
         assert shard
         assert len(shard) == 1 or sum(map(len, shard)) <= shard_rows
+
+
+@given(LENGTHS, st.integers(1, 2000))
+def test_a_batch_with_padding_is_small(lengths, budget):
+    for batch in cut_batches(lengths, budget):
+        long = lengths[batch].max()
+        assert lengths[batch].min() == long or len(batch) * long < ENOUGH_TOKENS + long
 
 
 def test_padding_is_counted():

@@ -1,0 +1,166 @@
+"""`probekit extract`: a model's activations on a dataset, as a store on disk."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from probekit.cli import console, options
+from probekit.errors import ProbekitError
+
+if TYPE_CHECKING:
+    from probekit.activations import ExtractionPlan
+
+Dataset = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|PATH", help="sst2, agreement, a Hub name, or a file or folder of CSV, TSV, JSONL or Parquet."
+    ),
+]
+Points = Annotated[str, typer.Option(metavar="NAMES", help="Points with commas between them (see: probekit points).")]
+Layers = Annotated[str, typer.Option(metavar="LAYERS", help="all, 3, 0,4,8 or 2-6.")]
+Position = Annotated[
+    str | None, typer.Option(metavar="TOKEN", help="last, first, mean or a token's number.  [default: the task's own]")
+]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N texts of each split.")]
+Out = Annotated[Path | None, typer.Option(metavar="PATH", help="The store.  [default: a name under ./runs]")]
+Dtype = Annotated[str, typer.Option(metavar="TYPE", help="Type to compute in: fp32 or bf16.")]
+StoreDtype = Annotated[str, typer.Option(metavar="TYPE", help="Type on disk: fp32, fp16 or bf16.")]
+BatchTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Tokens computed at once.")]
+Bos = Annotated[bool, typer.Option("--bos/--no-bos", help="Put the model's BOS token before each text.")]
+KeepBlanks = Annotated[bool, typer.Option("--keep-blanks", help="Leave white space at the end of texts.")]
+OnLong = Annotated[Literal["cut", "error"], typer.Option(help="Texts longer than the context.")]
+OnBadRow = Annotated[Literal["error", "skip"], typer.Option(help="Rows without a usable text or label.")]
+TextColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column of the texts.  [default: found by name]")]
+LabelColumn = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column of the labels.  [default: found by name]")
+]
+RandomInit = Annotated[bool, typer.Option("--random-init", help="Random weights in the model's shape: a baseline.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
+
+
+def extract(
+    model: options.Model,
+    dataset: Dataset,
+    points: Points = "resid_pre",
+    layers: Layers = "all",
+    position: Position = None,
+    limit: Limit = None,
+    out: Out = None,
+    device: options.Device = "auto",
+    dtype: Dtype = "fp32",
+    store_dtype: StoreDtype = "fp32",
+    batch_tokens: BatchTokens = 4096,
+    seed: options.Seed = 0,
+    bos: Bos = False,
+    keep_blanks: KeepBlanks = False,
+    on_long: OnLong = "cut",
+    on_bad_row: OnBadRow = "error",
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    revision: options.Revision = None,
+    random_init: RandomInit = False,
+    dry_run: DryRun = False,
+    json_: options.Json = False,
+    quiet: options.Quiet = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+) -> None:
+    r"""Run a model over a dataset and keep its activations.
+
+    The last line of stdout is the store's path. An interrupted run goes on where it stopped when the same command
+    is given again.
+
+    \b
+    Examples:
+        probekit extract --model gpt2 --dataset sst2
+        probekit extract --model gpt2 --dataset cities.csv --points resid_pre,attn_out --layers 4-8 --dry-run
+    """
+    of_model = {
+        "device": device,
+        "dtype": options.dtype_name(dtype),
+        "revision": revision,
+        "random_init": random_init,
+    }
+    of_task = {
+        "text_column": text_column,
+        "label_column": label_column,
+        "limit": limit,
+        "keep_blanks": keep_blanks,
+        "on_bad_row": on_bad_row,
+    }
+    how = {
+        "points": options.names(points),
+        "layers": layers,
+        "position": options.position_of(position),
+        "dtype": options.dtype_name(store_dtype),
+        "batch_tokens": batch_tokens,
+        "bos": bos,
+        "on_long": on_long,
+    }
+    console.hush_downloads(quiet)
+    loaded = load(model, dataset, seed, of_model, of_task)
+    run_extraction(*loaded, how, out=out, dry_run=dry_run, as_json=json_, quiet=quiet)
+
+
+def load(model: str, dataset: str, seed: int, of_model: dict[str, Any], of_task: dict[str, Any]) -> tuple[Any, Any]:
+    """The model and the task, drawn from one seed; the task comes first, for it fails sooner."""
+    from probekit.models import load_model
+    from probekit.tasks import load_task
+
+    task = load_task(dataset, seed=seed, **of_task)
+    return load_model(model, seed=seed, **of_model), task
+
+
+def run_extraction(
+    model: Any,
+    task: Any,
+    how: dict[str, Any],
+    out: Path | None = None,
+    dry_run: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Show the plan, carry it out, and print where the store is; a dry run prints the plan as its result."""
+    from probekit.activations import plan
+
+    planned = plan(model, task, **how)
+    if dry_run:
+        if as_json:
+            console.result_json(planned.as_dict())
+        else:
+            console.result(planned.describe())
+        return
+    path = make_store(planned, out, quiet)
+    if as_json:
+        console.result_json({"store": str(path), **planned.as_dict()})
+    else:
+        console.result(path)
+
+
+def make_store(planned: "ExtractionPlan", out: Path | None, quiet: bool) -> Path:
+    """The path of the finished store; plan and progress go to stderr.
+
+    Raises:
+        KeyboardInterrupt: with what is kept and how to go on.
+    """
+    from probekit.activations import default_path, run_plan
+
+    path = out or default_path(planned)
+    if not quiet:
+        console.note(planned.describe())
+    try:
+        run_plan(planned, path, progress=False if quiet else None)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_kept(planned, path)) from None
+    return path
+
+
+def _kept(planned: "ExtractionPlan", path: Path) -> str:
+    from probekit.activations import Store
+
+    try:
+        kept, _ = Store.progress(path)
+    except ProbekitError:  # the store was not begun
+        kept = 0
+    return f"kept {kept:,} of {planned.texts:,} texts in {path}; run the same command again to go on"

@@ -1,0 +1,174 @@
+"""`probekit`: the commands, and what an error looks like.
+
+Exit codes: 0 done, 2 usage, 3 data, 4 storage, 5 a store made with other settings stands in the way, 130 interrupted.
+An error is one line on stderr. A traceback means a fault of probekit's own.
+"""
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from probekit import __version__
+from probekit.cli import console
+from probekit.cli.demo import demo
+from probekit.cli.extract import extract
+from probekit.cli.ls import ls
+from probekit.cli.points import points
+from probekit.cli.train import train_probe
+from probekit.errors import ProbekitError, StorageError
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "extract": extract,
+    "train-probe": train_probe,
+    "points": points,
+    "ls": ls,
+}
+
+app = typer.Typer(name="probekit", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        console.result(f"probekit {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    r"""What a transformer knows, at which layer, and how sure you can be.
+
+    \b
+    The main job, on a small model and task that come with probekit:
+        probekit demo
+    \b
+    The same for your own model and data:
+        probekit extract --model gpt2 --dataset sst2
+        probekit train-probe --layer all
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+def main() -> NoReturn:
+    """The `probekit` program."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command and return its exit code; every error the user can mend is one line on stderr."""
+    _show_odd_characters()
+    with _terminate_as_interrupt(), _plain_warnings():
+        try:
+            code = _invoke(list(args))
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            return _reader_has_gone()
+        except KeyboardInterrupt as stop:
+            console.error(str(stop) or "interrupted")
+            return 130
+        except typer.TyperException as e:
+            console.error(_usage_message(e))
+            return e.exit_code
+        except ProbekitError as e:
+            console.error(e)
+            return e.exit_code
+        except OSError as e:
+            console.error(_os_message(e))
+            return StorageError.exit_code
+        except (MemoryError, RuntimeError) as e:
+            if not _out_of_memory(e):
+                raise
+            console.error("out of memory; a smaller --batch-tokens or fewer --points need less")
+            return StorageError.exit_code
+
+
+def _invoke(args: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("probekit", args) as ctx:
+            command.invoke(ctx)
+    except typer.Exit as e:
+        return e.exit_code
+    return 0
+
+
+def _usage_message(e: typer.TyperException) -> str:
+    ctx = getattr(e, "ctx", None)
+    return e.format_message() + (f" (see '{ctx.command_path} --help')" if ctx else "")
+
+
+def _os_message(e: OSError) -> str:
+    return f"{e.strerror or e}" + (f": {e.filename!r}" if e.filename is not None else "")
+
+
+def _out_of_memory(e: Exception) -> bool:
+    torch = sys.modules.get("torch")
+    return isinstance(e, MemoryError) or (torch is not None and isinstance(e, torch.OutOfMemoryError))
+
+
+def _reader_has_gone() -> int:
+    """The exit code of a program whose `| head` has read enough; what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
+
+
+def _show_odd_characters() -> None:
+    """A terminal without UTF-8 gets escapes instead of a UnicodeEncodeError."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a command in the same orderly way as Ctrl-C."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: signals are its business
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """A warning is one line as well, without the source line that raised it."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        console.warn(message)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
+if __name__ == "__main__":
+    main()

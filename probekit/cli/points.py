@@ -1,0 +1,80 @@
+"""`probekit points`: what can be read inside a model, by name and shape."""
+
+from typing import TYPE_CHECKING, Any
+
+from probekit.cli import console, options
+
+if TYPE_CHECKING:
+    from probekit.models.gpt2 import GPT2
+
+_SIZES = {"D": "d_model", "H": "n_heads", "K": "d_head", "F": "d_mlp", "V": "d_vocab"}
+_LEGEND = "B batch, L query position, M key position; the other axes stand with their sizes"
+
+
+def points(
+    model: options.Model,
+    revision: options.Revision = None,
+    json_: options.Json = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+) -> None:
+    r"""List a model's named points with their shapes; reads its config.json, not its weights.
+
+    \b
+    Example:
+        probekit points --model gpt2
+    """
+    outline = outline_of(model, revision)
+    rows = point_rows(outline)
+    if json_:
+        console.result_json({"model": outline.name, "n_layers": outline.n_layers, "points": rows})
+        return
+    console.result(table([[row["short"], row["full"], f"[{', '.join(map(str, row['shape']))}]"] for row in rows]))
+    console.note(f"{outline.n_layers} layers. {_LEGEND}.")
+
+
+def outline_of(name: str, revision: str | None) -> "GPT2":
+    """The model without its weights: every module and point, and no memory."""
+    import torch
+
+    from probekit.models.files import read_json
+    from probekit.models.load import _family, _find
+
+    found = _find(name, revision)
+    path = found.folder / "config.json"
+    hf = read_json(path)
+    family = _family(hf, path)
+    with torch.device("meta"):
+        model = family.model(family.config.from_hf(hf))
+    model.name = found.name
+    return model
+
+
+def point_rows(model: "GPT2") -> list[dict[str, Any]]:
+    """Short name, full name and shape of every point; those of the layers once, with the layers' range in the name."""
+    from probekit.hooks import POINTS, split_point
+
+    rows: dict[str, dict[str, Any]] = {}
+    for full, point in model.points.items():
+        short, layer = split_point(full)
+        if short not in rows:
+            layers = f"{{0..{model.n_layers - 1}}}"
+            rows[short] = {
+                "short": short,
+                "full": full if layer is None else POINTS[short].format(layer=layers),
+                "shape": [_size(axis, model.cfg) for axis in point.axes.split()],
+            }
+    return sorted(rows.values(), key=lambda row: list(POINTS).index(row["short"]))
+
+
+def _size(axis: str, cfg: Any) -> int | str:
+    if axis.isdecimal():
+        return int(axis)
+    return getattr(cfg, _SIZES[axis]) if axis in _SIZES else axis
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows as lines with aligned columns."""
+    shown = [[console.printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in shown)

@@ -1,0 +1,91 @@
+"""`probekit train-probe`: a probe at every layer of a store, and the picture of it."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from probekit.cli import console, options
+
+if TYPE_CHECKING:
+    from probekit.activations import Store
+
+StorePath = Annotated[
+    Path | None, typer.Argument(help="What `probekit extract` wrote.  [default: the newest complete one under ./runs]")
+]
+Layer = Annotated[str, typer.Option(metavar="LAYERS", help="all, 3, 0,4,8 or 2-6.")]
+Point = Annotated[str | None, typer.Option(metavar="NAME", help="Point to read.  [default: the store's first]")]
+Probe = Annotated[str, typer.Option(metavar="NAME", help="logistic, ridge or mean-diff.")]
+Label = Annotated[str | None, typer.Option(metavar="NAME", help="Label set to predict.  [default: the task's target]")]
+C = Annotated[
+    str | None,
+    typer.Option("--C", metavar="NUMBERS", help="Inverse regularisation to choose from.  [default: the probe's grid]"),
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Results.  [default: STORE/results/LABEL-POINT-PROBE]")]
+
+
+def train_probe(
+    store: StorePath = None,
+    layer: Layer = "all",
+    point: Point = None,
+    probe: Probe = "logistic",
+    label: Label = None,
+    C: C = None,
+    seed: options.Seed = 0,
+    out: Out = None,
+    json_: options.Json = False,
+    quiet: options.Quiet = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+) -> None:
+    r"""Train a probe at each layer of a store and draw accuracy by layer.
+
+    The best layer is chosen on validation; test is read once. Writes accuracy_by_layer.png and .svg, results.json,
+    results.csv and the probes.
+
+    \b
+    Examples:
+        probekit train-probe --layer all
+        probekit train-probe runs/gpt2-sst2 --layer 2-6 --probe ridge --C 0.01,1,100
+    """
+    how: dict[str, Any] = {"layers": layer, "point": point, "probe": probe, "label": label, "seed": seed}
+    if C is not None:
+        how["C"] = options.positive_numbers("--C", C)
+
+    from probekit.activations import load_activations
+
+    run_training(load_activations(store or _newest(quiet)), how, out=out, as_json=json_, quiet=quiet)
+
+
+def run_training(store: "Store", how: dict[str, Any], out: Path | None, as_json: bool, quiet: bool) -> None:
+    """Train, write probes, numbers and picture, and print what was found."""
+    from probekit.evaluation import train_probes
+    from probekit.plots import save_plot
+
+    with console.progress("train", "layers", quiet) as progress:
+        results = train_probes(store, **how, progress=progress)
+    folder = results.save(out or _folder(store, results.meta))
+    picture = save_plot(results, folder)
+    if as_json:
+        where = {"store": str(store.path), "results": str(folder), "picture": str(picture)}
+        console.result_json(where | json.loads((folder / "results.json").read_text()))
+    elif quiet:
+        console.result(picture)
+    else:
+        console.result(f"{results.summary()}\n\nPicture: {picture}")
+
+
+def _folder(store: "Store", asked: dict[str, Any]) -> Path:
+    name = "-".join(asked[part] for part in ("label", "point", "probe"))
+    return store.path / "results" / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
+
+
+def _newest(quiet: bool) -> Path:
+    from probekit.activations import newest_store
+
+    path = newest_store("runs")
+    if not quiet:
+        console.note(f"store: {path} (the newest under runs)")
+    return path

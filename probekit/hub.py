@@ -1,0 +1,186 @@
+"""The Hugging Face Hub: is it there, what does it have, and the few files of a model that are needed.
+
+Its clients retry for half a minute when there is no network and wait for minutes on a Hub that accepts and stays
+silent. So it is asked once, within a deadline of our own; with no answer the local cache is used, or a clear error.
+"""
+
+import errno
+import os
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from probekit.errors import DataError, ProbekitError, StorageError, UsageError, nearest
+
+Kind = Literal["model", "dataset"]
+
+ALIASES: dict[str, dict[str, str]] = {
+    "model": {
+        "gpt2": "openai-community/gpt2",
+        "gpt2-medium": "openai-community/gpt2-medium",
+        "gpt2-large": "openai-community/gpt2-large",
+        "gpt2-xl": "openai-community/gpt2-xl",
+        "distilgpt2": "distilbert/distilgpt2",
+    },
+    "dataset": {"sst2": "stanfordnlp/sst2"},
+}
+REPO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+DEADLINE = 2.0  # seconds for the one question; HF_HUB_ETAG_TIMEOUT, which the Hub's clients know, replaces it
+
+
+@dataclass(frozen=True)
+class HubRepo:
+    """A repository that can be read: from the Hub at a fixed commit, or from the local cache."""
+
+    id: str
+    revision: str | None  # the commit when the Hub answered; offline, what was asked for
+    offline: bool
+    asked: str | None = None  # the revision that was asked for; None is the main branch
+    files: tuple[str, ...] = ()  # the names of its files when the Hub answered
+
+
+def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
+    """The repository called `name` (an id such as "owner/name", or a known short name), asking the Hub once.
+
+    Raises:
+        UsageError: the Hub has no such repository or revision, or the name is no id.
+        DataError: it may not be read without a token, or the Hub did not answer and the cache does not have it.
+    """
+    repo_id = ALIASES[kind].get(name, name)
+    if not REPO_ID.fullmatch(repo_id) or ".." in repo_id:
+        raise UsageError(f"{name!a} is no {kind} of the Hub (owner/name); {nearest(name, ALIASES[kind])}")
+    deadline = _deadline()
+    answer = _ask(repo_id, kind, revision, deadline)
+    if not isinstance(answer, Exception):
+        files = tuple(file.rfilename for file in answer.siblings or ())
+        return HubRepo(answer.id, answer.sha, offline=False, asked=revision, files=files)
+    if (refusal := _refusal(answer, name, kind, revision)) is not None:
+        raise refusal from answer
+    for cached_id in dict.fromkeys([repo_id, name]):
+        if _is_cached(cached_id, kind, revision):
+            return HubRepo(cached_id, revision, offline=True, asked=revision)
+    raise DataError(
+        f"{_silence(answer, deadline)} and {name!a} is not in the local cache; {_instead(kind)}"
+    ) from answer
+
+
+def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
+    """The local folder of a model repository that holds those of `names` that it has; it is named after the commit.
+
+    A file that is in the cache at that commit is not asked for again.
+
+    Raises:
+        DataError: a file could not be downloaded.
+        StorageError: the cache cannot be written.
+    """
+    from huggingface_hub import hf_hub_download
+
+    folder = _snapshot(repo.id, repo.asked) if repo.offline else None
+    wanted = [] if repo.offline else [name for name in names if name in repo.files]
+    for name in wanted:
+        # The first one by the name of the branch, so that the cache notes its commit and finds it offline.
+        revision = folder.name if folder else repo.asked
+        try:
+            path = hf_hub_download(repo.id, name, revision=revision)
+        except Exception as error:  # of many families: httpx, OSError, ValueError, the client's own
+            raise _no_download(error, repo.id, name) from error
+        folder = folder or Path(path).parent
+    if folder is None:
+        raise DataError(f"{repo.id!a} has none of the files of a model: {', '.join(names)}")
+    return folder
+
+
+def _deadline() -> float:
+    try:
+        return max(0.1, float(os.environ["HF_HUB_ETAG_TIMEOUT"]))
+    except (KeyError, ValueError):
+        return DEADLINE
+
+
+def _ask(repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any:
+    """The Hub's answer, or the exception that came instead, by the deadline.
+
+    In a thread of its own: the client's timeout does not cover looking up the host's name, nor what else it asks first.
+    """
+    from huggingface_hub import HfApi
+
+    answers: list[Any] = []
+
+    def ask() -> None:
+        api = HfApi()
+        try:
+            info = api.model_info if kind == "model" else api.dataset_info
+            answers.append(info(repo_id, revision=revision, timeout=deadline))
+        except Exception as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(deadline)
+    return answers[0] if answers else TimeoutError()
+
+
+def _refusal(error: Exception, name: str, kind: Kind, revision: str | None) -> ProbekitError | None:
+    """What to raise when the Hub did answer, with no; None when it did not."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, RevisionNotFoundError):
+        return UsageError(f"{name!a} has no revision {revision!a} on the Hub; leave it out or name a branch or commit")
+    if isinstance(error, GatedRepoError):
+        return DataError(f"{name!a} is gated: ask for access on its page, then log in with `hf auth login`")
+    if isinstance(error, RepositoryNotFoundError) and status == 404:
+        hint = nearest(name, [*ALIASES[kind], *ALIASES[kind].values()])
+        return UsageError(f"the Hub has no {kind} {name!a}; {hint}")
+    if status in (401, 403):
+        return DataError(
+            f"the Hub does not show {name!a}: no such {kind}, or private or gated; for those, log in with "
+            f"`hf auth login` (the token in use, if any, was not accepted)"
+        )
+    return None
+
+
+def _silence(error: Exception, deadline: float) -> str:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status:
+        return f"the Hub answered {status}"
+    return f"the Hub did not answer within {deadline:g} s (HF_HUB_ETAG_TIMEOUT sets how long to wait)"
+
+
+def _instead(kind: Kind) -> str:
+    return "give a folder: --model PATH" if kind == "model" else "give a file or folder: --dataset PATH"
+
+
+def _is_cached(repo_id: str, kind: Kind, revision: str | None) -> bool:
+    if kind == "model":
+        return _snapshot(repo_id, revision) is not None
+    from huggingface_hub.constants import HF_HOME, HF_HUB_CACHE
+
+    made = Path(os.environ.get("HF_DATASETS_CACHE", Path(HF_HOME) / "datasets")) / repo_id.replace("/", "___")
+    return made.is_dir() or (Path(HF_HUB_CACHE) / f"datasets--{repo_id.replace('/', '--')}" / "snapshots").is_dir()
+
+
+def _snapshot(repo_id: str, revision: str | None) -> Path | None:
+    """The cached folder of a model repository at a revision, if its config.json is there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(repo_id, "config.json", revision=revision)
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def _no_download(error: Exception, repo_id: str, name: str) -> ProbekitError:
+    from huggingface_hub.errors import GatedRepoError
+
+    if isinstance(error, GatedRepoError):
+        return DataError(f"{repo_id!a} is gated: ask for access on its page, then log in with `hf auth login`")
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        return StorageError(f"{name!a} of {repo_id!a} cannot be kept in the cache: {ascii(str(error))[1:-1]}")
+    words = ascii(" ".join(str(error).split())[:300])[1:-1] or type(error).__name__
+    return DataError(f"{name!a} of {repo_id!a} could not be downloaded: {words}; try again, or {_instead('model')}")

@@ -1,0 +1,38 @@
+"""Small files of a model folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from probekit.errors import DataError
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        DataError: it is not there, cannot be read or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{str(path)!a} is not UTF-8 (byte {error.start}); is it damaged?") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        DataError: it cannot be read, is no JSON, or is not an object.
+    """
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{str(path)!a} is not JSON: {ascii(str(error))[1:-1]}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{str(path)!a} must hold a JSON object; got {type(content).__name__}")
+    return content

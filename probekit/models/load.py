@@ -1,0 +1,160 @@
+"""load_model: a built-in model, a folder or a model of the Hub, as our own hooked model.
+
+torch and the families are imported once the model is found: what cannot be found is answered without them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from probekit.errors import DataError, UsageError, nearest
+from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
+from probekit.models.files import read_json
+from probekit.models.tokenizer import FILES, load_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from probekit.models.gpt2 import GPT2, GPT2Config, HfTensor
+
+BUILTIN_MODELS = ("agreement-gpt2",)
+BUILTIN = Path(__file__).parent / "builtin"
+HUB_ALIASES = ALIASES["model"]
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+class Family(NamedTuple):
+    """What there is to know of a family of models to load one."""
+
+    config: type["GPT2Config"]
+    model: type["GPT2"]
+    hf_names: Callable[["GPT2Config"], Mapping[str, "HfTensor"]]
+    hf_prefix: str
+    hf_buffers: str
+
+
+def families() -> dict[str, Family]:
+    """By the `model_type` of config.json."""
+    from probekit.models import gpt2
+
+    return {"gpt2": Family(gpt2.GPT2Config, gpt2.GPT2, gpt2.hf_names, gpt2.HF_PREFIX, gpt2.HF_BUFFERS)}
+
+
+def load_model(
+    name_or_path: str | Path,
+    device: str = "auto",
+    dtype: str = "float32",
+    revision: str | None = None,
+    random_init: bool = False,
+    seed: int = 0,
+) -> "GPT2":
+    """A hooked model, in eval mode, with its tokenizer if it has one.
+
+    Args:
+        name_or_path: a built-in name ("agreement-gpt2"), a folder in Hugging Face format, a short name ("gpt2"), or an
+            "owner/name" of the Hub; looked for in this order.
+        device: "auto" (CUDA when there is any, else the CPU), or as in torch: "cpu", "cuda", "cuda:1", "mps".
+        dtype: "float32", "bfloat16" or "float16"; what the weights become and the forward computes in.
+        revision: a branch, tag or commit, for a model of the Hub.
+        random_init: no trained weights but such as training starts from; only config.json and the tokenizer are read.
+        seed: of `random_init`; it alone decides the weights.
+
+    Raises:
+        UsageError: no such model, device or dtype.
+        DataError: config.json, weights or tokenizer cannot be used, or the Hub does not answer.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!a}; {nearest(str(dtype), DTYPES)}")
+    found = _find(str(name_or_path), revision)
+    config_path = found.folder / "config.json"
+    hf = read_json(config_path)
+    family = _family(hf, config_path)
+    try:
+        cfg = family.config.from_hf(hf)
+    except DataError as error:
+        raise DataError(f"{str(config_path)!a}: {error}") from error
+    place, kind = _device(device), _dtype(dtype)
+    model = _random(family, cfg, seed, place, kind) if random_init else _trained(found, family, cfg, place, kind)
+    model.name = f"{found.name}-random{seed}" if random_init else found.name
+    model.tokenizer = load_tokenizer(found.folder, hf.get("bos_token_id"), cfg.d_vocab)
+    return model.eval()
+
+
+@dataclass(frozen=True)
+class _Found:
+    name: str
+    folder: Path  # with config.json and the tokenizer; with the weights too, unless they are still on the Hub
+    repo: HubRepo | None = None
+
+
+def _find(name: str, revision: str | None) -> _Found:
+    builtin = name in BUILTIN_MODELS
+    if builtin or _exists(name):
+        folder = BUILTIN / name if builtin else Path(name)
+        if revision is not None:
+            raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} is a folder here")
+        if not (folder / "config.json").is_file():
+            raise DataError(f"{str(folder)!a} is no model folder: it has no config.json")
+        return _Found(name if builtin else folder.resolve().name, folder)
+    if name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name):
+        repo = find_repo(name, "model", revision)
+        return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
+    raise UsageError(f"no model {name!a}: no folder, no owner/name; {nearest(name, [*BUILTIN_MODELS, *HUB_ALIASES])}")
+
+
+def _exists(name: str) -> bool:
+    try:
+        return bool(name) and Path(name).exists()
+    except OSError:  # too long for a file name
+        return False
+
+
+def _family(hf: Mapping[str, Any], config_path: Path) -> Family:
+    known = families()
+    model_type = hf.get("model_type")
+    if not isinstance(model_type, str) or model_type not in known:
+        raise DataError(f"{str(config_path)!a}: model_type {model_type!a:.80} is not among {', '.join(known)}")
+    return known[model_type]
+
+
+def _trained(found: _Found, family: Family, cfg: "GPT2Config", device: "torch.device", dtype: "torch.dtype") -> "GPT2":
+    import torch
+
+    from probekit.models.weights import choose_weights, load_weights, shard_names
+
+    if found.repo and not found.repo.offline:
+        repo = replace(found.repo, asked=found.folder.name)  # the commit that config.json is of
+        name = choose_weights(repo.files, repo.id)
+        fetch(repo, [name])
+        if name.endswith(".index.json"):
+            fetch(repo, shard_names(found.folder / name))
+    with torch.device("meta"):
+        model = family.model(cfg)
+    load_weights(model, found.folder, family.hf_names(cfg), family.hf_prefix, family.hf_buffers, device, dtype)
+    return model
+
+
+def _random(family: Family, cfg: "GPT2Config", seed: int, device: "torch.device", dtype: "torch.dtype") -> "GPT2":
+    return family.model(cfg).to(dtype).init_weights(seed).to(device)
+
+
+def _dtype(name: str) -> "torch.dtype":
+    import torch
+
+    return getattr(torch, name)
+
+
+def _device(name: str) -> "torch.device":
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"unknown device {name!a}; give auto, cpu, cuda, cuda:1 or mps") from error
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if (device.index or 0) >= count.get(device.type, 0):
+        raise UsageError(f"there is no device {name!a} here; give auto or cpu")
+    return device

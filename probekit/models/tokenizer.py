@@ -1,0 +1,218 @@
+"""Text to token ids and back, on the `tokenizers` library; no padding, no cutting, no special tokens unasked."""
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+from probekit.errors import DataError, UsageError
+from probekit.models.files import read_json, read_text
+
+END_OF_TEXT = "<|endoftext|>"
+SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+FILES = ("tokenizer.json", "vocab.json", "merges.txt", *SETTINGS_FILES)
+
+
+class Tokenizer:
+    """The tokenizer of one model.
+
+    Args:
+        backend: of the `tokenizers` library.
+        bos_token_id: what `bos=True` puts first; None if the model has no such token.
+        d_vocab: how many ids the model knows; None is as many as the tokenizer makes.
+    """
+
+    def __init__(self, backend: Backend, bos_token_id: int | None = None, d_vocab: int | None = None):
+        backend.no_padding()
+        backend.no_truncation()
+        self._backend = backend
+        self.bos_token_id = bos_token_id
+        self.d_vocab = d_vocab
+
+    def encode(self, text: str, bos: bool = False) -> list[int]:
+        """The token ids of one text.
+
+        Raises:
+            UsageError: bos without a BOS id that the model knows, or not a str.
+            DataError: a word outside a word-level vocabulary, a token that the model does not know, a lone surrogate.
+        """
+        start = self._start(bos)
+        if not isinstance(text, str):
+            raise UsageError(f"text must be a str; got {type(text).__name__}")
+        try:
+            ids = self._backend.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(self._why_not(text, error)) from error
+        return start + self._known(ids)
+
+    def encode_batch(self, texts: Sequence[str], bos: bool = False) -> list[list[int]]:
+        """The token ids of several texts; errors as in `encode`."""
+        start = self._start(bos)
+        if not all(isinstance(text, str) for text in texts):  # the library would take a pair of texts for one
+            raise UsageError("texts must be a sequence of str")
+        try:
+            encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        except Exception:
+            return [self.encode(text, bos) for text in texts]  # says which text it was
+        return [start + self._known(encoding.ids) for encoding in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids, special tokens included.
+
+        Raises:
+            UsageError: an id outside the vocabulary.
+        """
+        return self._backend.decode(self._in_vocabulary(ids), skip_special_tokens=False)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Each token as a string of its own; bytes that are part of a character show as U+FFFD."""
+        return [self._backend.decode([i], skip_special_tokens=False) for i in self._in_vocabulary(ids)]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex sha256 of the serialised tokenizer."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The content of its `tokenizer.json`."""
+        return self._backend.to_str(pretty=True)
+
+    def __len__(self) -> int:
+        return self._backend.get_vocab_size()
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({len(self)} tokens, bos_token_id={self.bos_token_id})"
+
+    def _start(self, bos: bool) -> list[int]:
+        if not bos:
+            return []
+        if self.bos_token_id is None:
+            raise UsageError("this model has no BOS token; leave bos out")
+        n = len(self) if self.d_vocab is None else self.d_vocab
+        if not 0 <= self.bos_token_id < n:
+            raise UsageError(f"the BOS id {self.bos_token_id} is not among the model's ids 0..{n - 1}; leave bos out")
+        return [self.bos_token_id]
+
+    def _known(self, ids: list[int]) -> list[int]:
+        if self.d_vocab is not None and ids and max(ids) >= self.d_vocab:
+            token = self._backend.id_to_token(max(ids))
+            raise DataError(f"token {token!a} has id {max(ids)}, and the model knows 0..{self.d_vocab - 1} only")
+        return ids
+
+    def _in_vocabulary(self, ids: Iterable[int]) -> list[int]:
+        ids = [int(i) for i in ids]
+        if wrong := [i for i in ids if i < 0 or self._backend.id_to_token(i) is None]:
+            raise UsageError(f"id {wrong[0]} is not in the vocabulary of {len(self)} tokens")
+        return ids
+
+    def _why_not(self, text: str, error: Exception) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return f"{text[:80]!a} is no valid Unicode (a lone surrogate); mend or leave out this text"
+        vocabulary = self._backend.get_vocab()
+        pre_tokenizer: Any = self._backend.pre_tokenizer
+        words = [word for word, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
+        for word in words:
+            if word not in vocabulary:
+                close = difflib.get_close_matches(word, vocabulary, n=1)
+                hint = f"; did you mean {close[0]!a}?" if close else ""
+                return f"{word[:80]!a} is not in the vocabulary of {len(vocabulary)} words{hint}"
+        return f"{text[:80]!a} cannot be tokenized: {ascii(str(error))[1:-1]}"
+
+
+def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int | None = None) -> Tokenizer | None:
+    """The tokenizer of a model folder: tokenizer.json, or vocab.json and merges.txt; None if there is neither.
+
+    Args:
+        folder: where the files are.
+        bos_token_id: from config.json; None looks it up in the tokenizer's own settings.
+        d_vocab: how many ids the model knows.
+
+    Raises:
+        DataError: a file is damaged; the message names it.
+    """
+    settings = _settings(folder)
+    if (folder / "tokenizer.json").is_file():
+        backend = _whole(folder / "tokenizer.json")
+        bos = settings.get("bos_token")
+    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        backend = _byte_level_bpe(folder, settings)
+        bos = settings.get("bos_token", END_OF_TEXT)
+    else:
+        return None
+    if bos_token_id is None and isinstance(bos, str):
+        bos_token_id = backend.token_to_id(bos)
+    return Tokenizer(backend, bos_token_id, d_vocab)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """What the two settings files say; a token given as an object is its content."""
+    merged: dict[str, Any] = {}
+    for name in reversed(SETTINGS_FILES):
+        if (folder / name).is_file():
+            merged |= {key: value for key, value in read_json(folder / name).items() if value is not None}
+    return {key: value["content"] if _is_token(value) else value for key, value in merged.items()}
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("content"), str)
+
+
+def _whole(path: Path) -> Backend:
+    model = read_json(path).get("model")
+    if isinstance(model, dict) and model.get("type") == "BPE" and isinstance(model.get("vocab"), dict):
+        for merge in model.get("merges") or ():
+            _check_merge(str(path), merge.split(" ") if isinstance(merge, str) else merge, model["vocab"])
+    with _refused(path, "is no tokenizer"):
+        return Backend.from_str(read_text(path))
+
+
+@contextmanager
+def _refused(path: Path, what: str) -> Iterator[None]:
+    """Whatever the library raises is a DataError: it knows nothing narrower than Exception, and panics with less."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{str(path)!a} {what}: {ascii(str(error))[1:-1]}") from error
+
+
+def _check_merge(where: str, merge: Any, vocab: Mapping[str, Any]) -> tuple[str, str]:
+    """A merge as a pair; one that does not fit the vocabulary would make the library panic."""
+    if not (isinstance(merge, list) and len(merge) == 2 and all(isinstance(token, str) and token for token in merge)):
+        raise DataError(f"{where!a}: a merge is two tokens with a blank between; got {merge!a:.80}")
+    for token in (*merge, "".join(merge)):
+        if token not in vocab:
+            raise DataError(f"{where!a}: the merge {' '.join(merge)!a} needs {token!a}, which is not in the vocabulary")
+    return merge[0], merge[1]
+
+
+def _byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Backend:
+    """GPT-2's kind of tokenizer from its two files, as `transformers` builds it."""
+    vocab = read_json(folder / "vocab.json")
+    if wrong := [token for token, i in vocab.items() if isinstance(i, bool) or not isinstance(i, int) or i < 0]:
+        raise DataError(f"{str(folder / 'vocab.json')!a}: the id of {wrong[0]!a} is no whole number")
+    merges = _merges(folder / "merges.txt", vocab)
+    with _refused(folder / "vocab.json", "is no vocabulary"):
+        backend = Backend(models.BPE(vocab, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space") is True)
+    backend.decoder = decoders.ByteLevel()
+    special = [settings.get(f"{which}_token", END_OF_TEXT) for which in ("bos", "eos", "unk")]
+    backend.add_special_tokens([token for token in dict.fromkeys(special) if token in vocab])
+    return backend
+
+
+def _merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    lines = enumerate(read_text(path).split("\n"), start=1)
+    return [
+        _check_merge(f"{path}, line {number}", line.rstrip("\r").split(" "), vocab)
+        for number, line in lines
+        if line.strip() and not (number == 1 and line.startswith("#version"))
+    ]

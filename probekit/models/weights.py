@@ -1,0 +1,258 @@
+"""Weights from safetensors files to our names, strictly: what is missing, unexpected or misshapen is listed by name.
+
+Files of the `transformers` kind: `model.safetensors`, or `model.safetensors.index.json` and the shards that it names.
+Pickles are never read. The format: https://github.com/huggingface/safetensors#format
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from probekit.errors import DataError, StorageError
+from probekit.models.files import read_json
+
+if TYPE_CHECKING:
+    from probekit.models.gpt2 import GPT2, HfTensor
+
+ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HEAD = "lm_head.weight"
+READABLE = ("F32", "F16", "BF16")
+MAX_HEADER = 10_000_000  # bytes; that of GPT-2 XL, one file of 580 tensors, has 60,000
+MAX_LISTED = 1000  # names of one kind in an error
+SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class Stored(NamedTuple):
+    """A tensor as the header of its file describes it."""
+
+    file: Path
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def choose_weights(files: Collection[str], where: str) -> str:
+    """Which of the files of a model holds or lists its weights.
+
+    Raises:
+        DataError: none does.
+    """
+    for name in (ONE_FILE, INDEX):
+        if name in files:
+            return name
+    if any(name.startswith("pytorch_model") for name in files):
+        raise DataError(
+            f"{where!a} has its weights in pytorch_model.bin only, a pickle, which is never read; convert it with "
+            f"transformers: AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
+        )
+    raise DataError(f"{where!a} has no {ONE_FILE} and no {INDEX}")
+
+
+def shard_names(index: Path) -> list[str]:
+    """The names of the files that an index spreads the weights over.
+
+    Raises:
+        DataError: the index is damaged, or names what is no plain file name.
+    """
+    files = _weight_map(index).values()
+    for name in files:
+        if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
+            raise DataError(f"{str(index)!a} names {name!a}, which is no plain file name")
+    return sorted(set(files))
+
+
+def _weight_map(index: Path) -> dict[str, Any]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise DataError(f"{str(index)!a} has no weight_map")
+    return weight_map
+
+
+def read_header(path: Path) -> dict[str, Stored]:
+    """What a safetensors file says that it holds, by key, without reading it.
+
+    Raises:
+        DataError: the header is damaged, too long, or names a tensor twice (which the library takes for the last one).
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, MAX_HEADER):
+                raise _damaged(path, f"its header would have {length:,} bytes, the file has {size:,}")
+            header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
+        header.pop("__metadata__", None)
+        return {key: Stored(path, key, str(t["dtype"]), tuple(t["shape"])) for key, t in header.items()}
+    except OSError as error:
+        raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
+    except DataError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return made
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(f"{str(path)!a} is damaged or no safetensors file: {ascii(why)[1:-1]}; get it again")
+
+
+def stored_tensors(folder: Path) -> dict[str, Stored]:
+    """Every tensor in the weight files of a folder, by key.
+
+    Raises:
+        DataError: a file is missing or damaged, or shards and index disagree.
+    """
+    name = choose_weights([path.name for path in folder.iterdir()], str(folder))
+    if name == ONE_FILE:
+        return read_header(folder / name)
+    stored: dict[str, Stored] = {}
+    for shard in shard_names(folder / name):
+        if not (folder / shard).is_file():
+            raise DataError(f"{str(folder / shard)!a} is missing; {INDEX} names it")
+        header = read_header(folder / shard)
+        if twice := stored.keys() & header.keys():
+            raise DataError(f"{str(folder / shard)!a} holds {_listed(twice)}, which another shard holds too")
+        stored |= header
+    weight_map = _weight_map(folder / name)
+    if astray := [key for key, shard in weight_map.items() if key not in stored or stored[key].file.name != shard]:
+        raise DataError(f"{str(folder / name)!a} names tensors that are not where it says: {_listed(astray)}")
+    return stored
+
+
+def load_weights(
+    model: nn.Module,
+    folder: Path,
+    names: Mapping[str, "HfTensor"],
+    prefix: str,
+    buffers: str,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Fill `model`, which may be on the meta device, with the weights of a folder.
+
+    One tensor at a time is read, turned and converted, so that memory holds the model once.
+
+    Args:
+        model: gets the weights as its parameters, on `device`, in `dtype`.
+        folder: a model folder of the `transformers` kind.
+        names: our name of every weight -> its name in the file.
+        prefix: may stand before any name in the file, or not.
+        buffers: a regular expression; names in the file that are left aside.
+        device: where the weights go.
+        dtype: what they become.
+
+    Raises:
+        DataError: a file is missing or damaged; or weights are missing, unexpected, misshapen or of a type that is
+            not read: all of them, by name.
+    """
+    stored: dict[str, Stored] = {}
+    for key, tensor in stored_tensors(folder).items():
+        name = key.removeprefix(prefix)
+        if name in stored:
+            raise DataError(f"{str(folder)!a} holds {name!a} twice, with {prefix!a} before it and without")
+        if not re.fullmatch(buffers, name):
+            stored[name] = tensor
+    tied = HEAD not in {theirs.name for theirs in names.values()}
+    head = stored.pop(HEAD, None) if tied else None
+    _check(model, folder, names, stored)
+    if head:
+        _check_tied(head, stored[names["embed.weight"].name])
+    state = {
+        ours: _converted(_read(stored[theirs.name]), theirs.transposed, device, dtype) for ours, theirs in names.items()
+    }
+    model.load_state_dict(state, assign=True)
+
+
+def _check(model: nn.Module, folder: Path, names: Mapping[str, "HfTensor"], stored: Mapping[str, Stored]) -> None:
+    wanted = {names[ours].name: _turned(weight, names[ours]) for ours, weight in model.state_dict().items()}
+    missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in stored]
+    unexpected = [tensor.key for name, tensor in stored.items() if name not in wanted]
+    misshapen = [
+        f"{tensor.key} (expected {list(wanted[name])}, found {list(tensor.shape)})"
+        for name, tensor in stored.items()
+        if name in wanted and tensor.shape != wanted[name]
+    ]
+    unreadable = [
+        f"{tensor.key} ({tensor.dtype})"
+        for name, tensor in stored.items()
+        if name in wanted and tensor.dtype not in READABLE
+    ]
+    found = {"missing": missing, "unexpected": unexpected, "misshapen": misshapen}
+    found[f"not one of {', '.join(READABLE)}"] = unreadable
+    if any(found.values()):
+        report = "; ".join(f"{what}: {_listed(which)}" for what, which in found.items() if which)
+        raise DataError(f"the weights in {str(folder)!a} are not those of its config.json; {report}")
+
+
+def _turned(weight: Tensor, theirs: "HfTensor") -> tuple[int, ...]:
+    return tuple(weight.shape)[::-1] if theirs.transposed else tuple(weight.shape)
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ascii(", ".join(names[:MAX_LISTED]))[1:-1] + more
+
+
+def _check_tied(head: Stored, embedding: Stored) -> None:
+    if head.shape != embedding.shape or not torch.equal(_read(head), _read(embedding)):
+        raise DataError(
+            f"{str(head.file)!a}: {HEAD} is not equal to {embedding.key}, but config.json ties them; "
+            f"set tie_word_embeddings to false there if the head is its own"
+        )
+
+
+def _read(tensor: Stored) -> Tensor:
+    """The tensor, as a view of the file."""
+    try:
+        with safe_open(tensor.file, framework="pt") as file:
+            return file.get_tensor(tensor.key)
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+        raise _damaged(tensor.file, str(error)) from error
+
+
+def _converted(weight: Tensor, transposed: bool, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A copy of its own, so that the file may change afterwards."""
+    view = weight.T if transposed else weight
+    return torch.empty(view.shape, device=device, dtype=dtype).copy_(view)
+
+
+def save_hf(model: "GPT2", folder: Path | str) -> None:
+    """Write a model as `transformers` does: config.json, model.safetensors and, if it has one, tokenizer.json.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    from probekit.models.gpt2 import HF_PREFIX, hf_names
+
+    state, tensors = model.state_dict(), {}
+    for ours, theirs in hf_names(model.cfg).items():
+        weight = state[ours].detach().cpu()
+        key = theirs.name if theirs.name == HEAD else HF_PREFIX + theirs.name
+        tensors[key] = (weight.T if theirs.transposed else weight).contiguous()
+    config = model.cfg.to_hf() | {"dtype": str(model.dtype).removeprefix("torch.")}
+    files = {
+        "config.json": (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
+        ONE_FILE: save(tensors, metadata={"format": "pt"}),
+    }
+    if model.tokenizer is not None:
+        files["tokenizer.json"] = model.tokenizer.to_json().encode()
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (Path(folder) / name).write_bytes(content)
+    except OSError as error:
+        raise StorageError(f"{str(folder)!a} cannot be written: {error.strerror}") from error

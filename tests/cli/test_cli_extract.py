@@ -1,0 +1,170 @@
+"""`probekit extract`: what it prints and where, what it writes, and how it goes on."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.activations import load_activations, planning
+from probekit.cli.main import run
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def job(gpt2_folder: Path, texts: Path) -> list[str]:
+    return ["extract", "--model", str(gpt2_folder), "--dataset", str(texts)]
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many shards, as a large dataset has."""
+    monkeypatch.setattr(planning, "SHARD_BYTES", 4000)
+
+
+def test_stdout_ends_with_the_path_and_the_rest_is_on_stderr(here: Path, job: list[str], capsys: Capture) -> None:
+    assert run(job) == 0
+    out, err = capsys.readouterr()
+    (path,) = out.splitlines()
+    assert Path(path).is_relative_to("runs")
+    assert "90 texts" in err
+    assert "layers" in err
+    acts = load_activations(path)
+    assert list(acts) == [("resid_pre", 0), ("resid_pre", 1), ("resid_pre", 2), ("resid_post", 2)]
+    assert acts["resid_pre", 1].shape == (90, 16)
+
+
+def test_quiet_prints_the_path_alone(here: Path, job: list[str], capsys: Capture) -> None:
+    assert run([*job, "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1
+    assert err == ""
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path, job: list[str], capsys: Capture) -> None:
+    assert run([*job, "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert "90 texts" in out
+    assert err == ""
+    assert run([*job, "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["texts"] == 90
+    assert planned["layers"] == [0, 1, 2]
+    assert list(here.iterdir()) == []
+
+
+def test_json_names_the_store_and_what_is_in_it(here: Path, job: list[str], capsys: Capture) -> None:
+    assert run([*job, "--json", "--out", "a b"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["store"] == "a b"
+    assert found["texts"] == load_activations("a b").n_examples
+
+
+def test_every_option_reaches_the_store(here: Path, job: list[str]) -> None:
+    chosen = "--points resid_mid,attn_out --layers 1-2 --position -2 --limit 6 --store-dtype bf16 --dtype bf16"
+    more = "--batch-tokens 100 --seed 3 --bos --on-long error --text-column text --label-column label --device cpu"
+    assert run([*job, *chosen.split(), *more.split(), "--random-init", "--out", "store", "--quiet"]) == 0
+    acts = load_activations("store")
+    assert list(acts) == [("resid_mid", 1), ("resid_mid", 2), ("attn_out", 1), ("attn_out", 2)]
+    assert acts["attn_out", 2].dtype == torch.bfloat16
+    assert {split: int((acts.splits == split).sum()) for split in ("train", "validation", "test")} == {
+        "train": 6,
+        "validation": 6,
+        "test": 6,
+    }
+    expected = {"position": -2, "dtype": "bfloat16", "compute_dtype": "bfloat16", "batch_tokens": 100, "seed": 3}
+    expected |= {"bos": True, "on_long": "error", "model": "tiny-random3"}
+    assert {key: acts.meta[key] for key in expected} == expected
+
+
+def test_cut_texts_dropped_blanks_and_skipped_rows_are_said(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
+    rows = [f"{'long ' * 10 * (i < 3)}text {i} ,{i % 2}" for i in range(60)]
+    Path("t.csv").write_text("\n".join(["text,label", *rows, ",1", "NA,0"]) + "\n")
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", "t.csv", "--out", "store"]
+    assert run(job) == 3
+    assert "t.csv" in capsys.readouterr().err
+    assert run([*job, "--on-bad-row", "skip"]) == 0
+    err = capsys.readouterr().err
+    assert "3 texts" in err
+    assert "60 texts" in err
+    assert "2 rows" in err
+    meta = load_activations("store").meta
+    assert [meta[key] for key in ("cut", "dropped_blanks", "skipped_rows")] == [3, 60, 2]
+    assert run([*job, "--on-bad-row", "skip", "--on-long", "error"]) == 3
+    assert "--on-long cut" in capsys.readouterr().err
+    assert run([*job, "--on-bad-row", "skip", "--keep-blanks", "--quiet", "--out", "kept"]) == 0
+    assert load_activations("kept").meta["dropped_blanks"] == 0
+
+
+def test_the_same_command_finds_its_own_store_and_other_settings_another(
+    here: Path, job: list[str], capsys: Capture
+) -> None:
+    paths = []
+    for more in ([], [], ["--layers", "1"], ["--seed", "1"]):
+        assert run([*job, "--quiet", *more]) == 0
+        paths.append(capsys.readouterr().out)
+    assert paths[0] == paths[1]
+    assert len(set(paths)) == 3
+
+
+def test_other_settings_at_the_same_place_are_refused(here: Path, job: list[str], capsys: Capture) -> None:
+    assert run([*job, "--out", "store", "--quiet"]) == 0
+    assert run([*job, "--out", "store", "--layers", "1", "--quiet"]) == 5
+    assert "other settings" in capsys.readouterr().err
+
+
+def test_a_place_that_is_taken_is_a_storage_error(here: Path, job: list[str], capsys: Capture) -> None:
+    Path("file").write_text("x")
+    Path("folder").mkdir()
+    Path("folder/precious.txt").write_text("x")
+    for taken in ("file", "file/below", "folder"):
+        assert run([*job, "--out", taken]) == 4
+        err = capsys.readouterr().err
+        assert taken.split("/")[0] in err.splitlines()[-1]
+        assert "Traceback" not in err
+    assert Path("folder/precious.txt").read_text() == "x"
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_sigterm_says_what_is_kept_and_the_same_command_goes_on(
+    here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = sys.modules["probekit.activations.extract"]
+    job = [*job, "--batch-tokens", "100"]
+    assert run([*job, "--out", "whole", "--quiet"]) == 0
+    run_batch, calls = work.run_batch, []
+
+    def interrupted(plan: Any, rows: np.ndarray) -> Any:
+        calls.append(rows)
+        if len(calls) == 4:
+            signal.raise_signal(signal.SIGTERM)
+        return run_batch(plan, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "run_batch", interrupted)
+        assert run([*job, "--out", "store"]) == 130
+    err = capsys.readouterr().err
+    assert "probekit: error: kept " in err
+    assert " of 90 texts in store; run the same command again to go on" in err
+    kept = int(err.split("kept ")[1].split(" ")[0])
+    assert 0 < kept < 90
+    assert run([*job, "--out", "store", "--quiet"]) == 0
+    assert torch.equal(load_activations("store")["resid_pre", 2], load_activations("whole")["resid_pre", 2])
+
+
+def test_names_that_look_like_markup_or_escapes_are_text(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
+    hostile = "[bold]a\x1b[31m\u202eb"
+    assert run(["extract", "--model", str(gpt2_folder), "--dataset", f"{hostile}.csv"]) == 2
+    err = capsys.readouterr().err
+    assert "[bold]a\\x1b[31m\\u202eb.csv" in err
+    Path(f"{hostile}.csv").write_text("text,label\n" + "".join(f"t {i},{i % 2}\n" for i in range(40)))
+    assert run(["extract", "--model", str(gpt2_folder), "--dataset", f"{hostile}.csv", "--out", hostile]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "\u202e" not in out + err
+    assert "[bold]a" in out

@@ -1,0 +1,170 @@
+"""`--config` and `--set`: what is refused, and who wins."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probekit.cli import main as cli
+from probekit.cli import options
+from probekit.cli.config import keys_of, read_config, read_setting
+from probekit.errors import UsageError
+
+
+def job(
+    name: str,
+    limit: int | None = None,
+    rate: float = 1.0,
+    on_long: str = "cut",
+    out: Path | None = None,
+    json_: bool = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+) -> None:
+    """A command of the tests' own."""
+
+
+SECTIONS = {"job": keys_of(job), "other-job": {"layer": ("layer", str)}}
+
+
+def _config(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_keys_are_the_long_options_without_dashes() -> None:
+    assert SECTIONS["job"] == {
+        "name": ("name", str),
+        "limit": ("limit", int),
+        "rate": ("rate", float),
+        "on-long": ("on_long", str),
+        "out": ("out", Path),
+        "json": ("json_", bool),
+    }
+
+
+def test_values_become_what_the_options_take(tmp_path: Path) -> None:
+    path = _config(tmp_path, "job: {name: [a, 3], limit: 5, rate: 2, on_long: cut, out: x/y, json: true}\nother-job:\n")
+    expected = {"name": "a,3", "limit": 5, "rate": 2.0, "on_long": "cut", "out": "x/y", "json_": True}
+    assert read_config(path, SECTIONS) == {"job": expected, "other-job": {}}
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    assert read_config(_config(tmp_path, "# nothing yet\n"), SECTIONS) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("jobs: {limit: 3}", "no section 'jobs'; did you mean job"),
+        ("job: {limits: 3}", "job has no key 'limits'; did you mean limit"),
+        ("job: {config: x}", "job has no key 'config'"),
+        ("other-job: {lajer: 3}", "other-job has no key 'lajer'; did you mean layer"),
+        ("job: {limit: many}", "job.limit: expected a whole number, got 'many'"),
+        ("job: {limit: 1.5}", "job.limit: expected a whole number, got 1.5"),
+        ("job: {limit: true}", "job.limit: expected a whole number, got True"),
+        ("job: {json: 1}", "job.json: expected true or false, got 1"),
+        ("job: {name: no}", "job.name: expected a text, got False (write it in quotes"),
+        ("job: {name: {a: b}}", "job.name: expected a text, got a mapping"),
+        ("job: {rate: fast}", "job.rate: expected a number, got 'fast'"),
+        ("job: 3", "job needs keys with values, got 3"),
+        ("[job]", "expected sections such as 'extract: {model: gpt2}', got a list"),
+        ("job:\n  limit: [1\n", "line 3: not YAML"),
+        ("job: {limit: 1}\n}", "line 2: not YAML"),
+        ("job: !!python/object/apply:os.system [true]", "line 1: not YAML"),
+        ("job: \x00", "not YAML"),
+    ],
+)
+def test_a_bad_file_is_refused_by_place(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_config(_config(tmp_path, text), SECTIONS)
+    assert says in str(caught.value)
+    assert "c.yaml" in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_usage_errors(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the config .*No such file"):
+        read_config(tmp_path / "absent.yaml", SECTIONS)
+    with pytest.raises(UsageError, match="cannot read the config"):
+        read_config(tmp_path, SECTIONS)
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes("job: {name: é}".encode("latin-1"))
+    with pytest.raises(UsageError, match="not YAML"):
+        read_config(latin, SECTIONS)
+
+
+def test_a_setting_is_read_as_if_typed() -> None:
+    assert read_setting("job.limit=100", SECTIONS) == ("job", "limit", "100")
+    assert read_setting("job.name=a=b.c", SECTIONS) == ("job", "name", "a=b.c")
+    assert read_setting("other-job.layer=0,4,8", SECTIONS) == ("other-job", "layer", "0,4,8")
+    for bad in ("limit=100", "job.limit", "=", ""):
+        with pytest.raises(UsageError, match=r"--set takes COMMAND\.KEY=VALUE"):
+            read_setting(bad, SECTIONS)
+    with pytest.raises(UsageError, match="no section 'jop'; did you mean job"):
+        read_setting("jop.limit=1", SECTIONS)
+    with pytest.raises(UsageError, match="job has no key 'lim'; did you mean limit"):
+        read_setting("job.lim=1", SECTIONS)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What reached `extract`'s work, call by call."""
+    calls: list[dict[str, Any]] = []
+
+    def load(model: str, dataset: str, seed: int, of_model: dict[str, Any], of_task: dict[str, Any]) -> tuple[str, str]:
+        calls.append({"model": model, "dataset": dataset, "seed": seed, **of_model, **of_task})
+        return "model", "task"
+
+    monkeypatch.setattr("probekit.cli.extract.load", load)
+    monkeypatch.setattr("probekit.cli.extract.run_extraction", lambda *loaded, **_: calls[-1].update(loaded[2]))
+    return calls
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    return str(_config(tmp_path, "extract: {model: from-file, dataset: from-file, limit: 1, seed: 1, bos: true}\n"))
+
+
+def test_option_over_set_over_file_over_default(called: list[dict[str, Any]], config: str) -> None:
+    args = ["--config", config, "--set", "extract.limit=2", "--set", "extract.seed=2", "--seed", "3"]
+    for order in (args, args[2:] + args[:2]):
+        assert cli.run(["extract", *order]) == 0
+        assert called[-1]["model"] == "from-file"
+        assert called[-1]["limit"] == 2
+        assert called[-1]["seed"] == 3
+        assert called[-1]["bos"] is True
+        assert called[-1]["on_long"] == "cut"
+
+
+def test_an_option_given_as_its_default_still_wins(called: list[dict[str, Any]], config: str) -> None:
+    assert cli.run(["extract", "--config", config, "--seed", "0", "--no-bos"]) == 0
+    assert called[-1]["seed"] == 0
+    assert called[-1]["bos"] is False
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--set", "extract.limit=many"], "--limit"),
+        (["--set", "extract.limit=0"], "--limit"),
+        (["--set", "extract.on-long=wrap"], "'wrap' is not one of 'cut', 'error'"),
+        (["--set", "train-probe.layer=3"], "this is 'extract', and the value is for 'train-probe'"),
+        (["--set", "extract.lim=3"], "did you mean limit"),
+        (["--config", "absent.yaml"], "cannot read the config 'absent.yaml'"),
+    ],
+)
+def test_bad_settings_end_with_exit_2(
+    called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], args: list[str], says: str
+) -> None:
+    assert cli.run(["extract", "--model", "m", "--dataset", "d", *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
+    assert not called
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_the_configs_that_come_along_are_sound(path: Path) -> None:
+    assert read_config(path, {name: keys_of(command) for name, command in cli.COMMANDS.items()})

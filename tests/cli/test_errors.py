@@ -1,0 +1,193 @@
+"""One line on stderr, an exit code that says whose matter it is, and no traceback."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import probekit
+from probekit.cli import main as cli
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+
+ARGS = ["extract", "--model", "m", "--dataset", "d"]
+Failing = Callable[[BaseException], None]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Make the work of `extract` raise."""
+
+    def fail_with(error: BaseException) -> None:
+        def load(*_: Any) -> None:
+            raise error
+
+        monkeypatch.setattr("probekit.cli.extract.load", load)
+
+    return fail_with
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UsageError("no such thing"), 2, "no such thing"),
+        (DataError("row 3: empty\n  text"), 3, "row 3: empty text"),
+        (StorageError("damaged \x1b[2J[bold]"), 4, r"damaged \x1b[2J[bold]"),
+        (ResumeMismatch("other settings"), 5, "other settings"),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 4, "No space left on device: 'runs/x'"),
+        (PermissionError(errno.EACCES, "Permission denied", "a\nb"), 4, r"Permission denied: 'a\nb'"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError(), 4, "out of memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), 4, "out of memory"),
+    ],
+)
+def test_each_error_has_its_code(
+    failing: Failing, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
+) -> None:
+    failing(error)
+    assert cli.run(ARGS) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"probekit: error: {line}")
+    assert err.count("\n") == 1
+
+
+def test_a_fault_of_our_own_is_not_hidden(failing: Failing) -> None:
+    failing(RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.run(ARGS)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["extrakt"], "Did you mean 'extract'?"),
+        (["extract", "--modle", "x"], "--model"),
+        (["extract"], "Missing option '--model'"),
+        (["extract", "--model", "m"], "Missing option '--dataset'"),
+        ([*ARGS, "--limit", "few"], "'--limit'"),
+        ([*ARGS, "--limit", "-1"], "'--limit'"),
+        ([*ARGS, "--batch-tokens", "0"], "'--batch-tokens'"),
+        ([*ARGS, "--on-long", "wrap"], "'wrap' is not one of 'cut', 'error'"),
+        ([*ARGS, "--dtype", "bf32"], "unknown type 'bf32'; did you mean fp32"),
+        ([*ARGS, "--store-dtype", "int8"], "unknown type 'int8'"),
+        ([*ARGS, "--position", "middle"], "--position is last, first, mean or a token's number"),
+        (["train-probe", "--C", "1,x"], "--C takes numbers above 0"),
+        (["train-probe", "--C", "1,-2"], "--C takes"),
+        (["train-probe", "--C", "nan"], "--C takes"),
+        (["train-probe", "a", "b"], "unexpected extra argument"),
+    ],
+)
+def test_usage_errors_exit_2_on_stderr(
+    failing: Failing, capsys: pytest.CaptureFixture[str], args: list[str], says: str
+) -> None:
+    failing(AssertionError("the work began"))
+    assert cli.run(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("probekit: error: ")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_both_spellings_of_a_type(failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("probekit.cli.extract.load", lambda *loading: seen.append(loading[3]["dtype"]) or (None, None))
+    monkeypatch.setattr("probekit.cli.extract.run_extraction", lambda _, __, how, **___: seen.append(how["dtype"]))
+    for compute, store in (("bf16", "fp16"), ("bfloat16", "float16"), ("fp32", "bfloat16")):
+        assert cli.run([*ARGS, "--dtype", compute, "--store-dtype", store]) == 0
+    assert seen == ["bfloat16", "float16", "bfloat16", "float16", "float32", "bfloat16"]
+
+
+def test_warnings_are_one_line_each(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def load(*_: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("lbfgs\n  did not converge \x1b[0m", UserWarning, stacklevel=1)
+        raise UsageError("after it")
+
+    monkeypatch.setattr("probekit.cli.extract.load", load)
+    assert cli.run(ARGS) == 2
+    err = capsys.readouterr().err
+    assert err == "probekit: warning: lbfgs did not converge \\x1b[0m\nprobekit: error: after it\n"
+
+
+def test_sigterm_is_as_orderly_as_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("probekit.cli.extract.load", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert cli.run(ARGS) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_main_works_outside_the_main_thread(failing: Failing) -> None:
+    failing(DataError("x"))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(cli.run(ARGS)))
+    thread.start()
+    thread.join()
+    assert codes == [3]
+
+
+def test_no_command_shows_help_and_counts_as_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Usage: probekit" in err
+
+
+@pytest.mark.parametrize("command", sorted(cli.COMMANDS))
+def test_help_of_each_command_has_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert cli.run([command, "--help"]) == 0
+    out, _ = capsys.readouterr()
+    assert f"    probekit {command}" in out
+    assert "--config FILE" in out
+    assert "--set COMMAND.KEY=VALUE" in out
+
+
+def _python(code: str, *, stdout: Any = subprocess.PIPE, **env: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(probekit.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": root, **env},
+    )
+
+
+def test_help_and_version_import_none_of_the_heavy_libraries() -> None:
+    done = _python(
+        "import sys; from probekit.cli.main import run\n"
+        "for args in (['--version'], ['--help'], ['extract', '--help'], ['train-probe', '--help']):\n"
+        "    assert run(args) == 0\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'transformers', 'datasets', 'pandas', 'matplotlib', 'yaml', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert done.stdout.splitlines()[0] == f"probekit {probekit.__version__}"
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stderr == ""
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = _python("import sys; from probekit.cli.main import run; sys.exit(run(['--help']))", stdout=writer)
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_terminal_without_utf8_shows_escapes() -> None:
+    code = "import sys; from probekit.cli import main as m; m._show_odd_characters(); m.console.result('é 漢')"
+    done = _python(code, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.stdout == "\\xe9 \\u6f22\n"

@@ -1,0 +1,56 @@
+"""`probekit points`: names and shapes, from config.json alone."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from probekit.cli.main import run
+from probekit.hooks import POINTS
+from probekit.models.gpt2 import GPT2Config
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(here: Path) -> Callable[[GPT2Config], Path]:
+    """A model folder without weights."""
+
+    def write(cfg: GPT2Config) -> Path:
+        Path("model").mkdir()
+        Path("model/config.json").write_text(json.dumps(cfg.to_hf()))
+        return Path("model")
+
+    return write
+
+
+def test_every_point_with_its_short_name_full_name_and_shape(
+    folder: Callable[[GPT2Config], Path], capsys: Capture
+) -> None:
+    model = folder(GPT2Config(d_model=24, n_heads=3, d_mlp=40, n_layers=4, d_vocab=50))
+    assert run(["points", "--model", str(model)]) == 0
+    out, err = capsys.readouterr()
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in out.splitlines()}
+    assert list(rows) == list(POINTS)
+    assert rows["resid_pre"] == ["blocks.{0..3}.hook_resid_pre", "[B, L, 24]"]
+    assert rows["q"] == ["blocks.{0..3}.attn.hook_q", "[B, L, 3, 8]"]
+    assert rows["attn_pattern"] == ["blocks.{0..3}.attn.hook_pattern", "[B, 3, L, M]"]
+    assert rows["mlp_post"] == ["blocks.{0..3}.mlp.hook_post", "[B, L, 40]"]
+    assert rows["embed"] == ["hook_embed", "[B, L, 24]"]
+    assert "4 layers" in err
+
+
+def test_json_holds_the_same(folder: Callable[[GPT2Config], Path], capsys: Capture) -> None:
+    model = folder(GPT2Config(d_model=24, n_heads=3, n_layers=1))
+    assert run(["points", "--model", str(model), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model"], found["n_layers"]) == ("model", 1)
+    assert {row["short"]: row["shape"] for row in found["points"]}["z"] == ["B", "L", 3, 8]
+
+
+def test_the_largest_gpt2_takes_no_memory(folder: Callable[[GPT2Config], Path], capsys: Capture) -> None:
+    """Its weights would be 6 GB; a vocabulary a thousand times as large shows that none are made."""
+    model = folder(GPT2Config(d_model=1600, n_heads=25, d_mlp=6400, n_layers=48, d_vocab=50_257_000))
+    assert run(["points", "--model", str(model)]) == 0
+    assert "blocks.{0..47}.hook_resid_post" in capsys.readouterr().out

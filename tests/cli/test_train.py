@@ -1,0 +1,94 @@
+"""`probekit train-probe` and `probekit demo`: what is printed, and what is written where."""
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import probekit
+from probekit.activations import load_activations
+from probekit.cli import demo
+from probekit.cli.extract import load
+from probekit.cli.main import run
+from probekit.evaluation import ProbeResults
+
+Capture = pytest.CaptureFixture[str]
+FILES = ("accuracy_by_layer.png", "accuracy_by_layer.svg", "results.json", "results.csv", "probes")
+
+
+def test_results_stand_in_the_store_under_what_was_asked(here: Path, store: Path, capsys: Capture) -> None:
+    shutil.copytree(store, "store")
+    assert run(["train-probe", "store", "--layer", "0-1", "--probe", "mean-diff"]) == 0
+    out = capsys.readouterr().out
+    results = Path("store/results/label-resid_pre-mean-diff")
+    assert sorted(p.name for p in results.iterdir()) == sorted(FILES)
+    assert str(results / "accuracy_by_layer.png") in out.splitlines()[-1]
+    assert "chosen on validation" in out
+    assert len(ProbeResults.load(results).layers) == 2
+    with (results / "results.csv").open() as file:
+        assert {row["layer"] for row in csv.DictReader(file)} >= {"0", "1"}
+    assert load_activations("store").n_examples == 90
+
+
+def test_every_option_reaches_the_probes(here: Path, store: Path, capsys: Capture) -> None:
+    job = ["train-probe", str(store), "--point", "attn_out", "--layer", "0,2", "--label", "label", "--probe", "ridge"]
+    assert run([*job, "--C", "0.5,2", "--seed", "3", "--out", "there", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["store"] == str(store)
+    assert found["results"] == "there"
+    assert found["picture"] == "there/accuracy_by_layer.png"
+    results = ProbeResults.load("there")
+    assert {layer.C for layer in results.layers} <= {0.5, 2.0}
+    assert [place.layer for place in results.layers] == [0, 2]
+    assert not (store / "results").exists()
+
+
+def test_quiet_prints_where_the_results_are_and_nothing_else(here: Path, store: Path, capsys: Capture) -> None:
+    assert run(["train-probe", str(store), "--layer", "1", "--probe", "mean-diff", "--out", "o", "--quiet"]) == 0
+    assert capsys.readouterr() == ("o/accuracy_by_layer.png\n", "")
+
+
+def test_the_newest_complete_store_is_taken_and_named(here: Path, store: Path, capsys: Capture) -> None:
+    for name in ("runs/a", "runs/b", "runs/deep/c"):
+        shutil.copytree(store, name)
+    manifest = Path("runs/deep/c/manifest.json")
+    manifest.unlink()
+    os.utime("runs/a")
+    assert run(["train-probe", "--layer", "0", "--probe", "mean-diff"]) == 0
+    out, err = capsys.readouterr()
+    assert "runs/b" in err
+    assert "runs/b/results/" in out
+
+
+def test_names_from_data_make_safe_paths(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
+    rows = "".join(f"t {i} {'x' * (i % 2)},{i % 2}\n" for i in range(40))
+    Path("t.csv").write_text(f"text,../../\x1b[1mup\n{rows}")
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", "t.csv", "--label-column", "../../\x1b[1mup"]
+    assert run([*job, "--out", "s", "--layers", "0"]) == 0
+    assert run(["train-probe", "s", "--layer", "0", "--probe", "mean-diff"]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    (results,) = Path("s/results").iterdir()
+    assert (results / "results.json").exists()
+
+
+def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "load", lambda model, task, seed, *_: load(model, task, seed, {}, {"limit": 200}))
+    assert run(["demo"]) == 0
+    out, err = capsys.readouterr()
+    assert "agreement-gpt2" in err
+    assert "chosen on validation" in out
+    picture = Path(out.splitlines()[-1].removeprefix("Picture: "))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    store = picture.parents[2]
+    config = Path(probekit.__file__).parents[1] / "configs/demo.yaml"
+    assert run(["extract", "--config", str(config), "--set", "extract.limit=200"]) == 0
+    assert capsys.readouterr().out == f"{store}\n"
+    assert run(["train-probe", "--config", str(config), "--probe", "mean-diff", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["store"] == str(store)
+    assert found["meta"]["probe"] == "mean-diff"
+    assert [place["layer"] for place in found["layers"]] == [0, 1, 2, 3, 3]

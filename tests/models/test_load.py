@@ -1,0 +1,350 @@
+"""load_model: where a name leads, what random_init fixes, and what cannot be loaded."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hub_repos import byte_level_bpe, repos
+from hub_server import HubServer
+from huggingface_hub import try_to_load_from_cache
+from transformers import GPT2LMHeadModel
+
+from probekit.errors import DataError, UsageError
+from probekit.models import BUILTIN_MODELS, HUB_ALIASES, load, load_model
+from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.tokenizer import load_tokenizer
+
+SERVED = repos()["models/openai-community/gpt2"]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """The served tiny GPT-2 as a folder."""
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    for name, content in SERVED.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def configure(folder: Path, **fields) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+    return folder
+
+
+def run(code: str, env: dict[str, str]) -> str:
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_folder_equals_transformers_on_text(folder):
+    ours = load_model(folder, device="cpu")
+    theirs = GPT2LMHeadModel.from_pretrained(folder).eval()
+    assert sum(p.numel() for p in ours.parameters()) == theirs.num_parameters() < 100_000
+    assert ours.name == "my-model"
+    tokens = ours.to_tokens("a dull film from start to finish .")
+    assert tokens.dtype == torch.int64
+    assert tokens[0].tolist() == byte_level_bpe().encode("a dull film from start to finish .").ids
+    with torch.no_grad():
+        assert torch.allclose(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_strings_of_tokens_make_up_the_text(folder):
+    model = load_model(folder, device="cpu")
+    assert "".join(model.to_str_tokens("warm and funny")) == "warm and funny"
+    assert model.to_str_tokens("warm", bos=True)[0] == "<|endoftext|>"
+    assert model.to_tokens("warm", bos=True)[0, 0] == model.cfg.bos_token_id
+
+
+def test_a_folder_without_a_tokenizer_takes_token_ids(folder):
+    for name in ("tokenizer.json", "vocab.json"):
+        (folder / name).unlink()
+    model = load_model(str(folder), device="cpu")
+    assert model.tokenizer is None
+    assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, model.cfg.d_vocab)
+    with pytest.raises(UsageError, match=r"my-model has no tokenizer: pass token ids"):
+        model.to_tokens("warm")
+
+
+def test_special_ids_outside_the_vocabulary_are_harmless_until_used(folder):
+    model = load_model(configure(folder, bos_token_id=50256, eos_token_id=50256), device="cpu")
+    assert model.to_tokens("warm").shape[0] == 1
+    with pytest.raises(UsageError, match=r"BOS id 50256 is not among"):
+        model.to_tokens("warm", bos=True)
+
+
+def test_a_built_in_name_comes_first_and_goes_the_same_way(folder, tmp_path, monkeypatch):
+    (tmp_path / "builtin").mkdir()
+    shutil.copytree(folder, tmp_path / "builtin/small")
+    monkeypatch.setattr(load, "BUILTIN", tmp_path / "builtin")
+    monkeypatch.setattr(load, "BUILTIN_MODELS", ("small",))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small").mkdir()
+    model = load_model("small", device="cpu")
+    assert model.name == "small"
+    assert model.fingerprint() == load_model(folder, device="cpu").fingerprint()
+    assert load_model("small", device="cpu", random_init=True, seed=4).name == "small-random4"
+
+
+def test_an_existing_folder_comes_before_the_hub(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr(load, "find_repo", lambda *_: pytest.fail("asked the Hub"))
+    shutil.copytree(folder, folder.parent / "gpt2")
+    shutil.copytree(folder, folder.parent / "owner/name")
+    assert load_model("gpt2", device="cpu").name == "gpt2"
+    assert load_model("owner/name", device="cpu").name == "name"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("agreement-gpt", "agreement-gpt2"),
+        ("gpt2-mediun", "gpt2-medium"),
+        ("distilgpt", "distilgpt2"),
+        ("./no/such/folder", "known are"),
+        ("", "known are"),
+        ("x" * 5000, "known are"),
+        ("\x1b[31m", "known are"),
+        ("a\x00b", "known are"),
+        ("../x", "known are"),
+    ],
+)
+def test_an_unknown_name_names_the_nearest(name, near, monkeypatch):
+    monkeypatch.setattr(load, "find_repo", lambda *_: pytest.fail("asked the Hub"))
+    with pytest.raises(UsageError, match=near) as caught:
+        load_model(name)
+    assert not re.search(r"[\x00-\x1f]", str(caught.value))
+
+
+def test_the_names_that_there_are():
+    assert "agreement-gpt2" in BUILTIN_MODELS
+    assert HUB_ALIASES["gpt2"] == "openai-community/gpt2"
+    assert {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2"} == set(HUB_ALIASES)
+
+
+LOAD = """
+from probekit.models import load_model
+for name in {!r}:
+    model = load_model(name, "cpu")
+    print(model.name, model.fingerprint())
+"""
+
+
+def test_the_hub_gives_the_model_that_it_serves(hub, folder):
+    fingerprint = load_model(folder, device="cpu").fingerprint()
+    names = ["gpt2", "openai-community/gpt2"]
+    assert run(LOAD.format(names), hub.env).splitlines() == [f"{name} {fingerprint}" for name in names]
+
+
+def test_only_what_is_needed_is_fetched_and_then_nothing(tmp_path):
+    files = SERVED | {"rust_model.ot": b"x", "onnx/model.onnx": b"x"}
+    server = HubServer({"models/openai-community/gpt2": files}, tmp_path / "home")
+    code = "from probekit.models import load_model; load_model('gpt2', 'cpu', random_init={})"
+    run(code.format(True), server.env)
+    got = {request.rpartition("/")[2] for request in server.requests if request.startswith("GET /openai")}
+    assert got == {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}
+    server.requests.clear()
+    run(code.format(False), server.env)
+    got = {request.rpartition("/")[2] for request in server.requests if request.startswith("GET /openai")}
+    assert got == {"model.safetensors"}
+    server.close()
+    run(code.format(False), server.env)
+
+
+def test_shards_are_fetched_as_the_index_names_them(tmp_path, folder):
+    oracle = GPT2LMHeadModel.from_pretrained(folder)
+    oracle.save_pretrained(tmp_path / "sharded", max_shard_size="100KB")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "sharded").iterdir()}
+    assert len([name for name in files if name.startswith("model-")]) > 1
+    server = HubServer({"models/some/gpt2": files}, tmp_path / "home")
+    fingerprint = load_model(folder, device="cpu").fingerprint()
+    assert run(LOAD.format(["some/gpt2"]), server.env) == f"some/gpt2 {fingerprint}"
+    server.close()
+    assert run(LOAD.format(["some/gpt2"]), server.env) == f"some/gpt2 {fingerprint}"
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"config.json": b'{"model_type": "bert"}'}, "model_type 'bert' is not among gpt2"),
+        ({"config.json": SERVED["config.json"], "pytorch_model.bin": b"x"}, "a pickle, which is never read"),
+        ({"model.safetensors": b"x"}, "config.json"),
+    ],
+)
+def test_a_repository_that_cannot_be_used_says_so_before_its_weights_are_fetched(tmp_path, files, says):
+    server = HubServer({"models/some/model": files | {"model-00001-of-00002.safetensors": b"x"}}, tmp_path / "home")
+    code = """
+from probekit.errors import DataError
+from probekit.models import load_model
+try:
+    load_model("some/model", "cpu")
+except DataError as error:
+    print(error)
+"""
+    assert says in run(code, server.env)
+    server.close()
+    assert not any("safetensors" in request for request in server.requests)
+
+
+def test_a_model_that_cannot_be_found_is_answered_without_torch(tmp_path):
+    code = """
+import sys
+from probekit.errors import UsageError
+from probekit.models import load_model
+try:
+    load_model("no-such")
+except UsageError:
+    print("torch" in sys.modules)
+"""
+    assert run(code, {"PYTHONPATH": str(Path(__file__).parents[2])}) == "False"
+
+
+@pytest.fixture
+def bare(tmp_path) -> Path:
+    """A folder with a config.json only."""
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/config.json").write_bytes(SERVED["config.json"])
+    return tmp_path / "bare"
+
+
+def test_random_init_needs_a_config_only_and_the_seed_decides_everything(bare):
+    torch.manual_seed(1)
+    first = load_model(bare, device="cpu", random_init=True, seed=5)
+    state = torch.random.get_rng_state()
+    again = load_model(bare, device="cpu", random_init=True, seed=5)
+    assert torch.equal(torch.random.get_rng_state(), state), "the global generator is left alone"
+    assert again.fingerprint() == first.fingerprint()
+    assert load_model(bare, device="cpu", random_init=True, seed=6).fingerprint() != first.fingerprint()
+    assert (first.name, first.training) == ("bare-random5", False)
+    assert torch.isfinite(torch.cat([p.flatten() for p in first.parameters()])).all()
+
+
+def test_random_init_in_half_precision_is_the_same_draw_rounded(bare):
+    full = load_model(bare, device="cpu", random_init=True, seed=5).state_dict()
+    half = load_model(bare, device="cpu", random_init=True, seed=5, dtype="bfloat16").state_dict()
+    assert all(torch.equal(half[name], full[name].bfloat16()) for name in full)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"n_layer": -1}, "n_layer must be a positive whole number; got -1"),
+        ({"n_head": 5}, "no multiple"),
+        ({"activation_function": "gelu_nwe"}, "unknown activation .*gelu_new"),
+        ({"vocab_size": None}, "vocab_size"),
+        ({"n_embd": "32"}, "n_embd"),
+        ({"model_type": "gpt3"}, "model_type 'gpt3' is not among gpt2"),
+        ({"model_type": None}, "model_type None is not among gpt2"),
+        ({"model_type": ["gpt2"]}, "model_type .* is not among gpt2"),
+        ({"layer_norm_epsilon": float("nan")}, "positive number; got nan"),
+    ],
+)
+def test_an_impossible_config_names_file_and_field(folder, fields, says):
+    with pytest.raises(DataError, match=rf"config\.json': .*{says}"):
+        load_model(configure(folder, **fields))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"5", b"\xff\xfe{}", b"[" * 100_000])
+def test_a_broken_config_is_named(folder, content):
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"config\.json'"):
+        load_model(folder)
+
+
+def test_what_is_no_model_folder_says_so(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        with pytest.raises(DataError, match=r"is no model folder: it has no config\.json"):
+            load_model(path)
+
+
+def test_dtype_device_and_revision_are_checked(folder):
+    for dtype in ("float", "int8", "fp32", "float64"):
+        with pytest.raises(UsageError, match="unknown dtype"):
+            load_model(folder, dtype=dtype)
+    for device in ("gpu", "cuda:x", ""):
+        with pytest.raises(UsageError, match="unknown device"):
+            load_model(folder, device=device)
+    for device in ("cuda:99", "meta", "cpu:3"):
+        with pytest.raises(UsageError, match="there is no device"):
+            load_model(folder, device=device)
+    with pytest.raises(UsageError, match="revision 'main' is for models of the Hub"):
+        load_model(folder, revision="main")
+
+
+def test_auto_is_cuda_where_there_is_any(folder, monkeypatch):
+    if not torch.cuda.is_available():
+        assert load_model(folder).device.type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert load._device("auto") == torch.device("cuda")
+
+
+def test_gradients_flow_to_activations_and_weights(folder):
+    model = load_model(folder, device="cpu")
+    logits, cache = model.run_with_cache(model.to_tokens("a joy"), points="resid_pre")
+    gradient = torch.autograd.grad(logits.sum(), cache["resid_pre", 1])[0]
+    assert gradient.abs().sum() > 0
+
+
+def test_the_real_gpt2_has_its_124_million_parameters():
+    real = {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
+    with torch.device("meta"):
+        model = GPT2(GPT2Config.from_hf(json.loads(SERVED["config.json"]) | real))
+    assert sum(p.numel() for p in model.parameters()) == 124_439_808
+
+
+@pytest.mark.shared
+def test_the_minimal_sorter_loads_as_it_is(shared_dir):
+    model = load_model(shared_dir / "models/gpt-nano-sort", device="cpu")
+    assert (model.name, model.tokenizer) == ("gpt-nano-sort", None)
+    reference = np.load(shared_dir / "models/gpt-nano-sort/reference_activations.npz")
+    with torch.no_grad():
+        logits = model(torch.from_numpy(reference["idx"].astype(np.int64)))
+    assert np.abs(logits.numpy() - reference["lm_head"]).max() <= 2e-6 * np.abs(reference["lm_head"]).max()
+
+
+GOLDEN = [f"prompt{i}.npz" for i in range(5)]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("prompt", GOLDEN)
+def test_gpt2s_tokenizer_gives_the_ids_of_the_golden_prompts(shared_dir, prompt):
+    golden = np.load(shared_dir / "models/gpt2-golden-outputs" / prompt)
+    tokenizer = load_tokenizer(shared_dir / "models/gpt2-tokenizer")
+    assert tokenizer is not None
+    assert tokenizer.encode(str(golden["prompt"])) == golden["token_ids"].tolist()
+    assert tokenizer.tokens(golden["token_ids"]) == golden["tokens"].tolist()
+
+
+@pytest.fixture(scope="module")
+def real_gpt2() -> GPT2:
+    """The 124M model, if its weights happen to be in the local Hub cache; nothing is downloaded."""
+    for name in ("openai-community/gpt2", "gpt2"):
+        if isinstance(path := try_to_load_from_cache(name, "model.safetensors"), str):
+            return load_model(Path(path).parent, device="cpu")
+    pytest.skip("the weights of gpt2 (124M) are not in the local Hub cache")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("prompt", GOLDEN)
+def test_the_real_gpt2_gives_its_golden_outputs(shared_dir, real_gpt2, prompt):
+    golden = np.load(shared_dir / "models/gpt2-golden-outputs" / prompt)
+    tokens = torch.from_numpy(golden["token_ids"])[None]
+    with torch.no_grad():
+        logits, cache = real_gpt2.run_with_cache(tokens, points=["attn_scores", "attn_pattern"])
+    seen = np.tril(np.ones(tokens.shape[1:] * 2, bool))  # the golden scores are those before the mask
+    found = {
+        "last_logits": (logits[0, -1].numpy(), golden["last_logits"]),
+        "attn_scaled": (cache.stack("attn_scores")[:, 0].numpy()[..., seen], golden["attn_scaled"][..., seen]),
+        "attn_softmax": (cache.stack("attn_pattern")[:, 0].numpy(), golden["attn_softmax"]),
+    }
+    for what, (ours, theirs) in found.items():
+        assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max(), what

@@ -1,0 +1,341 @@
+"""Weights: what is read equals what was written, in every layout; what does not fit is listed by name."""
+
+import json
+import re
+import shutil
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import GPT2Config as HfConfig
+from transformers import GPT2LMHeadModel
+
+from probekit.errors import DataError, StorageError
+from probekit.models.gpt2 import GPT2, HF_BUFFERS, HF_PREFIX, GPT2Config, hf_names
+from probekit.models.load import load_model
+from probekit.models.tokenizer import load_tokenizer
+from probekit.models.weights import INDEX, ONE_FILE, load_weights, read_header, save_hf
+
+SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
+TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+
+
+def make_oracle(tied: bool) -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    oracle = GPT2LMHeadModel(HfConfig(**SHAPE, bos_token_id=0, eos_token_id=0, tie_word_embeddings=tied)).eval()
+    assert sum(p.numel() for p in oracle.parameters()) < 20_000
+    return oracle
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def oracle(request) -> GPT2LMHeadModel:
+    return make_oracle(request.param)
+
+
+@pytest.fixture(scope="module")
+def written(oracle, tmp_path_factory) -> Path:
+    """The folder that transformers writes of the oracle."""
+    folder = tmp_path_factory.mktemp("model")
+    oracle.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tied_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tied")
+    make_oracle(tied=True).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tied_folder, tmp_path) -> Path:
+    """A folder of this test's own."""
+    return shutil.copytree(tied_folder, tmp_path / "model")
+
+
+def logits(model: GPT2) -> Tensor:
+    with torch.no_grad():
+        return model(TOKENS)
+
+
+def rewrite(folder: Path, change) -> Path:
+    weights = load_file(folder / ONE_FILE)
+    change(weights)
+    save_file({name: w.contiguous() for name, w in weights.items()}, folder / ONE_FILE, {"format": "pt"})
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        load_model(folder, device="cpu")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_transformers_writes_gives_its_logits(oracle, written):
+    with torch.no_grad():
+        theirs = oracle(TOKENS).logits
+    assert torch.allclose(logits(load_model(written, device="cpu")), theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shard_size", ["4KB", "9KB"])
+def test_shards_give_the_same_weights(oracle, written, tmp_path, shard_size):
+    oracle.save_pretrained(tmp_path, max_shard_size=shard_size)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    assert load_model(tmp_path, device="cpu").fingerprint() == load_model(written, device="cpu").fingerprint()
+
+
+def test_the_prefix_may_be_missing_and_masks_be_there(folder):
+    before = load_model(folder, device="cpu").fingerprint()
+
+    def as_the_real_file(weights: dict[str, Tensor]) -> None:
+        for name in list(weights):
+            weights[name.removeprefix(HF_PREFIX)] = weights.pop(name)
+        for i in range(SHAPE["n_layer"]):
+            weights[f"h.{i}.attn.bias"] = torch.ones(1, 1, 12, 12).tril()
+            weights[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+
+    assert load_model(rewrite(folder, as_the_real_file), device="cpu").fingerprint() == before
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("wanted", ["float32", "bfloat16", "float16"])
+def test_every_type_is_converted_to_every_type(folder, stored, wanted):
+    def store(weights: dict[str, Tensor]) -> None:
+        for name in weights:
+            weights[name] = weights[name].to(stored)
+
+    rewrite(folder, store)
+    model = load_model(folder, device="cpu", dtype=wanted)
+    assert model.dtype == getattr(torch, wanted)
+    weights = load_file(folder / ONE_FILE)
+    for ours, theirs in hf_names(model.cfg).items():
+        expected = weights[HF_PREFIX + theirs.name].to(model.dtype)
+        assert torch.equal(model.state_dict()[ours], expected.T if theirs.transposed else expected)
+
+
+def test_loaded_weights_do_not_change_with_the_file(folder):
+    model = load_model(folder, device="cpu")
+    before = model.fingerprint()
+    with (folder / ONE_FILE).open("r+b") as file:
+        file.seek(-2000, 2)
+        file.write(bytes(2000))
+    assert model.fingerprint() == before
+
+
+def test_parameters_are_plain_torch_parameters(folder):
+    model = load_model(folder, device="cpu")
+    assert not model.training
+    assert all(p.requires_grad and p.is_contiguous() and p.device.type == "cpu" for p in model.parameters())
+
+
+def test_all_that_is_wrong_is_said_at_once(folder):
+    def spoil(weights: dict[str, Tensor]) -> None:
+        del weights["transformer.h.0.ln_1.weight"], weights["transformer.wpe.weight"]
+        weights["transformer.h.7.ln_1.weight"] = torch.ones(16)
+        weights["surprise\x1b[31m"] = torch.ones(1)
+        weights["transformer.h.1.mlp.c_fc.weight"] = torch.ones(64, 16)
+        weights["transformer.ln_f.bias"] = torch.ones(16, dtype=torch.int64)
+
+    says = refusal(rewrite(folder, spoil))
+    assert "missing: h.0.ln_1.weight [16], wpe.weight [12, 16]; " in says
+    assert r"unexpected: surprise\x1b[31m, transformer.h.7.ln_1.weight; " in says
+    assert "misshapen: transformer.h.1.mlp.c_fc.weight (expected [16, 64], found [64, 16]); " in says
+    assert says.endswith("not one of F32, F16, BF16: transformer.ln_f.bias (I64)")
+
+
+def test_a_tied_head_may_be_stored_if_it_is_the_embedding(folder):
+    before = load_model(folder, device="cpu").fingerprint()
+
+    def store_head(weights: dict[str, Tensor]) -> None:
+        weights["lm_head.weight"] = weights["transformer.wte.weight"].clone()
+
+    assert load_model(rewrite(folder, store_head), device="cpu").fingerprint() == before
+
+
+@pytest.mark.parametrize("head", [torch.zeros(23, 16), torch.zeros(22, 16)])
+def test_a_tied_head_that_differs_is_refused(folder, head):
+    says = refusal(rewrite(folder, lambda weights: weights.update({"lm_head.weight": head})))
+    assert "lm_head.weight is not equal to transformer.wte.weight" in says
+    assert "tie_word_embeddings" in says
+
+
+def test_an_untied_head_must_be_there(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    assert "missing: lm_head.weight [23, 16]" in refusal(folder)
+
+
+def test_a_weight_with_and_without_prefix_is_ambiguous(folder):
+    says = refusal(rewrite(folder, lambda weights: weights.update({"wpe.weight": torch.zeros(12, 16)})))
+    assert "'wpe.weight' twice" in says
+
+
+@pytest.mark.parametrize("keep", [0, 5, 8, 100, -1, -5000])
+def test_a_cut_file_is_named(folder, keep):
+    path = folder / ONE_FILE
+    path.write_bytes(path.read_bytes()[:keep])
+    assert re.search(r"model\.safetensors' is damaged", refusal(folder))
+
+
+def raw(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(header) if length is None else length) + header + data
+
+
+ONE = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+HOSTILE = {
+    "a length beyond the file": raw(b"{}", length=2**63),
+    "a length of a gigabyte": raw(b"{}", length=10**9),
+    "no JSON": raw(b"{" * 9),
+    "deep JSON": raw(b"[" * 100_000),
+    "an array": raw(b"[1]"),
+    "a name twice": raw(ONE[:-1] + b"," + ONE[1:], bytes(4)),
+    "no shape": raw(b'{"a":{"dtype":"F32"}}'),
+    "a number for a tensor": raw(b'{"a":1}'),
+    "a shape that is none": raw(b'{"a":{"dtype":"F32","shape":5,"data_offsets":[0,4]}}', bytes(4)),
+    "not UTF-8": raw(b'{"\xff":1}'),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_header_is_refused_with_the_files_name(folder, content):
+    (folder / ONE_FILE).write_bytes(content)
+    assert re.search(r"model\.safetensors' is damaged", refusal(folder))
+
+
+@pytest.mark.parametrize("offsets", [[0, 2**62], [0, 4], [64, 0], [-64, 0], [8, 72]])
+def test_offsets_that_cannot_be_are_refused_with_the_files_name(folder, offsets):
+    content = (folder / ONE_FILE).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["transformer.h.0.ln_1.bias"]["data_offsets"] = offsets
+    (folder / ONE_FILE).write_bytes(raw(json.dumps(header).encode(), content[8 + length :]))
+    assert re.search(r"model\.safetensors' is damaged", refusal(folder))
+
+
+def test_flipped_bits_in_the_header_never_end_in_another_error(folder):
+    content = (folder / ONE_FILE).read_bytes()
+    length = 8 + int.from_bytes(content[:8], "little")
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        damaged = bytearray(content)
+        damaged[random.integers(length)] ^= 1 << random.integers(8)
+        (folder / ONE_FILE).write_bytes(damaged)
+        with suppress(DataError):  # or none: the flip may have hit a blank or the metadata
+            load_model(folder, device="cpu")
+
+
+def test_a_great_many_names_are_counted(folder):
+    says = refusal(rewrite(folder, lambda weights: weights.update({f"x{i}": torch.ones(1) for i in range(1500)})))
+    assert says.endswith("and 500 more")
+
+
+@pytest.fixture
+def sharded(tmp_path) -> Path:
+    make_oracle(tied=True).save_pretrained(tmp_path / "model", max_shard_size="9KB")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/b.safetensors", "..", "", 5, None, "a\x00b", ".x"])
+def test_an_index_may_name_only_files_beside_it(sharded, name):
+    index = json.loads((sharded / INDEX).read_text())
+    index["weight_map"]["transformer.wte.weight"] = name
+    (sharded / INDEX).write_text(json.dumps(index))
+    assert f"{INDEX}' names {name!a}, which is no plain file name" in refusal(sharded)
+
+
+def test_a_missing_shard_is_named(sharded):
+    shard = sorted(sharded.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    assert f"{shard.name}' is missing" in refusal(sharded)
+
+
+def test_a_shard_that_is_damaged_is_named(sharded):
+    shard = sorted(sharded.glob("model-*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-7])
+    assert f"{shard.name}' is damaged" in refusal(sharded)
+
+
+def test_an_index_that_disagrees_with_its_shards_is_refused(sharded):
+    index = json.loads((sharded / INDEX).read_text())
+    shards = sorted(set(index["weight_map"].values()))
+    index["weight_map"]["transformer.wte.weight"] = next(
+        shard for shard in shards if shard != index["weight_map"]["transformer.wte.weight"]
+    )
+    (sharded / INDEX).write_text(json.dumps(index))
+    assert "not where it says: transformer.wte.weight" in refusal(sharded)
+
+
+def test_a_tensor_in_two_shards_is_refused(sharded):
+    first, second = sorted(sharded.glob("model-*.safetensors"))[:2]
+    both = load_file(first) | load_file(second)
+    save_file(both, second)
+    assert f"{second.name}' holds " in refusal(sharded)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": {}}', '{"weight_map": [1]}'])
+def test_a_broken_index_is_named(sharded, content):
+    (sharded / INDEX).write_text(content)
+    assert INDEX in refusal(sharded)
+
+
+def test_pickles_are_never_read(folder):
+    (folder / ONE_FILE).rename(folder / "pytorch_model.bin")
+    says = refusal(folder)
+    assert "pickle" in says
+    assert "save_pretrained" in says
+    (folder / "pytorch_model.bin").unlink()
+    assert refusal(folder).endswith("has no model.safetensors and no model.safetensors.index.json")
+
+
+def test_weights_fill_a_model_that_held_no_memory(folder):
+    with torch.device("meta"):
+        model = GPT2(GPT2Config.from_hf(json.loads((folder / "config.json").read_text())))
+    assert all(p.device.type == "meta" for p in model.parameters())
+    names = hf_names(model.cfg)
+    load_weights(model, folder, names, HF_PREFIX, HF_BUFFERS, torch.device("cpu"), torch.float32)
+    assert all(p.device.type == "cpu" for p in model.parameters())
+
+
+def test_the_header_lists_what_safetensors_reads(folder):
+    weights = load_file(folder / ONE_FILE)
+    header = read_header(folder / ONE_FILE)
+    assert {key: t.shape for key, t in header.items()} == {key: tuple(w.shape) for key, w in weights.items()}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_saved_comes_back_here_and_in_transformers(hub, tmp_path, tied, dtype):
+    source = tmp_path / "tokenizer"
+    source.mkdir()
+    for name in ("vocab.json", "merges.txt"):
+        (source / name).write_bytes(hub.repos["models/openai-community/gpt2"][name])
+    tokenizer = load_tokenizer(source)
+    assert tokenizer is not None
+    cfg = GPT2Config(16, 2, 40, 2, 12, len(tokenizer), "gelu", 1e-4, tied, 0.3, bos_token_id=7)
+    model = GPT2(cfg).init_weights(seed=3).to(dtype)
+    model.tokenizer = tokenizer
+    save_hf(model, tmp_path / "new/model")
+    again = load_model(tmp_path / "new/model", device="cpu", dtype=str(dtype).removeprefix("torch."))
+    assert again.cfg == cfg
+    assert again.fingerprint() == model.fingerprint()
+    assert again.tokenizer is not None
+    assert (again.tokenizer.fingerprint, again.tokenizer.bos_token_id) == (tokenizer.fingerprint, 7)
+    loaded: Any = GPT2LMHeadModel.from_pretrained(tmp_path / "new/model", output_loading_info=True)
+    theirs, report = loaded
+    assert not any(report.values())
+    with torch.no_grad():
+        assert torch.allclose(theirs(TOKENS).logits, again(TOKENS), atol=1e-5 if dtype == torch.float32 else 0.05)
+
+
+def test_a_disk_that_refuses_is_a_storage_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    model = GPT2(GPT2Config(16, 2, 40, 1, 12, 9)).init_weights()
+    with pytest.raises(StorageError, match="file"):
+        save_hf(model, tmp_path / "file")

@@ -1,0 +1,170 @@
+"""The Hub: found, refused, silent, absent; each in a process of its own, as huggingface_hub reads its settings once."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_repos import repos
+from hub_server import HubServer, commit_of, hub_env
+
+REPOS = {("gpt2", "model"): "models/openai-community/gpt2", ("sst2", "dataset"): "datasets/stanfordnlp/sst2"}
+
+
+def python(code: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+
+
+def ask(name: str, kind: str, env: dict[str, str], revision: str | None = None) -> dict:
+    """What find_repo answers or raises, and the seconds that it took."""
+    code = f"""
+import json, time
+from probekit.errors import ProbekitError
+from probekit.hub import find_repo
+start = time.perf_counter()
+try:
+    answer = vars(find_repo({name!r}, {kind!r}, {revision!r}))
+except ProbekitError as error:
+    answer = {{"error": type(error).__name__, "says": str(error)}}
+print(json.dumps(answer | {{"seconds": time.perf_counter() - start}}))
+"""
+    done = python(code, env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def server(tmp_path) -> Iterator[HubServer]:
+    """A Hub of this test's own, with an empty cache."""
+    server = HubServer(dict(repos()), tmp_path / "home")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def silent(tmp_path) -> Iterator[dict[str, str]]:
+    """A Hub that accepts and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listener:
+        yield hub_env(f"http://127.0.0.1:{listener.getsockname()[1]}", tmp_path / "home")
+
+
+@pytest.mark.parametrize(("name", "kind"), REPOS)
+@pytest.mark.parametrize("short", [True, False])
+def test_a_short_name_and_an_id_are_one_repository_at_its_commit(hub, name, kind, short):
+    key = REPOS[name, kind]
+    answer = ask(name if short else key.split("/", 1)[1], kind, hub.env)
+    assert answer["id"] == key.split("/", 1)[1]
+    assert answer["revision"] == commit_of(hub.repos[key])
+    assert not answer["offline"]
+    assert set(answer["files"]) == set(hub.repos[key])
+
+
+def test_what_the_hub_does_not_have_is_a_usage_error(hub):
+    answer = ask("openai-community/gpt3", "model", hub.env)
+    assert answer["error"] == "UsageError"
+    assert "'openai-community/gpt3'" in answer["says"]
+    assert "openai-community/gpt2" in answer["says"]
+    assert ask("gpt2", "model", hub.env, revision="v9")["says"].startswith("'gpt2' has no revision 'v9'")
+
+
+@pytest.mark.parametrize("name", ["no-such", "../../etc/passwd", "a/b/c", "a/..", "/a", "a/\x1b[31mb", ""])
+def test_what_is_no_id_is_not_asked_for(hub, name):
+    before = len(hub.requests)
+    assert ask(name, "model", hub.env)["error"] == "UsageError"
+    assert not [request for request in hub.requests[before:] if "harness" not in request]
+
+
+@pytest.mark.parametrize(("status", "code", "word"), [(401, "GatedRepo", "gated"), (401, "RepoNotFound", "private")])
+def test_what_needs_a_token_says_so(server, status, code, word):
+    server.refuse["models/openai-community/gpt2"] = (status, code)
+    answer = ask("gpt2", "model", server.env)
+    assert answer["error"] == "DataError"
+    assert word in answer["says"]
+    assert "hf auth login" in answer["says"]
+
+
+def fill_cache(env: dict[str, str]) -> None:
+    done = python("from probekit.hub import *; fetch(find_repo('gpt2', 'model'), ['config.json'])", env)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://no-such-host.invalid", "silent", "503", "offline"])
+@pytest.mark.parametrize("cached", [True, False])
+def test_without_a_hub_the_cache_or_a_clear_answer_soon(server, silent, endpoint, cached):
+    if cached:
+        fill_cache(server.env)
+    env = dict(server.env)
+    if endpoint == "503":
+        server.refuse["models/openai-community/gpt2"] = (503, "")
+    elif endpoint == "offline":
+        env["HF_HUB_OFFLINE"] = "1"
+    else:
+        env["HF_ENDPOINT"] = silent["HF_ENDPOINT"] if endpoint == "silent" else endpoint
+    answer = ask("gpt2", "model", env)
+    if cached:
+        assert (answer["id"], answer["offline"]) == ("openai-community/gpt2", True)
+    else:
+        assert answer["error"] == "DataError"
+        assert answer["says"].endswith("'gpt2' is not in the local cache; give a folder: --model PATH")
+    assert answer["seconds"] < 10  # without care it is minutes; the figure itself, 2.2 s, is no matter for a test
+
+
+def test_a_dataset_asks_for_a_dataset_path(silent):
+    says = ask("stanfordnlp/sst2", "dataset", silent)["says"]
+    assert says == (
+        "the Hub did not answer within 2 s (HF_HUB_ETAG_TIMEOUT sets how long to wait) and 'stanfordnlp/sst2' is not "
+        "in the local cache; give a file or folder: --dataset PATH"
+    )
+
+
+def test_offline_the_copy_that_others_cached_under_the_short_name_is_found(server):
+    code = "from huggingface_hub import hf_hub_download as get; get('gpt2', 'config.json')"
+    done = python(code, server.env)
+    assert done.returncode == 0, done.stderr
+    answer = ask("gpt2", "model", server.env | {"HF_HUB_OFFLINE": "1"})
+    assert (answer["id"], answer["offline"]) == ("gpt2", True)
+
+
+def test_only_the_files_that_are_wanted_and_there_are_fetched(server):
+    code = """
+from probekit.hub import *
+folder = fetch(find_repo("gpt2", "model"), ["config.json", "no-such.json", "vocab.json"])
+print(*sorted(path.name for path in folder.iterdir()))
+"""
+    done = python(code, server.env)
+    assert done.stdout.split() == ["config.json", "vocab.json"], done.stderr
+    assert not any(".bin" in request or "no-such" in request for request in server.requests)
+    server.requests.clear()
+    assert python(code, server.env).returncode == 0
+    asked = [request for request in server.requests if "/resolve/" in request]
+    assert asked == ["HEAD /openai-community/gpt2/resolve/main/config.json"], "a cached commit is not fetched again"
+
+
+def test_the_real_datasets_library_reads_the_served_dataset(hub):
+    code = """
+import datasets
+data = datasets.load_dataset("stanfordnlp/sst2")
+print({name: len(part) for name, part in data.items()})
+print(data["train"].features["label"].names, set(data["test"]["label"]), repr(data["train"][0]["sentence"][-1]))
+"""
+    done = python(code, hub.env)
+    assert done.stdout.splitlines() == [
+        "{'train': 300, 'validation': 60, 'test': 40}",
+        "['negative', 'positive'] {-1} ' '",
+    ], done.stderr
+
+
+def test_part_of_a_file_can_be_asked_for(hub, tmp_path):
+    content = hub.repos["models/openai-community/gpt2"]["vocab.json"]
+    code = f"""
+import urllib.request as u
+get = u.Request("{hub.url}/gpt2/resolve/main/vocab.json", headers={{"Range": "bytes=5-9"}})
+answer = u.urlopen(get)
+print(answer.status, answer.read())
+"""
+    done = python(code, hub.env)
+    assert done.stdout.strip() == f"206 {content[5:10]!r}", done.stderr
+    assert not list(Path(tmp_path).iterdir())
