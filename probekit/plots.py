@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from probekit.evaluation.show import is_output, printable, where
-from probekit.files import write_whole
+from probekit.durable import write_as
+from probekit.evaluation.show import is_output, where
+from probekit.text import printable
 
 if TYPE_CHECKING:
     from probekit.evaluation import LayerResult, ProbeResults
@@ -66,8 +67,8 @@ def save_plot(results: "ProbeResults", folder: str | Path) -> Path:
         figure.savefig(png, format="png", dpi=200, metadata={"Software": None})
         figure.savefig(svg, format="svg", metadata={"Date": None})
     path = Path(folder) / "accuracy_by_layer.png"
-    write_whole(path.with_suffix(".svg"), svg.getvalue())
-    write_whole(path, png.getvalue())
+    write_as(path.with_suffix(".svg"), svg.getvalue())
+    write_as(path, png.getvalue())
     return path
 
 

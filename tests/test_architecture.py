@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
-MAY_IMPORT = {
+MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "files": {"errors"},
+    "text": set(),
+    "durable": {"errors"},
     "hooks": {"errors"},
     "hub": {"errors"},
     "models": {"errors", "hooks", "hub"},
     "tasks": {"errors", "hub"},
-    "activations": {"errors", "hooks", "models", "tasks"},
-    "probes": {"errors", "files"},
-    "evaluation": {"errors", "files", "hooks", "activations", "probes", "plots"},
-    "plots": {"errors", "files", "evaluation"},
-    "cli": {"errors", "hooks", "models", "tasks", "activations", "probes", "evaluation", "plots"},
+    "activations": {"errors", "text", "durable", "hooks", "models", "tasks"},
+    "probes": {"errors", "durable"},
+    "evaluation": {"errors", "text", "durable", "hooks", "activations", "probes", "plots"},
+    "plots": {"errors", "text", "durable", "evaluation"},
+    "cli": {"errors", "text", "hooks", "models", "tasks", "activations", "probes", "evaluation", "plots"},
 }
 ONLY_IN = {"datasets": {"tasks/hub.py"}, "transformers": set(), "pickle": set(), "joblib": set()}
 

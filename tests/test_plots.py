@@ -164,7 +164,7 @@ def test_saved_pictures_are_the_same_bytes_whatever_the_users_style(tmp_path):
 
 def test_a_disk_that_refuses_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="could not write"):
+    with pytest.raises(StorageError, match="File exists"):
         save_plot(make(), tmp_path / "file")
 
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.durable import unseal
 from probekit.activations.planning import ExtractionPlan
 from probekit.activations.sets import spans_of
 from probekit.activations.store import FORMAT, Store
+from probekit.durable import unseal
 from probekit.errors import DataError, ProbekitError
 
 

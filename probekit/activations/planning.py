@@ -20,12 +20,13 @@ import torch
 
 from probekit.activations.batching import cut_batches, group_batches, padded_tokens
 from probekit.activations.sequences import OnLong, Position, Sequences, check_position, has_texts, read_at, sequences_of
-from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, Place, shown, spans_of
+from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, Place, spans_of
 from probekit.activations.store import FORMAT_VERSION
 from probekit.errors import UsageError, nearest
 from probekit.hooks import POINTS, parse_layers, split_point
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import SPLITS, Task
+from probekit.text import printable
 
 SHARD_BYTES = 64_000_000
 
@@ -215,7 +216,7 @@ class ExtractionPlan:
             lines["blanks"] = f"dropped at the end of {self.dropped_blanks:,} texts of the data"
         if self.skipped_rows:
             lines["skipped"] = f"{self.skipped_rows:,} rows of the data, of no use"
-        return "\n".join(f"{key:<8}{shown(value)}" for key, value in lines.items())
+        return "\n".join(f"{key:<8}{printable(value)}" for key, value in lines.items())
 
 
 def plan(

@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from probekit.activations.durable import refused, unseal
 from probekit.activations.sets import DTYPES
+from probekit.durable import refused, unseal
 from probekit.errors import StorageError
 
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")

@@ -16,6 +16,7 @@ from torch import Tensor
 from probekit.errors import DataError
 from probekit.hooks import PointSpec, UnknownPoint, split_point
 from probekit.tasks.base import Task
+from probekit.text import printable
 
 Place = tuple[str, int | None]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}  # that are kept
@@ -134,14 +135,9 @@ class Activations(Mapping[Place, Tensor]):
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        model, task = shown(self.meta.get("model", "?")), shown(self.task.name)
+        model, task = printable(self.meta.get("model", "?")), printable(self.task.name)
         kept = f"{self.n_examples} texts x {len(self)} places, {self._n_bytes() / 1e6:.1f} MB"
         return f"{type(self).__name__}({model} on {task}: {kept}; {spans_of(self._places)})"
-
-
-def shown(text: object) -> str:
-    """Text from data, safe for a terminal: what does not print stands as an escape."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
 def spans_of(places: Iterable[Place]) -> str:

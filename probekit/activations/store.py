@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.durable import TEMPORARY, make_folder, refused, seal, sweep, unseal, write_as, write_first
 from probekit.activations.record import Record, check_shard, check_size, pack, read_tensor
 from probekit.activations.sets import DTYPES, Activations, Place, place_name
+from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, unseal, write_as, write_first
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.tasks.base import Task
 

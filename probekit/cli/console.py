@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-
-def printable(text: object) -> str:
-    """One line that is safe to show: control, bidi and other invisible characters stand as escapes.
-
-    Names of files, labels and texts come from data, so they may carry ANSI sequences or characters that reorder a line.
-    """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+from probekit.text import printable
 
 
 def result(text: object = "") -> None:

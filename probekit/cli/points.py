@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console, options
+from probekit.text import printable
 
 if TYPE_CHECKING:
     from probekit.models.gpt2 import GPT2
@@ -24,30 +25,15 @@ def points(
     Example:
         probekit points --model gpt2
     """
-    outline = outline_of(model, revision)
-    rows = point_rows(outline)
+    from probekit.models import outline
+
+    found = outline(model, revision)
+    rows = point_rows(found)
     if json_:
-        console.result_json({"model": outline.name, "n_layers": outline.n_layers, "points": rows})
+        console.result_json({"model": found.name, "n_layers": found.n_layers, "points": rows})
         return
     console.result(table([[row["short"], row["full"], f"[{', '.join(map(str, row['shape']))}]"] for row in rows]))
-    console.note(f"{outline.n_layers} layers. {_LEGEND}.")
-
-
-def outline_of(name: str, revision: str | None) -> "GPT2":
-    """The model without its weights: every module and point, and no memory."""
-    import torch
-
-    from probekit.models.files import read_json
-    from probekit.models.load import _family, _find
-
-    found = _find(name, revision)
-    path = found.folder / "config.json"
-    hf = read_json(path)
-    family = _family(hf, path)
-    with torch.device("meta"):
-        model = family.model(family.config.from_hf(hf))
-    model.name = found.name
-    return model
+    console.note(f"{found.n_layers} layers. {_LEGEND}.")
 
 
 def point_rows(model: "GPT2") -> list[dict[str, Any]]:
@@ -75,6 +61,6 @@ def _size(axis: str, cfg: Any) -> int | str:
 
 def table(rows: list[list[str]]) -> str:
     """Rows as lines with aligned columns."""
-    shown = [[console.printable(cell) for cell in row] for row in rows]
+    shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in shown)

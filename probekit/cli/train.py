@@ -66,7 +66,7 @@ def run_training(store: "Store", how: dict[str, Any], out: Path | None, as_json:
 
     with console.progress("train", "layers", quiet) as progress:
         results = train_probes(store, **how, progress=progress)
-    folder = results.save(out or _folder(store, results.meta))
+    folder = results.save(out or _folder(store, results.meta, how.get("layers", "all")))
     picture = save_plot(results, folder)
     if as_json:
         where = {"store": str(store.path), "results": str(folder), "picture": str(picture)}
@@ -77,8 +77,9 @@ def run_training(store: "Store", how: dict[str, Any], out: Path | None, as_json:
         console.result(f"{results.summary()}\n\nPicture: {picture}")
 
 
-def _folder(store: "Store", asked: dict[str, Any]) -> Path:
+def _folder(store: "Store", asked: dict[str, Any], layers: str) -> Path:
     name = "-".join(asked[part] for part in ("label", "point", "probe"))
+    name += "" if layers.strip() == "all" else f"-layers-{layers}"
     return store.path / "results" / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
 
 

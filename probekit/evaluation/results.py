@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from probekit.durable import write_as
 from probekit.errors import DataError
 from probekit.evaluation import show
 from probekit.evaluation.metrics import METRICS
-from probekit.files import write_whole
 from probekit.probes import LinearProbe, load_probe
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class ProbeResults:
         baselines = [_as_dict(baseline) for baseline in self.baselines]
         body = {"format": FORMAT, "meta": self.meta, "best": self.best.place, "layers": layers, "baselines": baselines}
         text = json.dumps(body, indent=1, allow_nan=False)
-        write_whole(folder / "results.csv", self.to_frame().to_csv(index=False, lineterminator="\n").encode())
-        write_whole(folder / "results.json", text.encode())
+        write_as(folder / "results.csv", self.to_frame().to_csv(index=False, lineterminator="\n").encode())
+        write_as(folder / "results.json", text.encode())
         return folder
 
     @classmethod

@@ -3,15 +3,12 @@
 import html
 from typing import TYPE_CHECKING
 
+from probekit.text import printable
+
 if TYPE_CHECKING:
     from probekit.evaluation.results import BaselineResult, LayerResult, ProbeResults
 
 HEADINGS = ("", "C", "validation", "test", "95% interval", "AUROC")
-
-
-def printable(text: object) -> str:
-    """`text` with everything that a terminal would act on, or that would not show, written as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def title(results: "ProbeResults") -> str:

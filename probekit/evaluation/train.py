@@ -33,7 +33,7 @@ def train_probes(
     acts: Activations,
     layers: str | int | Iterable[int] = "all",
     probe: str = "logistic",
-    C: float | Iterable[float] = DEFAULT_C,
+    C: float | Iterable[float] | None = None,
     seed: int = 0,
     point: str | None = None,
     label: str | None = None,
@@ -49,7 +49,7 @@ def train_probes(
         acts: what `extract` or `load_activations` gave.
         layers: "all", 3, [0, 4], "0,4,8" or "2-6". Only "all" takes the output of the last block along.
         probe: "logistic", "ridge" or "mean-diff".
-        C: inverse strengths of regularisation to choose from; mean-diff has none.
+        C: inverse strengths of regularisation to choose from; None is `DEFAULT_C`. mean-diff has none.
         seed: of the bootstrap.
         point: short name; None means the first point of `acts`.
         label: label set to predict; None means the task's target.
@@ -83,23 +83,19 @@ class Examples:
     rows: dict[str, np.ndarray]
     bootstrap: Bootstrap
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Split -> class name -> how many."""
-        return {
-            split: {name: int((self.labels[rows] == k).sum()) for k, name in enumerate(self.names)}
-            for split, rows in self.rows.items()
-        }
 
-
-def _candidates(probe: str, C: float | Iterable[float]) -> list[LinearProbe]:
+def _candidates(probe: str, C: float | Iterable[float] | None) -> list[LinearProbe]:
     if probe not in PROBES:
         raise UsageError(f"unknown probe {probe!a}; {nearest(str(probe), PROBES)}")
+    if "C" not in PROBES[probe]().get_params():
+        if C is not None:
+            raise UsageError(f"the probe {probe} has no C; leave it out")
+        return [PROBES[probe]()]
+    C = DEFAULT_C if C is None else C
     grid = list(C) if isinstance(C, Iterable) and not isinstance(C, str) else [C]
     if not grid:
         raise UsageError("no C to choose from; give one positive number or more")
     grid = sorted({check_positive("C", value) for value in grid})
-    if "C" not in PROBES[probe]().get_params():
-        return [PROBES[probe]()]
     return [PROBES[probe]().set_params(C=value) for value in grid]
 
 
@@ -122,42 +118,12 @@ def _places(acts: Activations, point: str | None, layers: str | int | Iterable[i
 
 def _examples(acts: Activations, label: str | None, seed: int) -> Examples:
     label = acts.target if label is None else label
-    if label not in acts.labels:
-        raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.labels))[1:-1]}")
+    acts.task.check(label)
     labels = np.asarray(acts.labels[label])
     rows = {split: np.flatnonzero(acts.splits == split) for split in SPLITS}
     test = rows["test"]
     groups = None if acts.groups is None else np.asarray(acts.groups)[test]
-    examples = Examples(label, list(acts.label_names[label]), labels, rows, Bootstrap(len(test), seed, groups))
-    _check_labels(examples)
-    return examples
-
-
-def _check_labels(examples: Examples) -> None:
-    counts, n_classes = examples.counts(), len(examples.names)
-    outside = (examples.labels < 0) | (examples.labels >= n_classes)
-    if outside.any():
-        for split, rows in examples.rows.items():
-            counts[split] |= {
-                str(k): int((examples.labels[rows] == k).sum()) for k in np.unique(examples.labels[outside])
-            }
-        problem = f"labels of {examples.label!a} must be 0..{n_classes - 1}; leave unlabelled examples out"
-    elif sum(any(split[name] for split in counts.values()) for name in examples.names) < 2:
-        problem = f"a probe needs two classes of {examples.label!a} or more"
-    elif any(n == 0 for split in counts.values() for n in split.values()):
-        problem = f"every split needs every class of {examples.label!a}; add examples, or merge rare classes"
-    else:
-        return
-    raise DataError(f"{problem}; got {_count_line(counts)}")
-
-
-def _count_line(counts: dict[str, dict[str, int]], most: int = 12) -> str:
-    parts = []
-    for split, classes in counts.items():
-        rarest = sorted(classes.items(), key=lambda item: item[1])[:most] if len(classes) > most else classes.items()
-        more = f" and {len(classes) - most} more classes" if len(classes) > most else ""
-        parts.append(f"{split}: " + ", ".join(f"{name!a} {n}" for name, n in rarest) + more)
-    return "; ".join(parts)
+    return Examples(label, list(acts.label_names[label]), labels, rows, Bootstrap(len(test), seed, groups))
 
 
 def _finite(acts: Activations, place: Place) -> Tensor:
@@ -240,7 +206,7 @@ def _meta(acts: Activations, examples: Examples, **asked: Any) -> dict[str, Any]
         "position": acts.meta.get("position", task.position if isinstance(task.position, str) else "per example"),
         "n_layers": acts.n_layers,
         "n": {split: len(rows) for split, rows in examples.rows.items()},
-        "counts": examples.counts(),
+        "counts": task.counts(examples.label),
         "chosen_on": "validation accuracy",
         "interval": {
             "kind": "percentile bootstrap",

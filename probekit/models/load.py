@@ -67,18 +67,24 @@ def load_model(
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!a}; {nearest(str(dtype), DTYPES)}")
     found = _find(str(name_or_path), revision)
-    config_path = found.folder / "config.json"
-    hf = read_json(config_path)
-    family = _family(hf, config_path)
-    try:
-        cfg = family.config.from_hf(hf)
-    except DataError as error:
-        raise DataError(f"{str(config_path)!a}: {error}") from error
+    family, cfg, bos_token_id = _described(found)
     place, kind = _device(device), _dtype(dtype)
     model = _random(family, cfg, seed, place, kind) if random_init else _trained(found, family, cfg, place, kind)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
-    model.tokenizer = load_tokenizer(found.folder, hf.get("bos_token_id"), cfg.d_vocab)
+    model.tokenizer = load_tokenizer(found.folder, bos_token_id, cfg.d_vocab)
     return model.eval()
+
+
+def outline(name_or_path: str | Path, revision: str | None = None) -> "GPT2":
+    """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
+    import torch
+
+    found = _find(str(name_or_path), revision)
+    family, cfg, _ = _described(found)
+    with torch.device("meta"):
+        model = family.model(cfg)
+    model.name = found.name
+    return model
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,17 @@ def _exists(name: str) -> bool:
         return bool(name) and Path(name).exists()
     except OSError:  # too long for a file name
         return False
+
+
+def _described(found: _Found) -> tuple[Family, "GPT2Config", int | None]:
+    """What config.json says: the family, the shape and the BOS id."""
+    path = found.folder / "config.json"
+    hf = read_json(path)
+    family = _family(hf, path)
+    try:
+        return family, family.config.from_hf(hf), hf.get("bos_token_id")
+    except DataError as error:
+        raise DataError(f"{str(path)!a}: {error}") from error
 
 
 def _family(hf: Mapping[str, Any], config_path: Path) -> Family:

@@ -17,8 +17,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.durable import write_as
 from probekit.errors import DataError, UsageError, nearest
-from probekit.files import write_whole
 
 FORMAT = "probekit.probe/1"
 
@@ -106,8 +106,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):
         if hasattr(self, "feature_names_in_"):
             about["feature_names"] = list(self.feature_names_in_)  # pyright: ignore[reportAttributeAccessIssue]
         text = json.dumps(about, indent=1, allow_nan=False)
-        write_whole(Path(f"{stem}.safetensors"), weights)
-        write_whole(Path(f"{stem}.json"), text.encode())
+        write_as(Path(f"{stem}.safetensors"), weights)
+        write_as(Path(f"{stem}.json"), text.encode())
         return Path(f"{stem}.json")
 
 

@@ -90,24 +90,32 @@ class Task:
         digest.update(repr((self.target, position)).encode())
         return digest.hexdigest()
 
-    def check(self) -> None:
-        """Raise a DataError when no probe could be trained and judged on this task."""
+    def check(self, label_set: str | None = None) -> None:
+        """Whether a probe can be trained and judged on this label set (default: the target).
+
+        Raises:
+            UsageError: no such label set.
+            DataError: parts that do not fit together, an empty input, labels out of range, fewer than two classes, or
+                a class that a split lacks; with the counts per class and split.
+        """
+        label_set = self._known(label_set)
         self._check_shapes()
         self._check_inputs()
-        for label_set in self.labels:
-            self._check_labels(label_set)
-        if self.n_classes() < 2:
-            raise DataError(f"a probe needs two classes of {self.target!r} or more, got {count_line(self.counts())}")
-        if any(n == 0 for classes in self.counts().values() for n in classes.values()):
+        for each in self.labels:
+            self._check_labels(each)
+        counts = self.counts(label_set)
+        if sum(any(classes[name] for classes in counts.values()) for name in self.label_names[label_set]) < 2:
+            raise DataError(f"a probe needs two classes of {label_set!a} or more, got {count_line(counts)}")
+        if any(n == 0 for classes in counts.values() for n in classes.values()):
             raise DataError(
-                f"every split needs every class of {self.target!r}, got {count_line(self.counts())}; "
+                f"every split needs every class of {label_set!a}, got {count_line(counts)}; "
                 "add examples, or merge rare classes"
             )
 
     def _known(self, label_set: str | None) -> str:
         label_set = self.target if label_set is None else label_set
         if label_set not in self.labels:
-            raise UsageError(f"no label set {label_set!r}; {nearest(label_set, self.labels)}")
+            raise UsageError(f"no label set {label_set!a}; {ascii(nearest(str(label_set), self.labels))[1:-1]}")
         return label_set
 
     def _check_shapes(self) -> None:

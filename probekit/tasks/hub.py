@@ -6,9 +6,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from probekit.errors import DataError
+from probekit.hub import find_repo
 from probekit.tasks.files import SPLIT_NAMES, Table
-
-HUB_ALIASES = {"sst2": "stanfordnlp/sst2"}
 
 
 def hub_tables(name: str) -> tuple[dict[str, Table], dict[str, Any]]:
@@ -19,9 +18,7 @@ def hub_tables(name: str) -> tuple[dict[str, Table], dict[str, Any]]:
     Raises:
         DataError: it cannot be loaded, or has no train, validation or test split.
     """
-    from probekit.hub import find_repo
-
-    repo = find_repo(HUB_ALIASES.get(name, name), "dataset")
+    repo = find_repo(name, "dataset")
     dataset = _load(repo.id, repo.revision, repo.offline)
     info = {"source": repo.id, "revision": repo.revision or _cached_revision(dataset), "offline": repo.offline}
     tables: dict[str, Table] = {}

@@ -1,6 +1,5 @@
 """load_task: a built-in task, files, or a dataset of the Hub, made into one checked Task."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.hub import ALIASES, REPO_ID
 from probekit.tasks.agreement import agreement
 from probekit.tasks.base import POSITIONS, SPLITS, Task
-from probekit.tasks.files import Table, choose_column, find_files, flaw_of, quote, read_table
-from probekit.tasks.hub import HUB_ALIASES, hub_tables
+from probekit.tasks.files import READERS, Table, choose_column, find_files, flaw_of, quote, read_table
+from probekit.tasks.hub import hub_tables
 from probekit.tasks.labels import NA, as_classes, encode, is_number, is_unlabelled, label_flaw
 from probekit.tasks.splits import carve, sample
 
@@ -21,7 +21,7 @@ BUILTIN_TASKS = ("agreement",)
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
 CARVED = 0.1
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+HUB_ALIASES = ALIASES["dataset"]
 SKIP_HINT = "or leave such rows out with --on-bad-row skip"
 
 OnBadRow = Literal["error", "skip"]
@@ -91,10 +91,11 @@ class _Columns:
 def _open(source: str | Path, columns: _Columns) -> tuple[str, dict[str, Table], dict[str, Any]]:
     """The task's name, its tables by split, and where they come from. A path wins over a Hub id, an alias over both."""
     path = Path(source).expanduser()
-    if isinstance(source, Path) or (source not in HUB_ALIASES and (path.exists() or not HUB_NAME.fullmatch(source))):
+    if isinstance(source, Path) or (source not in HUB_ALIASES and path.exists()):
         return _open_files(path, str(source))
-    if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet", ".json", ".txt"):
-        raise UsageError(f"no file {source!a}")
+    if path.suffix.lower() in READERS or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
+        near = nearest(source, [*BUILTIN_TASKS, *HUB_ALIASES])
+        raise UsageError(f"no dataset {source!a}: no file or folder, no owner/name of the Hub; {near}")
     tables, info = hub_tables(source)
     return source.rsplit("/", 1)[-1], _with_labelled_test(tables, columns), info
 

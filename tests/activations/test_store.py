@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import Store, durable, extract, load_activations, plan, planning
+from probekit import durable
+from probekit.activations import Store, extract, load_activations, plan, planning
 from probekit.activations import store as store_module
-from probekit.activations.durable import seal, unseal
 from probekit.activations.store import StoreWriter
+from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
 
 HOW = {"points": ["resid_pre", "q"], "batch_tokens": 30}

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from probekit.cli import console
+from probekit.text import printable
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from probekit.cli import console
     ],
 )
 def test_printable_escapes_what_does_not_show(text: str, shown: str) -> None:
-    assert console.printable(text) == shown
+    assert printable(text) == shown
 
 
 def test_results_and_notes_go_to_their_own_streams(capsys: pytest.CaptureFixture[str]) -> None:

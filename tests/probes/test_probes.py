@@ -182,7 +182,7 @@ def test_what_was_not_fitted_or_cannot_be_written_plainly_is_not_saved(tmp_path)
     with pytest.raises(ValueError, match="not fitted"):
         RidgeProbe().save(tmp_path / "p")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ProbekitError, match="could not write"):
+    with pytest.raises(ProbekitError, match="File exists"):
         RidgeProbe().fit(*problem()).save(tmp_path / "file" / "p")
 
 

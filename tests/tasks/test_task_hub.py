@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,14 +18,10 @@ REVISION = "8d51e7e4887a4caaa95b3fbebbf53c0490b58bbb"
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    import datasets
     import datasets.config
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
-    datasets.disable_progress_bars()
-    yield
-    datasets.enable_progress_bars()
 
 
 @pytest.fixture
@@ -38,7 +33,7 @@ def hub(monkeypatch):
         answer.asked.append((name, kind))
         return answer
 
-    monkeypatch.setitem(sys.modules, "probekit.hub", SimpleNamespace(find_repo=find_repo))
+    monkeypatch.setattr("probekit.tasks.hub.find_repo", find_repo)
     return answer
 
 
@@ -68,7 +63,7 @@ def sst2_like(folder: Path, **sizes: int) -> Path:
 def test_sst2_its_validation_is_our_test_and_train_gives_validation(tmp_path, hub):
     hub.id = str(sst2_like(tmp_path / "sst2", train=200, validation=12, test=10))
     task = load_task("sst2")
-    assert hub.asked == [("stanfordnlp/sst2", "dataset")]
+    assert hub.asked == [("sst2", "dataset")]
     assert task.name == "sst2"
     assert task.counts() == {
         "train": {"negative": 90, "positive": 90},

@@ -71,6 +71,8 @@ def _claim(temporary: Path, path: Path) -> None:
 
 def _write(path: Path, data: bytes, put: Any) -> None:
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex}")
+    if not path.parent.is_dir():
+        make_folder(path.parent)
     try:
         with temporary.open("xb") as file:
             file.write(data)
