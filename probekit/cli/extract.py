@@ -11,9 +11,6 @@ from probekit.errors import ProbekitError
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
 
-Model = Annotated[
-    str, typer.Option(metavar="NAME|FOLDER", help="A Hub name such as gpt2, a local folder, or agreement-gpt2.")
-]
 Dataset = Annotated[
     str,
     typer.Option(
@@ -38,13 +35,12 @@ TextColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column of 
 LabelColumn = Annotated[
     str | None, typer.Option(metavar="NAME", help="Column of the labels.  [default: found by name]")
 ]
-Revision = Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag or commit of the model on the Hub.")]
 RandomInit = Annotated[bool, typer.Option("--random-init", help="Random weights in the model's shape: a baseline.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
 
 def extract(
-    model: Model,
+    model: options.Model,
     dataset: Dataset,
     points: Points = "resid_pre",
     layers: Layers = "all",
@@ -62,7 +58,7 @@ def extract(
     on_bad_row: OnBadRow = "error",
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
-    revision: Revision = None,
+    revision: options.Revision = None,
     random_init: RandomInit = False,
     dry_run: DryRun = False,
     json_: options.Json = False,

@@ -29,6 +29,10 @@ Set = Annotated[
         is_eager=True,
     ),
 ]
+Model = Annotated[
+    str, typer.Option(metavar="NAME|FOLDER", help="A Hub name such as gpt2, a local folder, or agreement-gpt2.")
+]
+Revision = Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag or commit of the model on the Hub.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes the best there is.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result and errors.")]

@@ -1,25 +1,19 @@
 """`probekit points`: what can be read inside a model, by name and shape."""
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console, options
 
 if TYPE_CHECKING:
     from probekit.models.gpt2 import GPT2
 
-Model = Annotated[
-    str, typer.Option(metavar="NAME|FOLDER", help="A Hub name such as gpt2, a local folder, or agreement-gpt2.")
-]
-
 _SIZES = {"D": "d_model", "H": "n_heads", "K": "d_head", "F": "d_mlp", "V": "d_vocab"}
 _LEGEND = "B batch, L query position, M key position; the other axes stand with their sizes"
 
 
 def points(
-    model: Model,
-    revision: Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag or commit on the Hub.")] = None,
+    model: options.Model,
+    revision: options.Revision = None,
     json_: options.Json = False,
     config: options.Config = None,
     set_: options.Set = None,
