@@ -14,7 +14,6 @@ from probekit.cli import demo
 from probekit.cli.extract import load
 from probekit.cli.main import run
 from probekit.evaluation import ProbeResults
-from probekit.models.load import BUILTIN
 
 Capture = pytest.CaptureFixture[str]
 FILES = ("accuracy_by_layer.png", "accuracy_by_layer.svg", "results.json", "results.csv", "probes")
@@ -76,7 +75,6 @@ def test_names_from_data_make_safe_paths(here: Path, gpt2_folder: Path, capsys: 
     assert (results / "results.json").exists()
 
 
-@pytest.mark.skipif(not (BUILTIN / demo.MODEL).exists(), reason="the model is not trained yet")
 def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "load", lambda model, task, seed, *_: load(model, task, seed, {}, {"limit": 200}))
     assert run(["demo"]) == 0
