@@ -9,6 +9,7 @@ Axes: N examples, C classes, S sets of weights.
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import logsumexp
 
 METRICS = ("accuracy", "balanced_accuracy", "auroc")
 
@@ -68,15 +69,21 @@ def balanced_accuracy(predictions: Predictions, W: np.ndarray) -> np.ndarray:
 def auroc(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """The chance that an example of a class scores above one of the rest, ties counting half: [S].
 
-    Two classes: of class 1. Several: the mean over classes, each against the rest by its own score.
+    Two classes: of class 1. Several: the mean over classes, each against the rest by its log odds under the softmax of
+    the scores. So it ranks as scikit-learn's roc_auc_score(truth, probabilities, multi_class="ovr") does: a class's own
+    score alone would say nothing, since only differences between scores decide.
     """
     if predictions.scores.ndim == 1:
         return _binary_auroc(predictions.truth == 1, predictions.scores, W)
     classes = range(predictions.n_classes)
-    each = np.stack([_binary_auroc(predictions.truth == c, predictions.scores[:, c], W) for c in classes])
+    each = np.stack([_binary_auroc(predictions.truth == c, _log_odds(predictions.scores, c), W) for c in classes])
     known = np.isfinite(each)
     total = np.where(known, each, 0).sum(axis=0)
     return np.divide(total, known.sum(axis=0), out=np.full(len(W), np.nan), where=known.any(axis=0))
+
+
+def _log_odds(scores: np.ndarray, c: int) -> np.ndarray:
+    return scores[:, c] - logsumexp(np.delete(scores, c, axis=1), axis=1)
 
 
 def _binary_auroc(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
 
 from probekit.evaluation.intervals import Bootstrap
@@ -14,7 +15,7 @@ def predictions(n=200, n_classes=2, seed=0, ties=True) -> Predictions:
         scores = scores.round(1) if ties else scores
         return Predictions(truth, (scores > 0.5).astype(int), scores, 2)
     scores = np.eye(n_classes)[truth] + rng.normal(size=(n, n_classes))
-    scores = scores.round(1) if ties else scores
+    scores = np.repeat(scores[: n // 2], 2, axis=0) if ties else scores
     return Predictions(truth, scores.argmax(axis=1), scores, n_classes)
 
 
@@ -22,9 +23,7 @@ def oracle(p: Predictions, weights=None) -> dict[str, float]:
     if p.n_classes == 2:
         auroc = roc_auc_score(p.truth, p.scores, sample_weight=weights)
     else:
-        auroc = np.mean(
-            [roc_auc_score(p.truth == c, p.scores[:, c], sample_weight=weights) for c in range(p.n_classes)]
-        )
+        auroc = roc_auc_score(p.truth, softmax(p.scores, axis=1), sample_weight=weights, multi_class="ovr")
     return {
         "accuracy": accuracy_score(p.truth, p.predicted, sample_weight=weights),
         "balanced_accuracy": balanced_accuracy_score(p.truth, p.predicted, sample_weight=weights),
@@ -62,6 +61,15 @@ def test_a_resample_without_a_class_is_judged_on_the_others():
     assert np.isnan(without["auroc"][0])
     assert without["balanced_accuracy"] == without["accuracy"]
     assert np.isfinite(weighted_metrics(three, (three.truth != 2)[None].astype(float))["auroc"]).all()
+
+
+@pytest.mark.parametrize("n_classes", [3, 5])
+def test_what_is_added_to_all_scores_of_an_example_changes_nothing(n_classes):
+    p = predictions(n_classes=n_classes, ties=False)
+    moved = Predictions(
+        p.truth, p.predicted, p.scores + 100 * np.random.default_rng(0).normal(size=(200, 1)), n_classes
+    )
+    assert measure(moved) == pytest.approx(measure(p), abs=1e-9)
 
 
 def test_constant_scores_are_chance():
