@@ -167,6 +167,6 @@ def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:
             shown = sorted(shown, key=lambda item: item[1])[:most]
         more = f", and {len(classes) - most} more classes" if len(classes) > most else ""
         parts.append(
-            f"{split}: " + (", ".join(f"{ascii(name)[1:-1][:40]} {n}" for name, n in shown) or "nothing") + more
+            f"{split}: " + (", ".join(f"{ascii(name)[1:-1][:40]}={n}" for name, n in shown) or "nothing") + more
         )
     return "; ".join(parts)

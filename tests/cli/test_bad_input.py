@@ -128,9 +128,9 @@ def test_files_that_cannot_be_used(
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
-        (["1"] * 40, "train: 1 32; validation: 1 4; test: 1 4"),
+        (["1"] * 40, "train: 1=32; validation: 1=4; test: 1=4"),
         (["0", "1"] * 20 + ["-1"], "-1"),
-        (["0"] * 40 + ["1"] * 2, "train: 0 34, 1 0;"),
+        (["0"] * 40 + ["1"] * 2, "train: 0=34, 1=0;"),
     ],
 )
 def test_labels_no_probe_could_learn(
@@ -148,7 +148,7 @@ def test_a_label_missing_in_one_split_shows_the_counts(
         rows = [f"{split} {i},{i % classes}" for i in range(10)]
         Path(f"data/{split}.csv").write_text("\n".join(["text,label", *rows]))
     line = refused(3, "extract", "--model", gpt2_folder, "--dataset", "data")
-    assert "test: 0 10, 1 0" in line
+    assert "test: 0=10, 1=0" in line
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

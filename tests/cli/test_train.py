@@ -23,7 +23,7 @@ def test_results_stand_in_the_store_under_what_was_asked(here: Path, store: Path
     shutil.copytree(store, "store")
     assert run(["train-probe", "store", "--layer", "0-1", "--probe", "mean-diff"]) == 0
     out = capsys.readouterr().out
-    results = Path("store/results/label-resid_pre-mean-diff")
+    results = Path("store/results/label-resid_pre-mean-diff-layers-0-1")
     assert sorted(p.name for p in results.iterdir()) == sorted(FILES)
     assert str(results / "accuracy_by_layer.png") in out.splitlines()[-1]
     assert "chosen on validation" in out

@@ -147,8 +147,8 @@ def test_labels_that_cannot_be_learnt_are_refused_with_their_counts(world):
     splits = np.array(["train", "train", "validation", "test"])[np.arange(n) % 4]
     kinds = np.arange(n) % 2
     for wrong, message in [
-        (np.zeros(n, dtype=int), "two classes of 'kind' or more, got train: class 0 20, class 1 0; validation:"),
-        (np.where(splits == "test", -1, kinds), r"must be 0\.\.1; .* test: -1 10"),
+        (np.zeros(n, dtype=int), "two classes of 'kind' or more, got train: class 0=20, class 1=0; validation:"),
+        (np.where(splits == "test", -1, kinds), r"must be 0\.\.1, .* test: -1=10"),
         (np.where(splits == "test", 1, kinds // 1), "every split needs every class"),
         (np.where(kinds == 1, 2, 0), "must be 0"),
     ]:

@@ -184,9 +184,9 @@ def test_what_came_is_escaped_and_cut(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([1] * 10, "two classes of 'label' or more, got train: 1 8; validation: 1 1; test: 1 1"),
-        ([0, 1, -1, 0, 1, 0, 1, 0, 1, 0], "-1, which stands for 'not labelled', got train: 0 5, 1 4, -1 1"),
-        ([0, 0, 0, 0, 0, 0, 0, 0, 1, 1], "every split needs every class of 'label', got train: 0 "),
+        ([1] * 10, "two classes of 'label' or more, got train: 1=8; validation: 1=1; test: 1=1"),
+        ([0, 1, -1, 0, 1, 0, 1, 0, 1, 0], "-1, which stands for 'not labelled', got train: 0=5, 1=4, -1=1"),
+        ([0, 0, 0, 0, 0, 0, 0, 0, 1, 1], "every split needs every class of 'label', got train: 0="),
     ],
 )
 def test_labels_no_probe_can_learn_are_counted_by_class_and_split(tmp_path, labels, words):
@@ -201,7 +201,7 @@ def test_a_class_missing_in_one_file_is_counted(tmp_path):
     (tmp_path / "train.csv").write_bytes(b"text,label\n" + CSV)
     (tmp_path / "dev.csv").write_bytes(b"text,label\n" + CSV)
     (tmp_path / "test.csv").write_bytes(b"text,label\na,1\n")
-    with pytest.raises(DataError, match="train: 0 10, 1 10; validation: 0 10, 1 10; test: 0 0, 1 1; add examples"):
+    with pytest.raises(DataError, match="train: 0=10, 1=10; validation: 0=10, 1=10; test: 0=0, 1=1; add examples"):
         load_task(tmp_path)
 
 

@@ -47,16 +47,16 @@ def test_token_ids_and_an_index_for_each_example_pass():
         (
             {"labels": labelled(0, 0, 0, 0, 0, 0), "label_names": {"label": ["no"]}},
             DataError,
-            "two classes.*train: no 2",
+            "two classes.*train: no=2",
         ),
-        ({"labels": labelled(0, 1, 0, 1, 0, 0)}, DataError, "every split needs every class.*test: no 2, yes 0"),
-        ({"labels": labelled(0, 1, 0, 1, 0, -1)}, DataError, r"must be 0\.\.1.*test: -1 1, 0 1"),
+        ({"labels": labelled(0, 1, 0, 1, 0, 0)}, DataError, "every split needs every class.*test: no=2, yes=0"),
+        ({"labels": labelled(0, 1, 0, 1, 0, -1)}, DataError, r"must be 0\.\.1.*test: -1=1, 0=1"),
         ({"labels": labelled(0, 1, 0, 1, 0, 2)}, DataError, r"must be 0\.\.1"),
         ({"labels": {"label": np.array([0.0] * 6)}}, DataError, "integers, got float64"),
         ({"labels": labelled(0, 1)}, DataError, "for each of the 6 inputs, got 2"),
         ({"labels": {}}, UsageError, "no label set 'label'"),
         ({"label_names": {"label": ["no", "yes"], "more": []}}, DataError, "name the same sets"),
-        ({"splits": np.array(["train"] * 6)}, DataError, "validation: no 0, yes 0"),
+        ({"splits": np.array(["train"] * 6)}, DataError, "validation: no=0, yes=0"),
         ({"splits": np.array(["train"] * 5 + ["dev"])}, DataError, r"got \['dev'\]"),
         ({"inputs": ["a", "b", " ", "d", "e", "f"]}, DataError, "example '2' has an empty input"),
         ({"inputs": [[1], [], [1], [1], [1], [1]]}, DataError, "example '1' has an empty input"),
@@ -102,7 +102,7 @@ def test_subset_keeps_the_parts_together():
 
 def test_many_classes_are_counted_in_one_short_line():
     line = count_line({"train": {f"class{i}": i for i in range(500)}, "test": {}})
-    assert line.startswith("train: class0 0, ")
+    assert line.startswith("train: class0=0, ")
     assert line.endswith("and 488 more classes; test: nothing")
 
 
