@@ -101,8 +101,7 @@ class Task:
         label_set = self._known(label_set)
         self._check_shapes()
         self._check_inputs()
-        for each in self.labels:
-            self._check_labels(each)
+        self._check_labels(label_set)
         counts = self.counts(label_set)
         if sum(any(classes[name] for classes in counts.values()) for name in self.label_names[label_set]) < 2:
             raise DataError(f"a probe needs two classes of {label_set!a} or more, got {count_line(counts)}")

@@ -244,7 +244,7 @@ def test_places_that_are_not_there(tmp_path):
         load_task(tmp_path / "data.csv")
     with pytest.raises(UsageError, match=r"'nothing_here\.csv': no file or folder"):
         load_task("nothing_here.csv")
-    with pytest.raises(UsageError, match="'./nothing': no file or folder"):
+    with pytest.raises(UsageError, match=r"'\./nothing': no file or folder"):
         load_task("./nothing")
     (tmp_path / "data.xlsx").write_text("x")
     with pytest.raises(
