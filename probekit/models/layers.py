@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """X [..., in] times weight [out, in] plus bias: every matrix product with weights goes through here."""
+    """The product of x [..., in] and weight [out, in] plus bias: every matrix product with weights goes through here."""
     return F.linear(x, weight, bias)
 
 
@@ -96,7 +96,7 @@ def attention(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor |
 
 
 def attention_scores(q_BLHK: Tensor, k_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
-    """Q k^T / sqrt(K), [B, H, L, M], with -inf where attention is not allowed; without a mask it is causal."""
+    """The scores q k^T / sqrt(K), [B, H, L, M], with -inf where attention is not allowed; without a mask it is causal."""
     scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / math.sqrt(q_BLHK.shape[-1])
     if mask_BLM is None:
         mask_BLM = causal_mask(scores_BHLM.new_ones(1, scores_BHLM.shape[-1]))
