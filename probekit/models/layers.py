@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @cache
 def _onednn() -> Callable[..., Tensor] | None:
-    """oneDNN's float32 linear, where this torch has it (its name is private) and it proves exact; else None."""
+    """The float32 linear of oneDNN, where this torch has it (its name is private) and it proves exact; else None."""
     op = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     x, weight, bias = torch.linspace(-1, 1, 40 * 8).view(40, 8), torch.linspace(-2, 1, 24).view(3, 8), torch.ones(3)
     exact = (x.double() @ weight.double().T + 1).float()
