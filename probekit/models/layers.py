@@ -5,7 +5,7 @@ Axes: B batch, L query position, M key position, D d_model, H heads, K d_head. W
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +22,30 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@cache
+def _onednn() -> Callable[..., Tensor] | None:
+    """The float32 linear of oneDNN, where this torch has it (its name is private) and it proves exact; else None."""
+    op = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    x, weight, bias = torch.linspace(-1, 1, 40 * 8).view(40, 8), torch.linspace(-2, 1, 24).view(3, 8), torch.ones(3)
+    exact = (x.double() @ weight.double().T + 1).float()
+    try:
+        if op is not None and torch.allclose(op(x, weight, bias, "none", [], ""), exact, rtol=1e-6, atol=1e-6):
+            return op
+    except (RuntimeError, TypeError):  # another signature, or a torch built without oneDNN
+        pass
+    return None
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product of x [..., in] and weight [out, in] plus bias: every matrix product with weights goes through here."""
+    """The product of x [..., in] with weight [out, in], plus bias: every one with weights goes through here.
+
+    In float32 on a CPU and without gradients it is oneDNN's, which is as exact as torch's own (MKL) and about twice as
+    fast where MKL has no kernel for the processor, but has no backward.
+    """
+    if x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and not torch.is_grad_enabled():
+        onednn = _onednn()
+        if onednn is not None:
+            return onednn(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 
 
@@ -96,7 +118,7 @@ def attention(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor |
 
 
 def attention_scores(q_BLHK: Tensor, k_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
-    """The scores q k^T / sqrt(K), [B, H, L, M], with -inf where attention is not allowed; without a mask it is causal."""
+    """Q k^T / sqrt(K), [B, H, L, M], with -inf where attention is not allowed; without a mask it is causal."""
     scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / math.sqrt(q_BLHK.shape[-1])
     if mask_BLM is None:
         mask_BLM = causal_mask(scores_BHLM.new_ones(1, scores_BHLM.shape[-1]))
