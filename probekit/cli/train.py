@@ -42,7 +42,7 @@ def train_probe(
 ) -> None:
     r"""Train a probe at each layer of a store and draw accuracy by layer.
 
-    The best layer is chosen on validation; test is read once. Writes accuracy_by_layer.png and .svg, results.json,
+    The best layer is chosen on validation; test decides nothing. Writes accuracy_by_layer.png and .svg, results.json,
     results.csv and the probes.
 
     \b

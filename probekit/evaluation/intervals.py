@@ -1,4 +1,8 @@
-"""Percentile bootstrap intervals (Efron 1979), by example or by group, of every metric at once."""
+"""Percentile bootstrap intervals (Efron 1979), by example or by group, of every metric at once.
+
+Where every answer is right, or every one wrong, no resample differs from the next; the accuracy's interval is then the
+exact one (Clopper and Pearson 1934).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +37,7 @@ class Bootstrap:
 
         Resamples that leave a metric undefined are left out; a metric that none defines has no interval.
         """
+        right = predictions.predicted == predictions.truth
         chunks = [weighted_metrics(predictions, W) for W in self.weights()]
         tail = (1 - level) / 2
         intervals = {}
@@ -42,13 +47,22 @@ class Bootstrap:
             if len(values):
                 low, high = np.quantile(values, [tail, 1 - tail])
                 intervals[name] = (float(low), float(high))
+        if right.all():
+            intervals["accuracy"] = (tail ** (1 / self.n_units), 1.0)
+        elif not right.any():
+            intervals["accuracy"] = (0.0, 1 - tail ** (1 / self.n_units))
         return intervals
+
+    @property
+    def n_units(self) -> int:
+        """How many examples, or groups, are drawn."""
+        return self.n if self.groups is None else len(np.unique(self.groups))
 
     def weights(self) -> Iterator[np.ndarray]:
         """How often each example stands in each resample, a few resamples at a time: float [S, N]."""
         rng = np.random.default_rng(self.seed)
         members = np.arange(self.n) if self.groups is None else np.unique(self.groups, return_inverse=True)[1].ravel()
-        n_units = int(members.max()) + 1
+        n_units = self.n_units
         step = max(1, _CHUNK // self.n)
         for start in range(0, self.resamples, step):
             size = min(step, self.resamples - start)

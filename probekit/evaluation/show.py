@@ -36,7 +36,7 @@ def chosen(results: "ProbeResults") -> str:
     if not what:
         return f"{best.place}{how}: {test}. Nothing was chosen: one place, one setting."
     were = (" and ".join(what).replace("layer", "Layer")) + (" was" if len(what) == 1 else " were")
-    return f"Best: {best.place}{how}, {test}. {were} chosen on validation accuracy; test is touched once."
+    return f"Best: {best.place}{how}, {test}. {were} chosen on validation accuracy; test decided nothing."
 
 
 def summary(results: "ProbeResults") -> str:
@@ -46,9 +46,7 @@ def summary(results: "ProbeResults") -> str:
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
     n = results.meta["n"]
     counts = f"{printable(results.meta['probe'])} probe; " + ", ".join(f"{n[split]:,} {split}" for split in n)
-    notes = [chosen(results)]
-    if late := _unconverged(results):
-        notes.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
+    notes = _notes(results)
     return "\n".join([title(results), counts, "", *lines, "", *notes])
 
 
@@ -61,9 +59,7 @@ def html_table(results: "ProbeResults") -> str:
         cells = [f'<td style="{left if i == 0 else right}">{html.escape(cell)}</td>' for i, cell in enumerate(row)]
         rows.append(f'<tr style="{weight}">{"".join(cells)}</tr>')
     head = "".join(f'<th style="{right}">{html.escape(name)}</th>' for name in HEADINGS)
-    notes = [chosen(results)]
-    if late := _unconverged(results):
-        notes.append(f"Not converged: {', '.join(late)}.")
+    notes = _notes(results)
     return (
         f"<div><p><b>{html.escape(title(results))}</b></p><table><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>" + "".join(f"<p>{html.escape(note)}</p>" for note in notes) + "</div>"
@@ -95,6 +91,16 @@ def _row(name: str, result: "LayerResult | BaselineResult") -> tuple[str, ...]:
 def _interval(result: "LayerResult | BaselineResult") -> str:
     low, high = result.intervals["accuracy"]
     return f"[{low:.3f}, {high:.3f}]"
+
+
+def _notes(results: "ProbeResults") -> list[str]:
+    """What was chosen, and what a reader must know before believing the curve."""
+    notes = [chosen(results)]
+    if late := _unconverged(results):
+        notes.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
+    if edge := [x.place for x in results.layers if len(x.tried) > 1 and x.tried[-1][0] == x.C]:
+        notes.append(f"The largest C was chosen at {', '.join(edge)}: a wider grid may do better.")
+    return notes
 
 
 def _unconverged(results: "ProbeResults") -> list[str]:

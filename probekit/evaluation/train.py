@@ -24,7 +24,7 @@ from probekit.hooks import parse_layers, split_point
 from probekit.probes import PROBES, LinearProbe
 from probekit.probes.base import as_numpy, check_positive, predicted_labels
 
-DEFAULT_C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
 # what of the activations' own record goes into that of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
 
@@ -209,7 +209,7 @@ def _meta(acts: Activations, examples: Examples, **asked: Any) -> dict[str, Any]
         "counts": task.counts(examples.label),
         "chosen_on": "validation accuracy",
         "interval": {
-            "kind": "percentile bootstrap",
+            "kind": "percentile bootstrap; exact for an accuracy of 0 or 1",
             "level": LEVEL,
             "resamples": RESAMPLES,
             "unit": "example" if examples.bootstrap.groups is None else "group",

@@ -40,6 +40,28 @@ _REQUIRED = {
     "quantization_config": None,
 }
 
+OURS = {  # field of a Hugging Face config.json -> ours
+    "n_embd": "d_model",
+    "n_head": "n_heads",
+    "n_inner": "d_mlp",
+    "n_layer": "n_layers",
+    "n_positions": "n_ctx",
+    "vocab_size": "d_vocab",
+    "activation_function": "activation",
+    "layer_norm_epsilon": "ln_eps",
+    "tie_word_embeddings": "tie_embeddings",
+    "initializer_range": "init_std",
+}
+# Far above any GPT-2: a file that says more is damaged, and would hang before its weights were looked at.
+LARGEST = {
+    "d_model": 1 << 17,
+    "n_heads": 1 << 12,
+    "d_mlp": 1 << 20,
+    "n_layers": 1000,
+    "n_ctx": 1 << 21,
+    "d_vocab": 1 << 23,
+}
+
 
 @dataclass(frozen=True)
 class GPT2Config:
@@ -59,21 +81,21 @@ class GPT2Config:
 
     def __post_init__(self):
         for field in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
-            _positive_int(field, getattr(self, field))
+            _check_size(field, getattr(self, field))
         if self.d_model % self.n_heads:
             raise DataError(f"d_model (n_embd) {self.d_model} is no multiple of n_heads (n_head) {self.n_heads}")
-        if self.activation not in ACTIVATIONS:
+        if not isinstance(self.activation, str) or self.activation not in ACTIVATIONS:
             hint = nearest(str(self.activation), ACTIVATIONS)
-            raise DataError(f"unknown activation (activation_function) {self.activation!r}; {hint}")
+            raise DataError(f"unknown activation (activation_function) {self.activation!a:.60}; {hint}")
         for field in ("ln_eps", "init_std"):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise DataError(f"{field} must be a positive number; got {value!r}")
-
+                raise DataError(f"{_named(field)} must be a positive number; got {value!a:.60}")
         if not isinstance(self.tie_embeddings, bool):
-            raise DataError(f"tie_embeddings (tie_word_embeddings) must be true or false; got {self.tie_embeddings!r}")
-        if self.bos_token_id is not None and not isinstance(self.bos_token_id, int):
-            raise DataError(f"bos_token_id must be a whole number or null; got {self.bos_token_id!r}")
+            raise DataError(f"{_named('tie_embeddings')} must be true or false; got {self.tie_embeddings!a:.60}")
+        bos = self.bos_token_id
+        if bos is not None and (isinstance(bos, bool) or not isinstance(bos, int)):
+            raise DataError(f"bos_token_id must be a whole number or null; got {bos!a:.60}")
 
     @property
     def d_head(self) -> int:
@@ -91,49 +113,29 @@ class GPT2Config:
         for field, required in _REQUIRED.items():
             if hf.get(field, required) != required:
                 raise DataError(f"{field} = {hf[field]!r} is not implemented; only {required!r} is")
-        sizes = {"n_positions": hf.get("n_positions", hf.get("n_ctx"))}
-        sizes |= {field: hf.get(field) for field in ("n_embd", "n_head", "n_layer", "vocab_size")}
-        for field, value in sizes.items():
-            _positive_int(field, value)
-        d_mlp = hf.get("n_inner")
-        return cls(
-            d_model=sizes["n_embd"],
-            n_heads=sizes["n_head"],
-            d_mlp=4 * sizes["n_embd"] if d_mlp is None else _positive_int("n_inner", d_mlp),
-            n_layers=sizes["n_layer"],
-            n_ctx=sizes["n_positions"],
-            d_vocab=sizes["vocab_size"],
-            activation=hf.get("activation_function", "gelu_new"),
-            ln_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tie_embeddings=hf.get("tie_word_embeddings", True),
-            init_std=hf.get("initializer_range", 0.02),
-            bos_token_id=hf.get("bos_token_id", 50256),
-        )
+        fields = {**hf, "n_positions": hf.get("n_positions", hf.get("n_ctx"))}
+        for size in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size"):
+            _check_size(OURS[size], fields.get(size))
+        if fields.get("n_inner") is None:
+            fields["n_inner"] = 4 * fields["n_embd"]
+        given = {ours: fields[theirs] for theirs, ours in OURS.items() if theirs in fields}
+        return cls(**given, bos_token_id=hf.get("bos_token_id", 50256))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return {
-            "model_type": "gpt2",
-            "architectures": ["GPT2LMHeadModel"],
-            "n_embd": self.d_model,
-            "n_head": self.n_heads,
-            "n_inner": self.d_mlp,
-            "n_layer": self.n_layers,
-            "n_positions": self.n_ctx,
-            "vocab_size": self.d_vocab,
-            "activation_function": self.activation,
-            "layer_norm_epsilon": self.ln_eps,
-            "tie_word_embeddings": self.tie_embeddings,
-            "initializer_range": self.init_std,
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": self.bos_token_id,
-        }
+        fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
+        ids = {"bos_token_id": self.bos_token_id, "eos_token_id": self.bos_token_id}
+        return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}
 
 
-def _positive_int(field: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DataError(f"{field} must be a positive whole number; got {value!r}")
-    return value
+def _check_size(field: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST[field]:
+        raise DataError(f"{_named(field)} must be a whole number in 1..{LARGEST[field]}; got {value!a:.60}")
+
+
+def _named(field: str) -> str:
+    """Our field with the file's: "n_layers (n_layer)"."""
+    return f"{field} ({next(theirs for theirs, ours in OURS.items() if ours == field)})"
 
 
 class Attention(nn.Module):

@@ -89,9 +89,10 @@ class LayerNorm(nn.Module):
     def forward(self, x_BLD: Tensor) -> Tensor:
         if not self.hook_scale.hooked:
             return self.hook_normalized(F.layer_norm(x_BLD, self.weight.shape, self.weight, self.bias, self.eps))
-        centred_BLD = x_BLD - x_BLD.mean(-1, keepdim=True)
+        x32_BLD = x_BLD.to(torch.promote_types(x_BLD.dtype, torch.float32))  # as the fused kernel: fp16 has no squares
+        centred_BLD = x32_BLD - x32_BLD.mean(-1, keepdim=True)
         scale_BL1 = self.hook_scale((centred_BLD.square().mean(-1, keepdim=True) + self.eps).sqrt())
-        return self.hook_normalized(centred_BLD / scale_BL1 * self.weight + self.bias)
+        return self.hook_normalized((centred_BLD / scale_BL1 * self.weight + self.bias).to(x_BLD.dtype))
 
 
 def causal_mask(attention_mask: Tensor) -> Tensor:

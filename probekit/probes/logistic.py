@@ -41,6 +41,9 @@ class LogisticProbe(LinearProbe):
             with threadpool_limits(1 if solver == "lbfgs" else None, user_api="blas"):
                 model.fit(Z, labels)
         self.converged_ = not any(issubclass(w.category, ConvergenceWarning) for w in caught)
+        for w in caught:
+            if not issubclass(w.category, ConvergenceWarning):
+                warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
         self.n_iter_ = int(model.n_iter_.max())
         return unstandardise(model.coef_, np.atleast_1d(model.intercept_), mean, scale)
 

@@ -97,6 +97,20 @@ def test_intervals_cover_the_truth_as_often_as_they_say(n, chance):
     assert 0.91 <= inside / len(worlds) <= 0.98
 
 
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_perfect_score_is_not_perfectly_sure(size):
+    """k = n right answers: the exact lower bound L solves L^n = 2.5% (Clopper and Pearson 1934), n counting groups."""
+    n = 200
+    truth = np.arange(n) % 2
+    groups = None if size == 1 else np.arange(n) // size
+    right = Predictions(truth, truth, truth.astype(float), 2)
+    low, high = Bootstrap(n, groups=groups).intervals(right)["accuracy"]
+    assert high == 1
+    assert low ** (n / size) == pytest.approx(0.025)
+    wrong = Predictions(truth, 1 - truth, 1.0 - truth, 2)
+    assert Bootstrap(n, groups=groups).intervals(wrong)["accuracy"] == pytest.approx((0, 1 - low))
+
+
 def test_the_interval_is_the_binomials():
     p, _ = coin_world(0, 400, 0.7)
     accuracy = measure(p)["accuracy"]

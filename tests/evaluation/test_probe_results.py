@@ -23,6 +23,14 @@ def with_meta(results, **changes):
     return dataclasses.replace(results, meta={**results.meta, **changes})
 
 
+def test_a_choice_at_the_edge_of_the_grid_is_said(results):
+    """A curve cut off by its grid measures the grid; the smallest C is no such edge, for less fits nothing."""
+    at_edge = [dataclasses.replace(layer, C=1.0) for layer in results.layers]
+    inside = [dataclasses.replace(layer, C=0.01) for layer in results.layers]
+    assert "The largest C was chosen at resid_pre.0" in dataclasses.replace(results, layers=at_edge).summary()
+    assert "largest C" not in dataclasses.replace(results, layers=inside).summary()
+
+
 def test_saved_and_loaded_results_are_the_same(results, world, tmp_path):
     acts = world()
     assert results.save(tmp_path / "r") == tmp_path / "r"
@@ -104,7 +112,7 @@ def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):
     assert "resid_post.3 (output)" in text
     assert "majority" in text
     assert "bag-of-words" in text
-    assert "Layer and C were chosen on validation accuracy; test is touched once." in text
+    assert "Layer and C were chosen on validation accuracy; test decided nothing." in text
     table = lines[3:11]
     assert len({line.index("]") for line in table[1:]}) == 1
 

@@ -3,6 +3,7 @@
 import json
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,17 +73,22 @@ def model(pair) -> GPT2:
 def test_every_layer_equals_the_oracle(shape, tied):
     oracle, model = twins(shape, tied)
     tokens = tokens_for(model)
+    mids: list[Any] = []
+    posts: list[Any] = []
+    block: Any
+    for block in oracle.transformer.h:
+        block.ln_2.register_forward_pre_hook(lambda _, args: mids.append(args[0]))
+        block.register_forward_hook(lambda _, __, out: posts.append(out[0] if isinstance(out, tuple) else out))
     with torch.no_grad():
         theirs = oracle(tokens, output_hidden_states=True, output_attentions=True)
         logits, cache = model.run_with_cache(tokens)
-        assert error(logits, theirs.logits) <= 1e-5
-        for i in range(model.cfg.n_layers):
-            assert error(cache["resid_pre", i], theirs.hidden_states[i]) <= 1e-5
-            assert error(cache["attn_pattern", i], theirs.attentions[i]) <= 1e-5
-        assert error(cache["ln_final"], theirs.hidden_states[-1]) <= 1e-5
-        # The oracle never shows the last block's output before the final norm: normalise ours with its own norm.
-        last = cache["resid_post", model.cfg.n_layers - 1]
-        assert error(oracle.transformer.ln_f(last), theirs.hidden_states[-1]) <= 1e-5
+    assert error(logits, theirs.logits) <= 1e-5
+    for i in range(model.cfg.n_layers):
+        assert error(cache["resid_pre", i], theirs.hidden_states[i]) <= 1e-5
+        assert error(cache["resid_mid", i], mids[i]) <= 1e-5
+        assert error(cache["resid_post", i], posts[i]) <= 1e-5
+        assert error(cache["attn_pattern", i], theirs.attentions[i]) <= 1e-5
+    assert error(cache["ln_final"], theirs.hidden_states[-1]) <= 1e-5
 
 
 def test_inner_points_equal_the_oracle_modules(pair):
@@ -251,8 +257,15 @@ def test_impossible_mask(model):
         ({"n_positions": "8"}, "n_positions"),
         ({"n_inner": 0}, "n_inner"),
         ({"activation_function": "gelu_nwe"}, "gelu_new"),
-        ({"activation_function": None}, "activation"),
-        ({"layer_norm_epsilon": -1e-5}, "ln_eps"),
+        ({"activation_function": None}, "activation_function"),
+        ({"activation_function": ["gelu"]}, "activation_function"),
+        ({"vocab_size": 10**18}, "vocab_size"),
+        ({"n_embd": 10**10}, "n_embd"),
+        ({"n_positions": 10**11}, "n_positions"),
+        ({"n_layer": 3_000_000}, "n_layer"),
+        ({"bos_token_id": True}, "bos_token_id"),
+        ({"initializer_range": 0}, "initializer_range"),
+        ({"layer_norm_epsilon": -1e-5}, "layer_norm_epsilon"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn"),
