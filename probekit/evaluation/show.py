@@ -99,7 +99,7 @@ def _notes(results: "ProbeResults") -> list[str]:
     if late := _unconverged(results):
         notes.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
     if edge := [x.place for x in results.layers if len(x.tried) > 1 and x.tried[-1][0] == x.C]:
-        notes.append(f"The largest C was chosen at {', '.join(edge)}: a wider grid may do better.")
+        notes.append(f"The largest C was chosen at {', '.join(edge)}; a grid that goes on (C=...) may do better there.")
     return notes
 
 
