@@ -43,9 +43,7 @@ def main() -> None:
         mask = torch.nn.functional.pad(torch.ones_like(tokens), pad)
         padded = model(torch.nn.functional.pad(tokens, pad), attention_mask=mask, stop_at_layer=model.cfg.n_layers)
         real = padded[:, pad[0] : pad[0] + tokens.shape[1]]
-        print(
-            f"padded on the {side:<5}{error(real, cache['resid_post', model.cfg.n_layers - 1]):.1e} (resid_post of the last block)"
-        )
+        print(f"padded, {side:<10}{error(real, cache['resid_post', model.cfg.n_layers - 1]):.1e}")
 
 
 if __name__ == "__main__":
