@@ -35,6 +35,7 @@ TextColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column of 
 LabelColumn = Annotated[
     str | None, typer.Option(metavar="NAME", help="Column of the labels.  [default: found by name]")
 ]
+GroupColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column whose equal rows stay in one split.")]
 RandomInit = Annotated[bool, typer.Option("--random-init", help="Random weights in the model's shape: a baseline.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
@@ -58,6 +59,7 @@ def extract(
     on_bad_row: OnBadRow = "error",
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
+    group_column: GroupColumn = None,
     revision: options.Revision = None,
     random_init: RandomInit = False,
     dry_run: DryRun = False,
@@ -85,6 +87,7 @@ def extract(
     of_task = {
         "text_column": text_column,
         "label_column": label_column,
+        "group_column": group_column,
         "limit": limit,
         "keep_blanks": keep_blanks,
         "on_bad_row": on_bad_row,

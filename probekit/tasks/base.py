@@ -79,7 +79,7 @@ class Task:
         )
 
     def fingerprint(self) -> str:
-        """A sha256 over inputs, labels, class names, splits, ids and position: equal tasks, equal fingerprints."""
+        """A sha256 over inputs, labels, class names, splits, ids, groups and position: equal for equal tasks."""
         digest = hashlib.sha256()
         for part in (*self.inputs, *self.splits.tolist(), *self.ids):
             digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
@@ -87,7 +87,8 @@ class Task:
             digest.update(repr((label_set, self.label_names[label_set])).encode("utf-8", "surrogatepass"))
             digest.update(self.labels[label_set].astype("<i8").tobytes())
         position = self.position if isinstance(self.position, str) else self.position.astype("<i8").tobytes()
-        digest.update(repr((self.target, position)).encode())
+        groups = None if self.groups is None else self.groups.tolist()
+        digest.update(repr((self.target, position, groups)).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
     def check(self, label_set: str | None = None) -> None:
@@ -106,9 +107,10 @@ class Task:
         if sum(any(classes[name] for classes in counts.values()) for name in self.label_names[label_set]) < 2:
             raise DataError(f"a probe needs two classes of {label_set!a} or more, got {count_line(counts)}")
         if any(n == 0 for classes in counts.values() for n in classes.values()):
+            more = "" if self.groups is None else ", or make the groups smaller"
             raise DataError(
                 f"every split needs every class of {label_set!a}, got {count_line(counts)}; "
-                "add examples, or merge rare classes"
+                f"add examples, or merge rare classes{more}"
             )
 
     def _known(self, label_set: str | None) -> str:

@@ -22,14 +22,31 @@ def is_number(cell: str) -> bool:
     return NUMBER.fullmatch(cell.strip()) is not None
 
 
-def label_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
-    """Why a cell cannot be a label, if it cannot: (kind, words)."""
+def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> tuple[str, str] | None:
+    """Why a cell cannot be a label (the number of one of the `names`, where there are any): (kind, words)."""
     missing = cell is None or (isinstance(cell, float) and math.isnan(cell))
     if missing or (isinstance(cell, str) and cell.strip() in ({""} if typed else NA)):
         return "na", f"expected a label, got {quote(cell)}; write one"
     if not isinstance(cell, (bool, int, float, str)):
         return "label_type", f"expected a label (a text, a whole number, true or false), got {quote(cell)}"
+    if names and isinstance(cell, int) and not -1 <= cell < len(names):  # -1 is told apart: not labelled
+        few = quote(", ".join(names))
+        return "label_range", f"expected a label in 0..{len(names) - 1} ({few}), got {quote(cell)}; mend it"
     return None
+
+
+def group_flaw(cell: Any) -> tuple[str, str] | None:
+    """Why a cell cannot name a group, if it cannot: (kind, words). "NA" can: it is Namibia, too."""
+    if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
+        return "no_group", f"expected a group, got {quote(cell)}; write one"
+    if not isinstance(cell, (bool, int, float, str)):
+        return "group_type", f"expected a group (a text, a number, true or false), got {quote(cell)}"
+    return None
+
+
+def group_name(cell: bool | int | float | str) -> str:
+    """One name for 1, 1.0 and "1 ", which files of several formats may write for the same group."""
+    return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
 
 
 def as_classes(cells: Sequence[Any], places: Sequence[str], column: str) -> list[Any]:
@@ -70,7 +87,9 @@ def _whole(cell: str | int | float, place: str, column: str) -> int:
 def encode(
     classes: Sequence[Any], splits: Sequence[str], column: str, names: list[str] | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """Labels 0..C-1 and the class names: those given, or the classes in order (numbers by value).
+    """Labels 0..C-1 and the names of the classes that occur, in order: numbers by value.
+
+    With `names` given, class k is called names[k]; names of classes that never occur are left out.
 
     Raises:
         DataError: there is a -1, which stands for "not labelled".
@@ -83,9 +102,9 @@ def encode(
             f"a label of {column!a} is -1, which stands for 'not labelled', got {count_line(counts)}; "
             "leave these rows out with --on-bad-row skip, or write another label"
         )
-    order = range(len(names)) if names else sorted(set(classes))
+    order = sorted(set(classes))
     index = {value: k for k, value in enumerate(order)}
-    return np.array([index[c] for c in classes], dtype=np.int64), names or [str(value) for value in order]
+    return np.array([index[c] for c in classes], dtype=np.int64), [names[k] if names else str(k) for k in order]
 
 
 def is_unlabelled(value: Any) -> bool:

@@ -1,10 +1,10 @@
 """load_task: a built-in task, files, or a dataset of the Hub, made into one checked Task."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from probekit.tasks.agreement import agreement
 from probekit.tasks.base import POSITIONS, SPLITS, Task
 from probekit.tasks.files import READERS, Table, choose_column, find_files, flaw_of, quote, read_table
 from probekit.tasks.hub import hub_tables
-from probekit.tasks.labels import NA, as_classes, encode, is_number, is_unlabelled, label_flaw
-from probekit.tasks.splits import carve, sample
+from probekit.tasks.labels import NA, as_classes, encode, group_flaw, group_name, is_number, is_unlabelled, label_flaw
+from probekit.tasks.splits import carve, components, sample
 
 BUILTIN_TASKS = ("agreement",)
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
@@ -31,6 +31,7 @@ def load_task(
     source: str | Path,
     text_column: str | None = None,
     label_column: str | None = None,
+    group_column: str | None = None,
     limit: int | None = None,
     seed: int = 0,
     keep_blanks: bool = False,
@@ -40,13 +41,15 @@ def load_task(
     """A checked task from a built-in name, a file or folder, or a dataset of the Hub.
 
     A folder holds train, validation (dev) and test files. What is missing of validation and test is carved from train,
-    a tenth for each, stratified, equal texts on one side. A single file is split 80/10/10 in the same way. Where the
-    Hub has no labelled test split, its validation split is our test.
+    a tenth for each, stratified, equal texts (and groups) on one side. A single file is split 80/10/10 in the same way.
+    Where the Hub has no labelled test split, its validation split is our test.
 
     Args:
         source: "agreement", "sst2", a path to CSV, TSV, JSONL or Parquet or to a folder of them, or a Hub id.
         text_column: default: the first of text, sentence, statement, prompt that is there.
         label_column: default: the first of label, target that is there.
+        group_column: rows with an equal cell there (a pair of statements, say) are one group, and so are groups that
+            share a text. Data that comes split stays so: `info["groups_across_splits"]` says how many groups are torn.
         limit: at most so many texts of each split, stratified.
         seed: for carving, for the limit and for built-in tasks.
         keep_blanks: leave white space at the end of texts, which is dropped and counted otherwise.
@@ -57,35 +60,53 @@ def load_task(
         UsageError: an unknown name, column or option.
         DataError: a file, row or label that cannot be used.
     """
+    _check_options(limit, on_bad_row, position)
+    columns = _Columns(text_column, label_column, group_column)
+    if source in BUILTIN_TASKS:
+        if columns != _Columns():
+            raise UsageError(f"{source!r} is built in and has no columns; leave text, label and group column out")
+        task = agreement(seed=seed)
+    else:
+        name, tables, info = _open(source, columns)
+        task = _assemble(name, tables, columns, seed, keep_blanks, skip=on_bad_row == "skip", info=info)
+    task = replace(task, position=position)
+    task.check()
+    task = task if limit is None else _limited(task, limit, seed)
+    return replace(task, info={**task.info, "limit": limit, **_leaks(task)})
+
+
+def _check_options(limit: int | None, on_bad_row: str, position: str) -> None:
     for what, value, known in (("on_bad_row", on_bad_row, ("error", "skip")), ("position", position, POSITIONS)):
         if value not in known:
             raise UsageError(f"no {what} {value!a}; {nearest(str(value), known)}")
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be 1 or more, got {limit}")
-    if source in BUILTIN_TASKS:
-        if text_column or label_column:
-            raise UsageError(f"{source!r} is built in and has no columns; leave text_column and label_column out")
-        task = agreement(seed=seed)
-    else:
-        columns = _Columns(text_column, label_column)
-        name, tables, info = _open(source, columns)
-        task = _assemble(name, tables, columns, seed, keep_blanks, skip=on_bad_row == "skip", info=info)
-    task = replace(task, position=position, info={**task.info, "limit": limit})
-    task.check()
-    return task if limit is None else _limited(task, limit, seed)
+
+
+class _Chosen(NamedTuple):
+    """The names of a table's columns."""
+
+    text: str
+    label: str
+    group: str | None
 
 
 @dataclass(frozen=True)
 class _Columns:
-    text: str | None
-    label: str | None
+    """The names that were asked for."""
 
-    def of(self, table: Table) -> tuple[str, str]:
+    text: str | None = None
+    label: str | None = None
+    group: str | None = None
+
+    def of(self, table: Table) -> _Chosen:
         text = choose_column(table, self.text, TEXT_COLUMNS, "text")
         label = choose_column(table, self.label, LABEL_COLUMNS, "label")
-        if text == label:
-            raise UsageError(f"column {text!a} cannot be both text and label; name another one for one of them")
-        return text, label
+        group = None if self.group is None else choose_column(table, self.group, (), "group")
+        for one, other, both in (("text", "label", text == label), ("label", "group", label == group)):
+            if both:
+                raise UsageError(f"column {label!a} cannot be both {one} and {other}; name another one for one of them")
+        return _Chosen(text, label, group)
 
 
 def _open(source: str | Path, columns: _Columns) -> tuple[str, dict[str, Table], dict[str, Any]]:
@@ -110,7 +131,7 @@ def _with_labelled_test(tables: dict[str, Table], columns: _Columns) -> dict[str
     """Where a benchmark keeps its test labels to itself, its validation split is our test (GLUE's SST-2)."""
     if "validation" not in tables or "train" not in tables:
         return tables
-    _, label = columns.of(tables["train"])
+    label = columns.of(tables["train"]).label
     test = tables.get("test")
     if test is None or label not in test.columns or all(is_unlabelled(cell) for cell in test.column(label)):
         return {"train": tables["train"], "test": tables["validation"]}
@@ -123,6 +144,7 @@ class _Rows:
 
     texts: list[str] = field(default_factory=list)
     cells: list[Any] = field(default_factory=list)
+    groups: list[str | None] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
@@ -130,7 +152,7 @@ class _Rows:
     dropped_blanks: int = 0
 
     def keep(self, rows: Sequence[int]) -> None:
-        for name in ("texts", "cells", "splits", "ids", "places"):
+        for name in ("texts", "cells", "groups", "splits", "ids", "places"):
             values = getattr(self, name)
             setattr(self, name, [values[i] for i in rows])
 
@@ -147,42 +169,46 @@ def _assemble(
     tables = {"train": next(iter(tables.values()))} if len(tables) == 1 else tables
     if "train" not in tables:
         raise DataError(f"{name!a} has only {' and '.join(tables)}; add a train file")
-    rows, label_column = _Rows(), ""
+    rows, chosen = _Rows(), columns.of(tables["train"])
     for split in SPLITS:
         if split in tables:
-            text_column, label_column = columns.of(tables[split])
-            _collect(rows, split, tables[split], text_column, label_column, keep_blanks, skip)
-            info |= {"text_column": text_column, "label_column": label_column}
-    names = tables["train"].class_names.get(label_column)
-    classes = as_classes(rows.cells, rows.places, label_column)
+            chosen = columns.of(tables[split])
+            _collect(rows, split, tables[split], chosen, keep_blanks, skip)
+    names = tables["train"].class_names.get(chosen.label)
+    classes = as_classes(rows.cells, rows.places, chosen.label)
     if skip and any(map(is_unlabelled, classes)):
         labelled = [i for i, value in enumerate(classes) if not is_unlabelled(value)]
         rows.skipped["unlabelled"] += len(classes) - len(labelled)
         rows.keep(labelled)
         classes = [classes[i] for i in labelled]
-    labels, names = encode(classes, rows.splits, label_column, names)
-    splits = _carve_missing(labels, rows, [split for split in SPLITS if split not in tables], seed)
-    info |= {
+    labels, names = encode(classes, rows.splits, chosen.label, names)
+    texts, missing = [text.strip() for text in rows.texts], [split for split in SPLITS if split not in tables]
+    groups = None if chosen.group is None else components(texts, rows.groups)
+    splits = _carve_missing(labels, rows.splits, texts if groups is None else groups.tolist(), missing, seed)
+    info |= {f"{what}_column": name for what, name in chosen._asdict().items()} | {
         "seed": seed,
-        "carved_from_train": [split for split in SPLITS if split not in tables],
+        "carved_from_train": missing,
         "keep_blanks": keep_blanks,
         "dropped_blanks": rows.dropped_blanks,
         "skipped_rows": rows.skipped.total(),
         "skipped": dict(rows.skipped),
-        "also_in_train": _also_in_train(rows.texts, splits),
     }
-    return Task(name, rows.texts, {"label": labels}, {"label": names}, splits, "label", ids=rows.ids, info=info)
+    return Task(
+        name, rows.texts, {"label": labels}, {"label": names}, splits, "label", ids=rows.ids, groups=groups, info=info
+    )
 
 
-def _collect(
-    rows: _Rows, split: str, table: Table, text_column: str, label_column: str, keep_blanks: bool, skip: bool
-) -> None:
+def _collect(rows: _Rows, split: str, table: Table, chosen: _Chosen, keep_blanks: bool, skip: bool) -> None:
     """Add the usable rows of one table; raise at the first other one, or count it."""
-    texts, labels = table.column(text_column), table.column(label_column)
+    texts, labels = table.column(chosen.text), table.column(chosen.label)
+    groups = None if chosen.group is None else table.column(chosen.group)
+    names = table.class_names.get(chosen.label, ())
     if not table.typed:
-        _refuse_numbers(table, text_column, texts)
+        _refuse_numbers(table, chosen.text, texts)
     for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
-        flaw = table.bad.get(i) or _text_flaw(text, table.typed) or label_flaw(label, table.typed)
+        flaw = table.bad.get(i) or _text_flaw(text, table.typed) or label_flaw(label, table.typed, names)
+        if groups is not None:
+            flaw = flaw or group_flaw(groups[i])
         if flaw is None and table.typed:
             flaw = flaw_of([text, label])
         if flaw is not None:
@@ -194,6 +220,7 @@ def _collect(
         rows.dropped_blanks += kept != text
         rows.texts.append(kept)
         rows.cells.append(label)
+        rows.groups.append(None if groups is None else group_name(groups[i]))
         rows.splits.append(split)
         rows.ids.append(f"{table.stem}:{i}")
         rows.places.append(table.where(i))
@@ -224,22 +251,32 @@ def _refuse_numbers(table: Table, column: str, texts: list[str]) -> None:
         )
 
 
-def _carve_missing(labels: np.ndarray, rows: _Rows, missing: list[str], seed: int) -> np.ndarray:
-    """The splits [N], with a tenth of train moved to each missing one; equal texts move together."""
-    splits = np.array(rows.splits, dtype="<U10")
+def _carve_missing(
+    labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: list[str], seed: int
+) -> np.ndarray:
+    """The splits [N], with a tenth of train moved to each missing one; rows with equal keys move together."""
+    splits = np.array(given, dtype="<U10")
     n = int((splits == "train").sum())
     size = max(len(np.unique(labels)), round(CARVED * n))
     for k, split in enumerate(reversed(missing)):
         train = np.flatnonzero(splits == "train")
-        chosen = carve(labels[train], [rows.texts[i].strip() for i in train], min(size, len(train)), [seed, k])
+        chosen = carve(labels[train], [keys[i] for i in train.tolist()], min(size, len(train)), [seed, k])
         splits[train[chosen]] = split
     return splits
 
 
-def _also_in_train(texts: list[str], splits: np.ndarray) -> dict[str, int]:
-    """How many texts of validation and test also stand in train: a leak in the data as it came."""
-    train = {texts[i].strip() for i in np.flatnonzero(splits == "train")}
-    return {split: sum(texts[i].strip() in train for i in np.flatnonzero(splits == split)) for split in SPLITS[1:]}
+def _leaks(task: Task) -> dict[str, Any]:
+    """How many texts of validation and test also stand in train, and how many groups in several splits (None: none)."""
+    parts = {split: [str(task.inputs[i]).strip() for i in np.flatnonzero(task.splits == split)] for split in SPLITS}
+    train = set(parts["train"])
+    torn = None
+    if task.groups is not None:
+        pairs = set(zip(task.groups.tolist(), task.splits.tolist(), strict=True))
+        torn = sum(n > 1 for n in Counter(group for group, _ in pairs).values())
+    return {
+        "also_in_train": {split: sum(text in train for text in parts[split]) for split in SPLITS[1:]},
+        "groups_across_splits": torn,
+    }
 
 
 def _limited(task: Task, limit: int, seed: int) -> Task:

@@ -30,6 +30,26 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
     return chosen
 
 
+def components(*columns: Sequence[Hashable]) -> np.ndarray:
+    """The component of each row, where rows with equal keys in any of the columns hang together: int64 [N].
+
+    Numbered from 0 in the order of their first rows.
+    """
+    parent = list(range(len(columns[0])))
+
+    def root(row: int) -> int:
+        while parent[row] != row:
+            parent[row] = row = parent[parent[row]]
+        return row
+
+    for column in columns:
+        first: dict[Hashable, int] = {}
+        for row, key in enumerate(column):
+            one, other = root(row), root(first.setdefault(key, row))
+            parent[max(one, other)] = min(one, other)
+    return np.unique([root(row) for row in range(len(parent))], return_inverse=True)[1].ravel().astype(np.int64)
+
+
 def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:
     """The indices, in order, of `n` rows (or all, if there are fewer), each class with its share."""
     return np.flatnonzero(carve(labels, range(len(labels)), min(n, len(labels)), seed))

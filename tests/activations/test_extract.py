@@ -365,5 +365,16 @@ def test_the_plan_in_words(model, task):
     )
 
 
+def test_texts_that_also_stand_in_train_are_said(model, task):
+    def lines(**leaks):
+        return plan(model, replace(task, info={"also_in_train": leaks})).describe().splitlines()
+
+    assert lines(validation=75, test=0)[-1] == "leaks   75 of the validation texts also stand in train"
+    assert lines(validation=1, test=2000)[-1] == (
+        "leaks   1 of the validation texts and 2,000 of the test texts also stand in train"
+    )
+    assert not any(line.startswith("leaks") for line in lines(validation=0, test=0))
+
+
 def test_module_and_function_of_one_name_both_work():
     assert importlib.import_module("probekit.activations.extract").extract is extract

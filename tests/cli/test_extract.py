@@ -82,6 +82,19 @@ def test_every_option_reaches_the_store(here: Path, job: list[str]) -> None:
     assert {key: acts.meta[key] for key in expected} == expected
 
 
+def test_rows_of_one_group_stay_in_one_split(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
+    rows = [f"text {i},{i % 2},pair {i // 2}" for i in range(60)]
+    Path("t.csv").write_text("\n".join(["text,label,pair", *rows]) + "\n")
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", "t.csv", "--out", "store", "--quiet"]
+    assert run([*job, "--group-column", "pear"]) == 2
+    assert "did you mean 'pair'" in capsys.readouterr().err
+    assert run([*job, "--group-column", "pair"]) == 0
+    acts = load_activations("store")
+    assert acts.groups is not None
+    assert acts.groups.tolist() == [i // 2 for i in range(60)]
+    assert (acts.splits[::2] == acts.splits[1::2]).all()
+
+
 def test_cut_texts_dropped_blanks_and_skipped_rows_are_said(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
     rows = [f"{'long ' * 10 * (i < 3)}text {i} ,{i % 2}" for i in range(60)]
     Path("t.csv").write_text("\n".join(["text,label", *rows, ",1", "NA,0"]) + "\n")

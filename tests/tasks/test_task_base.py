@@ -80,6 +80,8 @@ def test_fingerprint_sees_every_part_and_nothing_else():
         {"label_names": {"label": ["yes", "no"]}},
         {"splits": np.repeat(SPLITS[::-1], 2)},
         {"ids": ["u", "v", "w", "x", "y", "z"]},
+        {"groups": np.array([0, 0, 1, 1, 2, 2])},
+        {"groups": np.array([0, 0, 1, 1, 2, 3])},
         {"position": "first"},
         {"position": np.zeros(6, dtype=int)},
     ]
@@ -123,6 +125,7 @@ def test_agreement_loads_by_name_and_is_public():
         ({"limit": 0}, "limit must be 1 or more, got 0"),
         ({"limit": 1}, "limit 1 is less than the 2 classes"),
         ({"text_column": "x"}, "has no columns"),
+        ({"group_column": "x"}, "has no columns"),
     ],
 )
 def test_impossible_options_are_refused(options, words):

@@ -140,6 +140,76 @@ def test_no_text_stands_in_two_carved_splits(tmp_path, texts, seed):
     assert task.info["also_in_train"] == {"validation": 0, "test": 0}
 
 
+@IN_A_FOLDER
+@given(
+    texts=st.lists(st.integers(0, 150), min_size=60, max_size=120),
+    size=st.integers(1, 4),
+    seed=st.integers(0, 9),
+    alone=st.booleans(),
+)
+def test_no_group_and_no_text_stands_on_two_sides(tmp_path, texts, size, seed, alone):
+    rows = [(f"word {text}", i % 2, f"pair {i // size}") for i, text in enumerate(texts)]
+    header, folder = ("text", "label", "pair"), tmp_path / "folder"
+    folder.mkdir(exist_ok=True)
+    write(folder / "train.csv", rows, header)
+    write(folder / "test.csv", [("never", 0, "x"), ("seen", 1, "y")], header)
+    try:
+        task = load_task(folder / "train.csv" if alone else folder, group_column="pair", seed=seed)
+    except DataError as error:  # chains of texts and groups may leave a class nowhere to go
+        assume("every split needs every class" not in str(error))
+        raise
+    groups = [row[2] for row in rows] + ([] if alone else ["x", "y"])
+    for keys in (groups, task.inputs, np.asarray(task.groups).tolist()):
+        parts = [{str(keys[i]) for i in np.flatnonzero(task.splits == split)} for split in SPLITS]
+        assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
+    assert (task.info["group_column"], task.info["groups_across_splits"]) == ("pair", 0)
+
+
+def test_carving_by_groups_stays_stratified(tmp_path):
+    rows = [(f"text {i}", "no" if i % 4 else "yes", i // 8) for i in range(1000)]
+    path = write(tmp_path / "data.csv", rows, ("text", "label", "pair"))
+    counts = load_task(path, group_column="pair").counts()
+    for split in ("validation", "test"):
+        assert abs(counts[split]["no"] - 75) <= 6
+        assert abs(counts[split]["yes"] - 25) <= 2
+
+
+def test_groups_that_the_data_tears_are_counted_and_a_group_has_one_name_in_all_formats(tmp_path):
+    header = ("text", "label", "pair")
+    write(tmp_path / "train.csv", [(f"a {i}", i % 2, i // 2) for i in range(20)], header)
+    write(tmp_path / "dev.jsonl", [(f"b {i}", i % 2, float(i)) for i in range(4)], header)
+    write(tmp_path / "test.parquet", [("c", 0, 100), ("a 19", 1, 101)], header)
+    task = load_task(tmp_path, group_column="pair")
+    assert task.info["groups_across_splits"] == 5  # 0 to 3, and 9 with 101 by their text
+    assert task.info["also_in_train"] == {"validation": 0, "test": 1}
+    plain = load_task(tmp_path)
+    assert plain.groups is None
+    assert (plain.info["group_column"], plain.info["groups_across_splits"]) == (None, None)
+
+
+def test_a_group_may_be_called_na_but_not_nothing(tmp_path):
+    rows = [(text, label, "NA") if label else (text, label, f"c{i}") for i, (text, label) in enumerate(TEN)]
+    path = write(tmp_path / "data.csv", [*rows, ("one more", 0, " ")], ("text", "label", "country"))
+    with pytest.raises(
+        DataError, match=r"data\.csv, line 12: expected a group, got ' '; write one, or leave such rows"
+    ):
+        load_task(path, group_column="country")
+    with pytest.raises(DataError, match=r"every split needs every class .*, or make the groups smaller"):
+        load_task(path, group_column="country", on_bad_row="skip")
+
+
+def test_what_also_stands_in_train_is_counted_in_the_task_that_is_given(tmp_path):
+    write(tmp_path / "train.csv", [(f"text {i}", i % 2) for i in range(400)])
+    write(tmp_path / "dev.csv", [(f"text {i}", i % 2) for i in range(40)])
+    write(tmp_path / "test.csv", TEN)
+    assert load_task(tmp_path).info["also_in_train"] == {"validation": 40, "test": 0}
+    task = load_task(tmp_path, limit=40)
+    train, validation = ({str(task.inputs[i]) for i in np.flatnonzero(task.splits == split)} for split in SPLITS[:2])
+    both = len(train & validation)
+    assert task.info["also_in_train"] == {"validation": both, "test": 0}
+    assert both < 40
+
+
 def test_the_seed_decides_the_carving_and_nothing_else(tmp_path):
     path = write(tmp_path / "data.csv", [(f"text {i}", i % 2) for i in range(100)])
     first, again, other = load_task(path), load_task(path), load_task(path, seed=1)
@@ -222,6 +292,8 @@ def test_of_several_usual_names_the_first_in_order_is_taken(tmp_path):
     [
         ({"text_column": "txt"}, UsageError, "data.csv has no column 'txt' but 'text', 'kind'; did you mean 'text'"),
         ({"label_column": "zzz"}, UsageError, "no column 'zzz' but 'text', 'kind'; name one of these"),
+        ({"label_column": "kind", "group_column": "knd"}, UsageError, "no column 'knd' but .*; did you mean 'kind'"),
+        ({"label_column": "kind", "group_column": "kind"}, UsageError, "cannot be both label and group"),
         ({}, DataError, "no column named label or target but 'text', 'kind'; .*--label-column"),
         ({"label_column": "text"}, UsageError, "cannot be both text and label"),
     ],

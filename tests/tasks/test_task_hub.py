@@ -2,11 +2,12 @@
 
 import re
 import shutil
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from probekit.errors import DataError
@@ -102,6 +103,43 @@ def test_train_alone_is_split_80_10_10(tmp_path, hub):
     assert [int((load_task("someone/one").splits == split).sum()) for split in SPLITS] == [80, 10, 10]
 
 
+def labelled_rows(folder: Path, labels: list[int], names: list[str]) -> Path:
+    """A Parquet file whose metadata names the classes; its labels are written unchecked."""
+    from datasets import ClassLabel, Features, Value
+
+    features = Features({"text": Value("string"), "pair": Value("int32"), "label": ClassLabel(names=names)})
+    rows = {"text": [f"text {i}" for i in range(len(labels))], "pair": [i // 4 for i in range(len(labels))]}
+    folder.mkdir()
+    table = pa.table({**rows, "label": labels}, schema=features.arrow_schema)
+    pq.write_table(table, folder / "train.parquet")
+    return folder
+
+
+def test_a_class_that_never_occurs_is_left_out(tmp_path, hub):
+    hub.id = str(labelled_rows(tmp_path / "two", [2, 0] * 20, ["no", "neutral", "yes"]))
+    task = load_task("someone/two")
+    assert task.label_names["label"] == ["no", "yes"]
+    assert task.labels["label"].tolist() == [1, 0] * 20
+
+
+def test_a_number_that_no_class_has_is_told_with_its_row_or_skipped(tmp_path, hub):
+    hub.id = str(labelled_rows(tmp_path / "odd", [0, 7, *[0, 1] * 20], ["no", "yes"]))
+    with pytest.raises(DataError, match=r"odd train, row 2: expected a label in 0\.\.1 \('no, yes'\), got 7; .*skip"):
+        load_task("someone/odd")
+    task = load_task("someone/odd", on_bad_row="skip")
+    assert task.info["skipped"] == {"label_range": 1}
+    assert "train:1" not in task.ids
+
+
+def test_groups_of_a_hub_dataset_stay_together(tmp_path, hub):
+    hub.id = str(labelled_rows(tmp_path / "pairs", [0, 1] * 40, ["no", "yes"]))
+    task = load_task("someone/pairs", group_column="pair")
+    assert task.groups is not None
+    assert task.groups.tolist() == [i // 4 for i in range(80)]
+    assert task.info["groups_across_splits"] == 0
+    assert task.counts()["test"] == {"no": 4, "yes": 4}
+
+
 def test_what_datasets_hides_in_the_cause_is_said(tmp_path, hub):
     folder = tmp_path / "broken"
     folder.mkdir()
@@ -125,12 +163,10 @@ def test_a_dataset_with_other_splits_names_them(tmp_path, hub):
         load_task("someone/odd")
 
 
-def test_without_a_network_and_a_copy_the_answer_is_quick(hub):
+def test_without_a_network_and_a_copy_a_path_is_asked_for(hub):
     hub.id, hub.offline = "nobody/nothing", True
-    begin = time.perf_counter()
     with pytest.raises(DataError, match=r"'nobody/nothing' cannot be loaded: .*--dataset PATH"):
         load_task("nobody/nothing")
-    assert time.perf_counter() - begin < 3
 
 
 def test_without_a_network_the_cached_copy_is_taken_with_its_revision(tmp_path, hub):
@@ -143,9 +179,7 @@ def test_without_a_network_the_cached_copy_is_taken_with_its_revision(tmp_path, 
     home = tmp_path / "cache" / "stanfordnlp___sst2" / "default" / "0.0.0" / REVISION
     shutil.copytree(made.parent, home)
     hub.id, hub.offline = "stanfordnlp/sst2", True
-    begin = time.perf_counter()
     task = load_task("sst2")
-    assert time.perf_counter() - begin < 3
     assert task.fingerprint() == online.fingerprint()
     assert (task.info["source"], task.info["revision"], task.info["offline"]) == ("stanfordnlp/sst2", REVISION, True)
     assert not datasets.config.HF_HUB_OFFLINE

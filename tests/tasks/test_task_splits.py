@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.tasks.splits import carve, sample, share
+from probekit.tasks.splits import carve, components, sample, share
 
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(np.array)
 
@@ -53,6 +53,22 @@ def test_one_class_keys_end_within_half_of_the_largest_key():
     keys = [(int(label), i // 5) for i, label in enumerate(labels)]
     for seed in range(20):
         assert np.abs(np.bincount(labels[carve(labels, keys, 61, seed)]) - 30.5).max() <= 3
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=40)
+
+
+@given(PAIRS)
+def test_components_are_the_classes_of_the_relation_that_equal_keys_generate(rows):
+    """Against repeated spreading of the least row number."""
+    least = list(range(len(rows)))
+    for _ in rows:
+        for column in zip(*rows, strict=True):
+            best = {key: min(n for n, k in zip(least, column, strict=True) if k == key) for key in column}
+            least = [best[key] for key in column]
+    found = components(*zip(*rows, strict=True))
+    assert found.dtype == np.int64
+    assert found.tolist() == [sorted(set(least)).index(n) for n in least]
 
 
 def test_the_seed_decides():
