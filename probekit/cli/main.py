@@ -120,7 +120,9 @@ def _os_message(e: OSError) -> str:
 
 def _out_of_memory(e: Exception) -> bool:
     torch = sys.modules.get("torch")
-    return isinstance(e, MemoryError) or (torch is not None and isinstance(e, torch.OutOfMemoryError))
+    if isinstance(e, MemoryError) or (torch is not None and isinstance(e, torch.OutOfMemoryError)):
+        return True
+    return any(words in str(e) for words in ("DefaultCPUAllocator", "can't allocate memory"))  # torch on a CPU
 
 
 def _reader_has_gone() -> int:

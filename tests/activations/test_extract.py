@@ -332,7 +332,7 @@ def test_a_store_cannot_record_hooks(model, task, tmp_path):
     with model.hooks([("resid_pre.1", lambda x, hook: torch.zeros_like(x))]):
         ablated = extract(model, task)
         for name in ("made before", "new"):
-            with pytest.raises(UsageError, match=r"hooked at blocks\.1\.hook_resid_pre,.* cannot record .* out=None"):
+            with pytest.raises(UsageError, match=r"hooked at blocks\.1\.hook_resid_pre,.* cannot record .*out=None"):
                 extract(model, task, out=tmp_path / name)
     assert not (tmp_path / "new").exists()
     assert torch.equal(ablated["resid_pre", 0], plain["resid_pre", 0])
