@@ -128,7 +128,9 @@ def unseal(path: Path) -> tuple[dict[str, Any], str]:
     Raises:
         StorageError: it is missing, unreadable or altered.
     """
-    damaged = StorageError(f"{str(path)!a} is damaged: its content does not match its checksum")
+    damaged = StorageError(
+        f"{str(path)!a} is damaged: its content does not match its checksum; remove the store and extract again"
+    )
     try:
         body = json.loads(path.read_bytes())
         checksum = body.pop("seal")

@@ -2,6 +2,7 @@
 
 Its clients retry for half a minute when there is no network and wait for minutes on a Hub that accepts and stays
 silent. So it is asked once, within a deadline of our own; with no answer the local cache is used, or a clear error.
+A Hub that was silent once is not asked again by the same process, which so waits for one deadline at most.
 """
 
 import errno
@@ -31,6 +32,9 @@ REPO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 DEADLINE = 2.0  # seconds for the one question; HF_HUB_ETAG_TIMEOUT, which the Hub's clients know, replaces it
 
 
+_silences: list[Exception] = []  # what came instead of an answer in time, in this process
+
+
 @dataclass(frozen=True)
 class HubRepo:
     """A repository that can be read: from the Hub at a fixed commit, or from the local cache."""
@@ -52,8 +56,10 @@ def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
     repo_id = ALIASES[kind].get(name, name)
     if not REPO_ID.fullmatch(repo_id) or ".." in repo_id:
         raise UsageError(f"{name!a} is no {kind} of the Hub (owner/name); {nearest(name, ALIASES[kind])}")
-    deadline = _deadline()
-    answer = _ask(repo_id, kind, revision, deadline)
+    deadline, was_silent = _deadline(), bool(_silences)
+    answer = _silences[0] if was_silent else _ask(repo_id, kind, revision, deadline)
+    if not was_silent and _is_silence(answer):
+        _silences.append(answer)
     if not isinstance(answer, Exception):
         files = tuple(file.rfilename for file in answer.siblings or ())
         return HubRepo(answer.id, answer.sha, offline=False, asked=revision, files=files)
@@ -63,7 +69,7 @@ def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
         if _is_cached(cached_id, kind, revision):
             return HubRepo(cached_id, revision, offline=True, asked=revision)
     raise DataError(
-        f"{_silence(answer, deadline)} and {name!a} is not in the local cache; {_instead(kind)}"
+        f"{_silence(answer, deadline, was_silent)} and {name!a} is not in the local cache; {_instead(kind)}"
     ) from answer
 
 
@@ -94,10 +100,12 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
 
 
 def _deadline() -> float:
-    try:
-        return max(0.1, float(os.environ["HF_HUB_ETAG_TIMEOUT"]))
-    except (KeyError, ValueError):
+    given = os.environ.get("HF_HUB_ETAG_TIMEOUT")
+    if given is None:
         return DEADLINE
+    if not given.isdecimal() or int(given) < 1:  # the Hub's client reads a whole number, and fails on anything else
+        raise UsageError(f"HF_HUB_ETAG_TIMEOUT must be a whole number of seconds; got {given!a}")
+    return float(given)
 
 
 def _ask(repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any:
@@ -143,7 +151,12 @@ def _refusal(error: Exception, name: str, kind: Kind, revision: str | None) -> P
     return None
 
 
-def _silence(error: Exception, deadline: float) -> str:
+def _is_silence(answer: Any) -> bool:
+    """Whether time ran out: ours, or the client's own; one that refuses at once costs nothing to ask again."""
+    return isinstance(answer, Exception) and "Timeout" in type(answer).__name__
+
+
+def _silence(error: Exception, deadline: float, was_silent: bool) -> str:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):
@@ -151,6 +164,8 @@ def _silence(error: Exception, deadline: float) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status:
         return f"the Hub answered {status}"
+    if was_silent:
+        return "the Hub did not answer before and is not asked again by this process,"
     return f"the Hub did not answer within {deadline:g} s (HF_HUB_ETAG_TIMEOUT sets how long to wait)"
 
 

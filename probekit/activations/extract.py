@@ -24,7 +24,7 @@ from probekit.activations.planning import ExtractionPlan, plan
 from probekit.activations.sequences import OnLong, Position
 from probekit.activations.sets import DTYPES, ActivationSet, Place, place_name
 from probekit.activations.store import Store, StoreWriter
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import Task
@@ -64,9 +64,10 @@ def extract(
         progress: a bar on stderr; None shows it on a terminal only.
 
     Raises:
-        UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width.
+        UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width;
+            a store of a model that is hooked, for it could not say so.
         DataError: inputs that the model cannot read; NaN or infinity in the activations, or a value too large for
-            `dtype`; the message names point, layer and example.
+            `dtype`; the message names the first such example of the task, and its first place.
         StorageError: the disk refused, or what stands at `out` is damaged.
         ResumeMismatch: a store with other settings stands at `out`.
     """
@@ -97,9 +98,12 @@ def _to_memory(plan: ExtractionPlan, progress: bool | None) -> ActivationSet:
 
 
 def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None) -> Store:
+    _refuse_hooks(plan)
     writer = StoreWriter(path, plan.identity, plan.model.name, plan.task)
     if writer.is_complete:
-        return Store(path)
+        store = Store(path)
+        writer.mark_newest()
+        return store
     with _on_device(plan), _bar(plan, progress) as advance:
         for number, batches in enumerate(plan.shards):
             rows = np.concatenate(batches)
@@ -109,6 +113,16 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None) -> Store:
                 writer.write(number, rows, _shard(plan, batches, advance))
     writer.finish(describe_run(plan))
     return Store(path)
+
+
+def _refuse_hooks(plan: ExtractionPlan) -> None:
+    hooked = [name for name, point in plan.model.points.items() if point.hooked]
+    if hooked:
+        more = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
+        raise UsageError(
+            f"the model is hooked at {hooked[0]}{more}, and a store cannot record hooks; "
+            "keep the activations in memory (out=None), or extract outside the hooks"
+        )
 
 
 def _shard(plan: ExtractionPlan, batches: list[np.ndarray], advance: Callable[[int], object]) -> dict[Place, Tensor]:
@@ -126,6 +140,15 @@ def run_batch(plan: ExtractionPlan, rows: np.ndarray) -> dict[Place, Tensor]:
     Raises:
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
+    pooled = _pooled(plan, rows)
+    kept = {place: x.to(DTYPES[plan.dtype]) for place, x in pooled.items()}
+    if not torch.stack([x.isfinite().all() for x in kept.values()]).all():
+        raise _not_finite(plan, rows, pooled)
+    return kept
+
+
+def _pooled(plan: ExtractionPlan, rows: np.ndarray) -> dict[Place, Tensor]:
+    """Every place of the plan for these rows: [B, D], of the type in which they were computed."""
     pool = _pool(plan, rows)
     pooled: dict[str, Tensor] = {}
 
@@ -136,10 +159,7 @@ def run_batch(plan: ExtractionPlan, rows: np.ndarray) -> dict[Place, Tensor]:
     hooks = [(plan.names, keep)]
     plan.model.run_with_hooks(tokens, fwd_hooks=hooks, stop_at_layer=plan.stop_at_layer, return_logits=False)
     assert pooled.keys() == set(plan.names), f"silent: {set(plan.names) - pooled.keys()}"
-    kept = {place: pooled[name].to(DTYPES[plan.dtype]) for place, name in zip(plan.places, plan.names, strict=True)}
-    if not torch.stack([x.isfinite().all() for x in kept.values()]).all():
-        raise _not_finite(plan, rows, {place: pooled[name] for place, name in zip(kept, plan.names, strict=True)})
-    return kept
+    return {place: pooled[name] for place, name in zip(plan.places, plan.names, strict=True)}
 
 
 def _pool(plan: ExtractionPlan, rows: np.ndarray) -> Callable[[Tensor], Tensor]:
@@ -161,25 +181,48 @@ def _pool(plan: ExtractionPlan, rows: np.ndarray) -> Callable[[Tensor], Tensor]:
 
 
 def _not_finite(plan: ExtractionPlan, rows: np.ndarray, pooled: dict[Place, Tensor]) -> DataError:
-    """The error for the first place, and the first of its rows, whose value cannot be kept."""
+    """The error for the first row of the task that cannot be kept, where some of `rows` cannot.
+
+    Batches are cut by length, so rows that come sooner may be in batches that did not run yet: those run now, in the
+    order of the task, until one is bad.
+    """
+    first = _first_bad(plan, rows, pooled)
+    assert first is not None, "all finite"
+    batches = plan.batches
+    start = next((i for i, batch in enumerate(batches) if np.array_equal(batch, rows)), 0)
+    later = np.sort(np.concatenate(batches[start:]))
+    sooner = later[later < first]
+    size = max(1, plan.batch_tokens // int(plan.sequences.lengths.max()))
+    for i in range(0, len(sooner), size):
+        some = sooner[i : i + size]
+        found = _pooled(plan, some)
+        bad = _first_bad(plan, some, found)
+        if bad is not None:
+            return _why(plan, bad, {place: x[int((some == bad).argmax())] for place, x in found.items()})
+    return _why(plan, first, {place: x[int((rows == first).argmax())] for place, x in pooled.items()})
+
+
+def _first_bad(plan: ExtractionPlan, rows: np.ndarray, pooled: dict[Place, Tensor]) -> int | None:
+    """The first of these rows, in the order of the task, with a value that cannot be kept."""
+    bad = torch.stack([~x.to(DTYPES[plan.dtype]).isfinite().all(1) for x in pooled.values()]).any(0).cpu().numpy()
+    return int(rows[bad].min()) if bad.any() else None
+
+
+def _why(plan: ExtractionPlan, row: int, values: dict[Place, Tensor]) -> DataError:
+    """What is wrong with a row, at the first place where something is; `values` are [D]."""
     dtype = DTYPES[plan.dtype]
-    for place, x in pooled.items():
-        bad = rows[(~x.to(dtype).isfinite()).any(1).cpu().numpy()]
-        if not len(bad):
-            continue
-        values = x[int((rows == bad.min()).argmax())]
-        row = plan.task.ids[bad.min()]
-        if values.isfinite().all():
-            return DataError(
-                f"{place_name(place)} of example {row!a} is {values.abs().max():.3g}, more than {plan.dtype} holds "
-                f"({torch.finfo(dtype).max:.3g}); keep float32 or bfloat16"
-            )
-        what = "NaN" if values.isnan().any() else "infinity"
+    place, x = next((place, x) for place, x in values.items() if not x.to(dtype).isfinite().all())
+    name, example = place_name(place), plan.task.ids[row]
+    if x.isfinite().all():
         return DataError(
-            f"{what} in the activations at {place_name(place)}, first in example {row!a}; "
-            "check the model's weights, or compute in float32"
+            f"{name} of example {example!a} is {x.abs().max():.3g}, more than {plan.dtype} holds "
+            f"({torch.finfo(dtype).max:.3g}); keep float32 or bfloat16"
         )
-    raise AssertionError("all finite")
+    what = "NaN" if x.isnan().any() else "infinity"
+    return DataError(
+        f"{what} in the activations at {name}, first in example {example!a}; "
+        "check the model's weights, or compute in float32"
+    )
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Where stores stand: the folder that a plan gets by default, and what there is under a folder."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,15 +57,23 @@ def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
 
 
 def newest_store(root: str | Path = "runs") -> Path:
-    """The complete store at `root` or below that was finished last.
+    """The complete store at `root` or below that was finished last, or asked for again since.
 
     Raises:
         DataError: there is none.
     """
-    complete = [info for info in list_stores(root) if info.is_complete]
-    if not complete:
-        raise DataError(f"no complete store under {str(root)!a}; make one with probekit extract, or name one")
-    return max(complete, key=lambda info: (info.created, info.path)).path
+    for _, path in sorted(_dated(Path(root)), reverse=True):
+        if _info(path).is_complete:
+            return path
+    raise DataError(f"no complete store under {str(root)!a}; make one with probekit extract, or name one")
+
+
+def _dated(root: Path) -> Iterator[tuple[int, Path]]:
+    """(date of the manifest, store) of what looks complete."""
+    with contextlib.suppress(OSError):
+        for manifest in root.rglob("manifest.json"):
+            with contextlib.suppress(OSError):
+                yield manifest.stat().st_mtime_ns, manifest.parent
 
 
 def _info(path: Path) -> StoreInfo:

@@ -16,6 +16,7 @@ from probekit.activations.sets import DTYPES
 from probekit.durable import refused, unseal
 from probekit.errors import StorageError
 
+AGAIN = "remove the store and extract again"
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
 
 
@@ -92,11 +93,11 @@ def check_size(path: Path, record: Record) -> Path:
     try:
         size = shard.stat().st_size
     except FileNotFoundError:
-        raise StorageError(f"shard {str(shard)!a} is missing") from None
+        raise StorageError(f"shard {str(shard)!a} is missing; {AGAIN}") from None
     except OSError as error:
         raise refused(shard, error) from error
     if size != record.n_bytes:
-        raise StorageError(f"shard {str(shard)!a} is damaged: {size} bytes instead of {record.n_bytes}")
+        raise StorageError(f"shard {str(shard)!a} is damaged: {size} bytes instead of {record.n_bytes}; {AGAIN}")
     return shard
 
 
@@ -109,7 +110,7 @@ def check_shard(path: Path, record: Record) -> None:
     except OSError as error:
         raise refused(shard, error) from error
     if digest != record.sha256:
-        raise StorageError(f"shard {str(shard)!a} is damaged: its content does not match its checksum")
+        raise StorageError(f"shard {str(shard)!a} is damaged: its content does not match its checksum; {AGAIN}")
 
 
 def read_tensor(path: Path, record: Record, name: str) -> Tensor:
@@ -123,5 +124,5 @@ def read_tensor(path: Path, record: Record, name: str) -> Tensor:
     except OSError as error:
         raise refused(shard, error) from error
     if n != at.n_bytes or hashlib.sha256(data).hexdigest() != at.sha256:
-        raise StorageError(f"shard {str(shard)!a} is damaged: {name} does not match its checksum")
+        raise StorageError(f"shard {str(shard)!a} is damaged: {name} does not match its checksum; {AGAIN}")
     return torch.frombuffer(data, dtype=DTYPES[at.dtype]).reshape(at.shape)

@@ -76,7 +76,16 @@ def _encode(model: LanguageModel, task: Task, bos: bool) -> list[list[int]]:
                 f"task {task.name!a} holds texts and model {model.name!a} has no tokenizer; put a tokenizer.json into "
                 "the model's folder, or give a task of token ids"
             )
-        return model.tokenizer.encode_batch(task.inputs, bos=bos)  # pyright: ignore[reportArgumentType]
+        texts: Any = task.inputs
+        try:
+            return model.tokenizer.encode_batch(texts, bos=bos)
+        except DataError:
+            for row, text in zip(task.ids, texts, strict=True):
+                try:
+                    model.tokenizer.encode(text, bos=bos)
+                except DataError as error:
+                    raise DataError(f"example {row!a}: {error}") from error
+            raise
     start = _config(model).bos_token_id
     if bos and start is None:
         raise UsageError(f"model {model.name!a} has no BOS token; leave out --bos")

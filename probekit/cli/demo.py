@@ -20,7 +20,7 @@ def demo(
     config: options.Config = None,
     set_: options.Set = None,
 ) -> None:
-    r"""Extract, train and draw, on a small model that learned English agreement.
+    """Extract, train and draw, on a small model that learned English agreement.
 
     Needs no network and no data: at which layer does the model know whether the verb's subject is one or many? The
     same as `probekit extract --model agreement-gpt2 --dataset agreement` and `probekit train-probe` after it.

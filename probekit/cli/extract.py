@@ -24,7 +24,7 @@ Position = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N texts of each split.")]
 Out = Annotated[Path | None, typer.Option(metavar="PATH", help="The store.  [default: a name under ./runs]")]
-Dtype = Annotated[str, typer.Option(metavar="TYPE", help="Type to compute in: fp32 or bf16.")]
+Dtype = Annotated[str, typer.Option(metavar="TYPE", help="Type to compute in: fp32, bf16 or fp16.")]
 StoreDtype = Annotated[str, typer.Option(metavar="TYPE", help="Type on disk: fp32, fp16 or bf16.")]
 BatchTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Tokens computed at once.")]
 Bos = Annotated[bool, typer.Option("--bos/--no-bos", help="Put the model's BOS token before each text.")]
@@ -37,6 +37,7 @@ LabelColumn = Annotated[
 ]
 GroupColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column whose equal rows stay in one split.")]
 RandomInit = Annotated[bool, typer.Option("--random-init", help="Random weights in the model's shape: a baseline.")]
+ModelSeed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the weights of --random-init.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
 
@@ -62,13 +63,14 @@ def extract(
     group_column: GroupColumn = None,
     revision: options.Revision = None,
     random_init: RandomInit = False,
+    model_seed: ModelSeed = 0,
     dry_run: DryRun = False,
     json_: options.Json = False,
     quiet: options.Quiet = False,
     config: options.Config = None,
     set_: options.Set = None,
 ) -> None:
-    r"""Run a model over a dataset and keep its activations.
+    """Run a model over a dataset and keep its activations.
 
     The last line of stdout is the store's path. An interrupted run goes on where it stopped when the same command
     is given again.
@@ -83,6 +85,7 @@ def extract(
         "dtype": options.dtype_name(dtype),
         "revision": revision,
         "random_init": random_init,
+        "seed": model_seed,
     }
     of_task = {
         "text_column": text_column,
@@ -107,12 +110,12 @@ def extract(
 
 
 def load(model: str, dataset: str, seed: int, of_model: dict[str, Any], of_task: dict[str, Any]) -> tuple[Any, Any]:
-    """The model and the task, drawn from one seed; the task comes first, for it fails sooner."""
+    """The model and the task, which is drawn from `seed`; the task comes first, for it fails sooner."""
     from probekit.models import load_model
     from probekit.tasks import load_task
 
     task = load_task(dataset, seed=seed, **of_task)
-    return load_model(model, seed=seed, **of_model), task
+    return load_model(model, **of_model), task
 
 
 def run_extraction(

@@ -20,7 +20,7 @@ def ls(
     config: options.Config = None,
     set_: options.Set = None,
 ) -> None:
-    r"""List the stores under a folder, and the results in each.
+    """List the stores under a folder, and the results in each.
 
     \b
     Example:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -50,7 +51,7 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
     ] = False,
 ) -> None:
-    r"""What a transformer knows, at which layer, and how sure you can be.
+    """What a transformer knows, at which layer, and how sure you can be.
 
     \b
     The main job, on a small model and task that come with probekit:
@@ -72,6 +73,7 @@ def main() -> NoReturn:
 
 def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; every error the user can mend is one line on stderr."""
+    _open_closed_streams()
     _show_odd_characters()
     with _terminate_as_interrupt(), _plain_warnings():
         try:
@@ -120,13 +122,22 @@ def _os_message(e: OSError) -> str:
 
 def _out_of_memory(e: Exception) -> bool:
     torch = sys.modules.get("torch")
-    return isinstance(e, MemoryError) or (torch is not None and isinstance(e, torch.OutOfMemoryError))
+    if isinstance(e, MemoryError) or (torch is not None and isinstance(e, torch.OutOfMemoryError)):
+        return True
+    return any(words in str(e) for words in ("DefaultCPUAllocator", "can't allocate memory"))  # torch on a CPU
 
 
 def _reader_has_gone() -> int:
     """The exit code of a program whose `| head` has read enough; what is still buffered goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE
+
+
+def _open_closed_streams() -> None:
+    """A program started with `>&-` has None for a stream; what it prints goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
 
 
 def _show_odd_characters() -> None:

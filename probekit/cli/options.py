@@ -36,7 +36,7 @@ Revision = Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag o
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes the best there is.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result and errors.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of everything that is drawn.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is drawn from the data.")]
 
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 

@@ -19,7 +19,7 @@ def points(
     config: options.Config = None,
     set_: options.Set = None,
 ) -> None:
-    r"""List a model's named points with their shapes; reads its config.json, not its weights.
+    """List a model's named points with their shapes; reads its config.json, not its weights.
 
     \b
     Example:

@@ -1,7 +1,10 @@
 """`probekit train-probe`: a probe at every layer of a store, and the picture of it."""
 
+import hashlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +26,9 @@ C = Annotated[
     str | None,
     typer.Option("--C", metavar="NUMBERS", help="Inverse regularisation to choose from.  [default: the probe's grid]"),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Results.  [default: STORE/results/LABEL-POINT-PROBE]")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Results.  [default: STORE/results/LABEL-POINT-PROBE...]")
+]
 
 
 def train_probe(
@@ -40,7 +45,7 @@ def train_probe(
     config: options.Config = None,
     set_: options.Set = None,
 ) -> None:
-    r"""Train a probe at each layer of a store and draw accuracy by layer.
+    """Train a probe at each layer of a store and draw accuracy by layer.
 
     The best layer is chosen on validation; test decides nothing. Writes accuracy_by_layer.png and .svg, results.json,
     results.csv and the probes.
@@ -60,14 +65,23 @@ def train_probe(
 
 
 def run_training(store: "Store", how: dict[str, Any], out: Path | None, as_json: bool, quiet: bool) -> None:
-    """Train, write probes, numbers and picture, and print what was found."""
-    from probekit.evaluation import train_probes
-    from probekit.plots import save_plot
+    """Train, write probes, numbers and picture, and print what was found.
 
-    with console.progress("train", "layers", quiet) as progress:
-        results = train_probes(store, **how, progress=progress)
-    folder = results.save(out or _folder(store, results.meta, how.get("layers", "all")))
-    picture = save_plot(results, folder)
+    Raises:
+        KeyboardInterrupt: with what is kept and how to go on.
+    """
+    with _interrupt_says(f"the store {store.path} is whole, no results were written; run the same command again"):
+        from probekit.evaluation import train_probes
+        from probekit.plots import save_plot
+
+        with console.progress("train", "layers", quiet) as progress:
+            results = train_probes(store, **how, progress=progress)
+    folder = out or _folder(store, results.meta, how)
+    with _interrupt_says(
+        f"the store {store.path} is whole, the results in {folder} are not; run the same command again"
+    ):
+        results.save(folder)
+        picture = save_plot(results, folder)
     if as_json:
         where = {"store": str(store.path), "results": str(folder), "picture": str(picture)}
         console.result_json(where | json.loads((folder / "results.json").read_text()))
@@ -77,9 +91,23 @@ def run_training(store: "Store", how: dict[str, Any], out: Path | None, as_json:
         console.result(f"{results.summary()}\n\nPicture: {picture}")
 
 
-def _folder(store: "Store", asked: dict[str, Any], layers: str) -> Path:
-    name = "-".join(asked[part] for part in ("label", "point", "probe"))
+@contextmanager
+def _interrupt_says(what: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(what) from None
+
+
+def _folder(store: "Store", found: dict[str, Any], how: dict[str, Any]) -> Path:
+    """Where the results stand by default: what was asked for is in the name, so that other questions keep theirs."""
+    name = "-".join(found[part] for part in ("label", "point", "probe"))
+    layers = how.get("layers", "all")
     name += "" if layers.strip() == "all" else f"-layers-{layers}"
+    name += "-C-" + "-".join(str(C).removesuffix(".0") for C in how["C"]) if "C" in how else ""
+    name += f"-seed-{how['seed']}" if how["seed"] else ""
+    if len(name) > 200:
+        name = f"{name[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return store.path / "results" / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
 
 

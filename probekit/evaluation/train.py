@@ -60,6 +60,8 @@ def train_probes(
         UsageError: an unknown probe, point or label, a layer that is not there, a C that is not positive and finite.
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split.
     """
+    if seed < 0:
+        raise UsageError(f"seed must be 0 or more; got {seed}")
     candidates = _candidates(probe, C)
     point, places = _places(acts, point, layers)
     examples = _examples(acts, label, seed)

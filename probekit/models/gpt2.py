@@ -266,6 +266,9 @@ class GPT2(LanguageModel):
         return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:
+        if not isinstance(tokens, Tensor):
+            kind = type(tokens).__name__
+            raise UsageError(f"tokens are int64 [batch, position]; got {kind}: model.to_tokens(text) makes them")
         if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
             raise UsageError(f"tokens are int64 [batch, position]; got {tokens.dtype} {list(tokens.shape)}")
         if tokens.shape[1] > self.cfg.n_ctx:

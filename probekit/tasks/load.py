@@ -193,8 +193,9 @@ def _assemble(
         "skipped_rows": rows.skipped.total(),
         "skipped": dict(rows.skipped),
     }
+    label = chosen.label
     return Task(
-        name, rows.texts, {"label": labels}, {"label": names}, splits, "label", ids=rows.ids, groups=groups, info=info
+        name, rows.texts, {label: labels}, {label: names}, splits, label, ids=rows.ids, groups=groups, info=info
     )
 
 

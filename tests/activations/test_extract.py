@@ -278,11 +278,11 @@ def test_no_examples(model, letters):
         extract(model, letters(0))
 
 
-@pytest.mark.parametrize(("value", "what"), [(float("nan"), "NaN"), (float("inf"), "NaN")])
+@pytest.mark.parametrize(("value", "what"), [(float("nan"), "NaN"), (float("inf"), "infinity")])
 def test_values_that_are_no_numbers_name_place_and_row(model, task, value, what):
     with torch.no_grad():
         model.blocks[1].mlp.down.bias[0] = value
-    with pytest.raises(DataError, match=rf"(infinity|{what}) in the activations at resid_pre\.2, .* 'train:1\d\d'"):
+    with pytest.raises(DataError, match=rf"^{what} in the activations at resid_pre\.2, first in example 'train:100';"):
         extract(model, task)
     extract(model, task, layers="0-1")
 
@@ -296,6 +296,50 @@ def test_the_first_row_that_is_not_a_number_is_named(model, task):
         task.inputs[i] = task.inputs[i][:-1] + "z"
     with pytest.raises(DataError, match=r"infinity in the activations at resid_pre\.0, first in example 'train:108'"):
         extract(model, task, batch_tokens=10_000)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 20, 10_000])
+@pytest.mark.parametrize("where", [None, "store"])
+def test_the_first_row_is_the_first_of_the_task_whichever_batch_comes_first(
+    model, task, batch_tokens, where, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("probekit.activations.batching.ENOUGH_TOKENS", 1)
+    monkeypatch.setattr("probekit.activations.planning.SHARD_BYTES", 2000)
+    with torch.no_grad():
+        model.embed.weight[26] = float("nan")
+    for i, text in enumerate(task.inputs):
+        task.inputs[i] = text.replace("z", "y")
+    task.inputs[4], task.inputs[9], task.inputs[20] = "abz", "az", "abcdefghijkz"
+    batches = plan(model, task, batch_tokens=batch_tokens).batches
+    of = {row: next(i for i, batch in enumerate(batches) if row in batch) for row in (4, 9, 20)}
+    assert batch_tokens > 1000 or of[20] < of[4] < of[9]
+    with pytest.raises(DataError, match=r"NaN in the activations at resid_pre\.0, first in example 'train:104'"):
+        extract(model, task, batch_tokens=batch_tokens, out=where and tmp_path / where)
+
+
+def test_values_that_are_bad_everywhere_are_found_at_once(model, task, monkeypatch):
+    with torch.no_grad():
+        model.blocks[0].mlp.down.bias[0] = float("nan")
+    forwards = []
+    model.embed.register_forward_hook(lambda *_: forwards.append(1))
+    with pytest.raises(DataError, match="'train:100'"):
+        extract(model, task, batch_tokens=1)
+    assert len(forwards) == 2
+
+
+def test_a_store_cannot_record_hooks(model, task, tmp_path):
+    plain = extract(model, task, out=tmp_path / "made before")
+    with model.hooks([("resid_pre.1", lambda x, hook: torch.zeros_like(x))]):
+        ablated = extract(model, task)
+        for name in ("made before", "new"):
+            with pytest.raises(UsageError, match=r"hooked at blocks\.1\.hook_resid_pre,.* cannot record .*out=None"):
+                extract(model, task, out=tmp_path / name)
+    assert not (tmp_path / "new").exists()
+    assert torch.equal(ablated["resid_pre", 0], plain["resid_pre", 0])
+    assert not ablated["resid_pre", 1].any()
+    assert plain["resid_pre", 1].any()
+    after = extract(model, task, out=tmp_path / "new")
+    assert all(torch.equal(after[place], x) for place, x in plain.items())
 
 
 def test_overflow_of_the_kept_type_is_refused(model, task):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.activations import default_path, extract, list_stores, newest_store, plan
+from probekit.activations import Store, default_path, extract, list_stores, newest_store, plan
 from probekit.errors import DataError
 
 
@@ -83,7 +83,29 @@ def test_a_missing_shard_is_damage(model, task, tmp_path):
 
 
 def test_the_newest_is_the_one_that_was_finished_last(model, task, tmp_path):
-    for name in ("z", "a", "m"):
+    for date, name in enumerate(("z", "a", "m")):
         extract(model, task, out=tmp_path / name)
+        os.utime(tmp_path / name / "manifest.json", (date, date))
     os.utime(tmp_path / "z")
     assert newest_store(tmp_path) == tmp_path / "m"
+
+
+def test_a_store_that_is_asked_for_again_is_the_newest(model, task, tmp_path):
+    for name in ("a", "b", "a"):
+        extract(model, task, layers="all" if name == "a" else 1, out=tmp_path / name)
+        assert newest_store(tmp_path) == tmp_path / name
+        for date, known in enumerate(sorted(tmp_path.iterdir())):
+            os.utime(known / "manifest.json", (date, date))
+    assert newest_store(tmp_path) == tmp_path / "b"
+
+
+def test_finding_the_newest_opens_no_other_store(model, task, tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        extract(model, task, out=tmp_path / name)
+        os.utime(tmp_path / name / "manifest.json", (5, 5))
+    opened = []
+    monkeypatch.setattr("probekit.activations.listing.Store", lambda path: opened.append(path) or Store(path))
+    assert newest_store(tmp_path) == tmp_path / "c", "equal dates: the last name"
+    assert opened == [tmp_path / "c"]
+    (tmp_path / "c" / "texts.json").write_text("{}")
+    assert newest_store(tmp_path) == tmp_path / "b"

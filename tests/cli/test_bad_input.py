@@ -34,19 +34,19 @@ def refused(capsys: Capture) -> Callable[..., str]:
     ("options", "says"),
     [
         (["--model", "gpt3"], "did you mean gpt2"),
-        (["--model", "agrement-gpt2"], "agreement-gpt2"),
+        (["--model", "agrement-gpt2"], "did you mean agreement-gpt2?"),
         (["--dataset", "sst3"], "did you mean sst2"),
-        (["--dataset", "absent.csv"], "'absent.csv'"),
-        (["--points", "resid_per"], "resid_pre"),
-        (["--points", "attn_pattern"], "attn_pattern"),
-        (["--points", "resid_pre.1"], "resid_pre"),
-        (["--points", ","], "points"),
+        (["--dataset", "absent.csv"], "no file or folder, no owner/name of the Hub; known are: agreement, sst2"),
+        (["--points", "resid_per"], "did you mean resid_pre"),
+        (["--points", "attn_pattern"], "no fixed width to keep; read it with model.run_with_cache"),
+        (["--points", "resid_pre.1"], "points are given without a layer, 'resid_pre', and the layers apart"),
+        (["--points", ","], "no points given; give one or more, such as resid_pre"),
         (["--layers", "12"], "layer 12 is not in 0..2"),
         (["--layers", "0,3"], "layer 3 is not in 0..2"),
-        (["--layers", "some"], "'some'"),
-        (["--text-column", "texts"], "text"),
-        (["--label-column", "lable"], "label"),
-        (["--device", "tpu7"], "tpu7"),
+        (["--layers", "some"], "layers are all, 3, 0,4,8 or 2-6"),
+        (["--text-column", "texts"], "did you mean 'text'?"),
+        (["--label-column", "lable"], "did you mean 'label'?"),
+        (["--device", "tpu7"], "give auto, cpu, cuda, cuda:1 or mps"),
     ],
 )
 def test_unknown_names(
@@ -105,8 +105,8 @@ def test_a_folder_with_a_file_missing_or_broken(
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("empty.csv", b"", "empty.csv"),
-        ("header.csv", b"text,label\n", "header.csv"),
+        ("empty.csv", b"", "is empty; expected a table of texts and labels"),
+        ("header.csv", b"text,label\n", "has a header and no rows; expected one row for each text"),
         ("quote.csv", b'text,label\n"never closed,1\nb,0\n', "line 2"),
         ("latin.csv", "text,label\na,1\nné,0\n".encode("latin-1"), "line 3"),
         ("broken.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "line 2"),
@@ -129,7 +129,7 @@ def test_files_that_cannot_be_used(
     ("labels", "says"),
     [
         (["1"] * 40, "train: 1=32; validation: 1=4; test: 1=4"),
-        (["0", "1"] * 20 + ["-1"], "-1"),
+        (["0", "1"] * 20 + ["-1"], "is -1, which stands for 'not labelled', got train: 0=20, 1=20, -1=1;"),
         (["0"] * 40 + ["1"] * 2, "train: 0=34, 1=0;"),
     ],
 )
@@ -151,22 +151,21 @@ def test_a_label_missing_in_one_split_shows_the_counts(
     assert "test: 0=10, 1=0" in line
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("value", "what"), [(float("nan"), "NaN"), (float("inf"), "infinity")])
 def test_activations_that_are_no_numbers(
-    here: Path, make_model: Callable[..., Path], texts: Path, refused: Callable[..., str], value: float
+    here: Path, make_model: Callable[..., Path], texts: Path, refused: Callable[..., str], value: float, what: str
 ) -> None:
     file = make_model(here / "model") / "model.safetensors"
     weights = safetensors.torch.load(file.read_bytes())
     weights["h.1.mlp.c_proj.bias"][0] = value
     file.write_bytes(safetensors.torch.save(weights))
     line = refused(3, "extract", "--model", here / "model", "--dataset", texts)
-    assert "resid_pre.2" in line
-    assert "texts" in line
+    assert f"{what} in the activations at resid_pre.2, first in example 'texts:0';" in line
 
 
 def test_training_on_what_is_no_store(here: Path, store: Path, refused: Callable[..., str]) -> None:
     assert "probekit extract" in refused(3, "train-probe")
-    assert "absent" in refused(3, "train-probe", "absent")
+    assert "make one with probekit extract" in refused(3, "train-probe", "absent")
     Path("runs/unrelated").mkdir(parents=True)
     assert "probekit extract" in refused(3, "train-probe")
     manifest = json.loads((store / "manifest.json").read_text())
@@ -180,10 +179,10 @@ def test_training_on_what_is_no_store(here: Path, store: Path, refused: Callable
     ("options", "says"),
     [
         (["--layer", "12"], "layer 12 is not in 0..2"),
-        (["--point", "resid_mid"], "resid_mid"),
-        (["--point", "resid_per"], "resid_pre"),
-        (["--probe", "logistc"], "logistic"),
-        (["--label", "lable"], "label"),
+        (["--point", "resid_mid"], "there are resid_pre 0-2, resid_post 2, attn_out 0-2"),
+        (["--point", "resid_per"], "did you mean resid_pre"),
+        (["--probe", "logistc"], "did you mean logistic?"),
+        (["--label", "lable"], "did you mean label?"),
     ],
 )
 def test_unknown_names_in_training(

@@ -113,7 +113,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
 
     def load(model: str, dataset: str, seed: int, of_model: dict[str, Any], of_task: dict[str, Any]) -> tuple[str, str]:
-        calls.append({"model": model, "dataset": dataset, "seed": seed, **of_model, **of_task})
+        calls.append({"model": model, "dataset": dataset, **of_model, **of_task, "seed": seed})
         return "model", "task"
 
     monkeypatch.setattr("probekit.cli.extract.load", load)

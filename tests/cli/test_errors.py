@@ -60,6 +60,14 @@ def test_each_error_has_its_code(
     assert err.count("\n") == 1
 
 
+def test_a_cpu_without_memory_is_no_fault_of_our_own(failing: Failing, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 55, dtype=torch.uint8)
+    failing(caught.value)
+    assert cli.run(ARGS) == 4
+    assert capsys.readouterr().err.startswith("probekit: error: out of memory; a smaller --batch-tokens")
+
+
 def test_a_fault_of_our_own_is_not_hidden(failing: Failing) -> None:
     failing(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):

@@ -68,7 +68,10 @@ def test_json_names_the_store_and_what_is_in_it(here: Path, job: list[str], caps
 def test_every_option_reaches_the_store(here: Path, job: list[str]) -> None:
     chosen = "--points resid_mid,attn_out --layers 1-2 --position -2 --limit 6 --store-dtype bf16 --dtype bf16"
     more = "--batch-tokens 100 --seed 3 --bos --on-long error --text-column text --label-column label --device cpu"
-    assert run([*job, *chosen.split(), *more.split(), "--random-init", "--out", "store", "--quiet"]) == 0
+    assert (
+        run([*job, *chosen.split(), *more.split(), "--random-init", "--model-seed", "5", "--out", "store", "--quiet"])
+        == 0
+    )
     acts = load_activations("store")
     assert list(acts) == [("resid_mid", 1), ("resid_mid", 2), ("attn_out", 1), ("attn_out", 2)]
     assert acts["attn_out", 2].dtype == torch.bfloat16
@@ -78,7 +81,7 @@ def test_every_option_reaches_the_store(here: Path, job: list[str]) -> None:
         "test": 6,
     }
     expected = {"position": -2, "dtype": "bfloat16", "compute_dtype": "bfloat16", "batch_tokens": 100, "seed": 3}
-    expected |= {"bos": True, "on_long": "error", "model": "tiny-random3"}
+    expected |= {"bos": True, "on_long": "error", "model": "tiny-random5"}
     assert {key: acts.meta[key] for key in expected} == expected
 
 
@@ -93,6 +96,15 @@ def test_rows_of_one_group_stay_in_one_split(here: Path, gpt2_folder: Path, caps
     assert acts.groups is not None
     assert acts.groups.tolist() == [i // 2 for i in range(60)]
     assert (acts.splits[::2] == acts.splits[1::2]).all()
+
+
+def test_another_random_baseline_is_read_on_the_same_task(here: Path, job: list[str]) -> None:
+    for seed in ("0", "1"):
+        assert run([*job, "--random-init", "--model-seed", seed, "--out", seed, "--quiet"]) == 0
+    zero, one = load_activations("0"), load_activations("1")
+    assert zero.meta["task_fingerprint"] == one.meta["task_fingerprint"]
+    assert zero.meta["model_fingerprint"] != one.meta["model_fingerprint"]
+    assert (zero.splits == one.splits).all()
 
 
 def test_cut_texts_dropped_blanks_and_skipped_rows_are_said(here: Path, gpt2_folder: Path, capsys: Capture) -> None:

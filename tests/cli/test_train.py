@@ -33,6 +33,38 @@ def test_results_stand_in_the_store_under_what_was_asked(here: Path, store: Path
     assert load_activations("store").n_examples == 90
 
 
+def test_other_strengths_and_seeds_have_results_of_their_own(here: Path, store: Path) -> None:
+    shutil.copytree(store, "store")
+    job = ["train-probe", "store", "--layer", "0", "--probe", "ridge", "--quiet"]
+    for more in ([], ["--seed", "0"], ["--C", "0.01,1"], ["--seed", "3"], ["--C", "2", "--seed", "3"]):
+        assert run([*job, *more]) == 0
+    name = "label-resid_pre-ridge-layers-0"
+    assert {path.name for path in Path("store/results").iterdir()} == {
+        name + tag for tag in ("", "-C-0.01-1", "-seed-3", "-C-2-seed-3")
+    }
+    assert run([*job, "--C", ",".join(f"1e-{i}" for i in range(1, 80))]) == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("probekit.evaluation.train_probes", "no results were written"),
+        ("probekit.plots.save_plot", "the results in store/results/label-resid_pre-mean-diff-layers-0 are not"),
+    ],
+)
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    here: Path, store: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, where: str, says: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    shutil.copytree(store, "store")
+    monkeypatch.setattr(where, interrupt)
+    assert run(["train-probe", "store", "--layer", "0", "--probe", "mean-diff"]) == 130
+    line = f"probekit: error: the store store is whole, {says}; run the same command again\n"
+    assert capsys.readouterr() == ("", line)
+
+
 def test_every_option_reaches_the_probes(here: Path, store: Path, capsys: Capture) -> None:
     job = ["train-probe", str(store), "--point", "attn_out", "--layer", "0,2", "--label", "label", "--probe", "ridge"]
     assert run([*job, "--C", "0.5,2", "--seed", "3", "--out", "there", "--json"]) == 0

@@ -95,8 +95,13 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", slowly], env=env, stderr=subprocess.PIPE, text=True)
-    while not Path("store/records/00001.json").exists() and process.poll() is None:
+    for _ in range(6000):
+        if Path("store/records/00001.json").exists() or process.poll() is not None:
+            break
         time.sleep(0.01)
+    else:
+        process.kill()
+        pytest.fail("no second shard after a minute")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -227,6 +227,7 @@ def test_same_seed_same_weights():
 @pytest.mark.parametrize(
     ("tokens", "match"),
     [
+        ("the keys", "to_tokens"),
         (torch.zeros(3, dtype=torch.long), "int64"),
         (torch.zeros(1, 0, dtype=torch.long), "int64"),
         (torch.zeros(1, 3), "int64"),

@@ -26,7 +26,7 @@ def test_sst2_folder(shared_dir):
     assert not any(text != text.rstrip() for text in map(str, task.inputs))
     with (shared_dir / "data" / "sst2" / "train.tsv").open(encoding="utf-8", newline="") as file:
         lines = file.read().split("\n")[1:-1]
-    assert [f"{text} \t{label}" for text, label in zip(task.inputs, task.labels["label"], strict=True)][
+    assert [f"{text} \t{label}" for text, label in zip(task.inputs, task.labels[task.target], strict=True)][
         :60_614
     ] == lines
 
@@ -35,7 +35,7 @@ def test_sst2_carved_without_a_leak(shared_dir):
     task = load_task(shared_dir / "data" / "sst2" / "train.tsv")
     assert sizes(task) == [48_492, 6_061, 6_061]
     assert task.info["also_in_train"] == {"validation": 0, "test": 0}
-    share = [np.mean(task.labels["label"][task.splits == split]) for split in SPLITS]
+    share = [np.mean(task.labels[task.target][task.splits == split]) for split in SPLITS]
     assert np.ptp(share) < 1e-3
 
 
@@ -72,11 +72,11 @@ def test_geometry_of_truth_by_city(shared_dir):
 def test_sae_probes(shared_dir, file, classes):
     path = shared_dir / "data" / "sae-probes" / f"{file}.csv"
     task = load_task(path, keep_blanks=True)
-    assert task.label_names["label"] == classes
+    assert task.label_names[task.target] == classes
     with path.open(encoding="utf-8", newline="") as given:
         rows = list(csv.DictReader(given))
     assert task.inputs == [row["prompt"] for row in rows]
-    assert [classes[k] for k in task.labels["label"]] == [row["target"] for row in rows]
+    assert [classes[k] for k in task.labels[task.target]] == [row["target"] for row in rows]
 
 
 def test_regression_is_refused(shared_dir):
