@@ -11,6 +11,9 @@ import pytest
 from hub_repos import repos
 from hub_server import HubServer, commit_of, hub_env
 
+from probekit.errors import UsageError
+from probekit.hub import find_repo
+
 REPOS = {("gpt2", "model"): "models/openai-community/gpt2", ("sst2", "dataset"): "datasets/stanfordnlp/sst2"}
 
 
@@ -209,3 +212,10 @@ print(answer.status, answer.read())
     done = python(code, hub.env)
     assert done.stdout.strip() == f"206 {content[5:10]!r}", done.stderr
     assert not list(Path(tmp_path).iterdir())
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "-1", "1.5", ""])
+def test_a_timeout_that_the_hubs_client_cannot_read_is_refused(given, monkeypatch):
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", given)
+    with pytest.raises(UsageError, match="HF_HUB_ETAG_TIMEOUT must be a whole number of seconds"):
+        find_repo("gpt2", "model")

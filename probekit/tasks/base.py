@@ -42,8 +42,7 @@ class Task:
     info: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, given in self.labels.items():
-            self.labels[name] = np.asarray(given)
+        object.__setattr__(self, "labels", {name: np.asarray(given) for name, given in self.labels.items()})
         object.__setattr__(self, "splits", np.asarray(self.splits))
         if not self.ids:
             object.__setattr__(self, "ids", [str(i) for i in range(len(self.inputs))])

@@ -199,3 +199,12 @@ def test_a_terminal_without_utf8_shows_escapes() -> None:
     code = "import sys; from probekit.cli import main as m; m._show_odd_characters(); m.console.result('é 漢')"
     done = _python(code, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.stdout == "\\xe9 \\u6f22\n"
+
+
+def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
+    code = "from probekit.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "ls", str(tmp_path)]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr.startswith("no stores under")
+    assert len(done.stderr.splitlines()) == 1

@@ -223,3 +223,8 @@ def test_probes_of_the_results_predict_class_numbers(world):
     test = acts.splits == "test"
     accuracy = best.probe.score(acts[best.point, best.layer][torch.from_numpy(test)], acts.labels["kind"][test])
     assert accuracy == best.metrics["test"]["accuracy"]
+
+
+def test_a_negative_seed_is_refused(world):
+    with pytest.raises(UsageError, match="seed must be 0 or more; got -1"):
+        train_probes(world(), seed=-1)

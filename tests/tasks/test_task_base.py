@@ -1,6 +1,7 @@
 """Task: what it holds, what it refuses, and that equal tasks have equal fingerprints."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,3 +132,12 @@ def test_agreement_loads_by_name_and_is_public():
 def test_impossible_options_are_refused(options, words):
     with pytest.raises(UsageError, match=words):
         load_task("agreement", **options)
+
+
+def test_lists_become_arrays_and_the_callers_dict_stays():
+    given = {"label": [0, 1] * 3}
+    splits: Any = ["train", "train", "validation", "validation", "test", "test"]
+    task = Task("t", list("abcdef"), given, {"label": ["no", "yes"]}, splits, "label")  # pyright: ignore[reportArgumentType]
+    task.check()
+    assert task.counts() == {split: {"no": 1, "yes": 1} for split in ("train", "validation", "test")}
+    assert given == {"label": [0, 1] * 3}
