@@ -1,0 +1,38 @@
+"""Extraction with the built-in model: what its closed vocabulary refuses, and how much a stopped run can lose."""
+
+import numpy as np
+import pytest
+
+from probekit.activations import plan, planning
+from probekit.errors import DataError
+from probekit.models import load_model
+from probekit.models.gpt2 import GPT2
+from probekit.tasks import Task, load_task
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    model = load_model("agreement-gpt2", device="cpu")
+    assert sum(p.numel() for p in model.parameters()) < 1_000_000
+    return model
+
+
+def test_a_word_outside_the_vocabulary_names_its_example(model: GPT2) -> None:
+    texts = ["the keys", "the zebra"]
+    task = Task(
+        "t", texts, {"y": np.array([0, 1])}, {"y": ["a", "b"]}, np.array(["train", "test"]), "y", ids=["a:0", "a:1"]
+    )
+    with pytest.raises(DataError, match=r"example 'a:1': .*zebra"):
+        plan(model, task)
+
+
+def test_a_shard_holds_about_so_many_tokens_however_narrow_its_rows(
+    model: GPT2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a run that is stopped has kept something, though all its rows would fit one shard's bytes."""
+    monkeypatch.setattr(planning, "SHARD_TOKENS", 1000)
+    made = plan(model, load_task("agreement", limit=300), batch_tokens=200)
+    tokens = [sum(int(made.sequences.lengths[batch].sum()) for batch in shard) for shard in made.shards]
+    longest = made.sequences.lengths.max() / made.sequences.lengths.mean()
+    assert len(made.shards) > 5
+    assert max(tokens) <= 1000 * longest
