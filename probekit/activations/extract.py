@@ -7,8 +7,10 @@ Axes: B rows of a batch, L query position, D width of a place, N examples.
 """
 
 import platform
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,15 +21,22 @@ import torch
 from torch import Tensor
 
 import probekit
-from probekit.activations.batching import pad_right
+from probekit.activations.batching import Batch, pack
+from probekit.activations.layout import Place, place_name
 from probekit.activations.planning import ExtractionPlan, plan
-from probekit.activations.sequences import OnLong, Position
-from probekit.activations.sets import DTYPES, ActivationSet, Place, place_name
+from probekit.activations.pooling import pooling
+from probekit.activations.positions import Position
+from probekit.activations.sequences import OnLong
+from probekit.activations.sets import DTYPES, ActivationSet
 from probekit.activations.store import Store, StoreWriter
+from probekit.activations.transfer import Shard, on_host
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
+from probekit.models.layers import prepared
 from probekit.tasks.base import Task
+
+Advance = Callable[[np.ndarray, int], None]  # the rows that are done, and the bytes that they came to
 
 
 def extract(
@@ -38,13 +47,17 @@ def extract(
     position: Position = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
     out: str | Path | None = None,
     bos: bool = False,
     on_long: OnLong = "cut",
     progress: bool | None = None,
+    block_nodes: int | None = None,
+    share: bool = True,
 ) -> ActivationSet | Store:
     """Activations of `model` on `task`: place (point, layer) -> [N, D], in the task's order.
+
+    Each row is what the text alone would give, whatever runs beside it: no batch holds padding that a text could see.
 
     Args:
         model: what `load_model` returned.
@@ -52,27 +65,32 @@ def extract(
         points: short names, such as "resid_pre" or ["resid_pre", "attn_out"]; heads are kept as [N, H * K].
         layers: "all", 3, [0, 4], "0,4,8" or "2-6". For resid_pre and resid_mid, "all" adds the output of the last
             block, ("resid_post", n_layers - 1), as the last place of the curve.
-        position: the token that is read: "last", "first", "mean", an index for all texts (negative: from the end), or
-            one for each [N]; None is the task's own. A BOS is not counted.
+        position: the token that is read: "last", "first", "mean", an index for all texts (negative: from the end), an
+            int array with one for each [N], or "all" of them; a list of several ("all" stands alone); None is the
+            task's own. A BOS is not counted. Attention is kept whole: every pair of tokens, BOS included.
         device: where the model runs; "auto" is where it is. It is put back afterwards.
         dtype: the type that is kept: float32, float16 or bfloat16. The model computes in its own.
-        batch_tokens: tokens computed at once, padding included.
+        batch_tokens: nodes computed at once; None is 2,048 on a CPU, 16,384 elsewhere.
         out: None keeps the tensors in memory, on the device; a path makes a store there, or goes on with one that an
             earlier run with the same arguments left unfinished.
         bos: put the model's BOS before each text.
         on_long: texts longer than the context are "cut" at the right and counted (`meta["cut"]`), or are an "error".
         progress: a bar on stderr; None shows it on a terminal only.
+        block_nodes: nodes of a block, within which prefixes are shared; None is what costs least for these texts.
+        share: whether a prefix that texts have in common is computed once.
 
     Raises:
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width;
-            a store of a model that is hooked, for it could not say so.
+            a store of a model that is hooked, for it could not say so; more than fits the memory.
         DataError: inputs that the model cannot read; NaN or infinity in the activations, or a value too large for
             `dtype`; the message names the first such example of the task, and its first place.
         StorageError: the disk refused, or what stands at `out` is damaged.
         ResumeMismatch: a store with other settings stands at `out`.
     """
     return run_plan(
-        plan(model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long), out, progress
+        plan(model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share),
+        out,
+        progress,
     )
 
 
@@ -84,17 +102,18 @@ def run_plan(
 
 
 def _to_memory(plan: ExtractionPlan, progress: bool | None) -> ActivationSet:
+    _refuse_too_much(plan)
+    layout = plan.layout
     tensors = {
-        place: torch.empty(plan.texts, width, dtype=DTYPES[plan.dtype], device=plan.device)
+        place: torch.empty(int(layout.counts(place).sum()), width, dtype=DTYPES[plan.dtype], device=plan.device)
         for place, width in zip(plan.places, plan.widths, strict=True)
     }
-    with _on_device(plan), _bar(plan, progress) as advance:
-        for rows in plan.batches:
-            index = torch.from_numpy(rows).to(plan.device)
-            for place, kept in run_batch(plan, rows).items():
-                tensors[place][index] = kept
-            advance(len(rows))
-    return ActivationSet(tensors, plan.task, describe_run(plan))
+    with running(plan), progress_bar(plan, progress) as advance:
+        for number in range(len(plan.shards)):
+            rows = shard_rows(plan, number)
+            for place, kept in compute_shard(plan, number, advance).items():
+                tensors[place][torch.from_numpy(layout.index(place, rows)).to(plan.device)] = kept
+    return ActivationSet(tensors, plan.task, describe_run(plan), layout)
 
 
 def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None) -> Store:
@@ -104,15 +123,42 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None) -> Store:
         store = Store(path)
         writer.mark_newest()
         return store
-    with _on_device(plan), _bar(plan, progress) as advance:
-        for number, batches in enumerate(plan.shards):
-            rows = np.concatenate(batches)
-            if writer.has(number, rows):
-                advance(len(rows))
-            else:
-                writer.write(number, rows, _shard(plan, batches, advance))
+    with running(plan), progress_bar(plan, progress) as advance:
+        for number, rows, tensors in on_host(_missing(plan, writer, advance)):
+            writer.write(number, rows, tensors)
     writer.finish(describe_run(plan))
     return Store(path)
+
+
+def _missing(plan: ExtractionPlan, writer: StoreWriter, advance: Advance) -> Iterator[Shard]:
+    for number in range(len(plan.shards)):
+        rows = shard_rows(plan, number)
+        if writer.has(number, rows):
+            advance(rows, 0)
+        else:
+            yield number, rows, compute_shard(plan, number, advance)
+
+
+def _refuse_too_much(plan: ExtractionPlan) -> None:
+    """Before anything is computed, and with the arithmetic."""
+    free = free_bytes(plan.device)
+    if free is not None and plan.bytes > free:
+        places = f"{len(plan.places)} places x {'/'.join(str(width) for width in dict.fromkeys(plan.widths))}"
+        raise UsageError(
+            f"{plan.bytes / 1e9:,.1f} GB of activations ({plan.texts:,} texts x {places}, {plan.dtype}) do not fit the "
+            f"{free / 1e9:,.1f} GB that are free on {plan.device}; write them to a store (out=PATH), or keep fewer "
+            "layers or a smaller type"
+        )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory of a device that is free now; None where nobody says."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "cpu" and (info := Path("/proc/meminfo")).exists():
+        kilobytes = next(line.split()[1] for line in info.read_text().splitlines() if line.startswith("MemAvailable"))
+        return 1024 * int(kilobytes)
+    return None
 
 
 def _refuse_hooks(plan: ExtractionPlan) -> None:
@@ -125,94 +171,83 @@ def _refuse_hooks(plan: ExtractionPlan) -> None:
         )
 
 
-def _shard(plan: ExtractionPlan, batches: list[np.ndarray], advance: Callable[[int], object]) -> dict[Place, Tensor]:
-    parts = []
-    for rows in batches:
-        parts.append({place: x.cpu() for place, x in run_batch(plan, rows).items()})
-        advance(len(rows))
-    return {place: torch.cat([part[place] for part in parts]) for place in plan.places}
+def shard_rows(plan: ExtractionPlan, number: int) -> np.ndarray:
+    """The examples of a shard, in its order."""
+    return np.concatenate([plan.packing.rows_of(blocks) for blocks in plan.shards[number]])
 
 
 @torch.inference_mode()
-def run_batch(plan: ExtractionPlan, rows: np.ndarray) -> dict[Place, Tensor]:
-    """Every place of the plan for these rows: [B, D], of the type that is kept.
+def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = None) -> dict[Place, Tensor]:
+    """Every place of a shard's rows, [R, D] of the type that is kept, on the plan's device.
 
     Raises:
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
-    pooled = _pooled(plan, rows)
-    kept = {place: x.to(DTYPES[plan.dtype]) for place, x in pooled.items()}
-    if not torch.stack([x.isfinite().all() for x in kept.values()]).all():
-        raise _not_finite(plan, rows, pooled)
-    return kept
+    parts, sound = [], []
+    for blocks in plan.shards[number]:
+        batch = plan.packing.batch(blocks)
+        values = run_batch(plan, batch)
+        parts.append({place: x.to(DTYPES[plan.dtype]) for place, x in values.items()})
+        sound.append(torch.stack([_can_be_kept(place, x, parts[-1][place]).all() for place, x in values.items()]).all())
+        if advance:
+            advance(batch.rows, sum(x.nbytes for x in parts[-1].values()))
+    if not torch.stack(sound).all():  # asked once a shard: every question makes a GPU wait
+        raise _not_sound(plan, number)
+    return {place: torch.cat([part[place] for part in parts]) for place in plan.places}
 
 
-def _pooled(plan: ExtractionPlan, rows: np.ndarray) -> dict[Place, Tensor]:
-    """Every place of the plan for these rows: [B, D], of the type in which they were computed."""
-    pool = _pool(plan, rows)
+def run_batch(plan: ExtractionPlan, batch: Batch) -> dict[Place, Tensor]:
+    """Every place of the plan for the rows of a batch: [R, D], of the type in which they were computed."""
     pooled: dict[str, Tensor] = {}
+    pools = dict(zip(plan.names, (pooling(plan, batch, place) for place in plan.places), strict=True))
 
     def keep(x: Tensor, hook: HookPoint) -> None:
-        pooled[hook.name] = pool(x)
+        pooled[hook.name] = pools[hook.name](x)
 
-    tokens = pad_right(plan.sequences.tokens, rows).to(plan.device)
-    hooks = [(plan.names, keep)]
-    plan.model.run_with_hooks(tokens, fwd_hooks=hooks, stop_at_layer=plan.stop_at_layer, return_logits=False)
+    plan.model.run_with_hooks(
+        batch.tokens.to(plan.device),
+        position_ids=batch.position_ids.to(plan.device),
+        attention_mask=batch.mask(plan.device),
+        fwd_hooks=[(plan.names, keep)],
+        stop_at_layer=plan.stop_at_layer,
+        return_logits=False,
+    )
     assert pooled.keys() == set(plan.names), f"silent: {set(plan.names) - pooled.keys()}"
     return {place: pooled[name] for place, name in zip(plan.places, plan.names, strict=True)}
 
 
-def _pool(plan: ExtractionPlan, rows: np.ndarray) -> Callable[[Tensor], Tensor]:
-    """What takes [B, L, ...] to [B, D] for these rows."""
-    if plan.reads is not None:
-        batch = torch.arange(len(rows), device=plan.device)
-        index = torch.from_numpy(plan.reads[rows]).to(plan.device)
-        return lambda x: x[batch, index].flatten(1)
-    lengths = torch.from_numpy(plan.sequences.lengths[rows]).to(plan.device)
-    place = torch.arange(int(lengths.max()), device=plan.device)
-    skipped_BL1 = ((place < plan.sequences.n_bos) | (place >= lengths[:, None]))[..., None]
-    count_B1 = (lengths - plan.sequences.n_bos)[:, None]
-
-    def mean(x: Tensor) -> Tensor:
-        x = x.flatten(2).to(torch.promote_types(x.dtype, torch.float32))
-        return x.masked_fill(skipped_BL1, 0).sum(1) / count_B1
-
-    return mean
+def _can_be_kept(place: Place, x: Tensor, kept: Tensor) -> Tensor:
+    """Of each value, whether it is a number still; scores that are masked are -inf and may be."""
+    return kept.isfinite() | (x == -torch.inf) if place[0] == "attn_scores" else kept.isfinite()
 
 
-def _not_finite(plan: ExtractionPlan, rows: np.ndarray, pooled: dict[Place, Tensor]) -> DataError:
-    """The error for the first row of the task that cannot be kept, where some of `rows` cannot.
+def _not_sound(plan: ExtractionPlan, number: int) -> DataError:
+    """The error for the first row of the task that cannot be kept, where some row of this shard cannot.
 
-    Batches are cut by length, so rows that come sooner may be in batches that did not run yet: those run now, in the
-    order of the task, until one is bad.
+    Rows that come sooner may be in shards that did not run yet, so those run now, in the order of the task. Each is a
+    block of its own: in a common one NaN and infinity spread, for 0 times infinity is NaN.
     """
-    first = _first_bad(plan, rows, pooled)
-    assert first is not None, "all finite"
-    batches = plan.batches
-    start = next((i for i, batch in enumerate(batches) if np.array_equal(batch, rows)), 0)
-    later = np.sort(np.concatenate(batches[start:]))
-    sooner = later[later < first]
+    rows = np.sort(np.concatenate([shard_rows(plan, later) for later in range(number, len(plan.shards))]))
     size = max(1, plan.batch_tokens // int(plan.sequences.lengths.max()))
-    for i in range(0, len(sooner), size):
-        some = sooner[i : i + size]
-        found = _pooled(plan, some)
-        bad = _first_bad(plan, some, found)
-        if bad is not None:
-            return _why(plan, bad, {place: x[int((some == bad).argmax())] for place, x in found.items()})
-    return _why(plan, first, {place: x[int((rows == first).argmax())] for place, x in pooled.items()})
-
-
-def _first_bad(plan: ExtractionPlan, rows: np.ndarray, pooled: dict[Place, Tensor]) -> int | None:
-    """The first of these rows, in the order of the task, with a value that cannot be kept."""
-    bad = torch.stack([~x.to(DTYPES[plan.dtype]).isfinite().all(1) for x in pooled.values()]).any(0).cpu().numpy()
-    return int(rows[bad].min()) if bad.any() else None
+    for i in range(0, len(rows), size):
+        some = rows[i : i + size]
+        packing = pack(plan.packing.sequences.subset(some), 1, share=False, causal=plan.model.causal)
+        batch = packing.batch(np.arange(len(some)))
+        values = run_batch(plan, replace(batch, rows=some[batch.rows]))
+        for at in np.argsort(batch.rows):
+            own = {place: x[plan.layout.within(place, some[batch.rows], at)] for place, x in values.items()}
+            if not all(_can_be_kept(place, x, x.to(DTYPES[plan.dtype])).all() for place, x in own.items()):
+                return _why(plan, int(some[batch.rows[at]]), own)
+    return DataError("NaN or infinity in the activations; check the model's weights, or compute in float32")
 
 
 def _why(plan: ExtractionPlan, row: int, values: dict[Place, Tensor]) -> DataError:
-    """What is wrong with a row, at the first place where something is; `values` are [D]."""
+    """What is wrong with a row, at the first place where something is; `values` are [R, D], its own."""
     dtype = DTYPES[plan.dtype]
-    place, x = next((place, x) for place, x in values.items() if not x.to(dtype).isfinite().all())
+    place, x = next((place, x) for place, x in values.items() if not _can_be_kept(place, x, x.to(dtype)).all())
     name, example = place_name(place), plan.task.ids[row]
+    if place[0] == "attn_scores":
+        x = x[x != -torch.inf]
     if x.isfinite().all():
         return DataError(
             f"{name} of example {example!a} is {x.abs().max():.3g}, more than {plan.dtype} holds "
@@ -226,23 +261,36 @@ def _why(plan: ExtractionPlan, row: int, values: dict[Place, Tensor]) -> DataErr
 
 
 @contextmanager
-def _on_device(plan: ExtractionPlan) -> Iterator[None]:
-    """The model on the plan's device, and back where it was afterwards."""
+def running(plan: ExtractionPlan) -> Iterator[None]:
+    """The model on the plan's device, its weights prepared; as it was and where it was afterwards."""
     home = plan.model.device
     plan.model.to(plan.device)
     try:
-        yield
+        with prepared(plan.model):
+            yield
     finally:
         plan.model.to(home)
 
 
 @contextmanager
-def _bar(plan: ExtractionPlan, progress: bool | None) -> Iterator[Callable[[int], object]]:
+def progress_bar(plan: ExtractionPlan, progress: bool | None) -> Iterator[Advance]:
+    """A bar on stderr: texts and time left, tokens a second, bytes so far; called with rows and bytes."""
     from tqdm import tqdm
 
     disable = None if progress is None else not progress
     with tqdm(total=plan.texts, desc="extract", unit=" texts", disable=disable, dynamic_ncols=True) as bar:
-        yield bar.update
+        lengths, start = plan.sequences.lengths, time.monotonic()
+        tokens = n_bytes = 0
+
+        def advance(rows: np.ndarray, computed_bytes: int) -> None:
+            nonlocal tokens, n_bytes
+            if computed_bytes:
+                tokens, n_bytes = tokens + int(lengths[rows].sum()), n_bytes + computed_bytes
+                rate = tokens / (time.monotonic() - start)
+                bar.set_postfix_str(f"{rate:,.0f} tokens/s, {n_bytes / 1e6:,.0f} MB", refresh=False)
+            bar.update(len(rows))
+
+        yield advance
 
 
 def describe_run(plan: ExtractionPlan) -> dict[str, Any]:
@@ -254,12 +302,12 @@ def describe_run(plan: ExtractionPlan) -> dict[str, Any]:
         "task": plan.task.name,
         "task_info": plan.task.info,
         "target": plan.task.target,
-        "position": plan.position_name if isinstance(plan.position, np.ndarray) else plan.position,
-        "position_fingerprint": plan.identity["position"] if isinstance(plan.position, np.ndarray) else None,
+        "position": plan.reading.names[0] if len(plan.reading.names) == 1 else plan.reading.names,
+        "position_fingerprint": plan.position,
         "n_layers": plan.model.n_layers,
         "seed": plan.task.info.get("seed"),
         "tokens": plan.tokens,
-        "padded_tokens": plan.padded_tokens,
+        "nodes": plan.nodes,
         "cut": plan.cut,
         "dropped_blanks": plan.dropped_blanks,
         "skipped_rows": plan.skipped_rows,

@@ -11,9 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from probekit.activations.sets import Place
+from probekit.errors import DataError, UsageError
 
+Place = tuple[str, int | None]
 PAIR_POINTS = ("attn_scores", "attn_pattern")  # a row for each (query, key); the width is the number of heads
+
+
+def place_name(place: Place) -> str:
+    """`("resid_pre", 5)` -> `"resid_pre.5"`; `("embed", None)` -> `"embed"`."""
+    point, layer = place
+    return point if layer is None else f"{point}.{layer}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +54,49 @@ class Layout:
         """Where each example's rows begin, and where the last one's end, int64 [N + 1]."""
         return np.concatenate([[0], np.cumsum(self.counts(place))])
 
+    def index(self, place: Place, examples: np.ndarray) -> np.ndarray:
+        """The rows of these examples, one example after the other, int64."""
+        counts, offsets = self.counts(place)[examples], self.offsets(place)[examples]
+        return np.repeat(offsets - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+    def within(self, place: Place, examples: np.ndarray, i: int) -> slice:
+        """The rows of the i-th of these examples, where the rows of all of them stand one after the other."""
+        counts = self.counts(place)[examples]
+        start = int(counts[:i].sum())
+        return slice(start, start + int(counts[i]))
+
     def shaped(self, place: Place, x_RD: Tensor) -> Tensor:
         """Rows as people read them: [N, D] for one position, [N, P, D] for several, else as they are."""
         several = len(self.positions) > 1 and place[0] not in PAIR_POINTS
         return x_RD.unflatten(0, (-1, len(self.positions))) if several else x_RD
 
-    def of_example(self, place: Place, x_RD: Tensor, example: int) -> Tensor:
-        """What one example has in x [R, D]: [D], [P, D], [L, D], or [H, L, M] of attention."""
-        count = int(self.counts(place)[example])
-        start = int(self.offsets(place)[example])
-        rows = x_RD[start : start + count]
+    def split(self, place: Place, x_RD: Tensor) -> list[Tensor]:
+        """What each example has in x [R, D]: [D], [P, D], [L, D], or [H, L, M] of attention."""
+        own = x_RD.split(self.counts(place).tolist())
         if place[0] in PAIR_POINTS:
-            length = int(self.lengths[example])
-            return rows.unflatten(0, (length, length)).permute(2, 0, 1)
-        return rows if self.is_ragged or len(self.positions) > 1 else rows[0]
+            return [rows.unflatten(0, (n, n)).permute(2, 0, 1) for rows, n in zip(own, self.lengths, strict=True)]
+        return list(own) if self.is_ragged or len(self.positions) > 1 else [rows[0] for rows in own]
+
+    def index_of(self, position: str | int, ids: list[str]) -> np.ndarray | None:
+        """The row of each example at one position, int64 [N]; None where it is the mean over all its rows.
+
+        Raises:
+            UsageError: a position that is not kept.
+            DataError: an example too short for the index.
+        """
+        N, P = len(self.lengths), len(self.positions)
+        if not self.is_ragged:
+            if str(position) not in self.positions:
+                raise UsageError(f"no position {position!r} here; there is {', '.join(self.positions)}")
+            return np.arange(N) * P + self.positions.index(str(position))
+        if position == "mean":
+            return None
+        words = {"first": 0, "last": -1}
+        if isinstance(position, str) and position not in words:
+            raise UsageError(f"of all tokens take last, first, mean or a token's index; got {position!r}")
+        index = int(words.get(str(position), position))
+        lengths = self.lengths - self.n_bos
+        if (short := (index >= lengths) | (index < -lengths)).any():
+            row = int(short.argmax())
+            raise DataError(f"example {ids[row]!a} has {lengths[row]} tokens: there is no token {index} to take")
+        return np.cumsum(lengths) - lengths + (index % lengths)

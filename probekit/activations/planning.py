@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.batching import cut_batches, group_batches, padded_tokens
-from probekit.activations.sequences import OnLong, Position, Sequences, check_position, has_texts, read_at, sequences_of
-from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, Place, spans_of
+from probekit.activations.batching import Packing, choose_nodes, cut_batches, filled_nodes, group_batches, pack
+from probekit.activations.layout import PAIR_POINTS, Layout, Place
+from probekit.activations.positions import ALL, Position, Reading, read
+from probekit.activations.sequences import OnLong, Sequences, has_texts, sequences_of
+from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, spans_of
 from probekit.activations.store import FORMAT_VERSION
 from probekit.errors import UsageError, nearest
 from probekit.hooks import POINTS, parse_layers, split_point
@@ -29,7 +31,11 @@ from probekit.tasks.base import SPLITS, Task
 from probekit.text import printable
 
 SHARD_BYTES = 64_000_000
-SHARD_TOKENS = 8192  # so that a run that is stopped loses little: half a minute on a slow CPU
+SHARD_FLOPS = {"cpu": 1.4e12}  # so that a run that is stopped loses some seconds of work
+BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
+BATCH_TOKENS_ELSEWHERE = 16384
+LEAST_NODES = {"cpu": 128}  # of a block
+LEAST_NODES_ELSEWHERE = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +48,16 @@ class ExtractionPlan:
         points: short names that were asked for.
         places: (point, layer) of every tensor that will be kept, in curve order.
         widths: D of each place.
-        position: which token is read; per example as int64 [N].
+        reading: the tokens that are read.
         dtype: name of the type that is kept.
         device: where the model will run.
         on_long: what happens to texts longer than the context.
-        batch_tokens: tokens computed at once, padding included.
-        shard_rows: rows of a shard.
+        batch_tokens: nodes computed at once.
+        block_nodes: nodes of a block at most, unless one text has more.
+        share: whether a prefix that texts have in common is computed once.
         sequences: token ids.
-        reads: index of the token that is read, int64 [N]; None for the mean.
-        shards: row indices of each batch of each shard, in the order of work.
+        packing: the blocks.
+        shards: the blocks of each batch of each shard, in the order of work.
     """
 
     model: LanguageModel = field(repr=False)
@@ -58,14 +65,15 @@ class ExtractionPlan:
     points: list[str]
     places: list[Place]
     widths: list[int]
-    position: str | int | np.ndarray
+    reading: Reading = field(repr=False)
     dtype: str
     device: torch.device
     on_long: OnLong
     batch_tokens: int
-    shard_rows: int
+    block_nodes: int
+    share: bool
     sequences: Sequences = field(repr=False)
-    reads: np.ndarray | None = field(repr=False)
+    packing: Packing = field(repr=False)
     shards: list[list[np.ndarray]] = field(repr=False)
 
     @property
@@ -79,19 +87,35 @@ class ExtractionPlan:
         return int(self.sequences.lengths.sum())
 
     @property
+    def nodes(self) -> int:
+        """Tokens that are computed: shared prefixes once a block, nothing after the last token that is read."""
+        return self.packing.nodes
+
+    @property
+    def filled_nodes(self) -> int:
+        """Tokens that are computed, with those that fill up batches."""
+        return filled_nodes(self.packing.sizes, self.batches)
+
+    @property
     def padded_tokens(self) -> int:
-        """Tokens that are computed, padding included."""
-        return padded_tokens(self.sequences.lengths, self.batches)
+        """Tokens that batches of 32 in the order of the task would compute, padded to the longest of each."""
+        lengths = self.sequences.lengths
+        return sum(int(lengths[i : i + 32].max()) * len(lengths[i : i + 32]) for i in range(0, len(lengths), 32))
 
     @property
     def batches(self) -> list[np.ndarray]:
-        """Row indices of each batch, in the order of work."""
+        """The blocks of each batch, in the order of work."""
         return [batch for shard in self.shards for batch in shard]
+
+    @property
+    def layout(self) -> Layout:
+        """How many rows each example has at each place."""
+        return Layout(self.reading.names, self.sequences.lengths, self.sequences.n_bos)
 
     @property
     def bytes(self) -> int:
         """Bytes of all tensors: memory, or disk but for a few kB of records."""
-        return self.texts * sum(self.widths) * DTYPES[self.dtype].itemsize
+        return int(_row_bytes(self.layout, self.places, self.widths, self.dtype).sum())
 
     @property
     def bos(self) -> bool:
@@ -131,15 +155,18 @@ class ExtractionPlan:
 
     @property
     def position_name(self) -> str:
-        """The position in words, for files and people."""
-        return str(self.position) if isinstance(self.position, str | int) else "per example"
+        """The positions in words, for files and people."""
+        return "+".join(self.reading.names)
+
+    @property
+    def position(self) -> str | int | list[str | int]:
+        """The positions, JSON-able; an index for each example as its fingerprint."""
+        names = [_fingerprint(one) if isinstance(one, np.ndarray) else one for one in self.reading.positions]
+        return names[0] if len(names) == 1 else names
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that decides the bits of the result, JSON-able."""
-        position = self.position
-        if isinstance(position, np.ndarray):
-            position = "sha256:" + hashlib.sha256(position.astype("<i8").tobytes()).hexdigest()
         tokenizer = self.model.tokenizer if has_texts(self.task) else None
         return {
             "version": FORMAT_VERSION,
@@ -152,14 +179,16 @@ class ExtractionPlan:
             "points": self.points,
             "places": [list(place) for place in self.places],
             "widths": self.widths,
-            "position": position,
+            "position": self.position,
             "dtype": self.dtype,
             "compute_dtype": str(self.model.dtype).removeprefix("torch."),
             "device": self.device.type,
             "bos": self.bos,
             "on_long": self.on_long,
             "batch_tokens": self.batch_tokens,
-            "shard_rows": self.shard_rows,
+            "block_nodes": self.block_nodes,
+            "share": self.share,
+            "shards": len(self.shards),
         }
 
     @cached_property
@@ -175,6 +204,8 @@ class ExtractionPlan:
             "texts": self.texts,
             "splits": {split: int((self.task.splits == split).sum()) for split in SPLITS},
             "tokens": self.tokens,
+            "nodes": self.nodes,
+            "sharing": self.tokens / self.nodes,
             "padded_tokens": self.padded_tokens,
             "points": self.points,
             "layers": self.layers,
@@ -186,6 +217,8 @@ class ExtractionPlan:
             "bytes": self.bytes,
             "batches": len(self.batches),
             "batch_tokens": self.batch_tokens,
+            "block_nodes": self.block_nodes,
+            "blocks": len(self.packing.sizes),
             "shards": len(self.shards),
             "bos": self.bos,
             "on_long": self.on_long,
@@ -199,17 +232,20 @@ class ExtractionPlan:
         cfg: Any = self.model.cfg
         compute = str(self.model.dtype).removeprefix("torch.")
         splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
-        one = self.position if isinstance(self.position, str) else f"index {self.position_name}"
-        where = {"mean": "mean over the tokens", "per example": "a token of its own in each text"}
+        read = ", ".join(_in_words(name) for name in self.reading.names)
         widths = "/".join(str(width) for width in dict.fromkeys(self.widths))
-        padding = self.padded_tokens / self.tokens - 1
         lines = {
             "model": f"{self.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {self.device}",
             "task": f"{self.task.name}: {self.texts:,} texts ({splits})",
             "tokens": f"{self.tokens:,}, {'a BOS before each text' if self.bos else 'no BOS'}",
-            "read": f"{spans_of(self.places)}; {where.get(self.position_name, f'{one} token')}",
-            "work": f"{len(self.batches):,} batches of up to {self.batch_tokens:,} tokens, {padding:.1%} padding",
-            "size": f"{self.bytes / 1e6:,.1f} MB: {self.texts:,} x {len(self.places)} places x {widths} {self.dtype}",
+            "read": f"{spans_of(self.places)}; {read}",
+            "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, prefixes being shared"
+            if self.share
+            else f"{self.nodes:,} nodes, nothing shared",
+            "padding": f"none; batches of 32 in this order would compute {self.padded_tokens:,} tokens",
+            "batches": f"{len(self.batches):,} of up to {self.batch_tokens:,} nodes in blocks of {self.block_nodes:,}",
+            "size": f"{self.bytes / 1e6:,.1f} MB: {self.texts:,} texts x {len(self.places)} places x {widths}, "
+            f"{self.dtype}",
         }
         if self.cut:
             lines["cut"] = f"{self.cut:,} texts to the first {cfg.n_ctx:,} tokens, the model's context"
@@ -220,7 +256,7 @@ class ExtractionPlan:
         if leaks := {split: n for split, n in self.task.info.get("also_in_train", {}).items() if n}:
             lines["leaks"] = " and ".join(f"{n:,} of the {split} texts" for split, n in leaks.items())
             lines["leaks"] += " also stand in train"
-        return "\n".join(f"{key:<8}{printable(value)}" for key, value in lines.items())
+        return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
 
 
 def plan(
@@ -231,42 +267,94 @@ def plan(
     position: Position = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
     bos: bool = False,
     on_long: OnLong = "cut",
+    block_nodes: int | None = None,
+    share: bool = True,
 ) -> ExtractionPlan:
-    """What `extract` with the same arguments will do: texts, tokens, places, batches, bytes.
+    """What `extract` with the same arguments will do: texts, tokens, places, blocks, bytes.
 
     Raises:
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width.
         DataError: inputs that the model cannot read; the message names the example.
     """
-    if isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int) or batch_tokens < 1:
-        raise UsageError(f"batch_tokens is a positive whole number; got {batch_tokens!r}")
+    _check_sizes(batch_tokens=batch_tokens, block_nodes=block_nodes)
     points = _points(points)
     places = _places(model, points, layers)
     widths = [_width(model, place) for place in places]
-    kept = _dtype_name(dtype)
+    kept, where = _dtype_name(dtype), _device(device, model)
     sequences = sequences_of(model, task, bos, on_long)
-    position = check_position(position, task)
-    by_tokens = SHARD_TOKENS * len(task) // int(sequences.lengths.sum())
-    shard_rows = max(1, min(by_tokens, SHARD_BYTES // (sum(widths) * DTYPES[kept].itemsize)))
+    reading = read(position, sequences, task)
+    computed = _computed(model, places, sequences, reading)
+    batch_tokens = batch_tokens or BATCH_TOKENS.get(where.type, BATCH_TOKENS_ELSEWHERE)
+    if block_nodes is None:
+        least = LEAST_NODES.get(where.type, LEAST_NODES_ELSEWHERE)
+        block_nodes = choose_nodes(computed, share, model.causal, _config(model).d_model, least)
+    packing = pack(computed, block_nodes, share, model.causal)
+    row_bytes = _row_bytes(Layout(reading.names, sequences.lengths, sequences.n_bos), places, widths, kept)
     return ExtractionPlan(
         model=model,
         task=task,
         points=points,
         places=places,
         widths=widths,
-        position=position,
+        reading=reading,
         dtype=kept,
-        device=_device(device, model),
+        device=where,
         on_long=on_long,
         batch_tokens=batch_tokens,
-        shard_rows=shard_rows,
+        block_nodes=block_nodes,
+        share=share and model.causal,
         sequences=sequences,
-        reads=read_at(position, sequences, task),
-        shards=group_batches(cut_batches(sequences.lengths, batch_tokens), shard_rows),
+        packing=packing,
+        shards=_shards(model, packing, batch_tokens, row_bytes, where),
     )
+
+
+def _check_sizes(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise UsageError(f"{name} is a positive whole number; got {size!r}")
+
+
+def _config(model: LanguageModel) -> Any:
+    return model.cfg  # every family has one; its fields are named alike
+
+
+def _computed(model: LanguageModel, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:
+    """What has to be computed of each text: in a causal model, nothing after the last token that is read."""
+    if not model.causal or any(point in PAIR_POINTS for point, _ in places):
+        return sequences
+    return sequences.first(reading.needed(sequences.lengths))
+
+
+def _row_bytes(layout: Layout, places: list[Place], widths: list[int], dtype: str) -> np.ndarray:
+    """Bytes that are kept of each example, int64 [N]."""
+    per_place = [layout.counts(place) * width for place, width in zip(places, widths, strict=True)]
+    return np.sum(per_place, axis=0) * DTYPES[dtype].itemsize
+
+
+def _shards(
+    model: LanguageModel, packing: Packing, batch_tokens: int, row_bytes: np.ndarray, device: torch.device
+) -> list[list[np.ndarray]]:
+    """The batches of each shard: as much as SHARD_BYTES hold, or as takes SHARD_FLOPS."""
+    batches = cut_batches(packing.sizes, batch_tokens)
+    cfg = _config(model)
+    node_flops = 2 * cfg.n_layers * (4 * cfg.d_model**2 + 2 * cfg.d_model * cfg.d_mlp)
+    by_work = packing.sizes * node_flops / SHARD_FLOPS.get(device.type, math.inf)
+    by_bytes = np.add.reduceat(row_bytes[packing.order], packing.starts[:-1]) / SHARD_BYTES
+    return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)
+
+
+def _fingerprint(index: np.ndarray) -> str:
+    return "sha256:" + hashlib.sha256(index.astype("<i8").tobytes()).hexdigest()
+
+
+def _in_words(position: str) -> str:
+    words = {"mean": "mean over the tokens", "per example": "a token of its own in each text", ALL: "all tokens"}
+    plain = f"{position} token" if position in ("last", "first") else f"token {position}"
+    return words.get(position, plain)
 
 
 def _points(points: str | Iterable[str]) -> list[str]:
@@ -296,15 +384,12 @@ def _places(model: LanguageModel, points: list[str], layers: str | int | Iterabl
 
 
 def _width(model: LanguageModel, place: Place) -> int:
-    """Width of one row at this place: the product of the axes after B and L."""
-    cfg: Any = model.cfg
-    sizes = {"D": cfg.d_model, "H": cfg.n_heads, "K": cfg.d_head, "F": cfg.d_mlp, "V": cfg.d_vocab, "1": 1}
+    """Width of one row at this place: the product of the axes after B and L, or the heads of a pair of tokens."""
+    cfg = _config(model)
     axes = model.points[model.resolve(place)[0]].axes.split()
-    if axes[:2] != ["B", "L"] or not set(axes[2:]) <= set(sizes):
-        raise UsageError(
-            f"{place[0]} [{' '.join(axes)}] has no fixed width to keep; read it with "
-            f"model.run_with_cache(tokens, points={place[0]!r})"
-        )
+    if place[0] in PAIR_POINTS:
+        return cfg.n_heads
+    sizes = {"D": cfg.d_model, "H": cfg.n_heads, "K": cfg.d_head, "F": cfg.d_mlp, "V": cfg.d_vocab, "1": 1}
     return math.prod(sizes[axis] for axis in axes[2:])
 
 

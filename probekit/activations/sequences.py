@@ -1,35 +1,82 @@
-"""A task's inputs as token ids that fit the model, and the token of each that is read.
+"""A task's inputs as token ids that fit the model, and what they have in common at their beginning."""
 
-Positions count the text's own tokens. A BOS is context that stands before them: it is never token 0, never part of a
-mean, and moves no index.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import chain, pairwise
 from typing import Any, Literal
 
 import numpy as np
 
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
-from probekit.tasks.base import POSITIONS, Task
+from probekit.tasks.base import Task
 
-Position = str | int | np.ndarray | None  # "last", "first", "mean", one index for all, one for each; None: the task's
 OnLong = Literal["cut", "error"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sequences:
-    """What the model reads: token ids of each example, a BOS (0 or 1 of them) first, and how many had to be cut."""
+    """What the model reads: the token ids of each example, a BOS (0 or 1 of them) first.
 
-    tokens: list[list[int]]
+    Attributes:
+        flat: the ids of all examples one after the other, int32.
+        offsets: where each example begins in `flat`, and where the last one ends, int64 [N + 1].
+        n_bos: 0 or 1.
+        n_cut: how many examples had to be cut to fit the context.
+    """
+
+    flat: np.ndarray
+    offsets: np.ndarray
     n_bos: int
     n_cut: int
 
-    @property
+    @classmethod
+    def of(cls, tokens: Sequence[Sequence[int]], n_bos: int = 0, n_cut: int = 0) -> "Sequences":
+        """From one list of ids for each example."""
+        offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+        flat = np.fromiter(chain.from_iterable(tokens), dtype=np.int32, count=int(offsets[-1]))
+        return cls(flat, offsets, n_bos, n_cut)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, example: int) -> np.ndarray:
+        return self.flat[self.offsets[example] : self.offsets[example + 1]]
+
+    @cached_property
     def lengths(self) -> np.ndarray:
-        """[N] tokens, the BOS included."""
-        return np.array([len(tokens) for tokens in self.tokens])
+        """Tokens of each example, the BOS included, int64 [N]."""
+        return np.diff(self.offsets)
+
+    def subset(self, rows: np.ndarray) -> "Sequences":
+        """These examples, in this order."""
+        return Sequences.of([self[row].tolist() for row in rows], self.n_bos, self.n_cut)
+
+    def first(self, lengths: np.ndarray) -> "Sequences":
+        """The first so many tokens of each example; `lengths` int64 [N]."""
+        if (lengths >= self.lengths).all():
+            return self
+        index = np.repeat(self.offsets[:-1], lengths) + np.arange(lengths.sum())
+        index -= np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return Sequences(self.flat[index], np.concatenate([[0], np.cumsum(lengths)]), self.n_bos, self.n_cut)
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The examples sorted by their tokens, a prefix before what it begins, int64 [N]."""
+        data = self.flat.astype(">i4").tobytes()  # big-endian: bytes compare as the ids do
+        keys = [data[4 * start : 4 * end] for start, end in pairwise(self.offsets.tolist())]
+        return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+
+    @cached_property
+    def shared(self) -> np.ndarray:
+        """Leading tokens that each example of `order` has in common with the one before it, int64 [N]."""
+        return np.array([0, *(_in_common(self[a], self[b]) for a, b in pairwise(self.order))], dtype=np.int64)
+
+
+def _in_common(a: np.ndarray, b: np.ndarray) -> int:
+    differ = a[: len(b)] != b[: len(a)]
+    return int(differ.argmax()) if differ.any() else len(differ)
 
 
 def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -> Sequences:
@@ -57,7 +104,7 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -
             f"{len(long)} of {len(task)} inputs are longer than the context of {n_ctx} tokens, the first is example "
             f"{task.ids[first]!a} with {len(tokens[first])}; shorten them, or cut them with --on-long cut"
         )
-    return Sequences([ids[:n_ctx] for ids in tokens], int(bos), len(long))
+    return Sequences.of([ids[:n_ctx] for ids in tokens], int(bos), len(long))
 
 
 def has_texts(task: Task) -> bool:
@@ -105,48 +152,3 @@ def _check_ids(model: LanguageModel, task: Task, tokens: list[list[int]]) -> Non
                 raise DataError(
                     f"example {row!a}: token ids of {model.name!a} are 0..{d_vocab - 1}, got {token!r}{whose}"
                 )
-
-
-def check_position(position: Position, task: Task) -> str | int | np.ndarray:
-    """The position that is meant: a word, an int, or an int64 [N].
-
-    Raises:
-        UsageError: none of these.
-        DataError: an array that does not have one index for each example.
-    """
-    if position is None:
-        position = task.position
-    if isinstance(position, str):
-        if position not in POSITIONS:
-            raise UsageError(f"a position is {', '.join(POSITIONS)} or a token's index; {nearest(position, POSITIONS)}")
-        return position
-    index = np.asarray(position)
-    if index.dtype.kind not in "iu":
-        raise UsageError(f"a position is {', '.join(POSITIONS)}, an int or an int for each example; got {position!r}")
-    if not index.ndim:
-        return int(index)
-    if index.shape != (len(task),):
-        raise DataError(f"expected one position for each of the {len(task)} examples, got {list(index.shape)}")
-    return index.astype(np.int64)
-
-
-def read_at(position: str | int | np.ndarray, sequences: Sequences, task: Task) -> np.ndarray | None:
-    """Index into the sequence (BOS counted) of the token that is read in each example, int64 [N]; None for the mean.
-
-    Raises:
-        DataError: an example too short for its index.
-    """
-    if isinstance(position, str):
-        if position == "mean":
-            return None
-        position = -1 if position == "last" else 0
-    lengths = sequences.lengths - sequences.n_bos
-    index = np.broadcast_to(np.asarray(position, dtype=np.int64), lengths.shape)
-    if (outside := (index < -lengths) | (index >= lengths)).any():
-        first = int(outside.argmax())
-        cut = " (texts longer than the context were cut)" if sequences.n_cut else ""
-        raise DataError(
-            f"example {task.ids[first]!a} has {lengths[first]} tokens{cut}: there is no token {index[first]} to read; "
-            "choose another position, or leave it out"
-        )
-    return np.where(index < 0, index + lengths, index) + sequences.n_bos

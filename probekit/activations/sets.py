@@ -3,50 +3,76 @@
 A *place* is a point and a layer: `("resid_pre", 5)`, or `("embed", None)` where a point belongs to no layer.
 `ActivationSet` holds its tensors in memory; `store.Store` reads them from disk. Both are `Activations`.
 
-Axes: N examples, D width of the place (d_model for the residual stream, n_heads * d_head for q, k, v, z).
+Axes: N examples, P positions, L query position, M key position, T tokens of all examples, R rows of a place's tensor,
+H heads, D width of the place (d_model for the residual stream, n_heads * d_head for q, k, v, z).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.errors import DataError
+from probekit.activations.layout import PAIR_POINTS, Layout, Place, place_name
+from probekit.errors import DataError, UsageError
 from probekit.hooks import PointSpec, UnknownPoint, split_point
 from probekit.tasks.base import Task
 from probekit.text import printable
 
-Place = tuple[str, int | None]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}  # that are kept
 FOLLOWED_BY_OUTPUT = ("resid_pre", "resid_mid")  # whose curve ends with the output of the last block
-
-
-def place_name(place: Place) -> str:
-    """`("resid_pre", 5)` -> `"resid_pre.5"`; `("embed", None)` -> `"embed"`."""
-    point, layer = place
-    return point if layer is None else f"{point}.{layer}"
 
 
 class Activations(Mapping[Place, Tensor]):
     """Place -> [N, D], rows in the task's order; what memory and disk have in common.
 
+    Several positions give [N, P, D]; every token of every text, [T, D]. `at` takes one row for each example out of
+    these, and `per_text` gives each example's own.
+
     Attributes:
         task: the examples: inputs, labels, splits, ids, groups.
         meta: where the values come from, JSON-able: model, fingerprints, places, position, dtype, versions, counts.
+        layout: how many rows each example has at a place.
     """
 
-    def __init__(self, places: Iterable[Place], task: Task, meta: dict[str, Any]):
+    def __init__(self, places: Iterable[Place], task: Task, meta: dict[str, Any], layout: Layout):
         self._places = list(places)
         self.task = task
         self.meta = meta
+        self.layout = layout
 
-    def _read(self, place: Place) -> Tensor:
+    def _rows(self, place: Place) -> Tensor:
+        """[R, D], the rows of example 0 first."""
         raise NotImplementedError
 
     def __getitem__(self, key: PointSpec) -> Tensor:
-        return self._read(self._known(key))
+        place = self._known(key)
+        if place[0] in PAIR_POINTS:
+            raise UsageError(f"{place_name(place)} is [H, L, L] in each text; read it with per_text({key!r})")
+        return self.layout.shaped(place, self._rows(place))
+
+    def per_text(self, key: PointSpec) -> list[Tensor]:
+        """What each example has at a place: [D], [P, D] of several positions, [L, D] of all; [H, L, M] of attention.
+
+        Raises:
+            UnknownPoint: nothing of this place is here.
+        """
+        place = self._known(key)
+        return self.layout.split(place, self._rows(place))
+
+    def at(self, position: str | int) -> "Activations":
+        """One row for each example, [N, D], out of several positions or of all tokens.
+
+        Args:
+            position: one of those that were extracted; where all tokens were, "last", "first", "mean" or an index.
+
+        Raises:
+            UsageError: a position that is not here.
+            DataError: a text too short for the index.
+        """
+        return _At(self, position)
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -163,22 +189,31 @@ class ActivationSet(Activations):
     """Activations in memory, on whatever device they were made.
 
     Args:
-        tensors: place -> [N, D], in the task's order.
+        tensors: place -> [R, D], in the task's order.
         task: the N examples.
         meta: as in `Activations`; without it, points and n_layers are read from the places.
+        layout: how many rows each example has; without it, one.
 
     Raises:
-        DataError: a tensor that is not [N, D].
+        DataError: a tensor that is not [R, D].
     """
 
-    def __init__(self, tensors: Mapping[Place, Tensor], task: Task, meta: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        tensors: Mapping[Place, Tensor],
+        task: Task,
+        meta: dict[str, Any] | None = None,
+        layout: Layout | None = None,
+    ):
+        layout = layout or Layout(["last"], np.ones(len(task), dtype=np.int64), 0)
         for place, x in tensors.items():
-            if x.dim() != 2 or len(x) != len(task):
-                raise DataError(f"{place_name(place)} must be [{len(task)}, width]; got {list(x.shape)}")
-        super().__init__(tensors, task, _meta_of(tensors, task) if meta is None else meta)
+            rows = int(layout.counts(place).sum())
+            if x.dim() != 2 or len(x) != rows:
+                raise DataError(f"{place_name(place)} must be [{rows}, width]; got {list(x.shape)}")
+        super().__init__(tensors, task, _meta_of(tensors, task) if meta is None else meta, layout)
         self._tensors = dict(tensors)
 
-    def _read(self, place: Place) -> Tensor:
+    def _rows(self, place: Place) -> Tensor:
         return self._tensors[place]
 
     def _n_bytes(self) -> int:
@@ -188,6 +223,28 @@ class ActivationSet(Activations):
     def device(self) -> torch.device:
         """Where the tensors are."""
         return next(iter(self._tensors.values())).device
+
+
+class _At(Activations):
+    """One position of activations that have several, read when it is asked for."""
+
+    def __init__(self, source: Activations, position: str | int):
+        self._source = source
+        self._index = source.layout.index_of(position, source.ids)
+        places = [place for place in source if place[0] not in PAIR_POINTS]
+        layout = replace(source.layout, positions=[str(position)])
+        super().__init__(places, source.task, {**source.meta, "position": position}, layout)
+
+    def _rows(self, place: Place) -> Tensor:
+        rows = self._source._rows(place)
+        if self._index is not None:
+            return rows[torch.from_numpy(self._index).to(rows.device)]
+        lengths = torch.from_numpy(self._source.layout.counts(place)).to(rows.device)
+        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0).to(rows.dtype)
+
+    def _n_bytes(self) -> int:
+        return self._source._n_bytes()
 
 
 def _meta_of(tensors: Mapping[Place, Tensor], task: Task) -> dict[str, Any]:

@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations.layout import Layout, Place, place_name
 from probekit.activations.record import Record, check_shard, check_size, pack, read_tensor
-from probekit.activations.sets import DTYPES, Activations, Place, place_name
+from probekit.activations.sets import DTYPES, Activations
 from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, unseal, write_as, write_first
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.tasks.base import Task
@@ -145,7 +146,8 @@ class Store(Activations):
             raise StorageError(f"{str(self.path)!a} is damaged: its files do not belong together")
         meta = {key: value for key, value in self._manifest.items() if key not in ("examples", "records", "seal")}
         places = [(point, layer) for point, layer in meta["places"]]
-        super().__init__(places, _task(self._manifest, texts["inputs"]), meta)
+        task = _task(self._manifest, texts["inputs"])
+        super().__init__(places, task, meta, Layout([str(meta["position"])], np.ones(len(task), dtype=np.int64), 0))
         self._check_records()
 
     def _check_records(self) -> None:
@@ -159,7 +161,7 @@ class Store(Activations):
                 raise StorageError(f"shard {record.file} of {str(self.path)!a} does not hold the manifest's places")
             check_size(self.path, record)
 
-    def _read(self, place: Place) -> Tensor:
+    def _rows(self, place: Place) -> Tensor:
         width = self.meta["widths"][self._places.index(place)]
         values = torch.empty(self.n_examples, width, dtype=DTYPES[self.meta["dtype"]])
         for record in self._records:

@@ -26,7 +26,10 @@ Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N t
 Out = Annotated[Path | None, typer.Option(metavar="PATH", help="The store.  [default: a name under ./runs]")]
 Dtype = Annotated[str, typer.Option(metavar="TYPE", help="Type to compute in: fp32, bf16 or fp16.")]
 StoreDtype = Annotated[str, typer.Option(metavar="TYPE", help="Type on disk: fp32, fp16 or bf16.")]
-BatchTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Tokens computed at once.")]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Tokens computed at once.  [default: 2048 on a CPU, 16384 elsewhere]"),
+]
 Bos = Annotated[bool, typer.Option("--bos/--no-bos", help="Put the model's BOS token before each text.")]
 KeepBlanks = Annotated[bool, typer.Option("--keep-blanks", help="Leave white space at the end of texts.")]
 OnLong = Annotated[Literal["cut", "error"], typer.Option(help="Texts longer than the context.")]
@@ -52,7 +55,7 @@ def extract(
     device: options.Device = "auto",
     dtype: Dtype = "fp32",
     store_dtype: StoreDtype = "fp32",
-    batch_tokens: BatchTokens = 4096,
+    batch_tokens: BatchTokens = None,
     seed: options.Seed = 0,
     bos: Bos = False,
     keep_blanks: KeepBlanks = False,

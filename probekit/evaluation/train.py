@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 import probekit
-from probekit.activations.sets import Activations, Place, place_name
+from probekit.activations.layout import Place, place_name
+from probekit.activations.sets import Activations
 from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.baselines import Guess, bag_of_words, majority
 from probekit.evaluation.intervals import LEVEL, RESAMPLES, Bootstrap

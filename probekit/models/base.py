@@ -17,6 +17,7 @@ class LanguageModel(HookedModule):
     """A hooked module over token ids; `load_model` gives it its `name` and its `tokenizer` (or None)."""
 
     name: str = "unnamed"
+    causal: bool = True  # whether a token's activations depend on the tokens before it alone
     tokenizer: "Tokenizer | None" = None
 
     @property

@@ -178,14 +178,18 @@ class MLP(nn.Module):
 
     def __init__(self, cfg: GPT2Config):
         super().__init__()
-        self.act = ACTIVATIONS[cfg.activation]
+        self.activation = cfg.activation
         self.up = Linear(cfg.d_model, cfg.d_mlp)
         self.down = Linear(cfg.d_mlp, cfg.d_model)
         self.hook_pre = HookPoint("B L F")
         self.hook_post = HookPoint("B L F")
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        return self.down(self.hook_post(self.act(self.hook_pre(self.up(x_BLD)))))
+        if self.hook_pre.hooked:
+            post_BLF = ACTIVATIONS[self.activation](self.hook_pre(self.up(x_BLD)))
+        else:
+            post_BLF = self.up.activated(x_BLD, self.activation)
+        return self.down(self.hook_post(post_BLF))
 
 
 class Block(nn.Module):
@@ -247,7 +251,7 @@ class GPT2(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        tokens = self._check_tokens(tokens)
+        tokens = self._check_tokens(tokens, position_ids)
         stop = self.cfg.n_layers if stop_at_layer is None else stop_at_layer
         if not 0 <= stop <= self.cfg.n_layers:
             raise UsageError(f"stop_at_layer {stop} is not in 0..{self.cfg.n_layers}")
@@ -265,13 +269,13 @@ class GPT2(LanguageModel):
         """Logits [B, L, V] of the final norm's output."""
         return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
 
-    def _check_tokens(self, tokens: Tensor) -> Tensor:
+    def _check_tokens(self, tokens: Tensor, position_ids: Tensor | None) -> Tensor:
         if not isinstance(tokens, Tensor):
             kind = type(tokens).__name__
             raise UsageError(f"tokens are int64 [batch, position]; got {kind}: model.to_tokens(text) makes them")
         if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
             raise UsageError(f"tokens are int64 [batch, position]; got {tokens.dtype} {list(tokens.shape)}")
-        if tokens.shape[1] > self.cfg.n_ctx:
+        if tokens.shape[1] > self.cfg.n_ctx and position_ids is None:
             raise UsageError(f"{tokens.shape[1]} tokens do not fit a context of {self.cfg.n_ctx}")
         if tokens.device.type == "cpu" and not (int(tokens.min()) >= 0 and int(tokens.max()) < self.cfg.d_vocab):
             raise UsageError(
@@ -283,6 +287,8 @@ class GPT2(LanguageModel):
         self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None
     ) -> tuple[Tensor | None, Tensor]:
         length = tokens.shape[1]
+        if position_ids is not None and position_ids.device.type == "cpu" and int(position_ids.max()) >= self.cfg.n_ctx:
+            raise UsageError(f"position {int(position_ids.max())} is not in a context of {self.cfg.n_ctx}")
         if mask is None:
             arange = torch.arange(length, device=tokens.device).expand_as(tokens)
             return None, arange if position_ids is None else position_ids.to(tokens.device)

@@ -26,13 +26,12 @@ def test_a_word_outside_the_vocabulary_names_its_example(model: GPT2) -> None:
         plan(model, task)
 
 
-def test_a_shard_holds_about_so_many_tokens_however_narrow_its_rows(
-    model: GPT2, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_takes_so_much_work_however_narrow_its_rows(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a run that is stopped has kept something, though all its rows would fit one shard's bytes."""
-    monkeypatch.setattr(planning, "SHARD_TOKENS", 1000)
+    cfg = model.cfg
+    per_node = 2 * cfg.n_layers * (4 * cfg.d_model**2 + 2 * cfg.d_model * cfg.d_mlp)
+    monkeypatch.setattr(planning, "SHARD_FLOPS", {"cpu": 500 * per_node})
     made = plan(model, load_task("agreement", limit=300), batch_tokens=200)
-    tokens = [sum(int(made.sequences.lengths[batch].sum()) for batch in shard) for shard in made.shards]
-    longest = made.sequences.lengths.max() / made.sequences.lengths.mean()
+    nodes = [sum(int(made.packing.sizes[blocks].sum()) for blocks in shard) for shard in made.shards]
     assert len(made.shards) > 5
-    assert max(tokens) <= 1000 * longest
+    assert max(nodes) <= 500

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from probekit.activations import ActivationSet, extract, plan
+from probekit.activations.extract import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.hooks import POINTS
 
@@ -171,12 +172,6 @@ def test_a_model_that_computes_in_bfloat16(tiny, task):
     torch.testing.assert_close(acts["resid_pre", 1], exact, rtol=0, atol=0.05 * float(exact.abs().max()))
 
 
-@pytest.mark.parametrize("points", ["attn_scores", "attn_pattern", "pattern"])
-def test_points_without_a_width_are_refused(model, task, points):
-    with pytest.raises(UsageError, match=r"no fixed width.*run_with_cache"):
-        extract(model, task, points=["resid_pre", points])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -303,18 +298,18 @@ def test_the_first_row_that_is_not_a_number_is_named(model, task):
 def test_the_first_row_is_the_first_of_the_task_whichever_batch_comes_first(
     model, task, batch_tokens, where, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("probekit.activations.batching.ENOUGH_TOKENS", 1)
     monkeypatch.setattr("probekit.activations.planning.SHARD_BYTES", 2000)
     with torch.no_grad():
         model.embed.weight[26] = float("nan")
     for i, text in enumerate(task.inputs):
         task.inputs[i] = text.replace("z", "y")
     task.inputs[4], task.inputs[9], task.inputs[20] = "abz", "az", "abcdefghijkz"
-    batches = plan(model, task, batch_tokens=batch_tokens).batches
-    of = {row: next(i for i, batch in enumerate(batches) if row in batch) for row in (4, 9, 20)}
-    assert batch_tokens > 1000 or of[20] < of[4] < of[9]
+    how = {"batch_tokens": batch_tokens, "block_nodes": 3}
+    planned = plan(model, task, **how)
+    of = {row: next(i for i in range(len(planned.shards)) if row in shard_rows(planned, i)) for row in (4, 9, 20)}
+    assert batch_tokens > 1000 or of[20] < of[4]
     with pytest.raises(DataError, match=r"NaN in the activations at resid_pre\.0, first in example 'train:104'"):
-        extract(model, task, batch_tokens=batch_tokens, out=where and tmp_path / where)
+        extract(model, task, **how, out=where and tmp_path / where)
 
 
 def test_values_that_are_bad_everywhere_are_found_at_once(model, task, monkeypatch):
@@ -324,7 +319,7 @@ def test_values_that_are_bad_everywhere_are_found_at_once(model, task, monkeypat
     model.embed.register_forward_hook(lambda *_: forwards.append(1))
     with pytest.raises(DataError, match="'train:100'"):
         extract(model, task, batch_tokens=1)
-    assert len(forwards) == 2
+    assert len(forwards) == len(plan(model, task, batch_tokens=1).shards[0]) + 1
 
 
 def test_a_store_cannot_record_hooks(model, task, tmp_path):
@@ -395,17 +390,18 @@ def test_the_plan_knows_everything_before(model, task):
 def test_the_plan_in_words(model, task):
     task.inputs[0] = "x" * 13
     made = plan(model, task)
-    padding = made.padded_tokens / made.tokens - 1
     assert plan(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16").describe() == (
-        "model   tiny: 3 layers, d_model 16, float32 on cpu\n"
-        "task    evil\\x1b[2J\\ntask: 23 texts (8 train, 8 validation, 7 test)\n"
-        f"tokens  {made.tokens}, no BOS\n"
-        "read    resid_pre 0-2, resid_post 2; last token\n"
-        f"work    {len(made.batches)} batches of up to 4,096 tokens, {padding:.1%} padding\n"
-        "size    0.0 MB: 23 x 4 places x 16 float16\n"
-        "cut     1 texts to the first 12 tokens, the model's context\n"
-        "blanks  dropped at the end of 4 texts of the data\n"
-        "skipped 2 rows of the data, of no use"
+        "model    tiny: 3 layers, d_model 16, float32 on cpu\n"
+        "task     evil\\x1b[2J\\ntask: 23 texts (8 train, 8 validation, 7 test)\n"
+        f"tokens   {made.tokens}, no BOS\n"
+        "read     resid_pre 0-2, resid_post 2; last token\n"
+        f"work     {made.nodes} nodes: {made.tokens / made.nodes:.2f}x less than the tokens, prefixes being shared\n"
+        "padding  none; batches of 32 in this order would compute 276 tokens\n"
+        "batches  2 of up to 2,048 nodes in blocks of 128\n"
+        "size     0.0 MB: 23 texts x 4 places x 16, float16\n"
+        "cut      1 texts to the first 12 tokens, the model's context\n"
+        "blanks   dropped at the end of 4 texts of the data\n"
+        "skipped  2 rows of the data, of no use"
     )
 
 
@@ -413,9 +409,9 @@ def test_texts_that_also_stand_in_train_are_said(model, task):
     def lines(**leaks):
         return plan(model, replace(task, info={"also_in_train": leaks})).describe().splitlines()
 
-    assert lines(validation=75, test=0)[-1] == "leaks   75 of the validation texts also stand in train"
+    assert lines(validation=75, test=0)[-1] == "leaks    75 of the validation texts also stand in train"
     assert lines(validation=1, test=2000)[-1] == (
-        "leaks   1 of the validation texts and 2,000 of the test texts also stand in train"
+        "leaks    1 of the validation texts and 2,000 of the test texts also stand in train"
     )
     assert not any(line.startswith("leaks") for line in lines(validation=0, test=0))
 

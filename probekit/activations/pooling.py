@@ -1,0 +1,65 @@
+"""What is kept of a batch at one point: the rows that were asked for, gathered where the tensor arises.
+
+Axes: B blocks of a batch, N nodes of a block (query), M nodes (key), H heads, R rows that are kept, D their width.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.batching import Batch
+from probekit.activations.layout import PAIR_POINTS, Place
+from probekit.activations.planning import ExtractionPlan
+
+Pool = Callable[[Tensor], Tensor]
+
+
+def pooling(plan: ExtractionPlan, batch: Batch, place: Place) -> Pool:
+    """What takes a place's tensor to the rows of the batch's examples, [R, D], one example after the other."""
+    if place[0] in PAIR_POINTS:
+        return _pairs(batch, plan.device)
+    if plan.layout.is_ragged:
+        return _gather(batch, _own_nodes(batch, plan.sequences.n_bos), plan.device)
+    pools = [
+        _mean(batch, plan.sequences.n_bos, plan.device)
+        if index is None
+        else _gather(batch, batch.nodes[batch.starts + index[batch.rows]], plan.device)
+        for index in plan.reading.index
+    ]
+    return pools[0] if len(pools) == 1 else lambda x: torch.stack([pool(x) for pool in pools], 1).flatten(0, 1)
+
+
+def _gather(batch: Batch, nodes: np.ndarray, device: torch.device) -> Pool:
+    """The rows of some nodes, [B, N, ...] -> [R, D]."""
+    b, n = (torch.from_numpy(i).to(device) for i in divmod(nodes, batch.tokens.shape[1]))
+    return lambda x: x[b, n].flatten(1)
+
+
+def _mean(batch: Batch, n_bos: int, device: torch.device) -> Pool:
+    """The mean over the tokens of each text, BOS left out, in float32 at least."""
+    own = _gather(batch, _own_nodes(batch, n_bos), device)
+    lengths = torch.from_numpy(batch.lengths - n_bos).to(device)
+
+    def mean(x: Tensor) -> Tensor:
+        rows = own(x)
+        return torch.segment_reduce(
+            rows.to(torch.promote_types(rows.dtype, torch.float32)), "mean", lengths=lengths, axis=0
+        )
+
+    return mean
+
+
+def _own_nodes(batch: Batch, n_bos: int) -> np.ndarray:
+    return batch.nodes if not n_bos else np.delete(batch.nodes, batch.starts)
+
+
+def _pairs(batch: Batch, device: torch.device) -> Pool:
+    """The entry of each two tokens of a text, [B, H, N, M] -> [R, H]; the query's tokens outermost."""
+    paths = np.split(batch.nodes, batch.starts[1:])
+    N = batch.tokens.shape[1]
+    query = np.concatenate([np.repeat(path, len(path)) for path in paths])
+    key = np.concatenate([np.tile(path, len(path)) for path in paths])
+    b, n, m = (torch.from_numpy(i).to(device) for i in (query // N, query % N, key % N))
+    return lambda x: x[b, :, n, m]

@@ -1,0 +1,110 @@
+"""Which tokens of each example are read.
+
+Positions count the text's own tokens. A BOS is context that stands before them: it is never token 0, never part of a
+mean, and moves no index.
+
+Axes: N examples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.sequences import Sequences
+from probekit.errors import DataError, UsageError, nearest
+from probekit.tasks.base import POSITIONS, Task
+
+OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for all, one for each
+Position = OnePosition | Sequence[OnePosition] | None  # several at once; None is the task's own
+ALL = "all"
+PER_EXAMPLE = "per example"
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The tokens that are read of each example.
+
+    Attributes:
+        positions: one or several of "last", "first", "mean", an int, an int64 [N]; or "all" alone.
+        index: of each position, its index into the sequence (BOS counted) of each example, int64 [N]; None where every
+            token is read, for the mean or for "all".
+    """
+
+    positions: list[OnePosition]
+    index: list[np.ndarray | None]
+
+    @property
+    def names(self) -> list[str]:
+        """Each position in words, for files and people."""
+        return [name_of(position) for position in self.positions]
+
+    def needed(self, lengths: np.ndarray) -> np.ndarray:
+        """Leading tokens of each example that have to be computed in a causal model, int64 [N]."""
+        index = [i for i in self.index if i is not None]
+        return lengths if len(index) < len(self.index) else np.max(index, axis=0) + 1
+
+
+def name_of(position: OnePosition) -> str:
+    """One position in words."""
+    return PER_EXAMPLE if isinstance(position, np.ndarray) else str(position)
+
+
+def read(position: Position, sequences: Sequences, task: Task) -> Reading:
+    """What `position` means for these examples.
+
+    Raises:
+        UsageError: none of the positions that there are, or one twice.
+        DataError: an array that does not have one index for each example, or an example too short for its index.
+    """
+    given: Any = task.position if position is None else position
+    several = [check_position(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
+    names = [name_of(one) for one in several]
+    if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
+        raise UsageError(f"several positions are different ones, and all stands alone; got {', '.join(names) or '[]'}")
+    return Reading(
+        several, [None if name_of(one) in (ALL, "mean") else index_of(one, sequences, task) for one in several]
+    )
+
+
+def check_position(position: Any, task: Task) -> OnePosition:
+    """One position: a word, an int, or an int64 [N].
+
+    Raises:
+        UsageError: none of these.
+        DataError: an array that does not have one index for each example.
+    """
+    words = [*POSITIONS, ALL]
+    if isinstance(position, str):
+        if position not in words:
+            raise UsageError(f"a position is {', '.join(words)} or a token's index; {nearest(position, words)}")
+        return position
+    index = np.asarray(position)
+    if index.dtype.kind not in "iu":
+        raise UsageError(f"a position is {', '.join(words)}, an int or an int for each example; got {position!r}")
+    if not index.ndim:
+        return int(index)
+    if index.shape != (len(task),):
+        raise DataError(f"expected one position for each of the {len(task)} examples, got {list(index.shape)}")
+    return index.astype(np.int64)
+
+
+def index_of(position: OnePosition, sequences: Sequences, task: Task) -> np.ndarray:
+    """Index into the sequence (BOS counted) of the token at a position in each example, int64 [N].
+
+    Raises:
+        DataError: an example too short for its index.
+    """
+    if isinstance(position, str):
+        position = -1 if position == "last" else 0
+    lengths = sequences.lengths - sequences.n_bos
+    index = np.broadcast_to(np.asarray(position, dtype=np.int64), lengths.shape)
+    if (outside := (index < -lengths) | (index >= lengths)).any():
+        first = int(outside.argmax())
+        cut = " (texts longer than the context were cut)" if sequences.n_cut else ""
+        raise DataError(
+            f"example {task.ids[first]!a} has {lengths[first]} tokens{cut}: there is no token {index[first]} to read; "
+            "choose another position, or leave it out"
+        )
+    return np.where(index < 0, index + lengths, index) + sequences.n_bos
