@@ -202,7 +202,7 @@ def test_labels_may_stand_beside_the_activations(tmp_path: Path, acts: Path) -> 
     save_file({"labels": torch.from_numpy(y), "resid_pre.0": tensors()["resid_pre", 0]}, tmp_path / "x.safetensors")
     np.save(tmp_path / "names.npy", np.array(["no", "yes"])[y])
     both = [(acts, None), (tmp_path / "x.safetensors", None), (acts, tmp_path / "names.npy")]
-    stores = [import_activations(*each, tmp_path / f"store{i}") for i, each in enumerate(both)]
+    stores = [import_activations(given_, y_of, tmp_path / f"store{i}") for i, (given_, y_of) in enumerate(both)]
     for store in stores:
         assert np.array_equal(store.labels["label"], y)
         assert {split: int((store.splits == split).sum()) for split in ("train", "validation", "test")} == {

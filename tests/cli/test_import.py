@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from probekit.activations import imports, load_activations
+from probekit.activations import extract, imports, load_activations
 from probekit.cli.import_ import layers_of
 from probekit.cli.main import run
 from probekit.errors import UsageError
+from probekit.models import load_model
+from probekit.tasks import load_task
 
 Capture = pytest.CaptureFixture[str]
 N, D = 120, 5
@@ -147,6 +149,23 @@ def test_ctrl_c_says_what_is_kept(acts: Path, capsys: Capture, monkeypatch: pyte
     monkeypatch.setattr(imports, "scan", interrupt)
     assert run([*JOB, "--out", "other", "--quiet"]) == 130
     assert "nothing was written" in capsys.readouterr().err
+
+
+def test_hidden_states_of_transformers_are_what_extract_reads(here: Path, gpt2_folder: Path, texts: Path) -> None:
+    from transformers import AutoModel
+
+    task, model = load_task(texts), load_model(str(gpt2_folder))
+    ours = extract(model, task, points=["resid_pre", "ln_final"])
+    theirs = AutoModel.from_pretrained(gpt2_folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        runs = [theirs(model.to_tokens(str(text)), output_hidden_states=True).hidden_states for text in task.inputs]
+    states = {f"hidden_states_{i}": torch.stack([run[i][0, -1] for run in runs]) for i in range(len(runs[0]))}
+    save_file(states, "acts.safetensors")
+    assert run(["import", "acts.safetensors", "--labels", str(texts), "--n-layers", "3", "--out", "there"]) == 0
+    store = load_activations("there")
+    assert set(store) == set(ours) - {("resid_post", 2)}
+    for place, x in store.items():
+        torch.testing.assert_close(x, ours[place], rtol=1e-4, atol=1e-5)
 
 
 def test_layers_keep_their_order() -> None:
