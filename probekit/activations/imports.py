@@ -136,7 +136,7 @@ class ImportPlan:
 
         def look(array: Held, values: Tensor) -> None:
             source = known.get((array.file, array.key))
-            if source is not None and not values.to(DTYPES[self.dtype]).isfinite().all():
+            if source is not None and not _all_finite(values.to(DTYPES[self.dtype])):
                 raise self._not_finite(source)
 
         found = {ascii(path.name)[1:-1]: scan(arrays, look, advance) for path, arrays in by_file.items()}
@@ -612,6 +612,11 @@ def _at_position(task: Task, position: str | int | None) -> Task:
     if position not in POSITIONS:
         raise UsageError(f"no position {position!a}; {nearest(position, POSITIONS)}, or the index of a token")
     return replace(task, position=position)
+
+
+def _all_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite; both ends show it."""
+    return all(bool(end.isfinite()) for end in values.aminmax())
 
 
 def _why(source: Source, place: Place, row: int, x: Tensor, plan: ImportPlan) -> DataError:
