@@ -13,6 +13,7 @@ _HOME = {
     "load_task": "tasks",
     "Task": "tasks",
     "extract": "activations",
+    "import_activations": "activations",
     "load_activations": "activations",
     "load_probe": "probes",
     "train_probes": "evaluation",
@@ -25,6 +26,7 @@ __all__ = [
     "Task",
     "__version__",
     "extract",
+    "import_activations",
     "load_activations",
     "load_model",
     "load_probe",
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from probekit.activations import extract, load_activations
+    from probekit.activations import extract, import_activations, load_activations
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeResults, train_probes
     from probekit.models import load_model

@@ -1,6 +1,7 @@
 """Activations: what passes named points of a model on the inputs of a task, in memory or in a store on disk."""
 
 from probekit.activations.extract import extract, run_plan
+from probekit.activations.imports import ImportPlan, import_activations, plan_import, run_import
 from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
 from probekit.activations.planning import ExtractionPlan, plan
 from probekit.activations.sets import Activations, ActivationSet
@@ -10,13 +11,17 @@ __all__ = [
     "ActivationSet",
     "Activations",
     "ExtractionPlan",
+    "ImportPlan",
     "Store",
     "StoreInfo",
     "default_path",
     "extract",
+    "import_activations",
     "list_stores",
     "load_activations",
     "newest_store",
     "plan",
+    "plan_import",
+    "run_import",
     "run_plan",
 ]

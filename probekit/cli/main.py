@@ -20,6 +20,7 @@ from probekit import __version__
 from probekit.cli import console
 from probekit.cli.demo import demo
 from probekit.cli.extract import extract
+from probekit.cli.import_ import import_
 from probekit.cli.ls import ls
 from probekit.cli.points import points
 from probekit.cli.train import train_probe
@@ -28,6 +29,7 @@ from probekit.errors import ProbekitError, StorageError
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "extract": extract,
+    "import": import_,
     "train-probe": train_probe,
     "points": points,
     "ls": ls,

@@ -96,6 +96,8 @@ def _interval(result: "LayerResult | BaselineResult") -> str:
 def _notes(results: "ProbeResults") -> list[str]:
     """What was chosen, and what a reader must know before believing the curve."""
     notes = [chosen(results)]
+    if results.meta.get("no_texts") and results.baselines:
+        notes.append("No bag-of-words baseline: the activations were imported without texts.")
     if late := _unconverged(results):
         notes.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
     if edge := [x.place for x in results.layers if len(x.tried) > 1 and x.tried[-1][0] == x.C]:

@@ -28,6 +28,7 @@ from probekit.probes.base import as_numpy, check_positive, predicted_labels
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
 # what of the activations' own record goes into that of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
+ORIGIN += ("kind", "source_fingerprint")  # of imports
 
 
 def train_probes(
@@ -196,10 +197,9 @@ def _judge(predictions: dict[str, Predictions], examples: Examples) -> dict[str,
 
 def _baselines(acts: Activations, examples: Examples) -> list[BaselineResult]:
     labels, rows, n_classes = examples.labels, examples.rows, len(examples.names)
-    guesses = [
-        majority(labels, rows["train"], n_classes),
-        bag_of_words(acts.inputs, labels, rows["train"], rows["validation"], n_classes),
-    ]
+    guesses = [majority(labels, rows["train"], n_classes)]
+    if not acts.task.info.get("no_texts"):
+        guesses.append(bag_of_words(acts.inputs, labels, rows["train"], rows["validation"], n_classes))
     return [_baseline(guess, examples) for guess in guesses]
 
 
@@ -230,6 +230,7 @@ def _meta(acts: Activations, examples: Examples, **asked: Any) -> dict[str, Any]
             "resamples": RESAMPLES,
             "unit": "example" if examples.bootstrap.groups is None else "group",
         },
+        "no_texts": bool(task.info.get("no_texts")),
         "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta},
         "versions": {
             "probekit": probekit.__version__,

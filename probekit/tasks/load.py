@@ -72,7 +72,7 @@ def load_task(
     task = replace(task, position=position)
     task.check()
     task = task if limit is None else _limited(task, limit, seed)
-    return replace(task, info={**task.info, "limit": limit, **_leaks(task)})
+    return replace(task, info={**task.info, "limit": limit, **leaks(task)})
 
 
 def _check_options(limit: int | None, on_bad_row: str, position: str) -> None:
@@ -184,7 +184,7 @@ def _assemble(
     labels, names = encode(classes, rows.splits, chosen.label, names)
     texts, missing = [text.strip() for text in rows.texts], [split for split in SPLITS if split not in tables]
     groups = None if chosen.group is None else components(texts, rows.groups)
-    splits = _carve_missing(labels, rows.splits, texts if groups is None else groups.tolist(), missing, seed)
+    splits = carve_missing(labels, rows.splits, texts if groups is None else groups.tolist(), missing, seed)
     info |= {f"{what}_column": name for what, name in chosen._asdict().items()} | {
         "seed": seed,
         "carved_from_train": missing,
@@ -205,9 +205,9 @@ def _collect(rows: _Rows, split: str, table: Table, chosen: _Chosen, keep_blanks
     groups = None if chosen.group is None else table.column(chosen.group)
     names = table.class_names.get(chosen.label, ())
     if not table.typed:
-        _refuse_numbers(table, chosen.text, texts)
+        refuse_numbers(table, chosen.text, texts)
     for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
-        flaw = table.bad.get(i) or _text_flaw(text, table.typed) or label_flaw(label, table.typed, names)
+        flaw = table.bad.get(i) or text_flaw(text, table.typed) or label_flaw(label, table.typed, names)
         if groups is not None:
             flaw = flaw or group_flaw(groups[i])
         if flaw is None and table.typed:
@@ -229,7 +229,7 @@ def _collect(rows: _Rows, split: str, table: Table, chosen: _Chosen, keep_blanks
         raise DataError(f"{table.name}: skipped {len(texts)} of {len(texts)} rows, none is left; mend the file")
 
 
-def _text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
+def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
     """Why a cell cannot be a text, if it cannot: (kind, words)."""
     if cell is None or (not typed and cell.strip() in NA - {""}) or (isinstance(cell, float) and cell != cell):
         hint = "write the text" if typed else "write the text (JSONL can hold this very word)"
@@ -241,7 +241,7 @@ def _text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
     return None
 
 
-def _refuse_numbers(table: Table, column: str, texts: list[str]) -> None:
+def refuse_numbers(table: Table, column: str, texts: list[str]) -> None:
     """Single numbers are texts ("1987" is a phrase of SST-2); a column of nothing else is the wrong column."""
     present = [i for i, text in enumerate(texts) if i not in table.bad and text.strip() not in NA]
     if present and all(is_number(texts[i]) for i in present):
@@ -252,7 +252,7 @@ def _refuse_numbers(table: Table, column: str, texts: list[str]) -> None:
         )
 
 
-def _carve_missing(
+def carve_missing(
     labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: list[str], seed: int
 ) -> np.ndarray:
     """The splits [N], with a tenth of train moved to each missing one; rows with equal keys move together."""
@@ -266,7 +266,7 @@ def _carve_missing(
     return splits
 
 
-def _leaks(task: Task) -> dict[str, Any]:
+def leaks(task: Task) -> dict[str, Any]:
     """How many texts of validation and test also stand in train, and how many groups in several splits (None: none)."""
     parts = {split: [str(task.inputs[i]).strip() for i in np.flatnonzero(task.splits == split)] for split in SPLITS}
     train = set(parts["train"])

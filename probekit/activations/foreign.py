@@ -1,0 +1,268 @@
+"""Arrays in .npy and .safetensors files of other programs: known from their headers, read in blocks of rows.
+
+No header is believed: its length is bounded before it is read, and what it says must fill the file exactly. Nothing is
+mapped and nothing is unpickled. Formats: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html and
+https://github.com/huggingface/safetensors#format
+"""
+
+import hashlib
+import json
+import math
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.errors import DataError
+
+SUFFIXES = (".npy", ".safetensors")
+MAX_HEADER = 10_000_000  # bytes of a safetensors header; one of 500 tensors has 60,000
+CHUNK = 8_000_000  # bytes, a multiple of every item's size
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bf16"}
+TYPES |= {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}
+
+
+@dataclass(frozen=True)
+class Held:
+    """One array of a file, as a header describes it.
+
+    Attributes:
+        file: where it stands.
+        key: its name in a safetensors file; None in a .npy file.
+        dtype: as numpy writes it ("<f4", ">f8"), or "bf16".
+        shape: sizes of its axes.
+        fortran: whether the first axis runs fastest.
+        offset: the byte at which it begins.
+    """
+
+    file: Path
+    key: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    fortran: bool
+    offset: int
+
+    @property
+    def name(self) -> str:
+        """The word that says what it holds: its key, or its file's name without the ending."""
+        return self.file.name.removesuffix(self.file.suffix) if self.key is None else self.key
+
+    @property
+    def where(self) -> str:
+        """Its file, and its key where it has one, for messages."""
+        return ascii(self.file.name) if self.key is None else f"{self.key!a} of {self.file.name!a}"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one value."""
+        return 2 if self.dtype == "bf16" else np.dtype(self.dtype).itemsize
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all values."""
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def type_name(self) -> str:
+        """The type in words, such as "float32"."""
+        return "bfloat16" if self.dtype == "bf16" else np.dtype(self.dtype).name
+
+    def values(self, data: bytearray) -> Tensor:
+        """These bytes as floating-point values, in the machine's own byte order."""
+        if self.dtype == "bf16":
+            return torch.frombuffer(data, dtype=torch.bfloat16)
+        there = np.dtype(self.dtype)
+        return torch.from_numpy(np.frombuffer(data, there).astype(there.newbyteorder("="), copy=False))
+
+    def rows(self, axis: int, start: int, stop: int) -> Tensor:
+        """The part from `start` to `stop` along one axis, all of the others.
+
+        Raises:
+            DataError: the file cannot be read, or ended early.
+        """
+        shape = list(self.shape[::-1] if self.fortran else self.shape)
+        at = len(shape) - 1 - axis if self.fortran else axis
+        inner = math.prod(shape[at + 1 :]) * self.itemsize
+        length, period, outer = (stop - start) * inner, shape[at] * inner, math.prod(shape[:at])
+        data = bytearray(outer * length)
+        with _opened(self.file) as file:
+            for i in range(outer):
+                file.seek(self.offset + i * period + start * inner)
+                _fill(file, memoryview(data)[i * length : (i + 1) * length], self.file)
+        shape[at] = stop - start
+        x = self.values(data).reshape(shape)
+        return x.permute(*reversed(range(x.dim()))) if self.fortran else x
+
+    def numbers(self) -> np.ndarray:
+        """All of it as numpy holds it, for labels.
+
+        Raises:
+            DataError: the file cannot be read, or ended early.
+        """
+        data = bytearray(self.n_bytes)
+        with _opened(self.file) as file:
+            file.seek(self.offset)
+            _fill(file, memoryview(data), self.file)
+        return np.frombuffer(data, np.dtype(self.dtype)).reshape(self.shape, order="F" if self.fortran else "C")
+
+
+def arrays_of(path: Path) -> list[Held]:
+    """Every array of a .npy or .safetensors file, in the order in which they stand there.
+
+    Raises:
+        DataError: no regular file, damaged, cut short, longer than its header says, or a pickle.
+    """
+    try:
+        about = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not stat.S_ISREG(about.st_mode):
+        raise DataError(f"{str(path)!a} is no regular file; name files or a folder of files")
+    with _opened(path) as file:
+        return (_npy if path.suffix == ".npy" else _safetensors)(path, file, about.st_size)
+
+
+def state_of(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written again.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        about = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def scan(arrays: list[Held], look: Callable[[Held, Tensor], None], advance: Callable[[int], object]) -> str:
+    """Read the file of these arrays (all that it holds) once, in order: its sha256; `look` sees their values in chunks.
+
+    Raises:
+        DataError: the file cannot be read, or ended early; and what `look` raises.
+    """
+    digest, path = hashlib.sha256(), arrays[0].file
+    with _opened(path) as file:
+        head = bytearray(min(array.offset for array in arrays))
+        _fill(file, memoryview(head), path)
+        digest.update(head)
+        for array in arrays:
+            for size in _chunks(array.n_bytes):
+                data = bytearray(size)
+                _fill(file, memoryview(data), path)
+                digest.update(data)
+                look(array, array.values(data))
+                advance(size)
+    return digest.hexdigest()
+
+
+def _chunks(n_bytes: int) -> Iterator[int]:
+    for start in range(0, n_bytes, CHUNK):
+        yield min(CHUNK, n_bytes - start)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read; every OSError is a DataError that names it."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _fill(file: BinaryIO, data: memoryview, path: Path) -> None:
+    if file.readinto(data) != len(data):  # pyright: ignore[reportAttributeAccessIssue]
+        raise DataError(f"{str(path)!a} ended while it was read; leave it alone and run the same command again")
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{str(path)!a} cannot be read: {error.strerror}")
+
+
+def _npy(path: Path, file: BinaryIO, size: int) -> list[Held]:
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in _NPY_HEADERS:
+            raise ValueError(f"format version {version}")
+        shape, fortran, dtype = _NPY_HEADERS[version](file)
+        if any(n < 0 for n in shape):
+            raise ValueError(f"shape {shape}")
+    except (ValueError, TypeError, RecursionError, MemoryError, OverflowError) as error:
+        raise _damaged(path, (str(error).splitlines() or [""])[0]) from error
+    if dtype.hasobject:
+        raise DataError(
+            f"{str(path)!a} holds Python objects, a pickle, which is never read (allow_pickle=False); "
+            "save numbers: np.save(path, np.stack(rows).astype(np.float32))"
+        )
+    array = Held(path, None, dtype.str, shape, fortran, file.tell())
+    _check_size(path, array.offset + array.n_bytes, size)
+    return [array]
+
+
+_NPY_HEADERS: dict[tuple[int, int], Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def _safetensors(path: Path, file: BinaryIO, size: int) -> list[Held]:
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, MAX_HEADER):
+        raise _damaged(path, f"its header would have {length:,} bytes, the file has {size:,}")
+    try:
+        header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
+        header.pop("__metadata__", None)
+        arrays = [_entry(path, key, entry, 8 + length) for key, entry in header.items()]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _damaged(path, str(error)) from error
+    return _in_order(path, arrays, 8 + length, size)
+
+
+def _in_order(path: Path, arrays: list[Held], begin: int, size: int) -> list[Held]:
+    """The arrays as they follow one another; together they must fill the file."""
+    arrays = sorted(arrays, key=lambda array: (array.offset, array.n_bytes))
+    for array in arrays:
+        if array.offset != begin:
+            raise _damaged(path, f"{array.name} begins at byte {array.offset:,}, expected {begin:,}")
+        begin += array.n_bytes
+    _check_size(path, begin, size)
+    return arrays
+
+
+def _entry(path: Path, key: str, entry: dict[str, Any], begin: int) -> Held:
+    """One entry of a safetensors header; a type that is not read keeps its name, and is refused where it is used."""
+    first, last = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    if not all(type(n) is int and n >= 0 for n in (first, last, *shape)):
+        raise ValueError(f"{key} has odd offsets or an odd shape")
+    if entry["dtype"] not in TYPES:
+        raise ValueError(f"{key} is {entry['dtype']}, which is not read; save it as F32, F16 or BF16")
+    array = Held(path, key, TYPES[entry["dtype"]], shape, False, begin + first)
+    if array.n_bytes != last - first:
+        raise ValueError(f"{key} would have {array.n_bytes:,} bytes, {last - first:,} are there")
+    return array
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return made
+
+
+def _check_size(path: Path, expected: int, size: int) -> None:
+    if size < expected:
+        raise _damaged(path, f"it is cut short, {size:,} bytes instead of {expected:,}")
+    if size > expected:
+        raise _damaged(path, f"it has {size:,} bytes, its header tells of {expected:,}")
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(f"{str(path)!a} is damaged or no {path.suffix} file: {ascii(why)[1:-1]}; save it again")

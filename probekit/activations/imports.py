@@ -1,0 +1,662 @@
+"""Activations that another program took, made into a store: files of arrays and a file of labels go in.
+
+Everything that the headers and the labels tell is checked first; then every file is read once, for its checksum and for
+values that cannot be kept; only then is the store begun. It is written in blocks of rows, so that memory does not grow
+with N, and it knows its sources by their checksums: the same import goes on, another one is refused.
+
+Axes: N examples, S layers stacked in one array, D width of a place.
+"""
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import probekit
+from probekit.activations.filenames import HIDDEN, check_place, hidden_place, is_bare, place_of
+from probekit.activations.foreign import SUFFIXES, Held, arrays_of, scan, state_of
+from probekit.activations.planning import SHARD_BYTES
+from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, Place, place_name, spans_of
+from probekit.activations.store import FORMAT_VERSION, Store, StoreWriter
+from probekit.errors import DataError, UsageError, nearest
+from probekit.hooks import POINTS, split_point
+from probekit.tasks.base import POSITIONS, SPLITS, Task
+from probekit.tasks.labelled import NO_TEXTS, labelled_task, labels_task
+from probekit.text import printable
+
+NOT_RECORDED = "not recorded"
+LABELS = "labels"  # the key, or the file labels.npy, that holds labels instead of activations
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
+KEPT_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One array and the places that it holds: one, or one for each index of its axis of layers."""
+
+    array: Held
+    places: list[Place]
+    stack_axis: int | None
+
+    @property
+    def rows_axis(self) -> int:
+        """The axis of the examples."""
+        return 1 if self.stack_axis == 0 else 0
+
+    def rows(self, start: int, stop: int) -> dict[Place, Tensor]:
+        """Each place's rows from `start` to `stop`, [rows, D]."""
+        x = self.array.rows(self.rows_axis, start, stop)
+        parts = [x] if self.stack_axis is None else x.unbind(self.stack_axis)
+        return dict(zip(self.places, parts, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class ImportPlan:
+    """One import, ready to run (`run_import`); print `describe()` to see what each file became.
+
+    Attributes:
+        source: the folder or file.
+        sources: every array with its places.
+        task: the N examples.
+        model: what titles call the model.
+        points: short names, the one that is probed by default first.
+        places: every place, in curve order.
+        widths: D of each place.
+        n_layers: blocks of the model.
+        position: the token that was read, in words, or "not recorded".
+        dtype: the type that is kept.
+        left_aside: names in the folder that are no arrays.
+    """
+
+    source: Path
+    sources: list[Source] = field(repr=False)
+    task: Task = field(repr=False)
+    model: str
+    points: list[str]
+    places: list[Place]
+    widths: list[int]
+    n_layers: int
+    position: str | int
+    dtype: str
+    left_aside: list[str]
+    _states: dict[Path, tuple[int, int, int]] = field(repr=False)
+
+    @property
+    def texts(self) -> int:
+        """N."""
+        return len(self.task)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors on disk."""
+        return self.texts * sum(self.widths) * DTYPES[self.dtype].itemsize
+
+    @property
+    def shard_rows(self) -> int:
+        """Rows of a shard."""
+        return max(1, SHARD_BYTES // (sum(self.widths) * DTYPES[self.dtype].itemsize))
+
+    @property
+    def shards(self) -> list[np.ndarray]:
+        """Row indices of each shard."""
+        return [
+            np.arange(start, min(start + self.shard_rows, self.texts))
+            for start in range(0, self.texts, self.shard_rows)
+        ]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether every file was read and found good."""
+        return "checksums" in self.__dict__
+
+    @cached_property
+    def checksums(self) -> dict[str, str]:
+        """Name of each file -> sha256 of its bytes, every value having been looked at on the way.
+
+        Raises:
+            DataError: NaN, infinity or a value that the kept type cannot hold; a file that cannot be read.
+        """
+        return self._read_all(lambda n: None)
+
+    def _read_all(self, advance: Callable[[int], object]) -> dict[str, str]:
+        by_file: dict[Path, list[Held]] = {path: arrays_of(path) for path in self._states}
+        known = {(source.array.file, source.array.key): source for source in self.sources}
+
+        def look(array: Held, values: Tensor) -> None:
+            source = known.get((array.file, array.key))
+            if source is not None and not _all_finite(values.to(DTYPES[self.dtype])):
+                raise self._not_finite(source)
+
+        found = {ascii(path.name)[1:-1]: scan(arrays, look, advance) for path, arrays in by_file.items()}
+        self.check_unchanged()
+        return found
+
+    def _not_finite(self, source: Source) -> DataError:
+        """The error for the first row of an array that cannot be kept, at its first place."""
+        for rows in self.shards:
+            found = source.rows(int(rows[0]), int(rows[-1]) + 1)
+            bad = torch.stack([~x.to(DTYPES[self.dtype]).isfinite().all(1) for x in found.values()])
+            if bad.any():
+                row = int(bad.any(0).int().argmax())
+                place = source.places[int(bad[:, row].int().argmax())]
+                return _why(source, place, int(rows[row]), found[place][row], self)
+        return DataError(f"{source.array.where} changed while it was read; run the same command again")
+
+    def check_unchanged(self) -> None:
+        """Raise a DataError if a file was written since the plan was made."""
+        for path, state in self._states.items():
+            if state_of(path) != state:
+                raise DataError(f"{str(path)!a} was written while it was imported; run the same command again")
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the bits of the result, JSON-able; reads every file once."""
+        return {
+            "version": FORMAT_VERSION,
+            "kind": "import",
+            "sources": self.checksums,
+            "source_fingerprint": _digest(self.checksums),
+            "arrays": {ascii(s.array.where): _as_json(s) for s in self.sources},
+            "task_fingerprint": self.task.fingerprint(),
+            "model_name": self.model,
+            "task_name": self.task.name,
+            "n_layers": self.n_layers,
+            "rows": self.texts,
+            "points": self.points,
+            "places": [list(place) for place in self.places],
+            "widths": self.widths,
+            "position": self.position,
+            "dtype": self.dtype,
+            "shard_rows": self.shard_rows,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Hex sha256 of the identity."""
+        return _digest(self.identity)
+
+    @property
+    def default_path(self) -> Path:
+        """The store of this import under runs/; equal imports find the same one."""
+        parts = [self.model, self.task.name, "-".join(self.points), "import", self.digest[:8]]
+        return Path("runs", "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip(".-_")[:48] or "x" for part in parts))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON-able numbers and names."""
+        return {
+            "kind": "import",
+            "source": str(self.source),
+            "model": self.model,
+            "task": self.task.name,
+            "texts": self.texts,
+            "splits": {split: int((self.task.splits == split).sum()) for split in SPLITS},
+            "points": self.points,
+            "n_layers": self.n_layers,
+            "places": [list(place) for place in self.places],
+            "widths": self.widths,
+            "position": self.position,
+            "dtype": self.dtype,
+            "bytes": self.bytes,
+            "shards": len(self.shards),
+            "arrays": [_as_json(source) for source in self.sources],
+            "left_aside": self.left_aside,
+            "has_texts": not self.task.info.get(NO_TEXTS),
+        }
+
+    def describe(self, arrays: bool = True) -> str:
+        """The plan as short aligned lines for the terminal; with `arrays` what each of them became."""
+        splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
+        widths = "/".join(str(width) for width in dict.fromkeys(self.widths))
+        lines = [
+            ("model", f"{self.model}: {self.n_layers} layers"),
+            ("task", f"{self.task.name}: {self.texts:,} examples ({splits})"),
+            ("read", f"{spans_of(self.places)}; token {self.position}"),
+            ("size", f"{self.bytes / 1e6:,.1f} MB: {self.texts:,} x {len(self.places)} places x {widths} {self.dtype}"),
+        ]
+        if self.task.info.get(NO_TEXTS):
+            lines.append(("texts", "none: there will be no bag-of-words baseline (--text-column)"))
+        lines += [("rounded", what) for what in self._rounded()]
+        if self.left_aside:
+            lines.append(("aside", f"not read: {', '.join(self.left_aside)}"))
+        lines += [("array", _as_words(source)) for source in self.sources] if arrays else []
+        return "\n".join(f"{key:<8}{printable(value)}" for key, value in lines)
+
+    def _rounded(self) -> Iterator[str]:
+        for held in dict.fromkeys(source.array.type_name for source in self.sources):
+            if torch.promote_types(getattr(torch, held), DTYPES[self.dtype]) != DTYPES[self.dtype]:
+                yield f"from {held} to {self.dtype}"
+
+
+def import_activations(
+    source: str | Path,
+    labels: str | Path | None = None,
+    out: str | Path | None = None,
+    point: str | None = None,
+    stack_axis: int | None = None,
+    layers: Iterable[int] | None = None,
+    n_layers: int | None = None,
+    position: str | int | None = None,
+    dtype: str | None = None,
+    model_name: str = "unnamed",
+    task_name: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    group_column: str | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Store:
+    """A store of activations that were taken elsewhere.
+
+    Args:
+        source: a folder of .npy and .safetensors files, or one of them; their names say the places (`filenames`).
+        labels: CSV, TSV, JSONL or Parquet with a row for each example, in order, or a .npy [N]; None takes labels.npy
+            in the folder, or the tensor `labels`. A column `split` (train, validation, test) is kept to; what it
+            lacks is carved from train, as `load_task` does.
+        out: the store; None is a name under ./runs. The same import goes on with one that was left unfinished.
+        point: of names that say a layer alone: a short name, or "hidden_states" for Hugging Face's list.
+        stack_axis: the axis of the layers, 0 or 1, of arrays with three: [S, N, D] or [N, S, D].
+        layers: of stacked arrays; None is 0..S-1.
+        n_layers: blocks of the model; None is one more than the last layer that is there.
+        position: the token that was read, for titles: "last", "first", "mean" or an index; None is "not recorded".
+        dtype: the type that is kept; None is that of the files, float32 for float64 and where they differ.
+        model_name: for titles.
+        task_name: for titles; None is the name of the file of labels.
+        text_column: default: text, sentence, statement or prompt, if one is there. Without texts there is no
+            bag-of-words baseline.
+        label_column: default: label or target.
+        group_column: rows with an equal cell there stay in one split.
+        seed: for carving.
+        progress: a bar on stderr; None shows it on a terminal only.
+
+    Raises:
+        UsageError: an unknown option, or one that is missing: --point, --stack-axis, --n-layers, labels.
+        DataError: a file, name, shape, type, value or label that cannot be used.
+        StorageError: the disk refused, or what stands at `out` is damaged.
+        ResumeMismatch: a store of another import stands at `out`.
+    """
+    plan = plan_import(
+        source,
+        labels,
+        point,
+        stack_axis,
+        layers,
+        n_layers,
+        position,
+        dtype,
+        model_name,
+        task_name,
+        text_column,
+        label_column,
+        group_column,
+        seed,
+    )
+    return run_import(plan, out, progress)
+
+
+def plan_import(
+    source: str | Path,
+    labels: str | Path | None = None,
+    point: str | None = None,
+    stack_axis: int | None = None,
+    layers: Iterable[int] | None = None,
+    n_layers: int | None = None,
+    position: str | int | None = None,
+    dtype: str | None = None,
+    model_name: str = "unnamed",
+    task_name: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    group_column: str | None = None,
+    seed: int = 0,
+) -> ImportPlan:
+    """What `import_activations` with the same arguments will do; reads headers and labels, and no activations."""
+    source = Path(source).expanduser()
+    path = None if labels is None else Path(labels).expanduser()
+    naming = _Naming(_point(point), stack_axis, None if layers is None else list(layers), n_layers)
+    files, aside = _files(source, path)
+    arrays = [array for file in files for array in arrays_of(file)]
+    states = {file: state_of(file) for file in files if file.name != f"{LABELS}.npy"}
+    columns = {"text_column": text_column, "label_column": label_column, "group_column": group_column}
+    task = _task(source, path, arrays, columns, task_name or _task_name(source, path), seed)
+    sources = naming.sources([array for array in arrays if array.name != LABELS])
+    places, points, n_layers = _ordered(sources, n_layers)
+    widths = {place: _checked(s, len(task)) for s in sources for place in s.places}
+    return ImportPlan(
+        source=source,
+        sources=sources,
+        task=_at_position(task, position),
+        model=model_name,
+        points=points,
+        places=places,
+        widths=[widths[place] for place in places],
+        n_layers=n_layers,
+        position=NOT_RECORDED if position is None else position,
+        dtype=_dtype([s.array for s in sources], dtype),
+        left_aside=aside,
+        _states=states,
+    )
+
+
+def run_import(plan: ImportPlan, out: str | Path | None = None, progress: bool | None = None) -> Store:
+    """Carry out a plan, as `import_activations` does; `out`, `progress` and errors as there."""
+    with _bar(plan, progress) as advance:
+        if not plan.is_read:
+            plan.__dict__["checksums"] = plan._read_all(advance)
+        path = plan.default_path if out is None else Path(out)
+        return _to_store(plan, path, advance)
+
+
+def _to_store(plan: ImportPlan, path: Path, advance: Callable[[int], object]) -> Store:
+    writer = StoreWriter(path, plan.identity, plan.model, plan.task)
+    if writer.is_complete:
+        store = Store(path)
+        writer.mark_newest()
+        return store
+    for number, rows in enumerate(plan.shards):
+        if not writer.has(number, rows):
+            writer.write(number, rows, _shard(plan, rows))
+        advance(len(rows) * sum(plan.widths) * DTYPES[plan.dtype].itemsize)
+    writer.finish(_describe_run(plan))
+    return Store(path)
+
+
+def _shard(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:
+    found: dict[Place, Tensor] = {}
+    for source in plan.sources:
+        for place, x in source.rows(int(rows[0]), int(rows[-1]) + 1).items():
+            found[place] = x.to(DTYPES[plan.dtype]).contiguous()
+    plan.check_unchanged()
+    return {place: found[place] for place in plan.places}
+
+
+def _describe_run(plan: ImportPlan) -> dict[str, Any]:
+    """Where the values come from: most of the store's manifest."""
+    return {
+        **plan.identity,
+        "model": plan.model,
+        "task": plan.task.name,
+        "task_info": plan.task.info,
+        "target": plan.task.target,
+        "seed": plan.task.info.get("seed"),
+        "source": str(plan.source),
+        "versions": {
+            "probekit": probekit.__version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "numpy", "safetensors")},
+        },
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+
+
+@dataclass(frozen=True)
+class _Naming:
+    """The options that say what names leave open."""
+
+    point: str | None
+    stack_axis: int | None
+    layers: list[int] | None
+    n_layers: int | None
+
+    def sources(self, arrays: list[Held]) -> list[Source]:
+        """Every array with its places.
+
+        Raises:
+            DataError: a name or a shape that cannot be, or two arrays for one place.
+            UsageError: an option that is missing, or that nothing needs.
+        """
+        self._check_options(arrays)
+        sources = [self._source(array) for array in arrays]
+        seen: dict[Place, Held] = {}
+        for source in sources:
+            for place in source.places:
+                if place in seen:
+                    both = f"{seen[place].where} and {source.array.where}"
+                    raise DataError(f"two arrays are {place_name(place)}: {both}; keep one, or rename one")
+                seen[place] = source.array
+        return sources
+
+    def _check_options(self, arrays: list[Held]) -> None:
+        if self.stack_axis not in (None, 0, 1):
+            raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {self.stack_axis!r}")
+        if self.n_layers is not None and self.n_layers < 1:
+            raise UsageError(f"--n-layers must be 1 or more; got {self.n_layers}")
+        stacked = any(len(array.shape) == 3 for array in arrays)
+        if self.point and not stacked and not any(is_bare(array.name) for array in arrays):
+            raise UsageError(f"every name says its point, so --point {self.point} has no use; leave it out")
+        for option, value in (("--stack-axis", self.stack_axis), ("--layers", self.layers)):
+            if value is not None and not stacked:
+                raise UsageError(f"no array has three axes, so {option} has no use; leave it out")
+
+    def _source(self, array: Held) -> Source:
+        if len(array.shape) == 3:
+            return self._stacked(array)
+        if len(array.shape) != 2:
+            raise DataError(_wrong_shape(array))
+        place = place_of(array.name, array.where, self.point, self.n_layers)
+        return Source(array, [check_place(place, array.where, self.n_layers)], None)
+
+    def _stacked(self, array: Held) -> Source:
+        if self.stack_axis is None:
+            raise UsageError(f"{_wrong_shape(array)}; of layers that are stacked, name their axis with --stack-axis")
+        layers = list(range(array.shape[self.stack_axis])) if self.layers is None else self.layers
+        if len(layers) != array.shape[self.stack_axis]:
+            size = array.shape[self.stack_axis]
+            raise UsageError(f"--layers names {len(layers)}, {array.where} has {size} on axis {self.stack_axis}")
+        point = self._stacked_point(array)
+        if point == HIDDEN:
+            places = [hidden_place(layer, array.where, self.n_layers) for layer in layers]
+        else:
+            places = [check_place((point, layer), array.where, self.n_layers) for layer in layers]
+        return Source(array, places, self.stack_axis)
+
+    def _stacked_point(self, array: Held) -> str:
+        if array.name.removesuffix("s") == HIDDEN.removesuffix("s"):
+            return HIDDEN
+        try:
+            point, layer = split_point(array.name)
+        except UsageError:
+            if self.point is None:
+                raise UsageError(f"{array.where} says no point; say what it holds with --point") from None
+            return self.point
+        if layer is not None:
+            raise DataError(f"{_wrong_shape(array)}; its name says one layer")
+        return point
+
+
+def _wrong_shape(array: Held) -> str:
+    return (
+        f"{array.where} has the shape {list(array.shape)}, expected [examples, width]: one token's activations of each "
+        "example, heads side by side"
+    )
+
+
+def _point(point: str | None) -> str | None:
+    if point is None or point == HIDDEN:
+        return point
+    short, layer = split_point(point)
+    if layer is not None:
+        raise UsageError(f"--point is a point without its layer, such as {short}; got {point!r}")
+    return short
+
+
+def _files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
+    """The files of arrays in natural order, and the names of what else is there."""
+    if not source.exists():
+        raise UsageError(f"no file or folder {str(source)!a}")
+    try:
+        found = [source] if not source.is_dir() else sorted(source.iterdir(), key=_natural)
+    except OSError as error:
+        raise DataError(f"{str(source)!a} cannot be read: {error.strerror}") from error
+    found = [path for path in found if not path.name.startswith(".") and not _same(path, labels)]
+    for path in found:
+        _refuse_pickle(path)
+    files = [path for path in found if path.suffix in SUFFIXES]
+    aside = [path.name for path in found if path not in files]
+    if not [path for path in files if path.name != f"{LABELS}.npy"]:
+        there = ", ".join(map(ascii, aside[:8])) or "nothing"
+        raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {there}")
+    return files, aside
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _same(path: Path, labels: Path | None) -> bool:
+    return labels is not None and labels.exists() and path.exists() and path.samefile(labels)
+
+
+def _refuse_pickle(path: Path) -> None:
+    if path.suffix.lower() in PICKLES:
+        raise DataError(
+            f"{str(path)!a} is a pickle, which can run code and is never read; convert it where you trust it: "
+            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'acts.safetensors')"
+        )
+    if path.suffix.lower() == ".npz":
+        raise DataError(
+            f"{str(path)!a} is an archive; write its arrays one by one: "
+            "for name, x in np.load(path).items(): np.save(name + '.npy', x)"
+        )
+
+
+def _task_name(source: Path, labels: Path | None) -> str:
+    """The stem of the file of labels where that says more than "labels", else that of the source."""
+    return source.resolve().stem if labels is None or labels.stem in (LABELS, "label") else labels.stem
+
+
+def _task(
+    source: Path,
+    labels: Path | None,
+    arrays: list[Held],
+    columns: dict[str, str | None],
+    name: str,
+    seed: int,
+) -> Task:
+    if labels is not None and labels.suffix != ".npy":
+        return labelled_task(labels, **columns, name=name, seed=seed)
+    held = arrays_of(labels) if labels is not None else [array for array in arrays if array.name == LABELS]
+    if not held:
+        raise UsageError(f"no labels: name their file with --labels, or put labels.npy [N] into {str(source)!a}")
+    if given := [option for option, value in columns.items() if value is not None]:
+        raise UsageError(f"--{given[0].replace('_', '-')} needs a table of labels; {held[0].where} has no columns")
+    if len(held) > 1:
+        raise DataError(f"labels stand in {held[0].where} and in {held[1].where}; keep one")
+    array = held[0]
+    if len(array.shape) != 1 or array.dtype == "bf16" or np.dtype(array.dtype).kind not in "biufU":
+        what = f"{list(array.shape)} of {array.type_name}"
+        raise DataError(f"{array.where} must hold labels [N], whole numbers or texts; got {what}")
+    return labels_task(array.numbers().tolist(), array.where, name, seed)
+
+
+def _ordered(sources: list[Source], n_layers: int | None) -> tuple[list[Place], list[str], int]:
+    """Places in curve order, the points with the one that is probed by default first, and the number of blocks."""
+    order = list(POINTS)
+    places = [place for source in sources for place in source.places]
+    places.sort(key=lambda place: (place[1] is None, order.index(place[0]), place[1] or 0))
+    layers = [layer for _, layer in places if layer is not None]
+    points = list(dict.fromkeys(point for point, _ in places))
+    followed = [point for point in points if point in FOLLOWED_BY_OUTPUT]
+    last = ("resid_post", max(layers, default=-1))
+    if followed and last in places and n_layers is None:
+        raise UsageError(
+            f"{place_name(last)} ends the curve of {followed[0]} if it is the model's last block; "
+            "give the number of blocks with --n-layers"
+        )
+    n_layers = max(layers, default=-1) + 1 if n_layers is None else n_layers
+    if followed and ("resid_post", n_layers - 1) in places and sum(point == "resid_post" for point, _ in places) == 1:
+        points.remove("resid_post")
+    return places, points, n_layers
+
+
+def _checked(source: Source, n: int) -> int:
+    """The width of an array whose type and shape can be used."""
+    array = source.array
+    if array.type_name not in KEPT_AS:
+        hint = "save bfloat16 in a .safetensors file" if array.type_name == "void16" else "save them as float32"
+        raise DataError(f"{array.where} is {array.type_name}, expected activations in floating point; {hint}")
+    found, width = array.shape[source.rows_axis], array.shape[-1]
+    if found != n:
+        shape = list(array.shape)
+        raise DataError(f"{array.where} has {found:,} rows (shape {shape}), expected {n:,}, one for each label")
+    if not width:
+        raise DataError(f"{array.where} has the shape {list(array.shape)} and holds nothing")
+    return width
+
+
+def _dtype(arrays: list[Held], asked: str | None) -> str:
+    if asked is not None:
+        name = str(asked).removeprefix("torch.")
+        if name not in DTYPES:
+            raise UsageError(f"activations are kept as {', '.join(DTYPES)}; got {name!r}; {nearest(name, DTYPES)}")
+        return name
+    kept = {KEPT_AS[array.type_name] for array in arrays}
+    return kept.pop() if len(kept) == 1 else "float32"
+
+
+def _at_position(task: Task, position: str | int | None) -> Task:
+    """The task with what titles call its token; the model is not at hand, so nobody reads there again."""
+    if position is None or isinstance(position, int):
+        return task
+    if position not in POSITIONS:
+        raise UsageError(f"no position {position!a}; {nearest(position, POSITIONS)}, or the index of a token")
+    return replace(task, position=position)
+
+
+def _all_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite; both ends show it."""
+    return all(bool(end.isfinite()) for end in values.aminmax())
+
+
+def _why(source: Source, place: Place, row: int, x: Tensor, plan: ImportPlan) -> DataError:
+    where = f"{source.array.where} ({place_name(place)}), first in row {row} (example {plan.task.ids[row]!a})"
+    if x.isfinite().all():
+        dtype = DTYPES[plan.dtype]
+        return DataError(
+            f"{x.abs().max():.3g} in {where} is more than {plan.dtype} holds ({torch.finfo(dtype).max:.3g}); "
+            "keep a wider type (--store-dtype), or look for what made it so large"
+        )
+    what = "NaN" if x.isnan().any() else "infinity"
+    return DataError(f"{what} in {where}; mend the activations where they were taken")
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _as_json(source: Source) -> dict[str, Any]:
+    return {
+        "file": ascii(source.array.file.name)[1:-1],
+        "key": None if source.array.key is None else ascii(source.array.key)[1:-1],
+        "places": [list(place) for place in source.places],
+        "shape": list(source.array.shape),
+        "dtype": source.array.type_name,
+        "stack_axis": source.stack_axis,
+    }
+
+
+def _as_words(source: Source) -> str:
+    return f"{source.array.where} -> {spans_of(source.places)}, {list(source.array.shape)} {source.array.type_name}"
+
+
+@contextmanager
+def _bar(plan: ImportPlan, progress: bool | None) -> Iterator[Callable[[int], object]]:
+    from tqdm import tqdm
+
+    disable = None if progress is None else not progress
+    total = plan.bytes + sum(source.array.n_bytes for source in plan.sources)
+    with tqdm(
+        total=total, desc="import", unit="B", unit_scale=True, disable=disable, dynamic_ncols=True, leave=None
+    ) as bar:
+        yield bar.update
