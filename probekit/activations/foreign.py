@@ -8,6 +8,7 @@ https://github.com/huggingface/safetensors#format
 import hashlib
 import json
 import math
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
+
+LABELS = "labels"  # the key, or the file labels.npy, that holds labels instead of activations
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 SUFFIXES = (".npy", ".safetensors")
 MAX_HEADER = 10_000_000  # bytes of a safetensors header; one of 500 tensors has 60,000
@@ -266,3 +270,43 @@ def _check_size(path: Path, expected: int, size: int) -> None:
 
 def _damaged(path: Path, why: str) -> DataError:
     return DataError(f"{str(path)!a} is damaged or no {path.suffix} file: {ascii(why)[1:-1]}; save it again")
+
+
+def find_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
+    """The files of arrays in natural order, and the names of what else is there."""
+    if not source.exists():
+        raise UsageError(f"no file or folder {str(source)!a}")
+    try:
+        found = [source] if not source.is_dir() else sorted(source.iterdir(), key=_natural)
+    except OSError as error:
+        raise DataError(f"{str(source)!a} cannot be read: {error.strerror}") from error
+    found = [path for path in found if not path.name.startswith(".") and not _same(path, labels)]
+    for path in found:
+        _refuse_pickle(path)
+    files = [path for path in found if path.suffix in SUFFIXES]
+    aside = [path.name for path in found if path not in files]
+    if not [path for path in files if path.name != f"{LABELS}.npy"]:
+        there = ", ".join(map(ascii, aside[:8])) or "nothing"
+        raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {there}")
+    return files, aside
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _same(path: Path, labels: Path | None) -> bool:
+    return labels is not None and labels.exists() and path.exists() and path.samefile(labels)
+
+
+def _refuse_pickle(path: Path) -> None:
+    if path.suffix.lower() in PICKLES:
+        raise DataError(
+            f"{str(path)!a} is a pickle, which can run code and is never read; convert it where you trust it: "
+            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'acts.safetensors')"
+        )
+    if path.suffix.lower() == ".npz":
+        raise DataError(
+            f"{str(path)!a} is an archive; write its arrays one by one: "
+            "for name, x in np.load(path).items(): np.save(name + '.npy', x)"
+        )

@@ -25,41 +25,20 @@ import torch
 from torch import Tensor
 
 import probekit
-from probekit.activations.filenames import HIDDEN, check_place, hidden_place, is_bare, place_of
-from probekit.activations.foreign import SUFFIXES, Held, arrays_of, scan, state_of
+from probekit.activations.foreign import LABELS, Held, arrays_of, find_files, scan, state_of
+from probekit.activations.layout import Place, place_name
 from probekit.activations.planning import SHARD_BYTES
-from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, Place, place_name, spans_of
+from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, spans_of
+from probekit.activations.sources import Naming, Source, as_json, as_words, point_option
 from probekit.activations.store import FORMAT_VERSION, Store, StoreWriter
 from probekit.errors import DataError, UsageError, nearest
-from probekit.hooks import POINTS, split_point
+from probekit.hooks import POINTS
 from probekit.tasks.base import POSITIONS, SPLITS, Task
 from probekit.tasks.labelled import NO_TEXTS, labelled_task, labels_task
 from probekit.text import printable
 
 NOT_RECORDED = "not recorded"
-LABELS = "labels"  # the key, or the file labels.npy, that holds labels instead of activations
-PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 KEPT_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
-
-
-@dataclass(frozen=True)
-class Source:
-    """One array and the places that it holds: one, or one for each index of its axis of layers."""
-
-    array: Held
-    places: list[Place]
-    stack_axis: int | None
-
-    @property
-    def rows_axis(self) -> int:
-        """The axis of the examples."""
-        return 1 if self.stack_axis == 0 else 0
-
-    def rows(self, start: int, stop: int) -> dict[Place, Tensor]:
-        """Each place's rows from `start` to `stop`, [rows, D]."""
-        x = self.array.rows(self.rows_axis, start, stop)
-        parts = [x] if self.stack_axis is None else x.unbind(self.stack_axis)
-        return dict(zip(self.places, parts, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +147,7 @@ class ImportPlan:
             "kind": "import",
             "sources": self.checksums,
             "source_fingerprint": _digest(self.checksums),
-            "arrays": {ascii(s.array.where): _as_json(s) for s in self.sources},
+            "arrays": {ascii(s.array.where): as_json(s) for s in self.sources},
             "task_fingerprint": self.task.fingerprint(),
             "model_name": self.model,
             "task_name": self.task.name,
@@ -210,7 +189,7 @@ class ImportPlan:
             "dtype": self.dtype,
             "bytes": self.bytes,
             "shards": len(self.shards),
-            "arrays": [_as_json(source) for source in self.sources],
+            "arrays": [as_json(source) for source in self.sources],
             "left_aside": self.left_aside,
             "has_texts": not self.task.info.get(NO_TEXTS),
         }
@@ -230,7 +209,7 @@ class ImportPlan:
         lines += [("rounded", what) for what in self._rounded()]
         if self.left_aside:
             lines.append(("aside", f"not read: {', '.join(self.left_aside)}"))
-        lines += [("array", _as_words(source)) for source in self.sources] if arrays else []
+        lines += [("array", as_words(source)) for source in self.sources] if arrays else []
         return "\n".join(f"{key:<8}{printable(value)}" for key, value in lines)
 
     def _rounded(self) -> Iterator[str]:
@@ -324,8 +303,8 @@ def plan_import(
     """What `import_activations` with the same arguments will do; reads headers and labels, and no activations."""
     source = Path(source).expanduser()
     path = None if labels is None else Path(labels).expanduser()
-    naming = _Naming(_point(point), stack_axis, None if layers is None else list(layers), n_layers)
-    files, aside = _files(source, path)
+    naming = Naming(point_option(point), stack_axis, None if layers is None else list(layers), n_layers)
+    files, aside = find_files(source, path)
     arrays = [array for file in files for array in arrays_of(file)]
     states = {file: state_of(file) for file in files if file.name != f"{LABELS}.npy"}
     columns = {"text_column": text_column, "label_column": label_column, "group_column": group_column}
@@ -398,137 +377,6 @@ def _describe_run(plan: ImportPlan) -> dict[str, Any]:
         },
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-
-
-@dataclass(frozen=True)
-class _Naming:
-    """The options that say what names leave open."""
-
-    point: str | None
-    stack_axis: int | None
-    layers: list[int] | None
-    n_layers: int | None
-
-    def sources(self, arrays: list[Held]) -> list[Source]:
-        """Every array with its places.
-
-        Raises:
-            DataError: a name or a shape that cannot be, or two arrays for one place.
-            UsageError: an option that is missing, or that nothing needs.
-        """
-        self._check_options(arrays)
-        sources = [self._source(array) for array in arrays]
-        seen: dict[Place, Held] = {}
-        for source in sources:
-            for place in source.places:
-                if place in seen:
-                    both = f"{seen[place].where} and {source.array.where}"
-                    raise DataError(f"two arrays are {place_name(place)}: {both}; keep one, or rename one")
-                seen[place] = source.array
-        return sources
-
-    def _check_options(self, arrays: list[Held]) -> None:
-        if self.stack_axis not in (None, 0, 1):
-            raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {self.stack_axis!r}")
-        if self.n_layers is not None and self.n_layers < 1:
-            raise UsageError(f"--n-layers must be 1 or more; got {self.n_layers}")
-        stacked = any(len(array.shape) == 3 for array in arrays)
-        if self.point and not stacked and not any(is_bare(array.name) for array in arrays):
-            raise UsageError(f"every name says its point, so --point {self.point} has no use; leave it out")
-        for option, value in (("--stack-axis", self.stack_axis), ("--layers", self.layers)):
-            if value is not None and not stacked:
-                raise UsageError(f"no array has three axes, so {option} has no use; leave it out")
-
-    def _source(self, array: Held) -> Source:
-        if len(array.shape) == 3:
-            return self._stacked(array)
-        if len(array.shape) != 2:
-            raise DataError(_wrong_shape(array))
-        place = place_of(array.name, array.where, self.point, self.n_layers)
-        return Source(array, [check_place(place, array.where, self.n_layers)], None)
-
-    def _stacked(self, array: Held) -> Source:
-        if self.stack_axis is None:
-            raise UsageError(f"{_wrong_shape(array)}; of layers that are stacked, name their axis with --stack-axis")
-        layers = list(range(array.shape[self.stack_axis])) if self.layers is None else self.layers
-        if len(layers) != array.shape[self.stack_axis]:
-            size = array.shape[self.stack_axis]
-            raise UsageError(f"--layers names {len(layers)}, {array.where} has {size} on axis {self.stack_axis}")
-        point = self._stacked_point(array)
-        if point == HIDDEN:
-            places = [hidden_place(layer, array.where, self.n_layers) for layer in layers]
-        else:
-            places = [check_place((point, layer), array.where, self.n_layers) for layer in layers]
-        return Source(array, places, self.stack_axis)
-
-    def _stacked_point(self, array: Held) -> str:
-        if array.name.removesuffix("s") == HIDDEN.removesuffix("s"):
-            return HIDDEN
-        try:
-            point, layer = split_point(array.name)
-        except UsageError:
-            if self.point is None:
-                raise UsageError(f"{array.where} says no point; say what it holds with --point") from None
-            return self.point
-        if layer is not None:
-            raise DataError(f"{_wrong_shape(array)}; its name says one layer")
-        return point
-
-
-def _wrong_shape(array: Held) -> str:
-    return (
-        f"{array.where} has the shape {list(array.shape)}, expected [examples, width]: one token's activations of each "
-        "example, heads side by side"
-    )
-
-
-def _point(point: str | None) -> str | None:
-    if point is None or point == HIDDEN:
-        return point
-    short, layer = split_point(point)
-    if layer is not None:
-        raise UsageError(f"--point is a point without its layer, such as {short}; got {point!r}")
-    return short
-
-
-def _files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
-    """The files of arrays in natural order, and the names of what else is there."""
-    if not source.exists():
-        raise UsageError(f"no file or folder {str(source)!a}")
-    try:
-        found = [source] if not source.is_dir() else sorted(source.iterdir(), key=_natural)
-    except OSError as error:
-        raise DataError(f"{str(source)!a} cannot be read: {error.strerror}") from error
-    found = [path for path in found if not path.name.startswith(".") and not _same(path, labels)]
-    for path in found:
-        _refuse_pickle(path)
-    files = [path for path in found if path.suffix in SUFFIXES]
-    aside = [path.name for path in found if path not in files]
-    if not [path for path in files if path.name != f"{LABELS}.npy"]:
-        there = ", ".join(map(ascii, aside[:8])) or "nothing"
-        raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {there}")
-    return files, aside
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
-
-
-def _same(path: Path, labels: Path | None) -> bool:
-    return labels is not None and labels.exists() and path.exists() and path.samefile(labels)
-
-
-def _refuse_pickle(path: Path) -> None:
-    if path.suffix.lower() in PICKLES:
-        raise DataError(
-            f"{str(path)!a} is a pickle, which can run code and is never read; convert it where you trust it: "
-            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'acts.safetensors')"
-        )
-    if path.suffix.lower() == ".npz":
-        raise DataError(
-            f"{str(path)!a} is an archive; write its arrays one by one: "
-            "for name, x in np.load(path).items(): np.save(name + '.npy', x)"
-        )
 
 
 def _task_name(source: Path, labels: Path | None) -> str:
@@ -633,21 +481,6 @@ def _why(source: Source, place: Place, row: int, x: Tensor, plan: ImportPlan) ->
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _as_json(source: Source) -> dict[str, Any]:
-    return {
-        "file": ascii(source.array.file.name)[1:-1],
-        "key": None if source.array.key is None else ascii(source.array.key)[1:-1],
-        "places": [list(place) for place in source.places],
-        "shape": list(source.array.shape),
-        "dtype": source.array.type_name,
-        "stack_axis": source.stack_axis,
-    }
-
-
-def _as_words(source: Source) -> str:
-    return f"{source.array.where} -> {spans_of(source.places)}, {list(source.array.shape)} {source.array.type_name}"
 
 
 @contextmanager
