@@ -302,7 +302,7 @@ def describe_run(plan: ExtractionPlan) -> dict[str, Any]:
         "task": plan.task.name,
         "task_info": plan.task.info,
         "target": plan.task.target,
-        "position": plan.reading.names[0] if len(plan.reading.names) == 1 else plan.reading.names,
+        "position": plan.reading.kept,
         "position_fingerprint": plan.position,
         "n_layers": plan.model.n_layers,
         "seed": plan.task.info.get("seed"),

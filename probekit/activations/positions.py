@@ -40,6 +40,12 @@ class Reading:
         """Each position in words, for files and people."""
         return [name_of(position) for position in self.positions]
 
+    @property
+    def kept(self) -> str | int | list[str]:
+        """The positions for people, JSON-able: one as it is, several by name."""
+        only = self.positions[0]
+        return self.names if len(self.positions) > 1 else PER_EXAMPLE if isinstance(only, np.ndarray) else only
+
     def needed(self, lengths: np.ndarray) -> np.ndarray:
         """Leading tokens of each example that have to be computed in a causal model, int64 [N]."""
         index = [i for i in self.index if i is not None]

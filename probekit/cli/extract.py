@@ -20,7 +20,11 @@ Dataset = Annotated[
 Points = Annotated[str, typer.Option(metavar="NAMES", help="Points with commas between them (see: probekit points).")]
 Layers = Annotated[str, typer.Option(metavar="LAYERS", help="all, 3, 0,4,8 or 2-6.")]
 Position = Annotated[
-    str | None, typer.Option(metavar="TOKEN", help="last, first, mean or a token's number.  [default: the task's own]")
+    str | None,
+    typer.Option(
+        metavar="TOKEN",
+        help="last, first, mean, a token's number; several with commas; all.  [default: the task's own]",
+    ),
 ]
 Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N texts of each split.")]
 Out = Annotated[Path | None, typer.Option(metavar="PATH", help="The store.  [default: a name under ./runs]")]
@@ -101,7 +105,7 @@ def extract(
     how = {
         "points": options.names(points),
         "layers": layers,
-        "position": options.position_of(position),
+        "position": options.positions_of(position),
         "dtype": options.dtype_name(store_dtype),
         "batch_tokens": batch_tokens,
         "bos": bos,

@@ -49,14 +49,22 @@ def dtype_name(text: str) -> str:
     return name
 
 
-def position_of(text: str | None) -> str | int | None:
-    """'last', 'first', 'mean' or a token index. Raises UsageError for anything else."""
-    if text is None or text in ("last", "first", "mean"):
+def position_of(text: str) -> str | int:
+    """'last', 'first', 'mean', 'all' or a token index. Raises UsageError for anything else."""
+    if text in ("last", "first", "mean", "all", "per example"):
         return text
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"--position is last, first, mean or a token's number such as 3 or -2, got {text!r}") from None
+        raise UsageError(
+            f"--position is last, first, mean, all or a token's number such as 3 or -2, got {text!r}"
+        ) from None
+
+
+def positions_of(text: str | None) -> str | int | list[str | int] | None:
+    """One position, or several with commas between them. Raises UsageError for anything else."""
+    several = [position_of(part) for part in names(text)] if text is not None else []
+    return several if len(several) > 1 else several[0] if several else None
 
 
 def positive_numbers(option: str, text: str) -> list[float]:

@@ -22,6 +22,10 @@ Layer = Annotated[str, typer.Option(metavar="LAYERS", help="all, 3, 0,4,8 or 2-6
 Point = Annotated[str | None, typer.Option(metavar="NAME", help="Point to read.  [default: the store's first]")]
 Probe = Annotated[str, typer.Option(metavar="NAME", help="logistic, ridge or mean-diff.")]
 Label = Annotated[str | None, typer.Option(metavar="NAME", help="Label set to predict.  [default: the task's target]")]
+Position = Annotated[
+    str | None,
+    typer.Option(metavar="TOKEN", help="Which token, where the store keeps several or all: last, first, mean, 3."),
+]
 C = Annotated[
     str | None,
     typer.Option("--C", metavar="NUMBERS", help="Inverse regularisation to choose from.  [default: the probe's grid]"),
@@ -37,6 +41,7 @@ def train_probe(
     point: Point = None,
     probe: Probe = "logistic",
     label: Label = None,
+    position: Position = None,
     C: C = None,
     seed: options.Seed = 0,
     out: Out = None,
@@ -56,6 +61,8 @@ def train_probe(
         probekit train-probe runs/gpt2-sst2 --layer 2-6 --probe ridge --C 0.01,1,100
     """
     how: dict[str, Any] = {"layers": layer, "point": point, "probe": probe, "label": label, "seed": seed}
+    if position is not None:
+        how["position"] = options.position_of(position)
     if C is not None:
         how["C"] = options.positive_numbers("--C", C)
 
@@ -102,6 +109,7 @@ def _interrupt_says(what: str) -> Iterator[None]:
 def _folder(store: "Store", found: dict[str, Any], how: dict[str, Any]) -> Path:
     """Where the results stand by default: what was asked for is in the name, so that other questions keep theirs."""
     name = "-".join(found[part] for part in ("label", "point", "probe"))
+    name += f"-{how['position']}" if "position" in how else ""
     layers = how.get("layers", "all")
     name += "" if layers.strip() == "all" else f"-layers-{layers}"
     name += "-C-" + "-".join(str(C).removesuffix(".0") for C in how["C"]) if "C" in how else ""

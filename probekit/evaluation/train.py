@@ -38,6 +38,7 @@ def train_probes(
     seed: int = 0,
     point: str | None = None,
     label: str | None = None,
+    position: str | int | None = None,
     baselines: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> ProbeResults:
@@ -54,6 +55,7 @@ def train_probes(
         seed: of the bootstrap.
         point: short name; None means the first point of `acts`.
         label: label set to predict; None means the task's target.
+        position: which token's activations, where several or all of them were kept; None where there is one.
         baselines: whether to add the majority class and the bag of words.
         progress: called with (places done, places) after each.
 
@@ -64,6 +66,7 @@ def train_probes(
     if seed < 0:
         raise UsageError(f"seed must be 0 or more; got {seed}")
     candidates = _candidates(probe, C)
+    acts = _one_position(acts, position)
     point, places = _places(acts, point, layers)
     examples = _examples(acts, label, seed)
     results = []
@@ -100,6 +103,16 @@ def _candidates(probe: str, C: float | Iterable[float] | None) -> list[LinearPro
         raise UsageError("no C to choose from; give one positive number or more")
     grid = sorted({check_positive("C", value) for value in grid})
     return [PROBES[probe]().set_params(C=value) for value in grid]
+
+
+def _one_position(acts: Activations, position: str | int | None) -> Activations:
+    kept = acts.layout.positions
+    if position is not None:
+        return acts.at(position)
+    if len(kept) > 1 or acts.layout.is_ragged:
+        choice = "last, first, mean or a token's index" if acts.layout.is_ragged else ", ".join(kept)
+        raise UsageError(f"a probe reads one position of each text; say which, position={choice}")
+    return acts
 
 
 def _places(acts: Activations, point: str | None, layers: str | int | Iterable[int]) -> tuple[str, list[Place]]:

@@ -38,7 +38,6 @@ def refused(capsys: Capture) -> Callable[..., str]:
         (["--dataset", "sst3"], "did you mean sst2"),
         (["--dataset", "absent.csv"], "no file or folder, no owner/name of the Hub; known are: agreement, sst2"),
         (["--points", "resid_per"], "did you mean resid_pre"),
-        (["--points", "attn_pattern"], "no fixed width to keep; read it with model.run_with_cache"),
         (["--points", "resid_pre.1"], "points are given without a layer, 'resid_pre', and the layers apart"),
         (["--points", ","], "no points given; give one or more, such as resid_pre"),
         (["--layers", "12"], "layer 12 is not in 0..2"),

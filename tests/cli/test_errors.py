@@ -87,7 +87,7 @@ def test_a_fault_of_our_own_is_not_hidden(failing: Failing) -> None:
         ([*ARGS, "--on-long", "wrap"], "'wrap' is not one of 'cut', 'error'"),
         ([*ARGS, "--dtype", "bf32"], "unknown type 'bf32'; did you mean fp32"),
         ([*ARGS, "--store-dtype", "int8"], "unknown type 'int8'"),
-        ([*ARGS, "--position", "middle"], "--position is last, first, mean or a token's number"),
+        ([*ARGS, "--position", "middle"], "--position is last, first, mean, all or a token's number"),
         (["train-probe", "--C", "1,x"], "--C takes numbers above 0"),
         (["train-probe", "--C", "1,-2"], "--C takes"),
         (["train-probe", "--C", "nan"], "--C takes"),

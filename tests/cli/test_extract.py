@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import load_activations, planning
+from probekit.activations import batching, load_activations, planning
 from probekit.cli.main import run
 
 Capture = pytest.CaptureFixture[str]
@@ -25,6 +25,8 @@ def job(gpt2_folder: Path, texts: Path) -> list[str]:
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many shards, as a large dataset has."""
     monkeypatch.setattr(planning, "SHARD_BYTES", 4000)
+    monkeypatch.setattr(planning, "LEAST_NODES", {"cpu": 16})
+    monkeypatch.setattr(batching, "SIZES", (16,))
 
 
 def test_stdout_ends_with_the_path_and_the_rest_is_on_stderr(here: Path, job: list[str], capsys: Capture) -> None:

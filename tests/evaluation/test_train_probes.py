@@ -7,6 +7,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from probekit.activations.layout import Layout
+from probekit.activations.sets import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import DEFAULT_C, train_probes
 from probekit.probes import PROBES, LogisticProbe
@@ -173,8 +175,8 @@ def test_half_precision_and_progress(world):
 
 def test_one_place_is_read_at_a_time(world, monkeypatch):
     acts, read = world(), []
-    plain = type(acts)._read
-    monkeypatch.setattr(type(acts), "_read", lambda self, place: read.append(place) or plain(self, place))
+    plain = type(acts)._rows
+    monkeypatch.setattr(type(acts), "_rows", lambda self, place: read.append(place) or plain(self, place))
     train_probes(acts, probe="mean-diff", progress=lambda done, of: read.append(done))
     assert read == [x for i, place in enumerate(acts.curve("resid_pre")) for x in (place, i + 1)]
 
@@ -228,3 +230,19 @@ def test_probes_of_the_results_predict_class_numbers(world):
 def test_a_negative_seed_is_refused(world):
     with pytest.raises(UsageError, match="seed must be 0 or more; got -1"):
         train_probes(world(), seed=-1)
+
+
+def test_one_of_several_positions_is_probed_as_if_it_were_alone(world):
+    acts = world()
+    length = 3
+    lengths = np.full(len(acts.task), length)
+    noise = np.random.default_rng(0).normal(size=(len(acts.task), 2, 8)).astype(np.float32)
+    rows = {p: torch.cat([torch.from_numpy(noise), x[:, None]], 1).flatten(0, 1) for p, x in acts.items()}
+    tokens = ActivationSet(rows, acts.task, acts.meta, Layout(["all"], lengths, 0))
+    several = ActivationSet(rows, acts.task, acts.meta, Layout(["0", "first", "last"], lengths, 0))
+    alone = train_probes(acts, probe="ridge").to_frame()
+    for found in (tokens, several):
+        with pytest.raises(UsageError, match="one position of each text; say which"):
+            train_probes(found)
+        assert train_probes(found, probe="ridge", position="last").to_frame().equals(alone)
+        assert train_probes(found, probe="ridge", position="last").meta["position"] == "last"
