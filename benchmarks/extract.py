@@ -236,19 +236,20 @@ def full_section(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return {"slices": in_slices, "store": stored}
 
 
-def sharing(title: str, args: argparse.Namespace, scratch: Path, texts: Texts) -> dict[str, Any]:
+def sharing(title: str, bench: Bench, texts: Texts, names: list[str]) -> dict[str, Any]:
     """Our engine with and without shared prefixes."""
-    bench = Bench(args, scratch, args.shape)
-    return report(title, bench, [bench.part(texts)], chosen(args, ["hf-sorted", *OURS]), ["hf-sorted", OURS[0]])
+    return report(title, bench, [bench.part(texts)], chosen(bench.args, names), ["hf-sorted", "probekit-packed"])
 
 
 def blimp_section(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    return sharing("Minimal pairs (BLiMP)", args, scratch, blimp_pairs(args.blimp, args.tokenizer, args.texts))
+    texts = blimp_pairs(args.blimp, args.tokenizer, args.texts)
+    return sharing("Minimal pairs (BLiMP)", Bench(args, scratch, args.shape), texts, ["hf-sorted", *OURS])
 
 
 def fewshot_section(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     texts = few_shot(sst2(args.dataset, args.tokenizer), args.texts or 5000)
-    return sharing("A prefix of 200 tokens and continuations of 5 to 15", args, scratch, texts)
+    title = "A prefix of 200 tokens and continuations of 5 to 15"
+    return sharing(title, Bench(args, scratch, args.shape), texts, OURS)
 
 
 def pattern_section(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
