@@ -22,6 +22,7 @@ from probekit.cli.demo import demo
 from probekit.cli.extract import extract
 from probekit.cli.ls import ls
 from probekit.cli.points import points
+from probekit.cli.selftest import selftest
 from probekit.cli.train import train_probe
 from probekit.errors import ProbekitError, StorageError
 
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "extract": extract,
     "train-probe": train_probe,
     "points": points,
+    "selftest": selftest,
     "ls": ls,
 }
 

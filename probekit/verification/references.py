@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import CRITICAL
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ def own_float64(model: LanguageModel) -> Reference:
     with torch.device("meta"):
         twin: Any = type(model)(model.cfg)
     twin.load_state_dict(model.state_dict(), assign=True)
-    twin = _in_float64(twin.eval(), model.device)
+    _in_float64(twin.eval(), model.device)
     shows = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
     return Reference("float64", shows, lambda ids, names: alone(twin, ids, names))
 
@@ -192,12 +193,13 @@ def _read(model: LanguageModel, known: Known) -> Any:
 def _copied(model: LanguageModel, known: Known, family: Family) -> Any:
     import transformers
 
-    config = getattr(transformers, known.config)(**model.cfg.to_hf(), attn_implementation="eager")
+    cfg: Any = model.cfg
+    config = getattr(transformers, known.config)(**cfg.to_hf(), attn_implementation="eager")
     with torch.random.fork_rng(devices=[]):
         theirs = getattr(transformers, known.model)(config).to(model.dtype)
     slots = {name.removeprefix(family.hf_prefix): weight for name, weight in theirs.named_parameters()}
     weights = model.state_dict()
-    for ours, there in family.hf_names(model.cfg).items():
+    for ours, there in family.hf_names(cfg).items():
         slots[there.name].data.copy_(weights[ours].T if there.transposed else weights[ours])
     return theirs
 
@@ -237,7 +239,7 @@ def _hushed() -> Iterator[None]:
         from transformers.utils import logging
 
         level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity(logging.CRITICAL)
+        logging.set_verbosity(CRITICAL)
         logging.disable_progress_bar()
         try:
             yield
