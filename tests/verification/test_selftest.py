@@ -159,7 +159,7 @@ def test_a_folder_is_read_by_transformers_itself(tmp_path: Path):
     found = pk.selftest(model)
     assert found.passed
     assert found.oracle.endswith("read from the model's folder")
-    model.blocks[2].mlp.up.weight.data[3] += 1  # pyright: ignore[reportAttributeAccessIssue, reportOperatorIssue]
+    model.blocks[2].mlp.up.weight.data[3, 0] += 1  # pyright: ignore[reportAttributeAccessIssue, reportOperatorIssue]
     assert first(pk.selftest(model)) == ("mlp_pre", 2, "reference")
 
 
