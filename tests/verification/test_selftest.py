@@ -126,7 +126,7 @@ def test_a_packing_that_leaks_is_named(monkeypatch):
 
 def test_not_a_number_fails():
     model = tiny()
-    model.blocks[1].mlp.down.weight.data[0, 0] = torch.nan  # pyright: ignore[reportAttributeAccessIssue]
+    model.get_parameter("blocks.1.mlp.down.weight").data[0, 0] = torch.nan
     found = pk.selftest(model)
     assert first(found)[:2] == ("mlp_out", 1)
     assert failing(found) == set(CHECKS)
@@ -159,7 +159,7 @@ def test_a_folder_is_read_by_transformers_itself(tmp_path: Path):
     found = pk.selftest(model)
     assert found.passed
     assert found.oracle.endswith("read from the model's folder")
-    model.blocks[2].mlp.up.weight.data[3, 0] += 1  # pyright: ignore[reportAttributeAccessIssue, reportOperatorIssue]
+    model.get_parameter("blocks.2.mlp.up.weight").data[3, 0] += 1
     assert first(pk.selftest(model)) == ("mlp_pre", 2, "reference")
 
 
