@@ -18,11 +18,14 @@ _HOME = {
     "load_probe": "probes",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
+    "selftest": "verification",
+    "SelfTest": "verification",
     "ProbekitError": "errors",
 }
 __all__ = [
     "ProbeResults",
     "ProbekitError",
+    "SelfTest",
     "Task",
     "__version__",
     "extract",
@@ -31,6 +34,7 @@ __all__ = [
     "load_model",
     "load_probe",
     "load_task",
+    "selftest",
     "train_probes",
 ]
 
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from probekit.models import load_model
     from probekit.probes import load_probe
     from probekit.tasks import Task, load_task
+    from probekit.verification import SelfTest, selftest
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "probes": {"errors", "durable"},
     "evaluation": {"errors", "text", "durable", "hooks", "activations", "probes", "plots"},
     "plots": {"errors", "text", "durable", "evaluation"},
-    "cli": {"errors", "text", "hooks", "models", "tasks", "activations", "probes", "evaluation", "plots"},
+    "verification": {"errors", "text", "hooks", "models", "tasks", "activations"},
+    "cli": {
+        "errors",
+        "text",
+        "hooks",
+        "models",
+        "tasks",
+        "activations",
+        "probes",
+        "evaluation",
+        "plots",
+        "verification",
+    },
 }
-ONLY_IN = {"datasets": {"tasks/hub.py"}, "transformers": set(), "pickle": set(), "joblib": set()}
+ONLY_IN = {
+    "datasets": {"tasks/hub.py"},
+    "transformers": {"verification/references.py"},
+    "pickle": set(),
+    "joblib": set(),
+}
 
 
 def imports(path: Path) -> set[str]:

@@ -23,6 +23,7 @@ from probekit.cli.extract import extract
 from probekit.cli.import_ import import_
 from probekit.cli.ls import ls
 from probekit.cli.points import points
+from probekit.cli.selftest import selftest
 from probekit.cli.train import train_probe
 from probekit.errors import ProbekitError, StorageError
 
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "import": import_,
     "train-probe": train_probe,
     "points": points,
+    "selftest": selftest,
     "ls": ls,
 }
 

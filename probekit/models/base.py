@@ -10,6 +10,8 @@ from probekit.errors import UsageError
 from probekit.hooks import HookedModule
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from probekit.models.tokenizer import Tokenizer
 
 
@@ -19,6 +21,7 @@ class LanguageModel(HookedModule):
     name: str = "unnamed"
     causal: bool = True  # whether a token's activations depend on the tokens before it alone
     tokenizer: "Tokenizer | None" = None
+    folder: "Path | None" = None  # that the weights were read from
 
     @property
     def device(self) -> torch.device:

@@ -72,6 +72,7 @@ def load_model(
     model = _random(family, cfg, seed, place, kind) if random_init else _trained(found, family, cfg, place, kind)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
     model.tokenizer = load_tokenizer(found.folder, bos_token_id, cfg.d_vocab)
+    model.folder = None if random_init else found.folder
     return model.eval()
 
 

@@ -1,0 +1,291 @@
+"""selftest: every activation of one model on this machine, against transformers and against the text alone.
+
+A relative error is max |a - b| / max |b| over all texts and tokens, for one point in one layer. Bounds:
+
+- float32: 5e-6 for packing, padding and order, 1e-5 against float64.
+- bfloat16 and float16: `NARROW` machine epsilons. Twelve random layers of GPT-2 small come to 2.3 of bfloat16's, and
+  rounding adds up with their root.
+- What follows the softmax in its layer (`result.SOFTMAX`): these, times half the largest attention score.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations import extract
+from probekit.errors import DataError
+from probekit.hooks import POINTS, HookPoint, split_point
+from probekit.models.base import LanguageModel
+from probekit.tasks import Task
+from probekit.verification.inputs import inputs_for
+from probekit.verification.references import (
+    LOGITS,
+    Reference,
+    Unavailable,
+    alone,
+    of_text,
+    of_transformers,
+    own_float64,
+)
+from probekit.verification.result import CHECKS, SOFTMAX, Figure, Row, SelfTest
+
+MEMORY = 512e6  # bytes of activations kept at once
+# Listening to one of these makes the model compute step by step what otherwise one kernel does. So they run apart from
+# the others, and both ways are tested.
+STEP_BY_STEP = ("ln1_scale", "attn_scores", "attn_pattern", "result", "ln2_scale", "mlp_pre", "ln_final_scale")
+NARROW = 8
+FLOAT32 = {"reference": 1e-5}
+FLOAT32_BATCH = 5e-6
+
+Found = dict[str, Tensor]  # name -> what one text gives there
+
+
+def bounds_of(dtype: torch.dtype) -> dict[str, float]:
+    """Check -> the largest relative error that passes, for a model that computes in `dtype`."""
+    if dtype == torch.float32:
+        return {check: FLOAT32.get(check, FLOAT32_BATCH) for check in CHECKS}
+    return dict.fromkeys(CHECKS, NARROW * torch.finfo(dtype).eps)
+
+
+@torch.no_grad()
+def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
+    """Whether every point of this model is right, alone and in every kind of batch.
+
+    Each text alone is compared with `transformers` in float64 (which reads the model's folder itself), and where that
+    does not show a point, with this project's own model in float64. Then packed blocks with shared prefixes (what
+    `extract` computes), padding on the left and on the right, and another order are compared with the text alone.
+
+    Args:
+        model: what `load_model` returned.
+        seed: of the token ids that are drawn; a model with a tokenizer reads sentences too.
+
+    Returns:
+        SelfTest: `passed`, `rows`, `bounds`; `describe()` is the table.
+    """
+    texts = inputs_for(model, seed)
+    references, oracle = _references(model)
+    errors = Errors()
+    for part in _parts(model, texts):
+        _check(model, texts, part, references, errors, seed)
+    softmax = max(1, errors.largest(model, "attn_scores") / 2)
+    figures = _figures(model, errors, softmax)
+    return SelfTest(
+        model=model.name,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        texts=len(texts),
+        tokens=sum(map(len, texts)),
+        oracle=oracle,
+        bounds=bounds_of(model.dtype),
+        softmax=softmax,
+        rows=_rows(figures, references),
+        first=next((figure for figure in figures if not figure.passed), None),
+    )
+
+
+def _references(model: LanguageModel) -> tuple[list[Reference], str]:
+    own = own_float64(model)
+    try:
+        theirs, oracle = of_transformers(model)
+    except Unavailable as reason:
+        return [own], str(reason)
+    return [theirs, own], oracle
+
+
+class Errors:
+    """The largest difference and the largest value of the reference, for every check and point, over the texts."""
+
+    def __init__(self) -> None:
+        self._difference: dict[tuple[str, str], float] = defaultdict(float)
+        self._size: dict[tuple[str, str], float] = defaultdict(float)
+
+    def add(self, check: str, name: str, got: Tensor, wanted: Tensor) -> None:
+        """One text's values; equal infinities (masked scores) do not differ, NaN differs from everything."""
+        kind = torch.promote_types(got.dtype, wanted.dtype)
+        got, wanted = got.to(wanted.device, kind), wanted.to(kind)
+        difference = torch.where(got == wanted, 0, (got - wanted).abs()).nan_to_num(nan=torch.inf).max().item()
+        size = wanted.abs().masked_fill(~wanted.isfinite(), 0).max().item()
+        self._difference[check, name] = max(self._difference[check, name], difference)
+        self._size[check, name] = max(self._size[check, name], size)
+
+    def fail(self, check: str, name: str) -> None:
+        """Nothing came of this check."""
+        self._difference[check, name] = torch.inf
+
+    def largest(self, model: LanguageModel, point: str) -> float:
+        """The largest value of a point in any layer."""
+        return max((self._size["reference", name] for name in model.points if _point(name) == point), default=0)
+
+    def of(self, check: str, name: str) -> float | None:
+        """The relative error; None where the check does not reach the point."""
+        if (check, name) not in self._difference:
+            return None
+        difference, size = self._difference[check, name], self._size[check, name]
+        return difference and (difference / size if size else torch.inf)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Points that are kept at once."""
+
+    names: list[str]
+    layers: list[int]
+
+    @property
+    def points(self) -> list[str]:
+        return [name for name in self.names if name != LOGITS]
+
+
+def _parts(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[_Part]:
+    """All points, in parts whose activations fit the memory; logits come with the first."""
+    per_layer = max(1, _bytes_of_a_token(model, max(map(len, texts)))) * sum(map(len, texts))
+    at_once = max(1, int(MEMORY / per_layer))
+    for step_by_step in (False, True):
+        for first in range(0, model.n_layers, at_once):
+            layers = list(range(first, min(first + at_once, model.n_layers)))
+            wanted = {*layers, None} if first == 0 else set(layers)
+            places = {name: split_point(name) for name in model.points}
+            names = [
+                name
+                for name, (point, layer) in places.items()
+                if layer in wanted and (point in STEP_BY_STEP) == step_by_step
+            ]
+            yield _Part(names + [LOGITS] * (first == 0), layers)
+
+
+def _bytes_of_a_token(model: LanguageModel, longest: int) -> int:
+    """Of all points of one layer."""
+    cfg: Any = model.cfg
+    sizes = {"D": cfg.d_model, "H": cfg.n_heads, "K": cfg.d_head, "F": cfg.d_mlp, "M": longest}
+    points = [point for name, point in model.points.items() if split_point(name)[1] == 0]
+    return 4 * sum(int(np.prod([sizes.get(axis, 1) for axis in point.axes.split()])) for point in points)
+
+
+def _check(
+    model: LanguageModel,
+    texts: list[list[int]],
+    part: _Part,
+    references: list[Reference],
+    errors: Errors,
+    seed: int,
+) -> None:
+    singles = [alone(model, ids, part.names) for ids in texts]
+    _check_references(texts, singles, part, references, errors)
+    _check_padded(model, texts, singles, part, errors, "left_pad")
+    _check_padded(model, texts, singles, part, errors, "right_pad")
+    _check_packed(model, texts, singles, part, errors, "packed", np.arange(len(texts)))
+    _check_packed(model, texts, singles, part, errors, "shuffled", np.random.default_rng(seed).permutation(len(texts)))
+
+
+def _check_references(
+    texts: list[list[int]], singles: list[Found], part: _Part, references: list[Reference], errors: Errors
+) -> None:
+    for reference in references:
+        names = [name for name in part.names if _shown_by(_point(name), references) is reference]
+        for ids, single in zip(texts, singles, strict=True) if names else ():
+            for name, wanted in reference.run(ids, names).items():
+                errors.add("reference", name, single[name], wanted)
+
+
+def _shown_by(point: str, references: list[Reference]) -> Reference:
+    return next(reference for reference in references if point in reference.shows)
+
+
+def _point(name: str) -> str:
+    return name if name == LOGITS else split_point(name)[0]
+
+
+def _check_padded(
+    model: LanguageModel, texts: list[list[int]], singles: list[Found], part: _Part, errors: Errors, check: str
+) -> None:
+    """All texts in one batch, with a few more tokens of padding than the longest needs."""
+    tokens, mask, spans = _padded(model, texts, left=check == "left_pad")
+
+    def compare(x: Tensor, name: str, axes: str) -> None:
+        for text, (span, single) in enumerate(zip(spans, singles, strict=True)):
+            errors.add(check, name, of_text(x, axes, text, span), single[name])
+
+    def hook(x: Tensor, point: HookPoint) -> None:
+        compare(x, point.name, point.axes)
+
+    logits = model.run_with_hooks(
+        tokens, attention_mask=mask, fwd_hooks=[(part.points, hook)], return_logits=LOGITS in part.names
+    )
+    if LOGITS in part.names:
+        compare(logits, LOGITS, "B L V")
+
+
+def _padded(model: LanguageModel, texts: list[list[int]], left: bool) -> tuple[Tensor, Tensor, list[slice]]:
+    cfg: Any = model.cfg
+    width = min(cfg.n_ctx, max(map(len, texts)) + 3)
+    tokens = torch.full((len(texts), width), cfg.d_vocab - 1)
+    mask = torch.zeros(tokens.shape, dtype=torch.bool)
+    spans = [slice(width - len(ids), width) if left else slice(0, len(ids)) for ids in texts]
+    for text, (ids, span) in enumerate(zip(texts, spans, strict=True)):
+        tokens[text, span] = torch.tensor(ids)
+        mask[text, span] = True
+    return tokens.to(model.device), mask.to(model.device), spans
+
+
+def _check_packed(
+    model: LanguageModel,
+    texts: list[list[int]],
+    singles: list[Found],
+    part: _Part,
+    errors: Errors,
+    check: str,
+    order: np.ndarray,
+) -> None:
+    """What `extract` gives for the texts in this order."""
+    try:
+        found = _extracted(model, [texts[i] for i in order], part)
+    except DataError:  # NaN or infinity in the activations: at the points where a text alone has some, or anywhere
+        for name in [name for name in part.points if any(map(_is_unsound, singles, repeat(name)))] or part.points:
+            errors.fail(check, name)
+        return
+    for name, per_text in found.items():
+        for i, got in zip(order, per_text, strict=True):
+            errors.add(check, name, got, singles[i][name])
+
+
+def _is_unsound(single: Found, name: str) -> bool:
+    x = single[name]
+    return not bool((x.isfinite() | (x == -torch.inf)).all())
+
+
+def _extracted(model: LanguageModel, texts: list[list[int]], part: _Part) -> dict[str, list[Tensor]]:
+    """Name -> what the engine gives for each text, at every token."""
+    nothing = np.zeros(len(texts), dtype=np.int64)
+    task = Task("selftest", texts, {"none": nothing}, {"none": ["none"]}, np.full(len(texts), "train"), "none")
+    points = list(dict.fromkeys(_point(name) for name in part.points))
+    acts = extract(model, task, points=points, layers=part.layers, position="all", progress=False)
+    return {name: acts.per_text(name) for name in part.points}
+
+
+def _figures(model: LanguageModel, errors: Errors, softmax: float) -> list[Figure]:
+    """Of every point in every layer, in the order of the forward."""
+    bounds = bounds_of(model.dtype)
+    figures = []
+    for name in [*model.points, LOGITS]:
+        point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
+        for check, bound in bounds.items():
+            error = errors.of(check, name)
+            if error is not None:
+                figures.append(Figure(point, layer, check, error, bound * (softmax if point in SOFTMAX else 1)))
+    return figures
+
+
+def _rows(figures: list[Figure], references: list[Reference]) -> tuple[Row, ...]:
+    """One for each point, with the worst layer's figure for each check."""
+    worst: dict[str, dict[str, Figure]] = {}
+    for figure in figures:
+        row = worst.setdefault(figure.point, {})
+        row[figure.check] = max(row.get(figure.check, figure), figure, key=lambda f: f.error)
+    points = [point for point in (*POINTS, LOGITS) if point in worst]
+    return tuple(Row(point, _shown_by(point, references).name, worst[point]) for point in points)

@@ -1,0 +1,58 @@
+"""What a self-test reads: few tokens that go through every path of the engine.
+
+A text of one token, texts that share a beginning or are the beginning of another, the same text twice, a long one.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import DataError
+from probekit.models.base import LanguageModel
+
+LONGEST = 128  # tokens
+MOST, LEAST = 320, 64  # tokens in all
+ON_CPU = 4e10  # parameters times tokens, so that GPT-2 small reads MOST of them in seconds
+SENTENCES = (
+    "The kettle began to sing before anyone had found the cups.",
+    "The kettle began to sing before the milk was warm; nobody minded.",
+    "The kettle began",
+    "Nine of the twelve lamps on the harbour wall were lit, and 3 + 4 = 7.",
+    " a leading blank,\na new line, a café, naïve 東京",
+)
+
+
+def inputs_for(model: LanguageModel, seed: int) -> list[list[int]]:
+    """Token ids of the texts, one list each; without a tokenizer all of them are drawn from `seed`.
+
+    Their number depends on the model's size (on a CPU), so that a self-test takes little time.
+    """
+    cfg: Any = model.cfg
+    room = _tokens_in_all(model)
+    texts = []
+    for ids in [*_drawn(min(int(cfg.n_ctx), LONGEST, 2 * room // 5), int(cfg.d_vocab), seed), *_sentences(model)]:
+        ids = ids[: min(int(cfg.n_ctx), room)]
+        texts += [ids] if ids else []
+        room -= len(ids)
+    return texts
+
+
+def _tokens_in_all(model: LanguageModel) -> int:
+    if model.device.type != "cpu":
+        return MOST
+    return max(LEAST, min(MOST, int(ON_CPU / sum(p.numel() for p in model.parameters()))))
+
+
+def _drawn(longest: int, d_vocab: int, seed: int) -> Iterator[Sequence[int]]:
+    ids = np.random.default_rng(seed).integers(d_vocab, size=longest + 11).tolist()
+    long, short = ids[:longest], ids[longest:]
+    yield from (short[:1], short[:7], short[:4], short[:7], [*short[:4], *short[7:]], long, [*long[:5], short[0]])
+
+
+def _sentences(model: LanguageModel) -> Iterator[Sequence[int]]:
+    for sentence in SENTENCES if model.tokenizer else ():
+        try:
+            yield model.tokenizer.encode(sentence)  # pyright: ignore[reportOptionalMemberAccess]
+        except DataError:  # a vocabulary of words that has not these
+            continue

@@ -1,0 +1,67 @@
+"""`probekit selftest`: a table on stdout, and 0 or 3."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from probekit.cli.main import run
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_table_and_a_verdict(gpt2_folder: Path, capfd: Capture) -> None:
+    assert run(["selftest", "--model", str(gpt2_folder)]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "read from the model's folder" in out
+    head = next(line for line in out.splitlines() if line.startswith("point"))
+    assert head.split() == [
+        "point",
+        "layer",
+        "against",
+        "reference",
+        "packed",
+        "left",
+        "pad",
+        "right",
+        "pad",
+        "shuffled",
+    ]
+    assert out.splitlines()[-1].startswith("passed: 113 figures")
+
+
+def test_json_holds_the_figures(gpt2_folder: Path, capsys: Capture) -> None:
+    assert run(["selftest", "--model", str(gpt2_folder), "--json", "--seed", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["passed"]
+    assert found["first"] is None
+    assert found["rows"][-1]["point"] == "logits"
+    assert 0 < found["rows"][-1]["reference"]["error"] <= found["bounds"]["reference"] == 1e-5
+
+
+def test_quiet_says_the_verdict_alone(gpt2_folder: Path, capsys: Capture) -> None:
+    assert run(["selftest", "--model", str(gpt2_folder), "--quiet", "--random-init", "--dtype", "bf16"]) == 0
+    out, err = capsys.readouterr()
+    assert (len(out.splitlines()), err) == (1, "")
+
+
+def test_a_failure_is_one_line_and_exit_code_3(make_model, here: Path, capsys: Capture) -> None:
+    folder = make_model(here / "broken")
+    weights = load_file(folder / "model.safetensors")
+    weights["h.1.mlp.c_fc.bias"][2] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert run(["selftest", "--model", str(folder)]) == 3
+    out, err = capsys.readouterr()
+    assert "inf !" in out
+    assert len(err.splitlines()) == 1
+    assert err.startswith("probekit: error: 'broken': failed: ")
+    assert "the first in the forward is mlp_pre.1, reference: inf (bound 1.0e-05)" in err
+
+
+def test_without_a_tokenizer(make_model, here: Path, capsys: Capture) -> None:
+    folder = make_model(here / "bare")
+    (folder / "tokenizer.json").unlink()
+    assert run(["selftest", "--model", str(folder), "--quiet"]) == 0
