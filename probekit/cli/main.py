@@ -22,7 +22,9 @@ from probekit.cli.demo import demo
 from probekit.cli.extract import extract
 from probekit.cli.ls import ls
 from probekit.cli.points import points
+from probekit.cli.repair import repair
 from probekit.cli.train import train_probe
+from probekit.cli.verify import verify
 from probekit.errors import ProbekitError, StorageError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -31,6 +33,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train-probe": train_probe,
     "points": points,
     "ls": ls,
+    "verify": verify,
+    "repair": repair,
 }
 
 app = typer.Typer(name="probekit", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
