@@ -1,8 +1,8 @@
 """One shard of a store and its record: written from tensors, and read back with every byte checked.
 
-A shard is a safetensors file. Its name is the sha256 of its header followed by the sha256 of each tensor, in the order
-of the file, so that every byte is hashed once and a single tensor can be checked alone. The record holds what the header
-says and those checksums: where each tensor stands, the name and the size of the file all follow from it.
+A shard is a safetensors file. Its name is the sha256 of its header followed by the sha256 of each tensor (32 bytes
+each), in the order of the file, so that every byte is hashed once and a single tensor can be checked alone. The record
+holds what the header says and those checksums: where each tensor stands, the name and the size of the file follow.
 """
 
 import hashlib

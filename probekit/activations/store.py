@@ -94,7 +94,7 @@ class Store(Activations):
         return self._gather(place, list(zip(self._records, every, targets, strict=True)), int(counts.sum()))
 
     def _gather(self, place: Place, parts: list[tuple[Record, np.ndarray, np.ndarray]], n_rows: int) -> Tensor:
-        """Rows out of shards, [n_rows, D]; parts are (record, its rows, where each goes), both ascending in the shard."""
+        """Rows out of shards, [n_rows, D]; parts are (record, rows of its tensor, ascending, and where each goes)."""
         name, width = place_name(place), self._plan.widths[self._places.index(place)]
         dtype = DTYPES[self._plan.dtype]
         values = np.empty((n_rows, width * dtype.itemsize), dtype=np.uint8)  # numpy's memory comes in large pages

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class LanguageModel(HookedModule):
     """A hooked module over token ids; `load_model` gives it `name`, `tokenizer` (or None) and `source`.
 
-    The source is what `load_model` takes to load the same model again: name_or_path, revision, random_init, seed, dtype.
+    The source is what `load_model` takes to load it again: name_or_path, revision, random_init, seed, dtype.
     """
 
     name: str = "unnamed"
