@@ -152,7 +152,7 @@ def header_of(rows: np.ndarray, tensors: dict[str, Tensor]) -> bytes:
 
 def bytes_of(x: Tensor) -> memoryview:
     """The memory of a contiguous tensor."""
-    return memoryview(x.detach().flatten().view(torch.uint8).numpy())
+    return x.detach().flatten().view(torch.uint8).numpy().data
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def chunks(path: Path, record: Record, name: str) -> Iterator[tuple[int, np.ndar
             part = buffer[: at.shape[0] - first]
             if file.readinto(part) != part.nbytes:
                 raise _damaged(path, record, f"{name} ends too soon")
-            digest.update(part)
+            digest.update(part.data)
             yield first, part
     if digest.hexdigest() != at.sha256:
         raise _damaged(path, record, f"{name} does not match its checksum")

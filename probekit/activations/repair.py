@@ -1,5 +1,6 @@
 """Mending a store: what is broken is made again out of the model, and must come out as it was recorded."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -161,6 +162,15 @@ def _same_plan(path: Path, standing: PlanFile, examples: Examples, model: Langua
         ResumeMismatch: this one has another identity.
     """
     identity, asked = standing.identity, examples.positions
+    advice = "give the model that made it with --model"
+    of_model = {
+        "family": type(model).__name__,
+        "config": dataclasses.asdict(model.cfg),  # pyright: ignore[reportArgumentType]
+        "model_fingerprint": model.fingerprint(),
+        "compute_dtype": str(model.dtype).removeprefix("torch."),
+    }
+    other = {"identity": {**identity, **of_model}, "model": model.name, "task": standing.task}
+    check_same(path, standing, json.loads(json.dumps(other)), advice)  # before a plan that the model may not allow
     same = ("points", "device", "dtype", "batch_tokens", "bos", "on_long", "block_nodes", "share")
     made = plan(
         model,
@@ -170,7 +180,7 @@ def _same_plan(path: Path, standing: PlanFile, examples: Examples, model: Langua
         **{key: identity[key] for key in same},
     )
     wanted = {"identity": made.identity, "model": model.name, "task": standing.task}
-    check_same(path, standing, json.loads(json.dumps(wanted)), "give the model that made it with --model")
+    check_same(path, standing, json.loads(json.dumps(wanted)), advice)
     return made
 
 

@@ -96,6 +96,7 @@ def verify(path: str | Path, show: Show = None) -> Verification:
     found.rows = sum(len(record.rows) for record in records.values())
     _shards(found, records, show)
     if not found.finished and found.rows == found.total > 0:
+        found.files += 1
         found._add(found.path / "manifest.json", "missing, though every row is there")
     found.shards.sort()
     return found
