@@ -90,9 +90,11 @@ class StoreWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with contextlib.suppress(Exception) if kind else contextlib.nullcontext():
-            self.flush()
-        self.close()
+        try:
+            with contextlib.suppress(Exception) if kind else contextlib.nullcontext():
+                self.flush()
+        finally:
+            self.close()
 
     @property
     def is_complete(self) -> bool:

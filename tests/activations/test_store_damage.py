@@ -244,7 +244,7 @@ def test_records_that_do_not_belong(model, task, path, name):
     if file.exists():
         file.unlink()
     shutil.copy(path / "records" / "00001.json", file)
-    with pytest.raises(StorageError, match=r"belong together|is no record|rows and places|plan"):
+    with pytest.raises(StorageError, match=r"belong together|is no record|rows and places|has format None"):
         load_activations(path)
     assert verify(path).broken
 
