@@ -9,14 +9,21 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import time
 import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from probekit.errors import StorageError
 
+Buffer = bytes | bytearray | memoryview
+
 TEMPORARY = ".tmp-"
+MOST = 64 << 20  # bytes of a JSON file; parsed it takes ten times that, and a hostile one must not fill the memory
+_SEAL = b'"seal": "%s"\n}\n'
+_SEAL_BYTES = len(_SEAL % bytes(64))
 _STALE_SECONDS = 3600  # a temporary file that old belongs to a run that died
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # how file systems without hard links answer
 
@@ -42,7 +49,16 @@ def write_as(path: Path, data: bytes) -> None:
     Raises:
         StorageError: the disk refused; nothing partial stands at `path`.
     """
-    _write(path, data, os.replace)
+    _write(path.parent, [data], lambda: path, os.replace)
+
+
+def write_named(folder: Path, parts: Iterable[Buffer], name: Callable[[], str]) -> Path:
+    """Write a file whose name is known when its content is on disk; `name` is called then.
+
+    Raises:
+        StorageError: the disk refused; nothing partial stands under the name.
+    """
+    return _write(folder, parts, lambda: folder / name(), os.replace)
 
 
 def write_first(path: Path, data: bytes) -> bool:
@@ -52,7 +68,7 @@ def write_first(path: Path, data: bytes) -> bool:
         StorageError: the disk refused; nothing partial stands at `path`.
     """
     try:
-        _write(path, data, _claim)
+        _write(path.parent, [data], lambda: path, _claim)
     except FileExistsError:
         return False
     return True
@@ -69,17 +85,22 @@ def _claim(temporary: Path, path: Path) -> None:
         temporary.replace(path)  # two writers at once: the last one wins, and both wrote whole files
 
 
-def _write(path: Path, data: bytes, put: Any) -> None:
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex}")
-    if not path.parent.is_dir():
-        make_folder(path.parent)
+def _write(
+    folder: Path, parts: Iterable[Buffer], target: Callable[[], Path], put: Callable[[Path, Path], object]
+) -> Path:
+    temporary = folder / f"{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex}"
+    path = folder
+    if not folder.is_dir():
+        make_folder(folder)
     try:
         with temporary.open("xb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
+        path = target()
         put(temporary, path)
-        _fsync_folder(path.parent)
+        _fsync_folder(folder)
     except FileExistsError:
         raise
     except OSError as error:
@@ -87,6 +108,46 @@ def _write(path: Path, data: bytes, put: Any) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+    return path
+
+
+def remove(path: Path) -> None:
+    """Take a file away for good; one that is not there is no fault.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    try:
+        path.unlink(missing_ok=True)
+        _fsync_folder(path.parent)
+    except OSError as error:
+        raise refused(path, error) from error
+
+
+@contextlib.contextmanager
+def open_plain(path: Path) -> Iterator[int]:
+    """The descriptor of a plain file; what is behind a link, or would make a reader wait, is refused.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        StorageError: it is no plain file, or the disk refused.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StorageError(f"{str(path)!a} is a link; a store holds plain files") from error
+        raise refused(path, error) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StorageError(f"{str(path)!a} is no plain file")
+        yield fd
+    except OSError as error:
+        raise refused(path, error) from error
+    finally:
+        os.close(fd)
 
 
 def _fsync_folder(path: Path) -> None:
@@ -110,41 +171,54 @@ def sweep(folder: Path) -> None:
                 path.unlink()
 
 
-def seal(body: dict[str, Any]) -> tuple[bytes, str]:
-    """A JSON file that carries a checksum of its content, and that checksum.
+def seal(body: dict[str, Any], most: int = MOST) -> tuple[bytes, str]:
+    """A JSON file whose last line is a checksum of what stands before it, and that checksum.
 
     Raises:
         TypeError, ValueError: what JSON cannot hold.
+        StorageError: more than `most` bytes, which `unseal` would not read.
     """
-    body = json.loads(json.dumps(body, allow_nan=False, default=_plain))
-    checksum = _checksum(body)
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in [*body.items(), ("seal", checksum)]]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode(), checksum
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(value, allow_nan=False, default=_plain)},\n" for key, value in body.items()
+    ]
+    data = ("{\n" + "".join(lines)).encode()
+    if len(data) > most:
+        raise StorageError(
+            f"{len(data):,} bytes of JSON are more than the {most:,} that are read again; split the task"
+        )
+    checksum = hashlib.sha256(data).hexdigest()
+    return data + _SEAL % checksum.encode(), checksum
 
 
-def unseal(path: Path) -> tuple[dict[str, Any], str]:
-    """The content of a file that `seal` made, and its checksum.
+def unseal(path: Path, most: int = MOST, advice: str = "") -> tuple[dict[str, Any], str]:
+    """The content of a file that `seal` made, and its checksum; nothing is parsed before the checksum is compared.
 
     Raises:
-        StorageError: it is missing, unreadable or altered.
+        StorageError: it is missing, unreadable, larger than `most` bytes or altered; the message ends with `advice`.
     """
-    damaged = StorageError(
-        f"{str(path)!a} is damaged: its content does not match its checksum; remove the store and extract again"
-    )
+    advice = advice and f"; {advice}"
     try:
-        body = json.loads(path.read_bytes())
-        checksum = body.pop("seal")
-    except OSError as error:
-        raise refused(path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise damaged from None
-    if _checksum(body) != checksum:
-        raise damaged
+        data = _content(path, most)
+    except FileNotFoundError:
+        raise StorageError(f"{str(path)!a} is missing{advice}") from None
+    head, tail = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
+    checksum = hashlib.sha256(head).hexdigest()
+    try:
+        body = json.loads(data) if tail == _SEAL % checksum.encode() else None
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise StorageError(f"{str(path)!a} is damaged: its content does not match its checksum{advice}")
+    del body["seal"]
     return body, checksum
 
 
-def _checksum(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _content(path: Path, most: int) -> bytes:
+    with open_plain(path) as fd, open(fd, "rb", closefd=False) as file:
+        size = os.fstat(fd).st_size
+        if size > most + _SEAL_BYTES:
+            raise StorageError(f"{str(path)!a} is damaged: {size:,} bytes are more than such a file ever has")
+        return file.read(most + _SEAL_BYTES)
 
 
 def _plain(value: Any) -> Any:

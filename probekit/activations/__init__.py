@@ -4,16 +4,21 @@ from probekit.activations.extract import extract, run_plan
 from probekit.activations.imports import ImportPlan, import_activations, plan_import, run_import
 from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
 from probekit.activations.planning import ExtractionPlan, plan
+from probekit.activations.repair import Repaired, repair
 from probekit.activations.sets import Activations, ActivationSet
 from probekit.activations.store import Store, load_activations
+from probekit.activations.verify import Broken, Verification, verify
 
 __all__ = [
     "ActivationSet",
     "Activations",
+    "Broken",
     "ExtractionPlan",
     "ImportPlan",
+    "Repaired",
     "Store",
     "StoreInfo",
+    "Verification",
     "default_path",
     "extract",
     "import_activations",
@@ -22,6 +27,8 @@ __all__ = [
     "newest_store",
     "plan",
     "plan_import",
+    "repair",
     "run_import",
     "run_plan",
+    "verify",
 ]

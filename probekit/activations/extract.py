@@ -118,12 +118,21 @@ def _to_memory(plan: ExtractionPlan, progress: bool | None) -> ActivationSet:
 
 def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None) -> Store:
     _refuse_hooks(plan)
-    writer = StoreWriter(path, plan.identity, plan.model.name, plan.task)
+    writer = StoreWriter(
+        path,
+        plan.identity,
+        plan.model.name,
+        plan.task,
+        layout=plan.layout,
+        positions=plan.reading.positions,
+        source=plan.model.source,
+        meta=describe_run(plan),
+    )
     if writer.is_complete:
         store = Store(path)
         writer.mark_newest()
         return store
-    with running(plan), progress_bar(plan, progress) as advance:
+    with writer, running(plan), progress_bar(plan, progress) as advance:
         for number, rows, tensors in on_host(_missing(plan, writer, advance)):
             writer.write(number, rows, tensors)
     writer.finish(describe_run(plan))

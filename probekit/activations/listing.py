@@ -1,16 +1,17 @@
 """Where stores stand: the folder that a plan gets by default, and what there is under a folder."""
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from probekit.activations.contents import read_plan
 from probekit.activations.planning import ExtractionPlan
 from probekit.activations.sets import spans_of
-from probekit.activations.store import FORMAT, Store
-from probekit.durable import unseal
+from probekit.activations.store import Store
 from probekit.errors import DataError, ProbekitError
 
 
@@ -49,11 +50,12 @@ def _clean(name: str) -> str:
 
 def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
     """Every store at `root` or below, by path; a damaged one says so, and no store makes this raise."""
-    try:
-        folders = sorted({path.parent for name in ("plan", "manifest") for path in Path(root).rglob(f"{name}.json")})
-    except OSError:
-        return []
-    return [_info(folder) for folder in folders if (folder / "records").is_dir()]
+    folders = sorted(
+        Path(folder)
+        for folder, inside, files in os.walk(root)
+        if "records" in inside and {"plan.json", "manifest.json"} & set(files)
+    )
+    return [_info(folder) for folder in folders]
 
 
 def newest_store(root: str | Path = "runs") -> Path:
@@ -77,25 +79,26 @@ def _dated(root: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _info(path: Path) -> StoreInfo:
-    size = sum(p.stat().st_size for p in path.glob("shards/*.safetensors") if p.is_file())
+    size = _size(path)
     try:
-        plan, _ = unseal(path / "plan.json")
-        identity = plan["identity"]
-        if plan["format"] != FORMAT:
-            return StoreInfo(path, "damaged", bytes=size)
-        known = {
-            "model": str(plan["model"]),
-            "task": str(plan["task"]),
-            "places": spans_of((point, layer) for point, layer in identity["places"]),
-            "rows": int(identity["rows"]),
-            "bytes": size,
-        }
-    except (ProbekitError, OSError, KeyError, TypeError, ValueError):
+        plan = read_plan(path)
+    except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", bytes=size)
+    known = {"model": plan.model, "task": plan.task, "places": spans_of(plan.places), "rows": plan.rows, "bytes": size}
     try:
         if not (path / "manifest.json").exists():
             kept, total = Store.progress(path)
             return StoreInfo(path, f"{kept} of {total} rows", **known)
-        return StoreInfo(path, "complete", created=str(Store(path).meta["created"]), **known)
-    except (ProbekitError, OSError, KeyError, TypeError, ValueError):
+        return StoreInfo(path, "complete", created=Store(path).meta["created"], **known)
+    except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
+
+
+def _size(path: Path) -> int:
+    """Bytes of the shards; one that goes away meanwhile has none."""
+    size = 0
+    with contextlib.suppress(OSError):
+        for shard in path.glob("shards/*.safetensors"):
+            with contextlib.suppress(OSError):
+                size += shard.lstat().st_size
+    return size

@@ -23,8 +23,10 @@ from probekit.cli.extract import extract
 from probekit.cli.import_ import import_
 from probekit.cli.ls import ls
 from probekit.cli.points import points
+from probekit.cli.repair import repair
 from probekit.cli.selftest import selftest
 from probekit.cli.train import train_probe
+from probekit.cli.verify import verify
 from probekit.errors import ProbekitError, StorageError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -35,6 +37,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "points": points,
     "selftest": selftest,
     "ls": ls,
+    "verify": verify,
+    "repair": repair,
 }
 
 app = typer.Typer(name="probekit", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

@@ -1,7 +1,7 @@
 """What every model that reads tokens has besides its forward: a name, a tokenizer, a fingerprint."""
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 
 class LanguageModel(HookedModule):
-    """A hooked module over token ids; `load_model` gives it its `name` and its `tokenizer` (or None)."""
+    """A hooked module over token ids; `load_model` gives it `name`, `tokenizer` (or None) and `source`.
+
+    The source is what `load_model` takes to load it again: name_or_path, revision, random_init, seed, dtype.
+    """
 
     name: str = "unnamed"
     causal: bool = True  # whether a token's activations depend on the tokens before it alone
     tokenizer: "Tokenizer | None" = None
     folder: "Path | None" = None  # that the weights were read from
+    source: dict[str, Any] | None = None
 
     @property
     def device(self) -> torch.device:

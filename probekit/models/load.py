@@ -73,7 +73,16 @@ def load_model(
     model.name = f"{found.name}-random{seed}" if random_init else found.name
     model.tokenizer = load_tokenizer(found.folder, bos_token_id, cfg.d_vocab)
     model.folder = None if random_init else found.folder
+    model.source = {**_source_of(found), "random_init": random_init, "seed": seed, "dtype": dtype}
     return model.eval()
+
+
+def _source_of(found: "_Found") -> dict[str, Any]:
+    """What names the same model later, whatever the current folder: a commit of the Hub, or an absolute path."""
+    if found.repo:
+        return {"name_or_path": found.repo.id, "revision": found.folder.name}
+    builtin = found.name in BUILTIN_MODELS and found.folder == BUILTIN / found.name
+    return {"name_or_path": found.name if builtin else str(found.folder.resolve()), "revision": None}
 
 
 def outline(name_or_path: str | Path, revision: str | None = None) -> "GPT2":

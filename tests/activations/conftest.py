@@ -1,11 +1,14 @@
 """A tiny GPT-2, a tokenizer of single characters, and tasks of known lengths."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from store_cases import ROW_BYTES
 
+from probekit.activations import planning
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import SPLITS, Task
 
@@ -64,3 +67,14 @@ def model() -> GPT2:
 @pytest.fixture
 def task() -> Task:
     return make_task()
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "SHARD_BYTES", 6 * ROW_BYTES)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test's store goes."""
+    return tmp_path / "runs" / "store"

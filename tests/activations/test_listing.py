@@ -37,7 +37,7 @@ def test_listing(model, task, tmp_path, monkeypatch):
     extract(model, task, out=tmp_path / "a")
     extract(model, task, "q", layers=1, out=tmp_path / "deep" / "b")
     monkeypatch.setattr("probekit.activations.planning.SHARD_BYTES", 1000)
-    monkeypatch.setattr("probekit.activations.store.StoreWriter.finish", lambda *_: 1 / 0)
+    monkeypatch.setattr("probekit.activations.store.StoreWriter.finish", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         extract(model, task, batch_tokens=20, out=tmp_path / "unfinished")
     sorted((tmp_path / "unfinished" / "records").iterdir())[0].unlink()
@@ -61,7 +61,7 @@ def test_listing(model, task, tmp_path, monkeypatch):
     assert list_stores(tmp_path / "a") == [a]
 
 
-@pytest.mark.parametrize("file", ["plan.json", "manifest.json", "texts.json", "records/00000.json"])
+@pytest.mark.parametrize("file", ["plan.json", "manifest.json", "examples.json", "records/00000.json"])
 def test_a_damaged_store_says_so(model, task, tmp_path, file):
     extract(model, task, out=tmp_path / "a")
     victim = tmp_path / "a" / file
@@ -107,5 +107,5 @@ def test_finding_the_newest_opens_no_other_store(model, task, tmp_path, monkeypa
     monkeypatch.setattr("probekit.activations.listing.Store", lambda path: opened.append(path) or Store(path))
     assert newest_store(tmp_path) == tmp_path / "c", "equal dates: the last name"
     assert opened == [tmp_path / "c"]
-    (tmp_path / "c" / "texts.json").write_text("{}")
+    (tmp_path / "c" / "examples.json").write_text("{}")
     assert newest_store(tmp_path) == tmp_path / "b"

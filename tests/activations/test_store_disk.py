@@ -1,0 +1,212 @@
+"""What is on disk when: order of the writes, disks that refuse, two writers, the thread that writes."""
+
+import contextlib
+import gc
+import os
+import shutil
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from store_cases import HOW, assert_equal, rows_of, run
+
+from probekit import durable
+from probekit.activations import Store, list_stores, load_activations, plan
+from probekit.activations import writer as writer_module
+from probekit.activations.extract import shard_rows
+from probekit.activations.writer import StoreWriter
+from probekit.durable import seal, unseal
+from probekit.errors import DataError, StorageError
+
+pytestmark = pytest.mark.usefixtures("small_shards")
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "link"])
+def test_a_disk_that_refuses_leaves_nothing_partial(model, task, path, call, monkeypatch):
+    memory, real = run(model, task), getattr(os, call)
+    for k in range(40):
+        calls = []
+
+        def fail(*args, k=k, calls=calls):
+            calls.append(args)
+            if len(calls) == k + 1:
+                raise OSError(28, "No space left on device")
+            return real(*args)
+
+        error = None
+        with monkeypatch.context() as patch:
+            patch.setattr(durable.os, call, fail)
+            try:
+                run(model, task, path)
+            except StorageError as raised:
+                error = raised
+        assert not list(path.rglob(".tmp-*"))
+        if (path / "plan.json").exists():
+            Store.progress(path)
+        assert_equal(run(model, task, path), memory)
+        shutil.rmtree(path.parent)
+        if error is None:
+            assert len(calls) == k
+            return
+        assert "No space left on device" in str(error)
+        assert str(path.parent) in str(error)
+    pytest.fail("the run never outlived its faults")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads the names of open files from /proc")
+def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, task, path, monkeypatch):
+    trace = []
+
+    def watch(call):
+        real = getattr(os, call)
+
+        def traced(first, *rest):
+            target = str(Path(f"/proc/self/fd/{first}").readlink()) if call == "fsync" else str(rest[0])
+            trace.append((call, target, str(first)))
+            return real(first, *rest)
+
+        monkeypatch.setattr(durable.os, call, traced)
+
+    for call in ("fsync", "replace", "link"):
+        watch(call)
+    run(model, task, path)
+    named = [i for i, (call, *_) in enumerate(trace) if call != "fsync"]
+    for i in named:
+        call, target, temporary = trace[i]
+        assert trace[i - 1][:2] == ("fsync", temporary)
+        assert trace[i + 1][:2] == ("fsync", str(Path(target).parent))
+        assert (call == "replace") == target.endswith(".safetensors")
+    order = [Path(trace[i][1]).name for i in named]
+    assert order[:2] == ["plan.json", "examples.json"]
+    assert order[-1] == "manifest.json"
+    for k in range(len(plan(model, task, **HOW).shards)):
+        record = order.index(f"{k:05d}.json")
+        assert order[record - 1] == unseal(path / "records" / order[record])[0]["file"]
+
+
+def test_the_first_of_two_writers_wins(model, task, path):
+    made = plan(model, task, **HOW)
+    writers = [StoreWriter(path, made.identity, "tiny", task) for _ in range(2)]
+    for k in range(len(made.shards)):
+        rows = shard_rows(made, k)
+        for value, writer in [(k, writers[k % 2]), (-1, writers[1 - k % 2])]:
+            writer.write(k, rows, {place: torch.full((len(rows), 16), float(value)) for place in made.places})
+            writer.flush()
+    meta = store_meta(model, task)
+    for writer in writers:
+        assert all(writer.has(k, shard_rows(made, k)) for k in range(len(made.shards)))
+        writer.finish(meta)
+    store = load_activations(path)
+    store.verify()
+    for k in range(len(made.shards)):
+        assert (store["q.0"][shard_rows(made, k)] == k).all()
+
+
+def store_meta(model, task):
+    return run(model, task).meta
+
+
+def test_a_file_system_without_hard_links(model, task, path, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(durable.os, "link", refuse)
+    store = run(model, task, path)
+    assert_equal(store, run(model, task))
+    assert not durable.write_first(path / "plan.json", b"other")
+    assert not list(path.rglob(".tmp-*"))
+
+
+def test_only_old_temporary_files_are_swept(model, task, path):
+    run(model, task, path)
+    old, new = path / "shards" / ".tmp-1-a", path / "records" / ".tmp-2-b"
+    for file in (old, new):
+        file.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200, time.time() - 7200))
+    load_activations(path)
+    run(model, task, path)
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_sealed_json(tmp_path):
+    body = {"a": 1, "e": 1e-5, "text": "\u2028\ud800", "np": np.int64(3), "path": tmp_path, "list": np.arange(2)}
+    data, checksum = seal(body)
+    (tmp_path / "x.json").write_bytes(data)
+    back, same = unseal(tmp_path / "x.json")
+    assert same == checksum
+    assert back == {**body, "np": 3, "path": str(tmp_path), "list": [0, 1]}
+    with pytest.raises(ValueError, match="JSON"):
+        seal({"nan": float("nan")})
+    with pytest.raises(TypeError, match="no place in JSON"):
+        seal({"set": {1}})
+    for text in (b"", b"[]", b"{}", b"\xff", b"{" * 100_000, b'{"seal": 3}'):
+        (tmp_path / "x.json").write_bytes(text)
+        with pytest.raises(StorageError, match=r"x\.json"):
+            unseal(tmp_path / "x.json")
+
+
+def test_memory_of_a_run_to_disk_is_two_shards(model, letters, path, monkeypatch):
+    """One at work and one on its way to the disk, however many texts there are."""
+    alive: list[weakref.ref] = []
+    most = []
+    write = StoreWriter.write
+
+    def watch(self, number, rows, tensors):
+        gc.collect()
+        alive.append(weakref.ref(next(iter(tensors.values()))))
+        write(self, number, rows, tensors)
+        most.append(sum(x() is not None for x in alive))
+
+    monkeypatch.setattr(StoreWriter, "write", watch)
+    run(model, letters(100), path)
+    assert len(alive) > 15
+    assert max(most) <= 2
+
+
+def test_what_the_background_meets_is_raised_and_nothing_more_is_written(model, task, path, monkeypatch):
+    for k in range(4):
+        shutil.rmtree(path, ignore_errors=True)
+        calls, real = [], writer_module.write_named
+
+        def fail(*args, k=k, calls=calls, real=real):
+            calls.append(args)
+            if len(calls) > k:
+                raise StorageError("no room")
+            return real(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(writer_module, "write_named", fail)
+            with pytest.raises(StorageError, match="no room"):
+                run(model, task, path)
+        assert len(calls) == k + 1
+        assert Store.progress(path)[0] == rows_of(plan(model, task, **HOW), range(k))
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("probekit-store")]
+
+
+def test_a_reader_beside_a_writer_sees_whole_shards_only(model, letters, path):
+    task = letters(100)
+    made = plan(model, task, **HOW)
+    sizes = [len(shard_rows(made, k)) for k in range(len(made.shards))]
+    prefixes = {0, *np.cumsum(sizes).tolist()}
+    seen, stop = [], threading.Event()
+
+    def look():
+        while not stop.is_set():
+            with contextlib.suppress(DataError):  # not begun
+                seen.append(Store.progress(path)[0])
+            assert all(info.state != "damaged" for info in list_stores(path.parent))
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(look)
+        try:
+            run(model, task, path)
+        finally:
+            stop.set()
+        watching.result()
+    assert set(seen) <= prefixes

@@ -1,0 +1,159 @@
+"""Verify names every broken file; repair makes those again bit for bit and touches nothing else."""
+
+import numpy as np
+import pytest
+import torch
+from store_cases import HOW, Stopped, assert_equal, files, flip, lasting, run, shard_of, stop_after
+
+from probekit.activations import Store, load_activations, repair, verify
+from probekit.durable import seal, unseal
+from probekit.errors import DataError, ResumeMismatch, StorageError
+
+pytestmark = pytest.mark.usefixtures("small_shards")
+
+
+def dates(path):
+    return {p: p.stat().st_mtime_ns for p in files(path)}
+
+
+def broken(path):
+    return [one.file for one in verify(path).broken]
+
+
+def test_a_sound_store_is_left_alone(model, task, path):
+    run(model, task, path)
+    found = verify(path)
+    assert found.is_sound
+    assert found.finished
+    assert (found.files, found.rows, found.total) == (3 + 2 * 4, 23, 23)
+    assert found.bytes == sum(p.stat().st_size for p in files(path))
+    before = dates(path)
+    assert repair(path).shards == []
+    assert dates(path) == before
+    with pytest.raises(DataError, match="no store at"):
+        verify(path / "records")
+
+
+def test_what_is_broken_is_named_and_made_again_and_nothing_else(model, letters, path):
+    task = letters(shortest=3)
+    position = [np.arange(23) % 3, "last", "mean"]
+    memory = run(model, task, path, position=position, bos=False, layers=[0, 2])
+    before, when = lasting(path), dates(path)
+    flip(shard_of(path, 0))
+    shard_of(path, 2).unlink()
+    flip(path / "records" / "00001.json")
+    (path / "records" / "00003.json").unlink()
+    flip(path / "manifest.json", 30)
+    hurt = ["records/00001.json", "records/00003.json", shard_of(path, 0), shard_of(path, 2), "manifest.json"]
+    names = {p if isinstance(p, str) else str(p.relative_to(path)) for p in hurt}
+    assert set(broken(path)) == names
+    done = repair(path, model)
+    assert (done.shards, done.manifest, done.complete) == ([0, 1, 2, 3], True, True)
+    assert verify(path).is_sound
+    assert lasting(path) == before
+    touched = {str(p.relative_to(path)) for p, date in dates(path).items() if date != when[p]}
+    assert touched == names
+    assert_equal(load_activations(path), memory)
+
+
+def test_the_manifest_needs_no_model(model, task, path):
+    meta = run(model, task, path).meta
+    (path / "manifest.json").unlink()
+    assert broken(path) == ["manifest.json"]
+    assert repair(path).manifest
+    again = load_activations(path).meta
+    assert {**again, "created": 0} == {**meta, "created": 0}
+
+
+def test_an_unfinished_store_is_mended_as_far_as_it_went(model, task, path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Stopped):
+            run(model, task, path)
+    assert verify(path).is_sound
+    assert not verify(path).finished
+    flip(shard_of(path, 1))
+    done = repair(path, model)
+    assert (done.shards, done.complete) == ([1], False)
+    kept, total = Store.progress(path)
+    assert kept < total
+    assert_equal(run(model, task, path), run(model, task))
+
+
+@pytest.mark.parametrize("name", ["plan.json", "examples.json"])
+def test_what_cannot_be_made_again(model, task, path, name):
+    run(model, task, path)
+    flip(path / name, 10)
+    flip(path / "records" / "00001.json", 10)
+    assert {name, "records/00001.json"} <= set(broken(path))
+    with pytest.raises(StorageError, match=rf"{name}.* cannot be made again .*; remove the store and extract again"):
+        repair(path, model)
+
+
+def test_another_model_is_refused(tiny, task, path):
+    run(tiny(), task, path)
+    flip(shard_of(path, 1))
+    before = dates(path)
+    with pytest.raises(ResumeMismatch, match=r"model_fingerprint: .* there, .* here.*--model"):
+        repair(path, tiny(seed=1))
+    with pytest.raises(StorageError, match="does not say where its model is; name it: probekit repair --model"):
+        repair(path)
+    assert dates(path) == before
+
+
+def test_other_bits_are_not_taken(model, task, path, monkeypatch):
+    run(model, task, path)
+    flip(shard_of(path, 1))
+    before = dates(path)
+    compute = repair.__globals__["compute_shard"]
+    wrong = {"compute_shard": lambda *a: {place: torch.nextafter(x, x + 1) for place, x in compute(*a).items()}}
+    monkeypatch.setitem(repair.__globals__, "compute_shard", wrong["compute_shard"])
+    with pytest.raises(StorageError, match=r"shard 1 .* other bits than were recorded .* repair it on the machine"):
+        repair(path, model)
+    assert dates(path) == before
+
+
+def test_a_store_that_no_model_made_is_not_repaired(model, task, path):
+    run(model, task, path)
+    flip(shard_of(path, 1))
+    plan_file = path / "plan.json"
+    body, _ = unseal(plan_file)
+    del body["identity"]["model_fingerprint"]
+    plan_file.write_bytes(seal(body)[0])
+    with pytest.raises(StorageError, match="was not extracted from a model"):
+        repair(path, model)
+
+
+@pytest.mark.parametrize(
+    "how", [{"position": "all"}, {"position": ["first", "last"]}, {"points": ["attn_pattern", "q"]}]
+)
+def test_every_layout_comes_back_whole_and_in_part(model, task, path, how):
+    store, memory = run(model, task, path, **how), run(model, task, **how)
+    assert len(store._records) > 2
+    rng = np.random.default_rng(0)
+    for place in store:
+        assert torch.equal(store._rows(place), memory._rows(place))
+        every = store.per_text(place)
+        for rows in (slice(3, 9), rng.integers(-23, 23, 7), np.arange(23) % 2 == 0, [], [5]):
+            wanted = [every[i].flatten() for i in np.arange(23)[rows]]
+            got = store.read(place, rows)
+            if place[0] == "attn_pattern":
+                assert got.numel() == sum(x.numel() for x in wanted)
+            else:
+                assert torch.equal(got.flatten(), torch.cat([torch.empty(0), *wanted]))
+        for rows, x in store.shards(place):
+            assert torch.equal(x, memory._rows(place)[torch.from_numpy(store.layout.index(place, rows))])
+    flip(shard_of(path, 1))
+    repair(path, model)
+    assert_equal(*({place: a._rows(place) for place in a} for a in (load_activations(path), memory)))
+
+
+def test_a_part_is_read_out_of_the_shards_that_hold_it(model, task, path):
+    store = run(model, task, path)
+    for number in (1, 2, 3):
+        shard_of(path, number).unlink()
+    rows = store._records[0].rows
+    assert torch.equal(store.read("q.1", rows), run(model, task)["q.1"][rows])
+    with pytest.raises(StorageError, match="is missing"):
+        store.read("q.1", slice(None))
+    assert HOW["points"] == store.points
