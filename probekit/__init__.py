@@ -13,7 +13,9 @@ _HOME = {
     "load_task": "tasks",
     "Task": "tasks",
     "extract": "activations",
+    "extract_statistics": "activations",
     "load_activations": "activations",
+    "load_statistics": "activations",
     "load_probe": "probes",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
@@ -25,15 +27,17 @@ __all__ = [
     "Task",
     "__version__",
     "extract",
+    "extract_statistics",
     "load_activations",
     "load_model",
     "load_probe",
+    "load_statistics",
     "load_task",
     "train_probes",
 ]
 
 if TYPE_CHECKING:
-    from probekit.activations import extract, load_activations
+    from probekit.activations import extract, extract_statistics, load_activations, load_statistics
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeResults, train_probes
     from probekit.models import load_model

@@ -1,22 +1,31 @@
 """Activations: what passes named points of a model on the inputs of a task, in memory or in a store on disk."""
 
-from probekit.activations.extract import extract, run_plan
+from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
 from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
+from probekit.activations.moments import Moments
 from probekit.activations.planning import ExtractionPlan, plan
 from probekit.activations.sets import Activations, ActivationSet
+from probekit.activations.statistics import Statistics, load_statistics, statistics_bytes, statistics_progress
 from probekit.activations.store import Store, load_activations
 
 __all__ = [
     "ActivationSet",
     "Activations",
     "ExtractionPlan",
+    "Moments",
+    "Statistics",
     "Store",
     "StoreInfo",
     "default_path",
     "extract",
+    "extract_statistics",
     "list_stores",
     "load_activations",
+    "load_statistics",
     "newest_store",
     "plan",
     "run_plan",
+    "run_statistics",
+    "statistics_bytes",
+    "statistics_progress",
 ]

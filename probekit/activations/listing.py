@@ -9,6 +9,7 @@ from typing import Any
 
 from probekit.activations.planning import ExtractionPlan
 from probekit.activations.sets import spans_of
+from probekit.activations.statistics import load_statistics, statistics_progress
 from probekit.activations.store import FORMAT, Store
 from probekit.durable import unseal
 from probekit.errors import DataError, ProbekitError
@@ -19,13 +20,14 @@ class StoreInfo:
     """One line of `probekit ls`; what a damaged store no longer tells is empty."""
 
     path: Path
-    state: str  # "complete", "3 of 7 rows" or "damaged"
+    state: str  # "complete", "statistics" without activations, "3 of 7 rows" or "damaged"
     model: str = ""
     task: str = ""
     places: str = ""
     rows: int = 0
     bytes: int = 0
     created: str = ""  # ISO 8601, UTC; empty until complete
+    statistics: bool = False  # whether sums stand beside the activations, or alone
 
     @property
     def is_complete(self) -> bool:
@@ -77,7 +79,7 @@ def _dated(root: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _info(path: Path) -> StoreInfo:
-    size = sum(p.stat().st_size for p in path.glob("shards/*.safetensors") if p.is_file())
+    size = sum(p.stat().st_size for p in path.glob("s*/*.safetensors") if p.is_file())
     try:
         plan, _ = unseal(path / "plan.json")
         identity = plan["identity"]
@@ -90,11 +92,15 @@ def _info(path: Path) -> StoreInfo:
             "rows": int(identity["rows"]),
             "bytes": size,
         }
+        counted = statistics_progress(path)
+        known["statistics"] = counted is not None
     except (ProbekitError, OSError, KeyError, TypeError, ValueError):
         return StoreInfo(path, "damaged", bytes=size)
     try:
         if not (path / "manifest.json").exists():
             kept, total = Store.progress(path)
+            if not kept and counted == (total, total):
+                return StoreInfo(path, "statistics", created=str(load_statistics(path).meta["created"]), **known)
             return StoreInfo(path, f"{kept} of {total} rows", **known)
         return StoreInfo(path, "complete", created=str(Store(path).meta["created"]), **known)
     except (ProbekitError, OSError, KeyError, TypeError, ValueError):

@@ -29,8 +29,10 @@ from torch import Tensor
 from probekit.activations.layout import Layout, Place, place_name
 from probekit.activations.record import Record, check_shard, check_size, pack, read_tensor
 from probekit.activations.sets import DTYPES, Activations
+from probekit.activations.statistics import Statistics, load_statistics, statistics_progress
 from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, unseal, write_as, write_first
 from probekit.errors import DataError, ResumeMismatch, StorageError
+from probekit.hooks import split_point
 from probekit.tasks.base import Task
 
 FORMAT = "probekit-activations"
@@ -106,6 +108,15 @@ class StoreWriter:
         record |= {"rows": rows.tolist(), "tensors": places}
         write_first(_record_path(self.path, number), seal(record)[0])
 
+    def read(self, number: int) -> dict[Place, Tensor]:
+        """The tensors of a shard that stands on disk, [R, D] in the order of its rows.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        record = Record.load(_record_path(self.path, number), self._plan_seal)
+        return {split_point(name): read_tensor(self.path, record, name) for name in record.tensors}
+
     def finish(self, meta: dict[str, Any]) -> None:
         """Write the manifest: from now on the store is complete.
 
@@ -136,6 +147,11 @@ class Store(Activations):
         _, plan_seal = _open_plan(self.path)
         if not (self.path / "manifest.json").exists():
             kept, total = Store.progress(self.path)
+            if not kept and statistics_progress(self.path) == (total, total):
+                raise DataError(
+                    f"{str(self.path)!a} holds statistics and no activations: read them with pk.load_statistics, fit "
+                    "ridge and mean-diff on them with fit_statistics, or run its extract command without --stats-only"
+                )
             state = f"{str(self.path)!a} is unfinished, {kept} of {total} rows are there"
             raise StorageError(f"{state}: run the same extract command again")
         self._manifest, _ = unseal(self.path / "manifest.json")
@@ -175,6 +191,16 @@ class Store(Activations):
     def n_bytes(self) -> int:
         """Bytes of the shards on disk."""
         return self._n_bytes()
+
+    @property
+    def statistics(self) -> Statistics:
+        """The sums that ridge, LDA and mean differences need, read from disk.
+
+        Raises:
+            DataError: there are none; the same extract with stats=True adds them.
+            StorageError: they are unfinished or damaged.
+        """
+        return load_statistics(self.path)
 
     def verify(self) -> None:
         """Read every byte of every shard and compare checksums.
