@@ -85,7 +85,8 @@ def extract(
 
     Raises:
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width;
-            stats without out, of several positions or of attention; a store of a model that is hooked, for it could not say so; more than fits the memory.
+            stats without out, of several positions or of attention; a store of a model that is hooked, for it could
+            not say so; more than fits the memory.
         DataError: inputs that the model cannot read; NaN or infinity in the activations, or a value too large for
             `dtype`; the message names the first such example of the task, and its first place.
         StorageError: the disk refused, or what stands at `out` is damaged.

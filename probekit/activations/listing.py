@@ -101,6 +101,8 @@ def _info(path: Path) -> StoreInfo:
             kept, total = Store.progress(path)
             if not kept and counted == (total, total):
                 return StoreInfo(path, "statistics", created=str(load_statistics(path).meta["created"]), **known)
+            if not kept and counted:
+                return StoreInfo(path, f"{counted[0]} of {total} texts counted", **known)
             return StoreInfo(path, f"{kept} of {total} rows", **known)
         return StoreInfo(path, "complete", created=str(Store(path).meta["created"]), **known)
     except (ProbekitError, OSError, KeyError, TypeError, ValueError):

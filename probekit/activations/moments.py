@@ -159,8 +159,8 @@ class Moments:
     def to(self, device: torch.device | str) -> "Moments":
         """The same on another device; class counts stay in the host's memory."""
         sums = {name: x.to(device) for name, x in self.shifted_class_sums.items()}
-        rest = (x.to(device) for x in (self.shift, self.shifted_sum, self.shifted_gram))
-        return Moments(self.count, *rest, self.class_counts, sums)
+        shift, total, gram = (x.to(device) for x in (self.shift, self.shifted_sum, self.shifted_gram))
+        return Moments(self.count, shift, total, gram, self.class_counts, sums)
 
     def __repr__(self) -> str:
         sets = ", ".join(f"{name!a} of {len(counts)} classes" for name, counts in self.class_counts.items())

@@ -123,7 +123,7 @@ class Statistics(Mapping[Key, Moments]):
         return {"files": files}
 
     def _tensors(self, place: Place) -> dict[str, Tensor]:
-        """Everything of a place by its name in the file; label sets by their number, for their names may be anything."""
+        """Everything of a place by its name in the file; label sets have any name, so theirs is their number."""
         tensors = {"shift": self._moments[place, self.splits[0]].shift}
         for split in self.splits:
             moments = self._moments[place, split]
@@ -240,7 +240,7 @@ class Tally:
             self._checkpoint()
 
     def finish(self, meta: dict[str, Any]) -> Statistics:
-        """All of them; with a folder, they stand on disk from now on. Those that were complete keep their own `meta`."""
+        """All of them; with a folder, they stand on disk from now on. Complete ones keep their own `meta`."""
         if not self.is_complete:
             self._meta = meta
             self._checkpoint()
@@ -276,11 +276,8 @@ class Tally:
             return None
         body = _unsealed(records[-1])
         progress = _Progress.of(body, records[-1])
-        if (progress.plan, progress.shards, progress.texts) != (
-            identity_digest(self._plan.identity),
-            len(self._plan.shards),
-            self._plan.texts,
-        ):
+        ours = self._progress
+        if (progress.plan, progress.shards, progress.texts) != (ours.plan, ours.shards, ours.texts):
             raise _damaged(records[-1], "is of another run")
         standing = _loaded(self._folder, body, records[-1])
         self._moments = {key: moments.to(self._device) for key, moments in standing.items()}

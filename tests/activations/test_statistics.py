@@ -5,6 +5,7 @@ import itertools
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from probekit.activations import (
     load_statistics,
     plan,
     planning,
+    statistics_bytes,
+    statistics_progress,
 )
 from probekit.activations import statistics as statistics_module
 from probekit.activations.statistics import Tally
@@ -30,13 +33,13 @@ from probekit.hooks import UnknownPoint
 from probekit.tasks.base import SPLITS
 
 extract_module = importlib.import_module("probekit.activations.extract")  # `activations.extract` is the function
-HOW = {"points": ["resid_pre", "mlp_post"], "batch_tokens": 30, "block_nodes": 20}
+HOW: dict[str, Any] = {"points": ["resid_pre", "mlp_post"], "batch_tokens": 40, "block_nodes": 40}
 ROW_BYTES = (4 * 16 + 3 * 24) * 4
 
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    monkeypatch.setattr(planning, "SHARD_BYTES", 4 * ROW_BYTES)
+    monkeypatch.setattr(planning, "SHARD_BYTES", 6 * ROW_BYTES)
 
 
 @pytest.fixture
@@ -51,7 +54,9 @@ def path(tmp_path):
 
 
 def beside(model, task, path, **changes):
-    return extract(model, task, out=path, stats=True, **{**HOW, **changes}).statistics
+    store = extract(model, task, out=path, stats=True, **{**HOW, **changes})
+    assert isinstance(store, Store)
+    return store.statistics
 
 
 def alone(model, task, path=None, **changes):
@@ -70,7 +75,7 @@ def assert_same_bits(one: Statistics, other: Statistics):
 def assert_closed_form(moments, X, labels, n_classes, tolerance=1e-12):
     """Against plain float64 numpy on all rows at once."""
     X = X.double().numpy()
-    close = {"rtol": tolerance, "atol": tolerance * max(1, np.abs(X).max() ** 2 * len(X))}
+    close: Any = {"rtol": tolerance, "atol": tolerance * max(1, np.abs(X).max() ** 2 * len(X))}
     assert moments.count == len(X)
     np.testing.assert_allclose(moments.sum, X.sum(axis=0), **close)
     np.testing.assert_allclose(moments.gram, X.T @ X, **close)
@@ -87,7 +92,7 @@ def assert_closed_form(moments, X, labels, n_classes, tolerance=1e-12):
 def test_statistics_are_the_closed_form_on_all_rows(model, task, path, position, dtype):
     how = {**HOW, "position": position, "dtype": dtype}
     statistics, rows = alone(model, task, path, **how), extract(model, task, **how)
-    assert len(plan(model, task, **how).shards) >= 4 or position == 0
+    assert len(plan(model, task, **how).shards) >= 3 or position == 0
     assert statistics.places == list(rows)
     assert statistics.splits == list(SPLITS)
     assert len(statistics) == 7 * 3
@@ -108,11 +113,10 @@ def test_beside_activations_alone_and_in_memory_they_are_the_same_bits(model, ta
     assert_same_bits(memory, alone(model, task, tmp_path / "alone"))
     assert_same_bits(memory, load_statistics(tmp_path / "alone"))
     assert_same_bits(memory, load_statistics(memory.save(tmp_path / "saved")))
-    with pytest.raises(StorageError, match="stand at .*saved' already"):
+    with pytest.raises(StorageError, match=r"stand at .*saved' already"):
         memory.save(tmp_path / "saved")
     store = load_activations(path)
     assert_same_bits(memory, store.statistics)
-    assert isinstance(store, Store)
     for place, x in extract(model, task, **HOW).items():
         assert torch.equal(store[place], x)
 
@@ -127,7 +131,7 @@ def test_what_they_are_of_stands_beside_them(model, task, path):
     assert repr(found).startswith("Statistics(tiny on letters: 7 places x train, validation, test, 0.")
     assert found["resid_pre.1", "train"] is found[("resid_pre", 1), "train"]
     for strange in (("resid_pre.1", "trian"), ("q.0", "train")):
-        with pytest.raises(UnknownPoint, match="there are resid_pre.0, .*; train, validation, test"):
+        with pytest.raises(UnknownPoint, match=r"there are resid_pre\.0, .*; train, validation, test"):
             found[strange]
         assert strange not in found
 
@@ -186,7 +190,7 @@ def test_stopped_at_any_shard_it_ends_in_the_same_bits(model, task, tmp_path, mo
             stop_at(patch, k)
             with pytest.raises(Stopped):
                 make(model, task, path)
-        counted = (statistics_module.statistics_progress(path) or (0,))[0]
+        counted = (statistics_progress(path) or (0,))[0]
         assert (counted > 0) == (k > 0 and checkpoints != "none")
         with pytest.raises((StorageError, DataError), match=r"unfinished|no statistics at"):
             load_statistics(path)
@@ -209,7 +213,7 @@ def assert_nothing_old(path):
 
 def test_a_complete_store_gets_its_statistics_without_the_model(model, task, path, monkeypatch):
     extract(model, task, out=path, **HOW)
-    with pytest.raises(DataError, match="no statistics at .*--stats"):
+    with pytest.raises(DataError, match=r"no statistics at .*--stats"):
         _ = load_activations(path).statistics
     computed = stop_at(monkeypatch, None)
     statistics = beside(model, task, path)
@@ -224,9 +228,10 @@ def test_a_complete_store_gets_its_statistics_without_the_model(model, task, pat
 def test_statistics_alone_become_a_store_when_it_is_asked_for(model, task, path):
     made = alone(model, task, path)
     assert list((path / "shards").iterdir()) == []
-    with pytest.raises(DataError, match="holds statistics and no activations: .*without --stats-only"):
+    with pytest.raises(DataError, match=r"holds statistics and no activations: .*without --stats-only"):
         load_activations(path)
-    assert_same_bits(extract(model, task, out=path, **HOW).statistics, made)
+    extract(model, task, out=path, **HOW)
+    assert_same_bits(load_activations(path).statistics, made)
 
 
 def test_a_crash_between_a_file_and_its_record_is_mended(model, task, path, often, monkeypatch):
@@ -242,7 +247,7 @@ def test_a_crash_between_a_file_and_its_record_is_mended(model, task, path, ofte
         patch.setattr(statistics_module, "write_first", failing)
         with pytest.raises(Stopped):
             alone(model, task, path)
-    assert statistics_module.statistics_progress(path)[0] > 0
+    assert statistics_progress(path) not in (None, (0, 23))
     monkeypatch.setattr(statistics_module, "STALE_SECONDS", -1)
     assert_same_bits(alone(model, task, path), alone(model, task))
     assert_nothing_old(path)
@@ -262,7 +267,7 @@ def test_other_labels_are_another_run(model, task, path):
     other = replace(task, labels={**task.labels, "odd": 1 - task.labels["odd"]})
     with pytest.raises(ResumeMismatch, match="task_fingerprint"):
         alone(model, other, path)
-    with pytest.raises(ResumeMismatch, match="position: last there, mean here|position: 'last' there, 'mean' here"):
+    with pytest.raises(ResumeMismatch, match="position: 'last' there, 'mean' here"):
         alone(model, task, path, position="mean")
 
 
@@ -333,15 +338,16 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("change", range(len(HOSTILE)))
-def test_a_record_that_lies_is_refused(model, task, path, change):
+def test_a_record_that_lies_is_refused(model, task, path):
     alone(model, task, path)
     (record,) = (path / "statistics").glob("*.json")
-    body, _ = unseal(record)
-    HOSTILE[change](body)
-    record.write_bytes(seal(body)[0])
-    with pytest.raises(StorageError):
-        load_statistics(path)
+    for lie in HOSTILE:
+        body, whole = unseal(record)[0], record.read_bytes()
+        lie(body)
+        record.write_bytes(seal(body)[0])
+        with pytest.raises(StorageError):
+            load_statistics(path)
+        record.write_bytes(whole)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +402,7 @@ def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, pat
 def test_their_size_is_known_beforehand(model, task):
     statistics = alone(model, task)
     planned = plan(model, task, **HOW)
-    assert statistics_module.statistics_bytes(task, planned.widths) == statistics.n_bytes
+    assert statistics_bytes(task, planned.widths) == statistics.n_bytes
     classes = {"odd": 2, "third": 3}
     per_place = [8 * (D + 3 * (1 + D + D * D + sum(classes.values()) * (D + 1))) for D in planned.widths]
     assert statistics.n_bytes == sum(per_place)
