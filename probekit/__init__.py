@@ -14,7 +14,9 @@ _HOME = {
     "Task": "tasks",
     "extract": "activations",
     "import_activations": "activations",
+    "extract_statistics": "activations",
     "load_activations": "activations",
+    "load_statistics": "activations",
     "load_probe": "probes",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
@@ -29,17 +31,25 @@ __all__ = [
     "Task",
     "__version__",
     "extract",
+    "extract_statistics",
     "import_activations",
     "load_activations",
     "load_model",
     "load_probe",
+    "load_statistics",
     "load_task",
     "selftest",
     "train_probes",
 ]
 
 if TYPE_CHECKING:
-    from probekit.activations import extract, import_activations, load_activations
+    from probekit.activations import (
+        extract,
+        extract_statistics,
+        import_activations,
+        load_activations,
+        load_statistics,
+    )
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeResults, train_probes
     from probekit.models import load_model

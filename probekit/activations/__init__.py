@@ -1,11 +1,13 @@
 """Activations: what passes named points of a model on the inputs of a task, in memory or in a store on disk."""
 
-from probekit.activations.extract import extract, run_plan
+from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
 from probekit.activations.imports import ImportPlan, import_activations, plan_import, run_import
 from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
+from probekit.activations.moments import Moments
 from probekit.activations.planning import ExtractionPlan, plan
 from probekit.activations.repair import Repaired, repair
 from probekit.activations.sets import Activations, ActivationSet
+from probekit.activations.statistics import Statistics, load_statistics, statistics_bytes, statistics_progress
 from probekit.activations.store import Store, load_activations
 from probekit.activations.verify import Broken, Verification, verify
 
@@ -15,20 +17,27 @@ __all__ = [
     "Broken",
     "ExtractionPlan",
     "ImportPlan",
+    "Moments",
     "Repaired",
+    "Statistics",
     "Store",
     "StoreInfo",
     "Verification",
     "default_path",
     "extract",
+    "extract_statistics",
     "import_activations",
     "list_stores",
     "load_activations",
+    "load_statistics",
     "newest_store",
     "plan",
     "plan_import",
     "repair",
     "run_import",
     "run_plan",
+    "run_statistics",
+    "statistics_bytes",
+    "statistics_progress",
     "verify",
 ]

@@ -28,13 +28,14 @@ from probekit.activations.pooling import pooling
 from probekit.activations.positions import Position
 from probekit.activations.sequences import OnLong
 from probekit.activations.sets import DTYPES, ActivationSet
+from probekit.activations.statistics import Statistics, Tally, statistics_bytes
 from probekit.activations.store import Store, StoreWriter
 from probekit.activations.transfer import Shard, on_host
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.layers import prepared
-from probekit.tasks.base import Task
+from probekit.tasks.base import SPLITS, Task
 
 Advance = Callable[[np.ndarray, int], None]  # the rows that are done, and the bytes that they came to
 
@@ -54,6 +55,7 @@ def extract(
     progress: bool | None = None,
     block_nodes: int | None = None,
     share: bool = True,
+    stats: bool = False,
 ) -> ActivationSet | Store:
     """Activations of `model` on `task`: place (point, layer) -> [N, D], in the task's order.
 
@@ -78,10 +80,13 @@ def extract(
         progress: a bar on stderr; None shows it on a terminal only.
         block_nodes: nodes of a block, within which prefixes are shared; None is what costs least for these texts.
         share: whether a prefix that texts have in common is computed once.
+        stats: write the sums that ridge, LDA and mean differences need beside the activations, as `Store.statistics`;
+            into a store that is complete, too. Without activations, `extract_statistics` gives the same.
 
     Raises:
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width;
-            a store of a model that is hooked, for it could not say so; more than fits the memory.
+            stats without out, of several positions or of attention; a store of a model that is hooked, for it could
+            not say so; more than fits the memory.
         DataError: inputs that the model cannot read; NaN or infinity in the activations, or a value too large for
             `dtype`; the message names the first such example of the task, and its first place.
         StorageError: the disk refused, or what stands at `out` is damaged.
@@ -91,14 +96,82 @@ def extract(
         plan(model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share),
         out,
         progress,
+        stats,
     )
 
 
 def run_plan(
-    plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None
+    plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None, stats: bool = False
 ) -> ActivationSet | Store:
-    """Carry out a plan, as `extract` does; `out`, `progress` and errors as there."""
-    return _to_memory(plan, progress) if out is None else _to_store(plan, Path(out), progress)
+    """Carry out a plan, as `extract` does; `out`, `progress`, `stats` and errors as there."""
+    if out is not None:
+        return _to_store(plan, Path(out), progress, stats)
+    if stats:
+        raise UsageError("stats stand beside a store: name one (out=PATH), or call extract_statistics")
+    return _to_memory(plan, progress)
+
+
+def extract_statistics(
+    model: LanguageModel,
+    task: Task,
+    points: str | Iterable[str] = "resid_pre",
+    layers: str | int | Iterable[int] = "all",
+    position: Position = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
+    batch_tokens: int | None = None,
+    out: str | Path | None = None,
+    bos: bool = False,
+    on_long: OnLong = "cut",
+    progress: bool | None = None,
+    block_nodes: int | None = None,
+    share: bool = True,
+) -> Statistics:
+    """Count, sum, Gram matrix and class sums of every place and split, and no activations.
+
+    Bit for bit what `extract(..., out=PATH, stats=True).statistics` are.
+
+    Args:
+        model: as for `extract`, as are all others but these.
+        task: every label set of it is counted.
+        points: as for `extract`; not attention.
+        layers: as for `extract`.
+        position: one, or "all", where each token is a row with the label of its text.
+        device: as for `extract`; sums are kept there if it is a GPU, in float64.
+        dtype: the type that values are rounded to before they are counted, as they would be kept.
+        batch_tokens: as for `extract`.
+        out: None keeps them in memory; a path writes them there, and goes on with what an interrupted run left. A store
+            of the same arguments may stand there: what it holds is read and not computed.
+        bos: as for `extract`.
+        on_long: as for `extract`.
+        progress: as for `extract`.
+        block_nodes: as for `extract`.
+        share: as for `extract`.
+
+    Raises:
+        As `extract`, and
+        UsageError: several positions, or attention; more than fits the memory.
+        DataError: labels out of range.
+    """
+    return run_statistics(
+        plan(model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share),
+        out,
+        progress,
+    )
+
+
+def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
+    """Carry out a plan, as `extract_statistics` does; `out`, `progress` and errors as there."""
+    _refuse_large_sums(plan)
+    if out is not None:
+        _refuse_hooks(plan)
+    writer = None if out is None else _writer(plan, Path(out))
+    tally = Tally(plan, None if out is None else Path(out))
+    if not tally.is_complete:
+        with running(plan), progress_bar(plan, progress) as advance:
+            for _ in _missing(plan, writer, advance, tally, keep=False):
+                pass
+    return tally.finish(describe_run(plan))
 
 
 def _to_memory(plan: ExtractionPlan, progress: bool | None) -> ActivationSet:
@@ -116,9 +189,27 @@ def _to_memory(plan: ExtractionPlan, progress: bool | None) -> ActivationSet:
     return ActivationSet(tensors, plan.task, describe_run(plan), layout)
 
 
-def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None) -> Store:
+def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bool) -> Store:
     _refuse_hooks(plan)
-    writer = StoreWriter(
+    if stats:
+        _refuse_large_sums(plan)
+    writer = _writer(plan, path)
+    tally = Tally(plan, path) if stats else None
+    if writer.is_complete and (tally is None or tally.is_complete):
+        store = Store(path)
+        writer.mark_newest()
+        return store
+    with writer, running(plan), progress_bar(plan, progress) as advance:
+        for number, rows, tensors in on_host(_missing(plan, writer, advance, tally)):
+            writer.write(number, rows, tensors)
+    if tally is not None:
+        tally.finish(describe_run(plan))
+    writer.finish(describe_run(plan))
+    return Store(path)
+
+
+def _writer(plan: ExtractionPlan, path: Path) -> StoreWriter:
+    return StoreWriter(
         path,
         plan.identity,
         plan.model.name,
@@ -128,24 +219,29 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None) -> Store:
         source=plan.model.source,
         meta=describe_run(plan),
     )
-    if writer.is_complete:
-        store = Store(path)
-        writer.mark_newest()
-        return store
-    with writer, running(plan), progress_bar(plan, progress) as advance:
-        for number, rows, tensors in on_host(_missing(plan, writer, advance)):
-            writer.write(number, rows, tensors)
-    writer.finish(describe_run(plan))
-    return Store(path)
 
 
-def _missing(plan: ExtractionPlan, writer: StoreWriter, advance: Advance) -> Iterator[Shard]:
+def _missing(
+    plan: ExtractionPlan, writer: StoreWriter | None, advance: Advance, tally: Tally | None, keep: bool = True
+) -> Iterator[Shard]:
+    """The shards that do not stand on disk, computed; every shard is counted on the way.
+
+    What stands there is read where it is to be counted. Without `keep`, what is counted already is not computed.
+    """
     for number in range(len(plan.shards)):
         rows = shard_rows(plan, number)
-        if writer.has(number, rows):
-            advance(rows, 0)
+        wanted = tally is not None and tally.wants(number)
+        standing = writer is not None and (keep or wanted) and writer.has(number, rows)
+        values: dict[Place, Tensor] = {}
+        if not standing and (keep or wanted):
+            values = compute_shard(plan, number, advance)
         else:
-            yield number, rows, compute_shard(plan, number, advance)
+            values = writer.read(number) if writer is not None and wanted else {}
+            advance(rows, 0)
+        if tally is not None:
+            tally.add(number, rows, values)
+        if not standing and keep:
+            yield number, rows, values
 
 
 def _refuse_too_much(plan: ExtractionPlan) -> None:
@@ -157,6 +253,21 @@ def _refuse_too_much(plan: ExtractionPlan) -> None:
             f"{plan.bytes / 1e9:,.1f} GB of activations ({plan.texts:,} texts x {places}, {plan.dtype}) do not fit the "
             f"{free / 1e9:,.1f} GB that are free on {plan.device}; write them to a store (out=PATH), or keep fewer "
             "layers or a smaller type"
+        )
+
+
+def _refuse_large_sums(plan: ExtractionPlan) -> None:
+    """Before anything is computed; beside the sums, the file of one place stands in memory twice."""
+    device = plan.device if plan.device.type == "cuda" else torch.device("cpu")
+    free, need = free_bytes(device), statistics_bytes(plan.task, plan.widths)
+    files = 0 if device.type == "cuda" else 2 * statistics_bytes(plan.task, [max(plan.widths)])
+    if free is not None and need + files > free:
+        splits = int(sum((plan.task.splits == split).any() for split in SPLITS))
+        widths = "/".join(str(width) for width in dict.fromkeys(plan.widths))
+        raise UsageError(
+            f"{need / 1e9:,.1f} GB of statistics ({len(plan.places)} places x {splits} splits x {widths} squared, "
+            f"float64) and {files / 1e9:,.1f} GB to write them do not fit the {free / 1e9:,.1f} GB that are free on "
+            f"{device}; take fewer layers or narrower points"
         )
 
 

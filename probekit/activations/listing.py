@@ -11,6 +11,7 @@ from typing import Any
 from probekit.activations.contents import read_plan
 from probekit.activations.planning import ExtractionPlan
 from probekit.activations.sets import spans_of
+from probekit.activations.statistics import load_statistics, statistics_progress
 from probekit.activations.store import Store
 from probekit.errors import DataError, ProbekitError
 
@@ -20,13 +21,14 @@ class StoreInfo:
     """One line of `probekit ls`; what a damaged store no longer tells is empty."""
 
     path: Path
-    state: str  # "complete", "3 of 7 rows" or "damaged"
+    state: str  # "complete", "statistics" without activations, "3 of 7 rows" or "damaged"
     model: str = ""
     task: str = ""
     places: str = ""
     rows: int = 0
     bytes: int = 0
     created: str = ""  # ISO 8601, UTC; empty until complete
+    statistics: bool = False  # whether sums stand beside the activations, or alone
 
     @property
     def is_complete(self) -> bool:
@@ -82,12 +84,24 @@ def _info(path: Path) -> StoreInfo:
     size = _size(path)
     try:
         plan = read_plan(path)
+        counted = statistics_progress(path)
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", bytes=size)
-    known = {"model": plan.model, "task": plan.task, "places": spans_of(plan.places), "rows": plan.rows, "bytes": size}
+    known: dict[str, Any] = {
+        "model": plan.model,
+        "task": plan.task,
+        "places": spans_of(plan.places),
+        "rows": plan.rows,
+        "bytes": size,
+    }
+    known["statistics"] = counted is not None
     try:
         if not (path / "manifest.json").exists():
             kept, total = Store.progress(path)
+            if not kept and counted == (total, total):
+                return StoreInfo(path, "statistics", created=str(load_statistics(path).meta["created"]), **known)
+            if not kept and counted:
+                return StoreInfo(path, f"{counted[0]} of {total} texts counted", **known)
             return StoreInfo(path, f"{kept} of {total} rows", **known)
         return StoreInfo(path, "complete", created=Store(path).meta["created"], **known)
     except (ProbekitError, OSError):
@@ -95,10 +109,10 @@ def _info(path: Path) -> StoreInfo:
 
 
 def _size(path: Path) -> int:
-    """Bytes of the shards; one that goes away meanwhile has none."""
+    """Bytes of shards and statistics; one that goes away meanwhile has none."""
     size = 0
     with contextlib.suppress(OSError):
-        for shard in path.glob("shards/*.safetensors"):
+        for shard in path.glob("s*/*.safetensors"):
             with contextlib.suppress(OSError):
                 size += shard.lstat().st_size
     return size

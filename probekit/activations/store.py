@@ -38,9 +38,10 @@ from probekit.activations.contents import (
 from probekit.activations.layout import Place, place_name
 from probekit.activations.record import Record, check_size, chunks, mend, read_tensor
 from probekit.activations.sets import DTYPES, Activations
+from probekit.activations.statistics import Statistics, load_statistics, statistics_progress
 from probekit.activations.verify import verify
 from probekit.activations.writer import StoreWriter
-from probekit.errors import StorageError, UsageError
+from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.hooks import PointSpec
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "Store", "StoreWriter", "load_activations"]
@@ -63,7 +64,7 @@ class Store(Activations):
         self.path = Path(path)
         self._plan = read_plan(self.path)
         if not (self.path / "manifest.json").exists():
-            raise StorageError(_unfinished(self.path, self._plan))
+            raise _unfinished(self.path, self._plan)
         manifest = read_manifest(self.path)
         examples = read_examples(self.path, self._plan)
         numbered = read_records(self.path, self._plan)
@@ -185,6 +186,16 @@ class Store(Activations):
         """Bytes of the shards on disk."""
         return self._n_bytes()
 
+    @property
+    def statistics(self) -> Statistics:
+        """The sums that ridge, LDA and mean differences need, read from disk.
+
+        Raises:
+            DataError: there are none; the same extract with stats=True adds them.
+            StorageError: they are unfinished or damaged.
+        """
+        return load_statistics(self.path)
+
     def verify(self) -> None:
         """Read every byte of the store and compare checksums, as `probekit.activations.verify` does.
 
@@ -213,10 +224,16 @@ def load_activations(path: str | Path) -> Store:
     return Store(path)
 
 
-def _unfinished(path: Path, plan: PlanFile) -> str:
+def _unfinished(path: Path, plan: PlanFile) -> ProbekitError:
     kept, total = Store.progress(path)
+    if not kept and statistics_progress(path) == (total, total):
+        return DataError(
+            f"{str(path)!a} holds statistics and no activations: read them with pk.load_statistics, fit ridge and "
+            "mean-diff on them with fit_statistics, or run its extract command without --stats-only"
+        )
     state = f"{str(path)!a} is unfinished, {kept} of {total} rows are there"
-    return f"{state}: run the same extract command again" + (f", or {mend(path)[5:]}" if kept == total else "")
+    advice = f", or {mend(path)[5:]}" if kept == total else ""
+    return StorageError(f"{state}: run the same extract command again{advice}")
 
 
 def _spread(starts: np.ndarray, counts: np.ndarray, examples: np.ndarray) -> np.ndarray:

@@ -28,9 +28,10 @@ from probekit.activations.contents import (
     record_path,
 )
 from probekit.activations.layout import Layout, Place, place_name
-from probekit.activations.record import bytes_of, check_shard, header_of, record_of
+from probekit.activations.record import bytes_of, check_shard, header_of, read_tensor, record_of
 from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first, write_named
 from probekit.errors import ResumeMismatch, StorageError
+from probekit.hooks import split_point
 from probekit.tasks.base import Task
 
 PER_EXAMPLE = "per example"
@@ -121,6 +122,15 @@ class StoreWriter:
             raise StorageError(f"{file!a} holds other rows than this run; extract into another folder")
         check_shard(self.path, record)
         return True
+
+    def read(self, number: int) -> dict[Place, Tensor]:
+        """The tensors of a shard that stands on disk, [R, D] in the order of its rows.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        record, _ = read_record(self.path, self._plan, number)
+        return {split_point(name): read_tensor(self.path, record, name) for name in record.tensors}
 
     def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> None:
         """Put one shard on disk: the file first, then its record, unless another writer was faster.

@@ -45,6 +45,10 @@ LabelColumn = Annotated[
 GroupColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column whose equal rows stay in one split.")]
 RandomInit = Annotated[bool, typer.Option("--random-init", help="Random weights in the model's shape: a baseline.")]
 ModelSeed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the weights of --random-init.")]
+Stats = Annotated[
+    bool, typer.Option("--stats", help="Beside the activations, the sums that ridge, LDA and mean-diff need.")
+]
+StatsOnly = Annotated[bool, typer.Option("--stats-only", help="Those sums, and no activations.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
 
@@ -71,6 +75,8 @@ def extract(
     revision: options.Revision = None,
     random_init: RandomInit = False,
     model_seed: ModelSeed = 0,
+    stats: Stats = False,
+    stats_only: StatsOnly = False,
     dry_run: DryRun = False,
     json_: options.Json = False,
     quiet: options.Quiet = False,
@@ -111,9 +117,10 @@ def extract(
         "bos": bos,
         "on_long": on_long,
     }
+    sums = options.sums_of(stats, stats_only)
     console.hush_downloads(quiet)
     loaded = load(model, dataset, seed, of_model, of_task)
-    run_extraction(*loaded, how, out=out, dry_run=dry_run, as_json=json_, quiet=quiet)
+    run_extraction(*loaded, how, out=out, dry_run=dry_run, as_json=json_, quiet=quiet, sums=sums)
 
 
 def load(model: str, dataset: str, seed: int, of_model: dict[str, Any], of_task: dict[str, Any]) -> tuple[Any, Any]:
@@ -133,6 +140,7 @@ def run_extraction(
     dry_run: bool = False,
     as_json: bool = False,
     quiet: bool = False,
+    sums: options.Sums = None,
 ) -> None:
     """Show the plan, carry it out, and print where the store is; a dry run prints the plan as its result."""
     from probekit.activations import plan
@@ -140,40 +148,64 @@ def run_extraction(
     planned = plan(model, task, **how)
     if dry_run:
         if as_json:
-            console.result_json(planned.as_dict())
+            console.result_json(_as_dict(planned, sums))
         else:
-            console.result(planned.describe())
+            console.result(_describe(planned, sums))
         return
-    path = make_store(planned, out, quiet)
+    path = make_store(planned, out, quiet, sums)
     if as_json:
-        console.result_json({"store": str(path), **planned.as_dict()})
+        console.result_json({"store": str(path), **_as_dict(planned, sums)})
     else:
         console.result(path)
 
 
-def make_store(planned: "ExtractionPlan", out: Path | None, quiet: bool) -> Path:
+def _as_dict(planned: "ExtractionPlan", sums: options.Sums) -> dict[str, Any]:
+    from probekit.activations import statistics_bytes
+
+    size = {"statistics": sums, "statistics_bytes": statistics_bytes(planned.task, planned.widths)} if sums else {}
+    return {**planned.as_dict(), **size, **({"bytes": 0} if sums == "only" else {})}
+
+
+def _describe(planned: "ExtractionPlan", sums: options.Sums) -> str:
+    """The plan, and what its statistics come to; of those alone there is no other size."""
+    from probekit.activations import statistics_bytes
+
+    if sums is None:
+        return planned.describe()
+    lines = planned.describe().split("\n")
+    kept = [line for line in lines if sums == "beside" or not line.startswith("size ")]
+    size = f"{statistics_bytes(planned.task, planned.widths) / 1e6:,.1f} MB of sums for each place and split"
+    return "\n".join([*kept, f"{'stats':<9}{size}{'' if sums == 'beside' else '; no activations'}"])
+
+
+def make_store(planned: "ExtractionPlan", out: Path | None, quiet: bool, sums: options.Sums = None) -> Path:
     """The path of the finished store; plan and progress go to stderr.
 
     Raises:
         KeyboardInterrupt: with what is kept and how to go on.
     """
-    from probekit.activations import default_path, run_plan
+    from probekit.activations import default_path, run_plan, run_statistics
 
-    path = out or default_path(planned)
+    path, progress = out or default_path(planned), False if quiet else None
     if not quiet:
-        console.note(planned.describe())
+        console.note(_describe(planned, sums))
     try:
-        run_plan(planned, path, progress=False if quiet else None)
+        if sums == "only":
+            run_statistics(planned, path, progress)
+        else:
+            run_plan(planned, path, progress, stats=sums == "beside")
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_kept(planned, path)) from None
+        raise KeyboardInterrupt(_kept(planned, path, sums)) from None
+    if sums and not quiet:
+        console.note(f"statistics: {path / 'statistics'} (in Python: pk.load_statistics({str(path)!a}))")
     return path
 
 
-def _kept(planned: "ExtractionPlan", path: Path) -> str:
-    from probekit.activations import Store
+def _kept(planned: "ExtractionPlan", path: Path, sums: options.Sums) -> str:
+    from probekit.activations import Store, statistics_progress
 
     try:
-        kept, _ = Store.progress(path)
+        kept, _ = (statistics_progress(path) or (0, 0)) if sums == "only" else Store.progress(path)
     except ProbekitError:  # the store was not begun
         kept = 0
     return f"kept {kept:,} of {planned.texts:,} texts in {path}; run the same command again to go on"

@@ -53,4 +53,5 @@ def describe(info: "StoreInfo") -> str:
     if not info.model:
         return info.state
     size = f"{info.rows:,} texts, {info.bytes / 1e6:,.1f} MB"
-    return f"{info.state}: {info.model} on {info.task}, {info.places}, {size}"
+    state = "complete, with statistics" if info.is_complete and info.statistics else info.state
+    return f"{state}: {info.model} on {info.task}, {info.places}, {size}"

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -38,6 +38,9 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result and errors.")]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all that is drawn from the data.")]
 
+Sums = Literal["beside", "only"] | None
+"""Statistics beside the activations, instead of them, or none."""
+
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -65,6 +68,13 @@ def positions_of(text: str | None) -> str | int | list[str | int] | None:
     """One position, or several with commas between them. Raises UsageError for anything else."""
     several = [position_of(part) for part in names(text)] if text is not None else []
     return several if len(several) > 1 else several[0] if several else None
+
+
+def sums_of(stats: bool, stats_only: bool) -> Sums:
+    """What --stats and --stats-only ask for. Raises UsageError for both."""
+    if stats and stats_only:
+        raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
+    return "only" if stats_only else "beside" if stats else None
 
 
 def positive_numbers(option: str, text: str) -> list[float]:

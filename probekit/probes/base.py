@@ -6,6 +6,7 @@ Axes: N examples, D features, C classes.
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -111,6 +112,61 @@ class LinearProbe(ClassifierMixin, BaseEstimator):
         return Path(f"{stem}.json")
 
 
+class MomentsProbe(LinearProbe):
+    """A probe that needs no more of its rows than their moments, which may have been summed elsewhere."""
+
+    def fit_statistics(self, count: int, mean: Any, covariance: Any, class_counts: Any, class_means: Any) -> Self:
+        """The probe that `fit` gives on N rows with labels 0..C-1, from the rows' moments.
+
+        Args:
+            count: N.
+            mean: [D].
+            covariance: [D, D], divided by N.
+            class_counts: rows of each class, [C]; a class without rows is left out, as it is from `classes_` by `fit`.
+            class_means: [C, D].
+
+        Raises:
+            DataError: fewer than two classes with rows, shapes that do not fit, NaN or infinity.
+        """
+        counts = np.asarray(as_numpy(class_counts))
+        there = np.flatnonzero(counts)
+        given = (as_numpy(mean), as_numpy(covariance), counts[there], np.asarray(as_numpy(class_means))[there])
+        moments = RowMoments(int(count), *(np.asarray(x, dtype=np.float64) for x in given))
+        moments.check()
+        self.classes_, self.n_features_in_ = there, len(moments.mean)
+        self.coef_, self.intercept_ = self._solve_moments(moments)
+        return self
+
+    def _solve_moments(self, moments: "RowMoments") -> tuple[np.ndarray, np.ndarray]:
+        """Weights [1 or C, D] and intercepts [1 or C], as `_solve` would give on the rows."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class RowMoments:
+    """Float64: count N, mean [D], covariance [D, D] divided by N, class counts [C] above 0, class means [C, D]."""
+
+    count: int
+    mean: np.ndarray
+    covariance: np.ndarray
+    class_counts: np.ndarray
+    class_means: np.ndarray
+
+    def check(self) -> None:
+        """Raise a DataError unless a probe can be fitted to them."""
+        D, C = len(self.mean), len(self.class_counts)
+        if C < 2:
+            raise DataError(f"a probe needs two classes or more with rows; there are {C}")
+        shapes = [x.shape for x in (self.mean, self.covariance, self.class_means)]
+        if shapes != [(D,), (D, D), (C, D)] or self.class_counts.sum() != self.count:
+            raise DataError(
+                f"moments that do not fit together: {self.count} rows of which {self.class_counts.sum():g} have a "
+                f"class; mean, covariance, class means of {', '.join(str(list(shape)) for shape in shapes)}"
+            )
+        if not all(np.isfinite(x).all() for x in (self.mean, self.covariance, self.class_means)):
+            raise DataError("NaN or infinity in the moments; check the activations that they were summed from")
+
+
 def as_numpy(x: Any) -> Any:
     """A torch tensor as numpy (half precisions as float32, which holds them exactly); anything else as it is."""
     if not isinstance(x, torch.Tensor):
@@ -131,13 +187,17 @@ def standardise(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     mean = X.mean(axis=0)
     Z = X - mean
-    variance = np.einsum("nd,nd->d", Z, Z) / len(X)
-    # the bound on the rounding error of the variance, as in scikit-learn's _is_constant_feature
-    eps = np.finfo(np.float64).eps
-    constant = variance <= len(X) * eps * variance + (len(X) * mean * eps) ** 2
-    scale = np.where(constant, np.inf, np.sqrt(variance))
+    scale = scale_of(np.einsum("nd,nd->d", Z, Z) / len(X), mean, len(X))
     Z /= scale
     return Z, mean, scale
+
+
+def scale_of(variance: np.ndarray, mean: np.ndarray, n: int) -> np.ndarray:
+    """The standard deviation of each of D columns of n rows; infinity where a column is constant."""
+    # the bound on the rounding error of the variance, as in scikit-learn's _is_constant_feature
+    eps = np.finfo(np.float64).eps
+    constant = variance <= n * eps * variance + (n * mean * eps) ** 2
+    return np.where(constant, np.inf, np.sqrt(np.maximum(variance, 0)))
 
 
 def unstandardise(

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from probekit.probes.base import LinearProbe
+from probekit.probes.base import MomentsProbe, RowMoments
 
 
-class MeanDifferenceProbe(LinearProbe):
+class MeanDifferenceProbe(MomentsProbe):
     """The nearest class mean, as a linear classifier; nothing to choose, nothing to solve.
 
     Two classes: the direction is mu_1 - mu_0 and the threshold lies midway. Several: class c scores
@@ -14,10 +14,17 @@ class MeanDifferenceProbe(LinearProbe):
     """
 
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        means = np.stack([X[labels == c].mean(axis=0) for c in range(len(self.classes_))])
-        middle = means.mean(axis=0)
-        if len(means) == 2:
-            direction = means[1] - means[0]
-            return direction[None], np.array([-direction @ middle])
-        coef = means - middle
-        return coef, -(coef @ middle) - (coef**2).sum(axis=1) / 2
+        return _nearest(np.stack([X[labels == c].mean(axis=0) for c in range(len(self.classes_))]))
+
+    def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
+        return _nearest(moments.class_means)
+
+
+def _nearest(means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and intercepts that score each of C points by its nearness."""
+    middle = means.mean(axis=0)
+    if len(means) == 2:
+        direction = means[1] - means[0]
+        return direction[None], np.array([-direction @ middle])
+    coef = means - middle
+    return coef, -(coef @ middle) - (coef**2).sum(axis=1) / 2

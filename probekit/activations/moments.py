@@ -1,0 +1,171 @@
+"""What ridge, LDA and mean differences need of N rows: their number, sum and Gram matrix, and the sums of each class.
+
+Everything is float64, and everything is summed around a `shift` that lies among the rows. Plain sums would lose what
+matters: one dimension at 3,000 with a spread of 1, as residual streams have, leaves 8 digits of its variance (2e-8
+measured, and 2e-4 at a spread of 0.01). Around the mean of the first rows it stays below 1e-12, nearly as good as two
+passes, and a column that is constant has a variance of exactly 0.
+
+Axes: N rows, D width, C classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.errors import UsageError, nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Sums over N rows x [D] with labels, kept around a shift; `a + b` is what all rows of both give.
+
+    A linear map's squared error on these rows follows as well, without the rows: for centred labels y and predictions
+    w.x + b it is made of w' covariance w, w' X'Y, and the means, so C can be chosen on the validation split's moments.
+
+    Attributes:
+        count: N.
+        shift: what was taken from each row before it was summed, float64 [D].
+        shifted_sum: sum of (x - shift), float64 [D].
+        shifted_gram: sum of (x - shift)(x - shift)', float64 [D, D].
+        class_counts: label set -> rows of each class, int64 [C].
+        shifted_class_sums: label set -> sum of (x - shift) over each class, float64 [C, D].
+    """
+
+    count: int
+    shift: Tensor
+    shifted_sum: Tensor
+    shifted_gram: Tensor
+    class_counts: dict[str, Tensor]
+    shifted_class_sums: dict[str, Tensor]
+
+    @classmethod
+    def zero(cls, shift: Tensor, n_classes: Mapping[str, int]) -> "Moments":
+        """Of no rows, on the device of the shift [D]."""
+        D = len(shift)
+        counts = {name: torch.zeros(C, dtype=torch.int64) for name, C in n_classes.items()}
+        sums = {name: shift.new_zeros(C, D) for name, C in n_classes.items()}
+        return cls(0, shift, shift.new_zeros(D), shift.new_zeros(D, D), counts, sums)
+
+    def including(self, x: Tensor, labels: Mapping[str, np.ndarray]) -> "Moments":
+        """With these rows [N, D] and their labels [N] in every label set; this one's tensors are updated in place."""
+        x = x.double() - self.shift
+        self.shifted_sum.add_(x.sum(dim=0))
+        self.shifted_gram.addmm_(x.T, x)  # not by numpy: its threads and torch's slow each other down
+        for name, counts in self.class_counts.items():
+            one_hot = torch.nn.functional.one_hot(torch.from_numpy(labels[name].astype(np.int64)), len(counts))
+            counts.add_(one_hot.sum(dim=0))
+            self.shifted_class_sums[name].add_(one_hot.T.to(x) @ x)
+        return Moments(self.count + len(x), *self._tensors)
+
+    @property
+    def _tensors(self) -> tuple[Any, ...]:
+        return self.shift, self.shifted_sum, self.shifted_gram, self.class_counts, self.shifted_class_sums
+
+    def __add__(self, other: "Moments") -> "Moments":
+        if not isinstance(other, Moments):
+            return NotImplemented
+        if _shapes(self) != _shapes(other):
+            raise UsageError(f"moments of other widths or classes do not add up: {_shapes(self)} and {_shapes(other)}")
+        other = other.around(self.shift)
+        return Moments(
+            self.count + other.count,
+            self.shift,
+            self.shifted_sum + other.shifted_sum,
+            self.shifted_gram + other.shifted_gram,
+            {name: counts + other.class_counts[name] for name, counts in self.class_counts.items()},
+            {name: sums + other.shifted_class_sums[name] for name, sums in self.shifted_class_sums.items()},
+        )
+
+    def around(self, shift: Tensor) -> "Moments":
+        """The same rows' sums around another shift [D]; the farther it lies from them, the more digits are lost."""
+        if torch.equal(shift, self.shift):
+            return self
+        by = self.shift - shift
+        cross = torch.outer(by, self.shifted_sum)
+        return Moments(
+            self.count,
+            shift,
+            self.shifted_sum + self.count * by,
+            self.shifted_gram + (cross + cross.T) + self.count * torch.outer(by, by),
+            self.class_counts,
+            {
+                name: sums + self.class_counts[name].to(by)[:, None] * by
+                for name, sums in self.shifted_class_sums.items()
+            },
+        )
+
+    @cached_property
+    def _raw(self) -> "Moments":
+        return self.around(torch.zeros_like(self.shift))
+
+    @property
+    def sum(self) -> Tensor:
+        """The sum of the rows, float64 [D]."""
+        return self._raw.shifted_sum
+
+    @property
+    def gram(self) -> Tensor:
+        """X'X, float64 [D, D]."""
+        return self._raw.shifted_gram
+
+    def xty(self, label: str) -> Tensor:
+        """X'Y for one-hot Y: the sum of each class's rows, float64 [D, C]."""
+        return self._raw.shifted_class_sums[self._known(label)].T
+
+    @property
+    def mean(self) -> Tensor:
+        """Float64 [D]."""
+        return self.shift + self.shifted_sum / self.count
+
+    @property
+    def covariance(self) -> Tensor:
+        """Float64 [D, D], divided by N."""
+        offset = self.shifted_sum / self.count
+        return self.shifted_gram / self.count - torch.outer(offset, offset)
+
+    def class_means(self, label: str) -> Tensor:
+        """The mean of each class's rows, float64 [C, D]; NaN for a class without rows."""
+        return self.shift + self._class_offsets(label)
+
+    def within_class_covariance(self, label: str) -> Tensor:
+        """The covariance around the classes' own means, float64 [D, D], divided by N: what LDA inverts."""
+        offsets = self._class_offsets(label).nan_to_num()
+        return (self.shifted_gram - self.shifted_class_sums[label].T @ offsets) / self.count
+
+    def _class_offsets(self, label: str) -> Tensor:
+        sums = self.shifted_class_sums[self._known(label)]
+        return sums / self.class_counts[label].to(sums)[:, None]
+
+    def for_probe(self, label: str) -> dict[str, Any]:
+        """The arguments of a probe's `fit_statistics`: `RidgeProbe().fit_statistics(**moments.for_probe("label"))`."""
+        return {
+            "count": self.count,
+            "mean": self.mean,
+            "covariance": self.covariance,
+            "class_counts": self.class_counts[self._known(label)],
+            "class_means": self.class_means(label),
+        }
+
+    def _known(self, label: str) -> str:
+        if label not in self.class_counts:
+            raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), self.class_counts))[1:-1]}")
+        return label
+
+    def to(self, device: torch.device | str) -> "Moments":
+        """The same on another device; class counts stay in the host's memory."""
+        sums = {name: x.to(device) for name, x in self.shifted_class_sums.items()}
+        shift, total, gram = (x.to(device) for x in (self.shift, self.shifted_sum, self.shifted_gram))
+        return Moments(self.count, shift, total, gram, self.class_counts, sums)
+
+    def __repr__(self) -> str:
+        sets = ", ".join(f"{name!a} of {len(counts)} classes" for name, counts in self.class_counts.items())
+        return f"Moments({self.count} rows of width {len(self.shift)}; {sets})"
+
+
+def _shapes(moments: Moments) -> tuple[int, dict[str, int]]:
+    return len(moments.shift), {name: len(counts) for name, counts in moments.class_counts.items()}
