@@ -29,7 +29,7 @@ from torch import Tensor
 from probekit.activations.layout import Layout, Place, place_name
 from probekit.activations.record import Record, check_shard, check_size, pack, read_tensor
 from probekit.activations.sets import DTYPES, Activations
-from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, unseal, write_as, write_first
+from probekit.durable import TEMPORARY, keep_names, make_folder, refused, seal, sweep, unseal, write_as, write_first
 from probekit.errors import DataError, ResumeMismatch, StorageError
 from probekit.tasks.base import Task
 
@@ -112,6 +112,7 @@ class StoreWriter:
         Raises:
             StorageError: the disk refused, or a record is damaged.
         """
+        keep_names(self.path / "records")
         records = _records(self.path, self._plan_seal)
         _, texts_seal = unseal(self.path / "texts.json")
         body = {"format": FORMAT, **meta, "plan": self._plan_seal, "texts": texts_seal}
