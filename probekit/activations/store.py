@@ -141,6 +141,9 @@ class Store(Activations):
             raise StorageError(f"{state}: run the same extract command again")
         self._manifest, _ = unseal(self.path / "manifest.json")
         texts, texts_seal = unseal(self.path / "texts.json")
+        for number in range(len(self._manifest["records"])):
+            if not _record_path(self.path, number).exists():
+                raise StorageError(f"{str(_record_path(self.path, number))!a} is missing: the store is damaged")
         self._records = _records(self.path, plan_seal)
         seals = [plan_seal, texts_seal, *(record.seal for record in self._records)]
         if seals != [self._manifest[key] for key in ("plan", "texts")] + self._manifest["records"]:
