@@ -157,7 +157,7 @@ class Good:
         try:
             rows, total = Store.progress(path)
             told += [] if rows in self.steps and total == N else [f"progress {rows} of {total}"]
-        except DataError as error:
+        except (DataError, StorageError) as error:
             told += [] if "no store" in str(error) else [str(error)]
         try:
             return told + ([] if read(path) == self.digests else ["complete and not equal"])
