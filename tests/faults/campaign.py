@@ -100,17 +100,24 @@ def _run(path: Path) -> None:
     run(path)
 
 
+def _run_on_slow_disk(path: Path) -> None:
+    """So that most moments are between two calls."""
+    with Shim(path, delay=0.0005).between():
+        run(path)
+
+
 # 1 -----------------------------------------------------------------------------------------------------------------
 
 
 def kills(field: Field, rounds: int) -> None:
-    """kill -9 at random moments, up to four on one store before it is resumed."""
-    seconds = field.duration(_run)
+    """kill -9 at random moments, up to four on one store before it is resumed; every other time the disk is slow."""
+    speeds = {work: field.duration(work) for work in (_run, _run_on_slow_disk)}
     while field.verdict.counts["killed"] + field.verdict.counts["finished"] < rounds:
         path = field.place() / "store"
         before: dict[str, bytes] = {}
-        for _ in range(int(field.rng.integers(1, 5))):
-            end = killed_after(partial(_run, path), seconds * field.rng.random())
+        for k in range(int(field.rng.integers(1, 5))):
+            work = _run if k % 2 else _run_on_slow_disk
+            end = killed_after(partial(work, path), speeds[work] * field.rng.random())
             field.verdict.counts["killed" if end.code == -signal.SIGKILL else "finished"] += 1
             field.verdict.expect(end.code in (0, -signal.SIGKILL), f"ended with {end}")
             field.verdict.check("killed", lost(before, path) + field.good.flaws(path))
@@ -584,8 +591,8 @@ def power_after_kill(field: Field, rounds: int) -> None:
     """Killed before each fsync of a folder, and every `rounds`-th other call, resumed, and then the power goes."""
     place, log = field.place(), field.folder / "log"
     assert in_child(partial(_recorded, place, log)).is_done
-    calls = [operation == "fsync" and Path(path).is_dir() for operation, path, *_ in events(log)]
-    for at in [k for k, is_folder in enumerate(calls) if is_folder or k % rounds == 0]:
+    calls = {number: operation == "fsync" and Path(path).is_dir() for operation, path, _, _, number in events(log)}
+    for at in [number for number, is_folder in calls.items() if is_folder or number % rounds == 0]:
         place = field.place()
         log.unlink(missing_ok=True)
         field.verdict.expect(in_child(partial(_recorded, place, log, at)).code == -signal.SIGKILL, f"no call {at}")

@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-Event = tuple[str, str, str, str]  # operation, path, other path, bytes in base64
+Event = tuple[str, str, str, str, int]  # operation, path, other path, bytes in base64, number of the call
 CHANGES = ("create", "write", "fsync", "rename", "link", "mkdir", "unlink")
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EPERM": errno.EPERM}
 
@@ -80,7 +80,7 @@ class Shim:
 
     def _record(self, operation: str, path: str, other: str, data: bytes) -> None:
         if self._log is not None:
-            line = json.dumps([operation, path, other, base64.b64encode(data).decode()]) + "\n"
+            line = json.dumps([operation, path, other, base64.b64encode(data).decode(), self.count - 1]) + "\n"
             self._os_write(self._log, line.encode())
 
     @contextmanager
@@ -222,7 +222,7 @@ class PowerLoss:
         return self._find(str(Path(path).parent)), Path(path).name
 
     def apply(self, event: Event) -> None:
-        operation, path, other, data = event
+        operation, path, other, data, _ = event
         if operation == "write":
             self._find(path).data += base64.b64decode(data)
         elif operation == "fsync":
