@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -317,7 +317,7 @@ def two_writers(field: Field, rounds: int) -> None:
     """Two runs of one identity and different bytes on one store at once: each shard is of the one or of the other."""
     parts = [_parts(field.place(), noise) for noise in (0.0, 1e-3)]
     field.verdict.expect(parts[0].isdisjoint(parts[1]), "the bytes do not differ")
-    for k in range(rounds):
+    for k in _until(rounds, field.verdict, "mixed"):
         path = field.place() / "store"
         writers = [
             Child(partial(_noisy, path, noise, delay)) for noise, delay in zip((0.0, 1e-3), _delays(field), strict=True)
@@ -328,6 +328,14 @@ def two_writers(field: Field, rounds: int) -> None:
         field.verdict.check(f"round {k}", unsound(files) + _mixture(field, path, parts))
         field.verdict.counts["rounds"] += 1
         field.verdict.counts["mixed"] += sum(not _kept(files).isdisjoint(part) for part in parts) == 2
+
+
+def _until(rounds: int, verdict: Verdict, what: str) -> Iterator[int]:
+    """That many rounds, and up to ten times as many until `what` has happened once."""
+    for k in range(10 * rounds):
+        if k >= rounds and verdict.counts[what]:
+            return
+        yield k
 
 
 def _delays(field: Field) -> tuple[float, float]:
@@ -514,7 +522,7 @@ def interrupted_processes(field: Field, rounds: int) -> None:
     args = [*BUILTIN[:-1], "--limit", "300", "--batch-tokens", "128"]
     whole = subprocess.run([*_PROBEKIT, *args, "--out", str(place / "whole")], capture_output=True, text=True)
     field.verdict.expect(whole.returncode == 0, whole.stderr)
-    for k in range(rounds):
+    for k in _until(rounds, field.verdict, "interrupted"):
         path = place / f"store{k}"
         process = subprocess.Popen([*_PROBEKIT, *args, "--out", str(path)], stdout=-1, stderr=-1, text=True)
         assert process.stderr

@@ -56,7 +56,7 @@ def test_a_full_disk_is_an_error_of_storage_and_the_run_goes_on_when_there_is_ro
 def test_two_writers_with_different_bytes_leave_a_store_whose_records_match_its_shards(campaign):
     """Both end well, and each shard is wholly of the one or of the other."""
     verdict = campaign("two_writers", 16, 100)
-    assert verdict["rounds"] == (100 if NIGHTLY else 16)
+    assert verdict["rounds"] >= (100 if NIGHTLY else 16)
     assert verdict["mixed"] > 0, "some stores hold shards of both"
 
 
