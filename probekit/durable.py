@@ -37,10 +37,22 @@ def make_folder(path: Path) -> None:
     missing = [folder for folder in [path, *path.parents] if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for folder in missing:
+        for folder in missing or [path]:  # one that is there may be of a run that died before it could do this
             _fsync_folder(folder.parent)
     except OSError as error:
         raise refused(path, error) from error
+
+
+def keep_names(folder: Path) -> None:
+    """Make sure that every name in a folder stays, also one that a run put there that died before it could do so.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    try:
+        _fsync_folder(folder)
+    except OSError as error:
+        raise refused(folder, error) from error
 
 
 def write_as(path: Path, data: bytes) -> None:

@@ -1,0 +1,183 @@
+"""A small extraction whose result is known, and what must hold of its store whatever befell the run.
+
+What a store should look like is read from undisturbed runs by walking the folder: which files there are, which of them
+are equal every time, and which are JSON that names a shard. The tensors are those of a run in memory.
+"""
+
+import functools
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as parse_shard
+
+from probekit.activations import Store, extract, list_stores, load_activations, planning
+from probekit.activations.sets import Activations, place_name
+from probekit.errors import DataError, StorageError
+from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.tasks.base import SPLITS, Task
+
+N = 64
+HOW: dict[str, Any] = {"points": ["resid_pre", "q"], "batch_tokens": 30}
+CLI = ["extract", "--model", "tiny", "--dataset", "letters", "--points", "resid_pre,q", "--batch-tokens", "30"]
+SHARD_NAME = re.compile(r"[\w-]+\.safetensors")
+
+
+def make_model(seed: int = 0) -> GPT2:
+    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=3, n_ctx=12, d_vocab=27, init_std=0.3, bos_token_id=0)
+    model = GPT2(cfg).init_weights(seed)
+    model.name = "tiny"
+    assert sum(p.numel() for p in model.parameters()) < 20_000
+    return model
+
+
+def make_task() -> Task:
+    rng = np.random.default_rng(0)
+    return Task(
+        name="letters",
+        inputs=[rng.integers(1, 27, size=rng.integers(1, 13)).tolist() for _ in range(N)],
+        labels={"odd": np.arange(N) % 2},
+        label_names={"odd": ["no", "yes"]},
+        splits=np.array([SPLITS[i % 3] for i in range(N)]),
+        target="odd",
+        ids=[f"train:{i + 100}" for i in range(N)],
+        info={"seed": 0},
+    )
+
+
+@functools.cache
+def given() -> tuple[GPT2, Task]:
+    planning.SHARD_BYTES = 6 * 7 * 16 * 4
+    return make_model(), make_task()
+
+
+def run(path: Path | None) -> Activations:
+    model, task = given()
+    return extract(model, task, out=path, progress=False, **HOW)
+
+
+def run_cli(path: Path) -> int:
+    """The command, on the small model and task; its exit code."""
+    from probekit.cli import extract as command
+    from probekit.cli.main import run as run_command
+
+    command.load = lambda *_: given()
+    return run_command([*CLI, "--out", str(path)])
+
+
+def digests(acts: Activations) -> dict[str, str]:
+    """A hash of the bytes, type and shape of every place, and of the task; every byte is read."""
+    found = {place_name(place): _digest(acts[place]) for place in acts}
+    return {**found, "task": acts.task.fingerprint()}
+
+
+def _digest(x: torch.Tensor) -> str:
+    kind = f"{x.dtype} {list(x.shape)}".encode()
+    return hashlib.sha256(kind + x.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def read(path: Path) -> dict[str, str]:
+    """Everything in a complete store, through every check that there is."""
+    store = load_activations(path)
+    store.verify()
+    return digests(store)
+
+
+def named(path: Path) -> dict[str, bytes]:
+    """Every file under a final name, with its bytes; names with a dot in front are temporary."""
+    found = (p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+    return {str(p.relative_to(path)): p.read_bytes() for p in found}
+
+
+def shards_of(files: dict[str, bytes]) -> dict[str, set[str]]:
+    """The JSON files that name shards, with the shards' file names."""
+    texts = {name: data.decode(errors="replace") for name, data in files.items() if name.endswith(".json")}
+    return {name: set(SHARD_NAME.findall(text)) for name, text in texts.items() if SHARD_NAME.search(text)}
+
+
+def committed(files: dict[str, bytes]) -> dict[str, bytes]:
+    """What may never be lost again: the JSON files, and the shards that they name."""
+    kept = set().union(*shards_of(files).values())
+    return {name: data for name, data in files.items() if name.endswith(".json") or Path(name).name in kept}
+
+
+def unsound(files: dict[str, bytes]) -> list[str]:
+    """Files that are not whole, and shards that are named and not there; whatever bytes the writers had."""
+    wrong = [f"{name} is not whole" for name, data in files.items() if not _is_whole(name, data)]
+    there = {Path(name).name for name in files}
+    return wrong + [f"{name} names {shard}" for name, shards in shards_of(files).items() for shard in shards - there]
+
+
+def _is_whole(name: str, data: bytes) -> bool:
+    try:
+        parse_shard(data) if name.endswith(".safetensors") else json.loads(data)
+    except Exception:  # the parsers have an error each
+        return False
+    return True
+
+
+class Good:
+    """What undisturbed runs come to."""
+
+    def __init__(self, folder: Path):
+        self.digests = digests(run(None))
+        run(folder / "one")
+        run(folder / "two")
+        self.files, other = named(folder / "one"), named(folder / "two")
+        assert self.files.keys() == other.keys()
+        self.dated = {name for name in self.files if self.files[name] != other[name]}
+        assert len(self.dated) <= 1, "the same run makes the same files"
+        assert len(shards_of(self.files)) >= 4, "runs of four shards"
+        assert not unsound(self.files)
+        self.steps = self._steps()
+
+    def _steps(self) -> set[int]:
+        """Numbers of rows of whole prefixes of the run."""
+        by_name = {Path(name).name: data for name, data in self.files.items() if name.endswith(".safetensors")}
+        records = [shards for _, shards in sorted(shards_of(self.files).items()) if len(shards) == 1]
+        rows = [len(next(iter(parse_shard(by_name[shard]).values()))) for (shard,) in records]
+        assert sum(rows) == N
+        return {0, *np.cumsum(rows).tolist()}
+
+    def flaws(self, path: Path) -> list[str]:
+        """What a fault must not leave: a file that no undisturbed run has under that name, a shard that is missing."""
+        files = named(path)
+        odd = [f"{name} is no file of an undisturbed run" for name in files.keys() - self.files.keys()]
+        same = (files.keys() & self.files.keys()) - self.dated
+        altered = [f"{name} is not that of an undisturbed run" for name in same if files[name] != self.files[name]]
+        return odd + altered + unsound(files) + self._told(path)
+
+    def _told(self, path: Path) -> list[str]:
+        """What the public functions make of it: whole prefixes, unfinished or complete, never damaged."""
+        told = [info.state for info in list_stores(path.parent) if info.state == "damaged"]
+        try:
+            rows, total = Store.progress(path)
+            told += [] if rows in self.steps and total == N else [f"progress {rows} of {total}"]
+        except (DataError, StorageError) as error:
+            told += [] if "no store" in str(error) else [str(error)]
+        try:
+            return told + ([] if read(path) == self.digests else ["complete and not equal"])
+        except DataError as error:
+            return told + ([] if "no store" in str(error) else [str(error)])
+        except StorageError as error:
+            return told + ([] if "unfinished" in str(error) else [str(error)])
+
+    def missing(self, path: Path) -> list[str]:
+        """What keeps a store from being complete and equal to that of an undisturbed run."""
+        flaws = self.flaws(path)
+        gone = [f"{name} is missing" for name in self.files.keys() - named(path).keys()]
+        try:
+            read(path)
+        except (DataError, StorageError) as error:
+            gone.append(f"does not open: {error}")
+        return flaws + gone
+
+
+def lost(before: dict[str, bytes], path: Path) -> list[str]:
+    """What was committed and is gone or altered."""
+    now = named(path)
+    return [f"{name} was committed and is lost or altered" for name, data in before.items() if now.get(name) != data]
