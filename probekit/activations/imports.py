@@ -26,7 +26,7 @@ from torch import Tensor
 
 import probekit
 from probekit.activations.foreign import LABELS, Held, arrays_of, find_files, scan, state_of
-from probekit.activations.layout import Place, place_name
+from probekit.activations.layout import Layout, Place, place_name
 from probekit.activations.planning import SHARD_BYTES
 from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, spans_of
 from probekit.activations.sources import Naming, Source, as_json, as_words, point_option
@@ -338,15 +338,17 @@ def run_import(plan: ImportPlan, out: str | Path | None = None, progress: bool |
 
 
 def _to_store(plan: ImportPlan, path: Path, advance: Callable[[int], object]) -> Store:
-    writer = StoreWriter(path, plan.identity, plan.model, plan.task)
+    layout = Layout([str(plan.position)], np.ones(plan.texts, dtype=np.int64), 0)
+    writer = StoreWriter(path, plan.identity, plan.model, plan.task, layout, meta=_describe_run(plan))
     if writer.is_complete:
         store = Store(path)
         writer.mark_newest()
         return store
-    for number, rows in enumerate(plan.shards):
-        if not writer.has(number, rows):
-            writer.write(number, rows, _shard(plan, rows))
-        advance(len(rows) * sum(plan.widths) * DTYPES[plan.dtype].itemsize)
+    with writer:
+        for number, rows in enumerate(plan.shards):
+            if not writer.has(number, rows):
+                writer.write(number, rows, _shard(plan, rows))
+            advance(len(rows) * sum(plan.widths) * DTYPES[plan.dtype].itemsize)
     writer.finish(_describe_run(plan))
     return Store(path)
 

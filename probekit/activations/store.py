@@ -34,6 +34,7 @@ from probekit.activations.contents import (
     read_manifest,
     read_plan,
     read_records,
+    record_path,
 )
 from probekit.activations.layout import Place, place_name
 from probekit.activations.record import Record, check_size, chunks, mend, read_tensor
@@ -70,7 +71,9 @@ class Store(Activations):
         numbered = read_records(self.path, self._plan)
         self._records = [record for record, _ in numbered.values()]
         if list(numbered) != list(range(len(manifest["records"]))):
-            raise StorageError(f"{str(self.path)!a} is damaged: records are missing; {mend(self.path)}")
+            odd = sorted(set(numbered) ^ set(range(len(manifest["records"]))))
+            names = ", ".join(record_path(self.path, number).name for number in odd)
+            raise StorageError(f"{str(self.path)!a} is damaged: {names} missing or too many; {mend(self.path)}")
         seals = [self._plan.seal, examples.seal, *(seal for _, seal in numbered.values())]
         if seals != [manifest["plan"], manifest["examples"], *manifest["records"]]:
             raise StorageError(f"{str(self.path)!a} is damaged: its files do not belong together; {mend(self.path)}")

@@ -29,7 +29,7 @@ from probekit.activations.contents import (
 )
 from probekit.activations.layout import Layout, Place, place_name
 from probekit.activations.record import bytes_of, check_shard, header_of, read_tensor, record_of
-from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first, write_named
+from probekit.durable import TEMPORARY, keep_names, make_folder, refused, seal, sweep, write_first, write_named
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.hooks import split_point
 from probekit.tasks.base import Task
@@ -207,6 +207,7 @@ def write_manifest(path: Path, plan: PlanFile, meta: dict[str, Any] | None = Non
     Raises:
         StorageError: the disk refused, or what stands there is damaged.
     """
+    keep_names(path / "records")
     records = read_records(path, plan)
     examples = read_examples(path, plan)
     task = {"model": plan.model, "task": plan.task, "task_info": examples.task.info, "target": examples.task.target}
