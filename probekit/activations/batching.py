@@ -27,7 +27,9 @@ ATTENTION_COST = 2 / 3  # of one node against all N of its block, times N / d_mo
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Several blocks that run at once, filled up to the largest one's N with nodes that nobody reads.
+    """Several blocks that run at once, filled up to the largest one's N with copies of their first node.
+
+    Nobody reads the copies. Being of the block, they bring no NaN into it that its own texts do not (0 * NaN is NaN).
 
     Attributes:
         rows: the texts, block by block, int64 [texts].
@@ -106,6 +108,7 @@ class Packing:
         for b, block in enumerate(blocks):
             n = self.sizes[block]
             paths = self._fill(block, tokens[b, :n], depth[b, :n], first[b, :n], end[b, :n])
+            tokens[b, n:] = tokens[b, 0]
             nodes += [path + b * N for path in paths]
         rows = self.rows_of(blocks)
         inputs = (torch.from_numpy(tokens), torch.from_numpy(depth))
@@ -181,10 +184,11 @@ def cut_batches(sizes: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
     larger block is a batch of its own.
     """
     order = np.argsort(-sizes, kind="stable")
+    smaller = -sizes[order]
     batches, start = [], 0
     while start < len(order):
-        largest = int(sizes[order[start]])
-        large_enough = int(np.searchsorted(-sizes[order], -FILLED * largest, side="right"))
+        largest = -int(smaller[start])
+        large_enough = int(np.searchsorted(smaller, -FILLED * largest, side="right"))
         end = min(start + max(1, batch_tokens // largest), large_enough)
         batches.append(order[start:end])
         start = end

@@ -312,6 +312,18 @@ def test_the_first_row_is_the_first_of_the_task_whichever_batch_comes_first(
         extract(model, task, **how, out=where and tmp_path / where)
 
 
+@pytest.mark.parametrize("batch_tokens", [1, 20, 10_000])
+def test_a_token_that_no_text_has_spoils_none(model, task, batch_tokens):
+    task.inputs[:] = [text.replace("z", "y") for text in task.inputs]
+    with torch.no_grad():
+        model.embed.weight[[0, 26]] = float("nan")  # what blocks might be filled up with, and z
+    acts = extract(model, task, batch_tokens=batch_tokens, block_nodes=14)
+    assert all(x.isfinite().all() for x in acts.values())
+    task.inputs[4] = "abz"
+    with pytest.raises(DataError, match=r"at resid_pre\.0, first in example 'train:104'"):
+        extract(model, task, batch_tokens=batch_tokens, block_nodes=14)
+
+
 def test_values_that_are_bad_everywhere_are_found_at_once(model, task, monkeypatch):
     with torch.no_grad():
         model.blocks[0].mlp.down.bias[0] = float("nan")
