@@ -1,9 +1,9 @@
 """Run a model over a task and keep what passes the points: in memory, or in a store on disk.
 
 Only the wanted points are hooked, so attention stays on its fused kernel; the forward has no head and stops after the
-last wanted layer; each point is pooled where it arises, so that N x D leaves the device and never N x L x D.
+last wanted layer; each point is pooled where it arises, so that only the rows that were asked for leave the device.
 
-Axes: B rows of a batch, L query position, D width of a place, N examples.
+Axes: N examples, R rows of a place, D their width.
 """
 
 import platform
@@ -60,6 +60,9 @@ def extract(
     """Activations of `model` on `task`: place (point, layer) -> [N, D], in the task's order.
 
     Each row is what the text alone would give, whatever runs beside it: no batch holds padding that a text could see.
+
+    Hooks of the caller run too. They see blocks of several texts that share prefixes (`batching.Batch`), not a text a
+    row: one that does the same at every token is right, one that picks rows or positions (`x[:, -1]`) is not.
 
     Args:
         model: what `load_model` returned.
@@ -273,8 +276,9 @@ def _refuse_large_sums(plan: ExtractionPlan) -> None:
 
 def free_bytes(device: torch.device) -> int | None:
     """Memory of a device that is free now; None where nobody says."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "cuda":  # what torch holds and nobody uses is free, too
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held
     if device.type == "cpu" and (info := Path("/proc/meminfo")).exists():
         kilobytes = next(line.split()[1] for line in info.read_text().splitlines() if line.startswith("MemAvailable"))
         return 1024 * int(kilobytes)
@@ -319,7 +323,7 @@ def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = N
 def run_batch(plan: ExtractionPlan, batch: Batch) -> dict[Place, Tensor]:
     """Every place of the plan for the rows of a batch: [R, D], of the type in which they were computed."""
     pooled: dict[str, Tensor] = {}
-    pools = dict(zip(plan.names, (pooling(plan, batch, place) for place in plan.places), strict=True))
+    pools = dict(zip(plan.names, pooling(plan, batch), strict=True))
 
     def keep(x: Tensor, hook: HookPoint) -> None:
         pooled[hook.name] = pools[hook.name](x)
@@ -353,11 +357,13 @@ def _not_sound(plan: ExtractionPlan, number: int) -> DataError:
         some = rows[i : i + size]
         packing = pack(plan.packing.sequences.subset(some), 1, share=False, causal=plan.model.causal)
         batch = packing.batch(np.arange(len(some)))
-        values = run_batch(plan, replace(batch, rows=some[batch.rows]))
+        batch = replace(batch, rows=some[batch.rows])
+        values = run_batch(plan, batch)
+        texts = {place: x.split(plan.layout.counts(place)[batch.rows].tolist()) for place, x in values.items()}
         for at in np.argsort(batch.rows):
-            own = {place: x[plan.layout.within(place, some[batch.rows], at)] for place, x in values.items()}
+            own = {place: rows_of_text[at] for place, rows_of_text in texts.items()}
             if not all(_can_be_kept(place, x, x.to(DTYPES[plan.dtype])).all() for place, x in own.items()):
-                return _why(plan, int(some[batch.rows[at]]), own)
+                return _why(plan, int(batch.rows[at]), own)
     return DataError("NaN or infinity in the activations; check the model's weights, or compute in float32")
 
 
@@ -384,8 +390,8 @@ def _why(plan: ExtractionPlan, row: int, values: dict[Place, Tensor]) -> DataErr
 def running(plan: ExtractionPlan) -> Iterator[None]:
     """The model on the plan's device, its weights prepared; as it was and where it was afterwards."""
     home = plan.model.device
-    plan.model.to(plan.device)
     try:
+        plan.model.to(plan.device)  # inside: where the memory ends half-way, all of it goes back
         with prepared(plan.model):
             yield
     finally:

@@ -7,6 +7,7 @@ Axes: N examples, P positions, L tokens of one example (query), M tokens (key), 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
@@ -44,26 +45,34 @@ class Layout:
 
     def counts(self, place: Place) -> np.ndarray:
         """Rows of each example at this place, int64 [N]."""
-        if place[0] in PAIR_POINTS:
-            return self.lengths**2
+        return self._pair_counts if place[0] in PAIR_POINTS else self._token_counts
+
+    def offsets(self, place: Place) -> np.ndarray:
+        """Where each example's rows begin, and where the last one's end, int64 [N + 1]."""
+        return self._pair_offsets if place[0] in PAIR_POINTS else self._token_offsets
+
+    @cached_property  # all four: a run asks once a shard and place, and N may be millions
+    def _token_counts(self) -> np.ndarray:
         if self.is_ragged:
             return self.lengths - self.n_bos
         return np.full(len(self.lengths), len(self.positions), dtype=np.int64)
 
-    def offsets(self, place: Place) -> np.ndarray:
-        """Where each example's rows begin, and where the last one's end, int64 [N + 1]."""
-        return np.concatenate([[0], np.cumsum(self.counts(place))])
+    @cached_property
+    def _pair_counts(self) -> np.ndarray:
+        return self.lengths**2
+
+    @cached_property
+    def _token_offsets(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self._token_counts)])
+
+    @cached_property
+    def _pair_offsets(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self._pair_counts)])
 
     def index(self, place: Place, examples: np.ndarray) -> np.ndarray:
         """The rows of these examples, one example after the other, int64."""
         counts, offsets = self.counts(place)[examples], self.offsets(place)[examples]
         return np.repeat(offsets - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-
-    def within(self, place: Place, examples: np.ndarray, i: int) -> slice:
-        """The rows of the i-th of these examples, where the rows of all of them stand one after the other."""
-        counts = self.counts(place)[examples]
-        start = int(counts[:i].sum())
-        return slice(start, start + int(counts[i]))
 
     def shaped(self, place: Place, x_RD: Tensor) -> Tensor:
         """Rows as people read them: [N, D] for one position, [N, P, D] for several, else as they are."""
@@ -92,7 +101,7 @@ class Layout:
         if position == "mean":
             return None
         words = {"first": 0, "last": -1}
-        if isinstance(position, str) and position not in words:
+        if str(position) not in words and not isinstance(position, int | np.integer):
             raise UsageError(f"of all tokens take last, first, mean or a token's index; got {position!r}")
         index = int(words.get(str(position), position))
         lengths = self.lengths - self.n_bos

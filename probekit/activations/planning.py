@@ -1,9 +1,10 @@
 """What an extraction will do, known before it starts: which texts and places, in which batches, how many bytes.
 
-The plan's `identity` names everything that decides the bits of the result; two runs with equal identities end in equal
-tensors, which is what lets an interrupted run go on.
+The plan's `identity` names everything that decides the result; two runs with equal identities end in equal tensors,
+which is what lets an interrupted run go on. They are equal bit for bit on one machine with one torch and one number of
+threads; elsewhere, but for rounding.
 
-Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
+Axes: N examples, D width of a place.
 """
 
 import dataclasses
@@ -107,7 +108,7 @@ class ExtractionPlan:
         """The blocks of each batch, in the order of work."""
         return [batch for shard in self.shards for batch in shard]
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """How many rows each example has at each place."""
         return Layout(self.reading.names, self.sequences.lengths, self.sequences.n_bos)
@@ -166,12 +167,12 @@ class ExtractionPlan:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the bits of the result, JSON-able."""
+        """Everything that decides the result, JSON-able: all but versions, threads and the processor."""
         tokenizer = self.model.tokenizer if has_texts(self.task) else None
         return {
             "version": FORMAT_VERSION,
             "family": type(self.model).__name__,
-            "config": dataclasses.asdict(self.model.cfg),  # pyright: ignore[reportArgumentType]
+            "config": dataclasses.asdict(self.model.cfg),
             "model_fingerprint": self.model.fingerprint(),
             "tokenizer_fingerprint": None if tokenizer is None else tokenizer.fingerprint,
             "task_fingerprint": self.task.fingerprint(),
@@ -229,7 +230,7 @@ class ExtractionPlan:
 
     def describe(self) -> str:
         """The plan as short aligned lines for the terminal."""
-        cfg: Any = self.model.cfg
+        cfg = self.model.cfg
         compute = str(self.model.dtype).removeprefix("torch.")
         splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
         read = ", ".join(_in_words(name) for name in self.reading.names)
@@ -290,7 +291,7 @@ def plan(
     batch_tokens = batch_tokens or BATCH_TOKENS.get(where.type, BATCH_TOKENS_ELSEWHERE)
     if block_nodes is None:
         least = LEAST_NODES.get(where.type, LEAST_NODES_ELSEWHERE)
-        block_nodes = choose_nodes(computed, share, model.causal, _config(model).d_model, least)
+        block_nodes = choose_nodes(computed, share, model.causal, model.cfg.d_model, least)
     packing = pack(computed, block_nodes, share, model.causal)
     row_bytes = _row_bytes(Layout(reading.names, sequences.lengths, sequences.n_bos), places, widths, kept)
     return ExtractionPlan(
@@ -318,10 +319,6 @@ def _check_sizes(**sizes: int | None) -> None:
             raise UsageError(f"{name} is a positive whole number; got {size!r}")
 
 
-def _config(model: LanguageModel) -> Any:
-    return model.cfg  # every family has one; its fields are named alike
-
-
 def _computed(model: LanguageModel, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:
     """What has to be computed of each text: in a causal model, nothing after the last token that is read."""
     if not model.causal or any(point in PAIR_POINTS for point, _ in places):
@@ -340,7 +337,7 @@ def _shards(
 ) -> list[list[np.ndarray]]:
     """The batches of each shard: as much as SHARD_BYTES hold, or as takes SHARD_FLOPS."""
     batches = cut_batches(packing.sizes, batch_tokens)
-    cfg = _config(model)
+    cfg = model.cfg
     node_flops = 2 * cfg.n_layers * (4 * cfg.d_model**2 + 2 * cfg.d_model * cfg.d_mlp)
     by_work = packing.sizes * node_flops / SHARD_FLOPS.get(device.type, math.inf)
     by_bytes = np.add.reduceat(row_bytes[packing.order], packing.starts[:-1]) / SHARD_BYTES
@@ -385,7 +382,7 @@ def _places(model: LanguageModel, points: list[str], layers: str | int | Iterabl
 
 def _width(model: LanguageModel, place: Place) -> int:
     """Width of one row at this place: the product of the axes after B and L, or the heads of a pair of tokens."""
-    cfg = _config(model)
+    cfg = model.cfg
     axes = model.points[model.resolve(place)[0]].axes.split()
     if place[0] in PAIR_POINTS:
         return cfg.n_heads

@@ -4,22 +4,27 @@ Axes: B blocks of a batch, N nodes of a block (query), M nodes (key), H heads, R
 """
 
 from collections.abc import Callable
+from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.activations.batching import Batch
-from probekit.activations.layout import PAIR_POINTS, Place
+from probekit.activations.layout import PAIR_POINTS
 from probekit.activations.planning import ExtractionPlan
 
 Pool = Callable[[Tensor], Tensor]
 
 
-def pooling(plan: ExtractionPlan, batch: Batch, place: Place) -> Pool:
-    """What takes a place's tensor to the rows of the batch's examples, [R, D], one example after the other."""
-    if place[0] in PAIR_POINTS:
-        return _pairs(batch, plan.device)
+def pooling(plan: ExtractionPlan, batch: Batch) -> list[Pool]:
+    """What takes each place's tensor to the rows of the batch's examples, [R, D], one example after the other."""
+    pairs, tokens = cache(partial(_pairs, batch, plan.device)), cache(partial(_tokens, plan, batch))
+    return [pairs() if point in PAIR_POINTS else tokens() for point, _ in plan.places]
+
+
+def _tokens(plan: ExtractionPlan, batch: Batch) -> Pool:
+    """The rows of the positions that are read, [B, N, ...] -> [R, D]."""
     if plan.layout.is_ragged:
         return _gather(batch, _own_nodes(batch, plan.sequences.n_bos), plan.device)
     pools = [
@@ -44,9 +49,8 @@ def _mean(batch: Batch, n_bos: int, device: torch.device) -> Pool:
 
     def mean(x: Tensor) -> Tensor:
         rows = own(x)
-        return torch.segment_reduce(
-            rows.to(torch.promote_types(rows.dtype, torch.float32)), "mean", lengths=lengths, axis=0
-        )
+        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0, unsafe=True)  # unchecked: no GPU waits
 
     return mean
 

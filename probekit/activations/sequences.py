@@ -96,7 +96,7 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -
         if len(ids) <= bos:
             raise DataError(f"example {row!a} has no tokens; leave it out")
     _check_ids(model, task, tokens)
-    n_ctx = _config(model).n_ctx
+    n_ctx = model.cfg.n_ctx
     long = [i for i, ids in enumerate(tokens) if len(ids) > n_ctx]
     if long and on_long == "error":
         first = long[0]
@@ -110,10 +110,6 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -
 def has_texts(task: Task) -> bool:
     """Whether the inputs are texts; token ids otherwise."""
     return isinstance(task.inputs[0], str)
-
-
-def _config(model: LanguageModel) -> Any:
-    return model.cfg  # every family has one; its fields are named alike
 
 
 def _encode(model: LanguageModel, task: Task, bos: bool) -> list[list[int]]:
@@ -133,7 +129,7 @@ def _encode(model: LanguageModel, task: Task, bos: bool) -> list[list[int]]:
                 except DataError as error:
                     raise DataError(f"example {row!a}: {error}") from error
             raise
-    start = _config(model).bos_token_id
+    start = model.cfg.bos_token_id
     if bos and start is None:
         raise UsageError(f"model {model.name!a} has no BOS token; leave out --bos")
     ids: Any = task.inputs
@@ -142,7 +138,7 @@ def _encode(model: LanguageModel, task: Task, bos: bool) -> list[list[int]]:
 
 def _check_ids(model: LanguageModel, task: Task, tokens: list[list[int]]) -> None:
     flat = np.array(list(chain.from_iterable(tokens)))
-    d_vocab = _config(model).d_vocab
+    d_vocab = model.cfg.d_vocab
     if flat.dtype.kind in "iu" and flat.min() >= 0 and flat.max() < d_vocab:
         return
     for row, ids in zip(task.ids, tokens, strict=True):

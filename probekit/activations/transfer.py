@@ -1,6 +1,7 @@
 """From the device to the host's memory, without making the device wait."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,13 @@ def on_host(shards: Iterator[Shard]) -> Iterator[Shard]:
         yield _arrived(*waiting)
 
 
-_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _pinned(x: Tensor) -> Tensor:
-    stream = _STREAMS.setdefault(x.device, torch.cuda.Stream(x.device))
+    stream = _stream(x.device)
     stream.wait_stream(torch.cuda.current_stream(x.device))
     host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
     with torch.cuda.stream(stream):
@@ -45,7 +48,7 @@ def _pinned(x: Tensor) -> Tensor:
 
 
 def _copied(values: dict[Place, Tensor]) -> list[Any]:
-    return [_STREAMS[device].record_event() for device in {x.device for x in values.values()}]
+    return [_stream(device).record_event() for device in {x.device for x in values.values()}]
 
 
 def _arrived(shard: Shard, copied: Sequence[Any]) -> Shard:

@@ -21,6 +21,7 @@ class LanguageModel(HookedModule):
     The source is what `load_model` takes to load it again: name_or_path, revision, random_init, seed, dtype.
     """
 
+    cfg: Any  # the family's own; what families share is named alike: d_model, n_layers, n_ctx, d_vocab, ...
     name: str = "unnamed"
     causal: bool = True  # whether a token's activations depend on the tokens before it alone
     tokenizer: "Tokenizer | None" = None

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import torch
@@ -161,7 +160,7 @@ def _parts(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[_Pa
 
 def _bytes_of_a_token(model: LanguageModel, longest: int) -> int:
     """Of all points of one layer."""
-    cfg: Any = model.cfg
+    cfg = model.cfg
     sizes = {"D": cfg.d_model, "H": cfg.n_heads, "K": cfg.d_head, "F": cfg.d_mlp, "M": longest}
     points = [point for name, point in model.points.items() if split_point(name)[1] == 0]
     return 4 * sum(int(np.prod([sizes.get(axis, 1) for axis in point.axes.split()])) for point in points)
@@ -222,7 +221,7 @@ def _check_padded(
 
 
 def _padded(model: LanguageModel, texts: list[list[int]], left: bool) -> tuple[Tensor, Tensor, list[slice]]:
-    cfg: Any = model.cfg
+    cfg = model.cfg
     width = min(cfg.n_ctx, max(map(len, texts)) + 3)
     tokens = torch.full((len(texts), width), cfg.d_vocab - 1)
     mask = torch.zeros(tokens.shape, dtype=torch.bool)

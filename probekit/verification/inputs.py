@@ -4,7 +4,6 @@ A text of one token, texts that share a beginning or are the beginning of anothe
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ def inputs_for(model: LanguageModel, seed: int) -> list[list[int]]:
 
     Their number depends on the model's size (on a CPU), so that a self-test takes little time.
     """
-    cfg: Any = model.cfg
+    cfg = model.cfg
     room = _tokens_in_all(model)
     texts = []
     for ids in [*_drawn(min(int(cfg.n_ctx), LONGEST, 2 * room // 5), int(cfg.d_vocab), seed), *_sentences(model)]:

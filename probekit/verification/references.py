@@ -193,7 +193,7 @@ def _read(model: LanguageModel, known: Known) -> Any:
 def _copied(model: LanguageModel, known: Known, family: Family) -> Any:
     import transformers
 
-    cfg: Any = model.cfg
+    cfg = model.cfg
     config = getattr(transformers, known.config)(**cfg.to_hf(), attn_implementation="eager")
     with torch.random.fork_rng(devices=[]):
         theirs = getattr(transformers, known.model)(config).to(model.dtype)
