@@ -190,10 +190,10 @@ class Probekit:
 
         planned = plan(self.model, task_of(texts), **self.options)
         if self.scratch is None:
-            return Kept(planned.nodes, partial(self.sample, run_plan(planned, progress=False)))
+            return Kept(planned.filled_nodes, partial(self.sample, run_plan(planned, progress=False)))
         folder = tempfile.TemporaryDirectory(dir=self.scratch)  # removed when nobody holds it any more
         kept = run_plan(planned, Path(folder.name, "store"), progress=False)
-        return Kept(planned.nodes, lambda rows: folder and self.sample(kept, rows))
+        return Kept(planned.filled_nodes, lambda rows: folder and self.sample(kept, rows))
 
     def sample(self, kept: Any, rows: list[int]) -> dict[str, Tensor]:
         if self.options["points"] == "attn_pattern":

@@ -243,7 +243,8 @@ class GPT2(LanguageModel):
             tokens: int ids [B, L].
             position_ids: [B, L]; by default counted from the mask, so that padding on either side changes nothing.
             attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used as it is).
-                None: no padding, or padding on the right whose outputs are not read.
+                None: no padding, or padding on the right whose outputs are not read. With position_ids and a mask
+                [B, L, M], L may be longer than the context: several texts in a row.
             stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; with n_layers,
                 the output of the last block, before the final norm.
             return_logits: False leaves out the head and returns the final norm's output, [B, L, D].
@@ -251,7 +252,8 @@ class GPT2(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        tokens = self._check_tokens(tokens, position_ids)
+        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
+        tokens = self._check_tokens(tokens, packed)
         stop = self.cfg.n_layers if stop_at_layer is None else stop_at_layer
         if not 0 <= stop <= self.cfg.n_layers:
             raise UsageError(f"stop_at_layer {stop} is not in 0..{self.cfg.n_layers}")
@@ -269,13 +271,13 @@ class GPT2(LanguageModel):
         """Logits [B, L, V] of the final norm's output."""
         return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
 
-    def _check_tokens(self, tokens: Tensor, position_ids: Tensor | None) -> Tensor:
+    def _check_tokens(self, tokens: Tensor, packed: bool) -> Tensor:
         if not isinstance(tokens, Tensor):
             kind = type(tokens).__name__
             raise UsageError(f"tokens are int64 [batch, position]; got {kind}: model.to_tokens(text) makes them")
         if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
             raise UsageError(f"tokens are int64 [batch, position]; got {tokens.dtype} {list(tokens.shape)}")
-        if tokens.shape[1] > self.cfg.n_ctx and position_ids is None:
+        if tokens.shape[1] > self.cfg.n_ctx and not packed:
             raise UsageError(f"{tokens.shape[1]} tokens do not fit a context of {self.cfg.n_ctx}")
         if tokens.device.type == "cpu" and not (int(tokens.min()) >= 0 and int(tokens.max()) < self.cfg.d_vocab):
             raise UsageError(

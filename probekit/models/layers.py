@@ -75,15 +75,20 @@ class Linear(nn.Module):
         self._prepared: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight if self._prepared is None else self._prepared, self.bias)
+        return linear(x, self._fitting(x), self.bias)
 
     def activated(self, x: Tensor, activation: str) -> Tensor:
         """ACTIVATIONS[activation](y), in one kernel where there is one."""
-        weight = self.weight if self._prepared is None else self._prepared
+        weight = self._fitting(x)
         kernel = _kernel(x, weight) if activation in FUSED else None
         if kernel is None:
             return ACTIVATIONS[activation](linear(x, weight, self.bias))
         return kernel(x, weight, self.bias, "gelu", [], FUSED[activation])
+
+    def _fitting(self, x: Tensor) -> Tensor:
+        """The weight: prepared, if it is and if oneDNN's kernel takes x; nothing else can read that layout."""
+        ready = self._prepared
+        return self.weight if ready is None or _kernel(x, ready) is None else ready
 
 
 @contextmanager

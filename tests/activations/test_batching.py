@@ -1,6 +1,6 @@
 """The packer against sets of prefixes: each distinct prefix is one node, seen by exactly what continues it."""
 
-from types import SimpleNamespace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -134,7 +134,7 @@ def test_the_first_tokens_of_each_text(texts, data):
 def test_the_order_is_that_of_the_tokens(texts):
     sequences = Sequences.of(texts)
     assert [texts[i] for i in sequences.order] == sorted(texts)
-    in_order = SimpleNamespace(texts=[texts[i] for i in sequences.order])
-    for before, text, shared in zip(in_order.texts, in_order.texts[1:], sequences.shared[1:], strict=False):
+    pairs = pairwise(sorted(texts))
+    for (before, text), shared in zip(pairs, sequences.shared[1:], strict=True):
         assert before[:shared] == text[:shared]
         assert before[: shared + 1] != text[: shared + 1] or shared == min(len(before), len(text))

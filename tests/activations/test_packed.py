@@ -15,7 +15,6 @@ from probekit.models.gpt2 import GPT2
 from probekit.models.layers import Linear, attention_scores, prepared
 
 PAIRS = ("attn_scores", "attn_pattern")
-POOLABLE = [point for point in POINTS if point not in PAIRS]
 RNG = np.random.default_rng(2)
 
 
@@ -121,6 +120,8 @@ def test_a_position_that_was_not_kept(model, family):
         acts.at("first")
     with pytest.raises(UsageError, match="last, first, mean"):
         everything.at("middle")
+    with pytest.raises(UsageError, match=r"a token's index; got 0\.5"):
+        everything.at(0.5)
     with pytest.raises(DataError, match="'train:100' has 1 tokens: there is no token 3"):
         everything.at(3)
 
@@ -177,6 +178,8 @@ def test_prepared_weights_change_nothing_and_are_gone_afterwards(tiny, family):
         plain = model(tokens)
         with prepared(model):
             torch.testing.assert_close(model(tokens), plain, rtol=2**-7, atol=2**-7)
+            with torch.inference_mode(False):
+                assert model(tokens).requires_grad  # what oneDNN does not take reads the plain weights
     assert all(module._prepared is None for module in model.modules() if isinstance(module, Linear))
     extract(model, family)
     model(tokens).sum().backward()

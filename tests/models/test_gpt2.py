@@ -241,6 +241,18 @@ def test_impossible_tokens(model, tokens, match):
         model(tokens)
 
 
+def test_only_several_texts_in_a_row_may_be_longer_than_the_context(model):
+    tokens = tokens_for(model, 2, 20).view(1, 40)
+    position_ids = torch.arange(20).repeat(2)[None]
+    for mask in (None, torch.ones(1, 40)):
+        with pytest.raises(UsageError, match="40 tokens do not fit a context of 24"):
+            model(tokens, position_ids=position_ids, attention_mask=mask)
+    blocks = torch.ones(20, 20).tril()
+    with torch.no_grad():
+        packed = model(tokens, position_ids=position_ids, attention_mask=torch.block_diag(blocks, blocks)[None])
+        assert error(packed.view(2, 20, -1), model(tokens.view(2, 20))) <= 1e-5
+
+
 def test_impossible_mask(model):
     with pytest.raises(UsageError, match="attention_mask is"):
         model(tokens_for(model), attention_mask=torch.ones(3, 8))
