@@ -232,8 +232,9 @@ class _At(Activations):
         self._source = source
         self._index = source.layout.index_of(position, source.ids)
         places = [place for place in source if place[0] not in PAIR_POINTS]
+        points = [point for point in source.points if point not in PAIR_POINTS]
         layout = replace(source.layout, positions=[str(position)])
-        super().__init__(places, source.task, {**source.meta, "position": position}, layout)
+        super().__init__(places, source.task, {**source.meta, "points": points, "position": position}, layout)
 
     def _rows(self, place: Place) -> Tensor:
         rows = self._source._rows(place)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import probekit
-from probekit.activations.layout import Place, place_name
+from probekit.activations.layout import PAIR_POINTS, Place, place_name
 from probekit.activations.sets import Activations
 from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.baselines import Guess, bag_of_words, majority
@@ -54,7 +54,7 @@ def train_probes(
         probe: "logistic", "ridge" or "mean-diff".
         C: inverse strengths of regularisation to choose from; None is `DEFAULT_C`. mean-diff has none.
         seed: of the bootstrap.
-        point: short name; None means the first point of `acts`.
+        point: short name; None means the first point of `acts` that a probe can read (attention's it cannot).
         label: label set to predict; None means the task's target.
         position: which token's activations, where several or all of them were kept; None where there is one.
         baselines: whether to add the majority class and the bag of words.
@@ -117,7 +117,8 @@ def _one_position(acts: Activations, position: str | int | None) -> Activations:
 
 
 def _places(acts: Activations, point: str | None, layers: str | int | Iterable[int]) -> tuple[str, list[Place]]:
-    short, layer = split_point(acts.points[0] if point is None else point)
+    first = next((name for name in acts.points if name not in PAIR_POINTS), acts.points[0])
+    short, layer = split_point(first if point is None else point)
     if layer is not None:
         raise UsageError(f"a point without its layer, and the layer beside it: point={short!r}, layers={layer}")
     curve = acts.curve(short)

@@ -232,6 +232,18 @@ def test_a_negative_seed_is_refused(world):
         train_probes(world(), seed=-1)
 
 
+def test_attention_beside_it_changes_nothing(world):
+    acts = world()
+    heads = {("attn_pattern", 0): torch.rand(len(acts.task) * 9, 2)}
+    meta = {**acts.meta, "points": ["attn_pattern", *acts.points]}
+    beside = ActivationSet({**heads, **acts}, acts.task, meta, Layout(["last"], np.full(len(acts.task), 3), 0))
+    alone = train_probes(acts, probe="mean-diff").to_frame()
+    assert train_probes(beside, probe="mean-diff").to_frame().equals(alone)
+    assert train_probes(beside, probe="mean-diff", position="last").to_frame().equals(alone)
+    with pytest.raises(UsageError, match="read it with per_text"):
+        train_probes(beside, point="attn_pattern", layers=0)
+
+
 def test_one_of_several_positions_is_probed_as_if_it_were_alone(world):
     acts = world()
     length = 3
