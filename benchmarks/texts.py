@@ -29,11 +29,11 @@ def sst2(dataset: str, tokenizer: Path, splits: Iterable[str] = ("train", "valid
 
 
 def neighbours(texts: Texts, n: int, runs: int) -> Texts:
-    """n texts in `runs` stretches of the sorted texts, in the order of the data."""
+    """n texts (fewer where stretches meet) in `runs` stretches of the sorted texts, in the order of the data."""
     order = sorted(range(len(texts)), key=texts.__getitem__)
     size = n // runs
     starts = np.linspace(0, len(texts) - size, runs + 2)[1:-1].astype(int)
-    return [texts[i] for i in sorted(i for start in starts for i in order[start : start + size])]
+    return [texts[i] for i in sorted({i for start in starts for i in order[start : start + size]})]
 
 
 def slices(texts: Texts, n: int) -> list[Texts]:

@@ -71,8 +71,8 @@ def extract(
         layers: "all", 3, [0, 4], "0,4,8" or "2-6". For resid_pre and resid_mid, "all" adds the output of the last
             block, ("resid_post", n_layers - 1), as the last place of the curve.
         position: the token that is read: "last", "first", "mean", an index for all texts (negative: from the end), an
-            int array with one for each [N], or "all" of them; a list of several ("all" stands alone); None is the
-            task's own. A BOS is not counted. Attention is kept whole: every pair of tokens, BOS included.
+            int array with one for each [N], or "all" of them; a list of several (without "all", one array at most);
+            None is the task's own. A BOS is not counted. Attention is kept whole: every pair of tokens, BOS included.
         device: where the model runs; "auto" is where it is. It is put back afterwards.
         dtype: the type that is kept: float32, float16 or bfloat16. The model computes in its own.
         batch_tokens: nodes computed at once; None is 2,048 on a CPU, 16,384 elsewhere.

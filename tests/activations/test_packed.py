@@ -121,7 +121,7 @@ def test_a_position_that_was_not_kept(model, family):
     with pytest.raises(UsageError, match="last, first, mean"):
         everything.at("middle")
     with pytest.raises(UsageError, match=r"a token's index; got 0\.5"):
-        everything.at(0.5)
+        everything.at(0.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(DataError, match="'train:100' has 1 tokens: there is no token 3"):
         everything.at(3)
 
