@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from probekit.activations import extract
+from probekit.activations.computing import shard_rows
 from probekit.activations.contents import read_plan, read_record
-from probekit.activations.extract import shard_rows
 from probekit.activations.writer import StoreWriter
 
 HOW = {"points": ["resid_pre", "q"], "batch_tokens": 16, "block_nodes": 8}

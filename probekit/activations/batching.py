@@ -177,7 +177,7 @@ def choose_nodes(sequences: Sequences, share: bool, causal: bool, d_model: int, 
     return min((size for size in sizes if size <= max(total, sizes[0])), key=cost)
 
 
-def cut_batches(sizes: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
+def cut_batches(sizes: np.ndarray, batch_tokens: int, filled: float = FILLED) -> list[np.ndarray]:
     """The blocks in batches of at most `batch_tokens` nodes, filling included.
 
     Large blocks come first, and a batch holds no block much smaller than its largest, so that little is filled up. A
@@ -188,7 +188,7 @@ def cut_batches(sizes: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
     batches, start = [], 0
     while start < len(order):
         largest = -int(smaller[start])
-        large_enough = int(np.searchsorted(smaller, -FILLED * largest, side="right"))
+        large_enough = int(np.searchsorted(smaller, -filled * largest, side="right"))
         end = min(start + max(1, batch_tokens // largest), large_enough)
         batches.append(order[start:end])
         start = end

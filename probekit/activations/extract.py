@@ -8,9 +8,8 @@ Axes: N examples, R rows of a place, D their width.
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -21,23 +20,18 @@ import torch
 from torch import Tensor
 
 import probekit
-from probekit.activations.batching import Batch, pack
-from probekit.activations.layout import Place, place_name
+from probekit.activations.computing import Advance, alone, compute_shard, running, shard_rows
+from probekit.activations.layout import Place
 from probekit.activations.planning import ExtractionPlan, plan
-from probekit.activations.pooling import pooling
 from probekit.activations.positions import Position
 from probekit.activations.sequences import OnLong
 from probekit.activations.sets import DTYPES, ActivationSet
 from probekit.activations.statistics import Statistics, Tally, statistics_bytes
 from probekit.activations.store import Store, StoreWriter
 from probekit.activations.transfer import Shard, on_host
-from probekit.errors import DataError, UsageError
-from probekit.hooks import HookPoint
+from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
-from probekit.models.layers import prepared
 from probekit.tasks.base import SPLITS, Task
-
-Advance = Callable[[np.ndarray, int], None]  # the rows that are done, and the bytes that they came to
 
 
 def extract(
@@ -179,6 +173,8 @@ def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress
 
 def _to_memory(plan: ExtractionPlan, progress: bool | None) -> ActivationSet:
     _refuse_too_much(plan)
+    if _hooked(plan):
+        plan = alone(plan)
     layout = plan.layout
     tensors = {
         place: torch.empty(int(layout.counts(place).sum()), width, dtype=DTYPES[plan.dtype], device=plan.device)
@@ -285,117 +281,18 @@ def free_bytes(device: torch.device) -> int | None:
     return None
 
 
+def _hooked(plan: ExtractionPlan) -> list[str]:
+    """The points at which somebody listens already."""
+    return [name for name, point in plan.model.points.items() if point.hooked]
+
+
 def _refuse_hooks(plan: ExtractionPlan) -> None:
-    hooked = [name for name, point in plan.model.points.items() if point.hooked]
-    if hooked:
+    if hooked := _hooked(plan):
         more = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
         raise UsageError(
             f"the model is hooked at {hooked[0]}{more}, and a store cannot record hooks; "
             "keep the activations in memory (out=None), or extract outside the hooks"
         )
-
-
-def shard_rows(plan: ExtractionPlan, number: int) -> np.ndarray:
-    """The examples of a shard, in its order."""
-    return np.concatenate([plan.packing.rows_of(blocks) for blocks in plan.shards[number]])
-
-
-@torch.inference_mode()
-def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = None) -> dict[Place, Tensor]:
-    """Every place of a shard's rows, [R, D] of the type that is kept, on the plan's device.
-
-    Raises:
-        DataError: NaN, infinity, or a value that the kept type cannot hold.
-    """
-    parts, sound = [], []
-    for blocks in plan.shards[number]:
-        batch = plan.packing.batch(blocks)
-        values = run_batch(plan, batch)
-        parts.append({place: x.to(DTYPES[plan.dtype]) for place, x in values.items()})
-        sound.append(torch.stack([_can_be_kept(place, x, parts[-1][place]).all() for place, x in values.items()]).all())
-        if advance:
-            advance(batch.rows, sum(x.nbytes for x in parts[-1].values()))
-    if not torch.stack(sound).all():  # asked once a shard: every question makes a GPU wait
-        raise _not_sound(plan, number)
-    return {place: torch.cat([part[place] for part in parts]) for place in plan.places}
-
-
-def run_batch(plan: ExtractionPlan, batch: Batch) -> dict[Place, Tensor]:
-    """Every place of the plan for the rows of a batch: [R, D], of the type in which they were computed."""
-    pooled: dict[str, Tensor] = {}
-    pools = dict(zip(plan.names, pooling(plan, batch), strict=True))
-
-    def keep(x: Tensor, hook: HookPoint) -> None:
-        pooled[hook.name] = pools[hook.name](x)
-
-    plan.model.run_with_hooks(
-        batch.tokens.to(plan.device),
-        position_ids=batch.position_ids.to(plan.device),
-        attention_mask=batch.mask(plan.device),
-        fwd_hooks=[(plan.names, keep)],
-        stop_at_layer=plan.stop_at_layer,
-        return_logits=False,
-    )
-    assert pooled.keys() == set(plan.names), f"silent: {set(plan.names) - pooled.keys()}"
-    return {place: pooled[name] for place, name in zip(plan.places, plan.names, strict=True)}
-
-
-def _can_be_kept(place: Place, x: Tensor, kept: Tensor) -> Tensor:
-    """Of each value, whether it is a number still; scores that are masked are -inf and may be."""
-    return kept.isfinite() | (x == -torch.inf) if place[0] == "attn_scores" else kept.isfinite()
-
-
-def _not_sound(plan: ExtractionPlan, number: int) -> DataError:
-    """The error for the first row of the task that cannot be kept, where some row of this shard cannot.
-
-    Rows that come sooner may be in shards that did not run yet, so those run now, in the order of the task. Each is a
-    block of its own: in a common one NaN and infinity spread, for 0 times infinity is NaN.
-    """
-    rows = np.sort(np.concatenate([shard_rows(plan, later) for later in range(number, len(plan.shards))]))
-    size = max(1, plan.batch_tokens // int(plan.sequences.lengths.max()))
-    for i in range(0, len(rows), size):
-        some = rows[i : i + size]
-        packing = pack(plan.packing.sequences.subset(some), 1, share=False, causal=plan.model.causal)
-        batch = packing.batch(np.arange(len(some)))
-        batch = replace(batch, rows=some[batch.rows])
-        values = run_batch(plan, batch)
-        texts = {place: x.split(plan.layout.counts(place)[batch.rows].tolist()) for place, x in values.items()}
-        for at in np.argsort(batch.rows):
-            own = {place: rows_of_text[at] for place, rows_of_text in texts.items()}
-            if not all(_can_be_kept(place, x, x.to(DTYPES[plan.dtype])).all() for place, x in own.items()):
-                return _why(plan, int(batch.rows[at]), own)
-    return DataError("NaN or infinity in the activations; check the model's weights, or compute in float32")
-
-
-def _why(plan: ExtractionPlan, row: int, values: dict[Place, Tensor]) -> DataError:
-    """What is wrong with a row, at the first place where something is; `values` are [R, D], its own."""
-    dtype = DTYPES[plan.dtype]
-    place, x = next((place, x) for place, x in values.items() if not _can_be_kept(place, x, x.to(dtype)).all())
-    name, example = place_name(place), plan.task.ids[row]
-    if place[0] == "attn_scores":
-        x = x[x != -torch.inf]
-    if x.isfinite().all():
-        return DataError(
-            f"{name} of example {example!a} is {x.abs().max():.3g}, more than {plan.dtype} holds "
-            f"({torch.finfo(dtype).max:.3g}); keep float32 or bfloat16"
-        )
-    what = "NaN" if x.isnan().any() else "infinity"
-    return DataError(
-        f"{what} in the activations at {name}, first in example {example!a}; "
-        "check the model's weights, or compute in float32"
-    )
-
-
-@contextmanager
-def running(plan: ExtractionPlan) -> Iterator[None]:
-    """The model on the plan's device, its weights prepared; as it was and where it was afterwards."""
-    home = plan.model.device
-    try:
-        plan.model.to(plan.device)  # inside: where the memory ends half-way, all of it goes back
-        with prepared(plan.model):
-            yield
-    finally:
-        plan.model.to(home)
 
 
 @contextmanager

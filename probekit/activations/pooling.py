@@ -61,9 +61,21 @@ def _own_nodes(batch: Batch, n_bos: int) -> np.ndarray:
 
 def _pairs(batch: Batch, device: torch.device) -> Pool:
     """The entry of each two tokens of a text, [B, H, N, M] -> [R, H]; the query's tokens outermost."""
-    paths = np.split(batch.nodes, batch.starts[1:])
     N = batch.tokens.shape[1]
-    query = np.concatenate([np.repeat(path, len(path)) for path in paths])
-    key = np.concatenate([np.tile(path, len(path)) for path in paths])
+    query, key = _pair_nodes(batch)
     b, n, m = (torch.from_numpy(i).to(device) for i in (query // N, query % N, key % N))
     return lambda x: x[b, :, n, m]
+
+
+def masked_pairs(plan: ExtractionPlan, batch: Batch) -> Tensor:
+    """Of each two tokens of a text, whether the query may not see the key, bool [R]."""
+    query, key = _pair_nodes(batch)
+    depth = batch.position_ids.flatten().numpy()
+    return torch.from_numpy((depth[query] < depth[key]) & plan.model.causal).to(plan.device)
+
+
+def _pair_nodes(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Query and key of each two tokens of each text, as indices into [B * N]."""
+    paths = np.split(batch.nodes, batch.starts[1:])
+    query = np.concatenate([np.repeat(path, len(path)) for path in paths])
+    return query, np.concatenate([np.tile(path, len(path)) for path in paths])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from probekit.activations.computing import compute_shard, running, shard_rows
 from probekit.activations.contents import (
     AGAIN,
     Examples,
@@ -20,7 +21,6 @@ from probekit.activations.contents import (
     read_record,
     record_path,
 )
-from probekit.activations.extract import compute_shard, running, shard_rows
 from probekit.activations.layout import Place, place_name
 from probekit.activations.planning import ExtractionPlan, plan
 from probekit.activations.record import Record, bytes_of, check_shard, record_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probekit.activations import ActivationSet, extract, plan
-from probekit.activations.extract import shard_rows
+from probekit.activations.computing import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.hooks import POINTS
 

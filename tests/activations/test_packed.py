@@ -184,3 +184,28 @@ def test_prepared_weights_change_nothing_and_are_gone_afterwards(tiny, family):
     extract(model, family)
     model(tokens).sum().backward()
     assert model.blocks[0].mlp.up.weight.grad is not None
+
+
+def test_hooks_see_whole_texts_of_one_length(model, family):
+    """As in a batch of one: the last position is the last token, whatever else runs."""
+
+    def turn(x, hook):
+        x = x.clone()
+        x[:, -1] = -x[:, -1]
+        return x
+
+    with model.hooks([("resid_mid.0", turn)]):
+        acts = extract(model, family, position=["first", "last"])
+    for i, ids in enumerate(model.tokenizer.encode_batch(family.inputs)):
+        with model.hooks([("resid_mid.0", turn)]):
+            _, cache = model.run_with_cache(torch.tensor([ids]), points="resid_pre")
+        assert_near(acts["resid_pre", 2][i], cache["resid_pre", 2][0, [0, -1]].detach(), i, 2e-6)
+
+
+def test_scores_that_overflow_where_attention_is_allowed_are_refused(model, family):
+    with torch.no_grad():
+        model.blocks[0].attn.qkv.bias[:32] = 400  # q k^T / sqrt(8) is about 450,000
+    acts = extract(model, family, points="attn_scores", layers=0)
+    assert all(scores.tril().isfinite().all() for scores in acts.per_text(("attn_scores", 0)))
+    with pytest.raises(DataError, match=r"attn_scores\.0 of example 'train:100' is 4\.5\de\+05, more than float16"):
+        extract(model, family, points="attn_scores", layers=0, dtype="float16")

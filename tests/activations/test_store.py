@@ -11,7 +11,7 @@ import torch
 from store_cases import HOW, Stopped, assert_equal, files, lasting, rows_of, run, shard_of, stop_after
 
 from probekit.activations import Store, load_activations, plan
-from probekit.activations.extract import shard_rows
+from probekit.activations.computing import shard_rows
 from probekit.durable import unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
 

@@ -18,7 +18,7 @@ from store_cases import HOW, assert_equal, rows_of, run
 from probekit import durable
 from probekit.activations import Store, list_stores, load_activations, plan
 from probekit.activations import writer as writer_module
-from probekit.activations.extract import shard_rows
+from probekit.activations.computing import shard_rows
 from probekit.activations.writer import StoreWriter
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, StorageError

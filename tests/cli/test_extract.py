@@ -161,7 +161,7 @@ def test_a_place_that_is_taken_is_a_storage_error(here: Path, job: list[str], ca
 def test_sigterm_says_what_is_kept_and_the_same_command_goes_on(
     here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = sys.modules["probekit.activations.extract"]
+    work = sys.modules["probekit.activations.computing"]
     job = [*job, "--batch-tokens", "100"]
     assert run([*job, "--out", "whole", "--quiet"]) == 0
     run_batch, calls = work.run_batch, []

@@ -88,7 +88,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
         "from probekit.activations import planning\n"
         "from probekit.cli.main import run\n"
         "planning.SHARD_BYTES = 4000\n"
-        "work = sys.modules['probekit.activations.extract']\n"
+        "work = sys.modules['probekit.activations.computing']\n"
         "batch = work.run_batch\n"
         "work.run_batch = lambda *args: (time.sleep(0.2), batch(*args))[1]\n"
         f"sys.exit(run({job!r}))\n"
