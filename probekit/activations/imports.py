@@ -159,6 +159,7 @@ class ImportPlan:
             "position": self.position,
             "dtype": self.dtype,
             "shard_rows": self.shard_rows,
+            "shards": len(self.shards),
         }
 
     @property

@@ -84,7 +84,6 @@ def _info(path: Path) -> StoreInfo:
     size = _size(path)
     try:
         plan = read_plan(path)
-        counted = statistics_progress(path)
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", bytes=size)
     known: dict[str, Any] = {
@@ -94,10 +93,11 @@ def _info(path: Path) -> StoreInfo:
         "rows": plan.rows,
         "bytes": size,
     }
-    known["statistics"] = counted is not None
     try:
+        known["statistics"] = any(path.glob("statistics/*.json"))
         if not (path / "manifest.json").exists():
             kept, total = Store.progress(path)
+            counted = None if kept else statistics_progress(path)
             if not kept and counted == (total, total):
                 return StoreInfo(path, "statistics", created=str(load_statistics(path).meta["created"]), **known)
             if not kept and counted:

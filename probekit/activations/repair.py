@@ -14,6 +14,7 @@ from probekit.activations.contents import (
     AGAIN,
     Examples,
     PlanFile,
+    kept_rows,
     read_examples,
     read_manifest,
     read_plan,
@@ -26,7 +27,7 @@ from probekit.activations.planning import ExtractionPlan, plan
 from probekit.activations.record import Record, bytes_of, check_shard, record_of
 from probekit.activations.sets import FOLLOWED_BY_OUTPUT
 from probekit.activations.transfer import on_host
-from probekit.activations.verify import Verification, verify
+from probekit.activations.verify import STATISTICS, Broken, Verification, verify
 from probekit.activations.writer import check_same, write_manifest
 from probekit.durable import remove, seal, write_first, write_named
 from probekit.errors import StorageError
@@ -43,13 +44,17 @@ class Repaired:
         path: the store.
         shards: numbers of the shards that were computed again.
         manifest: whether the manifest was written again.
-        complete: whether the store can be read now; one that was unfinished stays so.
+        complete: whether the store can be read now; one that lacks rows stays unfinished.
+        left: what stays broken: statistics, which the command that made them makes again.
+        command: of the command that makes such a store.
     """
 
     path: Path
     shards: list[int] = field(default_factory=list)
     manifest: bool = False
     complete: bool = False
+    left: list[Broken] = field(default_factory=list)
+    command: str = "extract"
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -81,15 +86,16 @@ def repair(
     """
     found = verify(path, show_bytes)
     _refuse_lost(found)
-    done = Repaired(found.path, complete=found.finished)
-    if found.is_sound:
-        return done
+    left = [one for one in found.broken if one.file == STATISTICS]
+    done = Repaired(found.path, complete=found.finished, left=left, command=found.command)
     standing = read_plan(found.path)
     if found.shards:
         done.shards = _mend_shards(found, standing, model, show)
     manifest = found.path / "manifest.json"
     if any(one.file == manifest.name for one in found.broken):
         remove(manifest)
+        done.complete = False
+    if not done.complete and kept_rows(found.path, standing) == standing.rows:
         write_manifest(found.path, standing)
         done.manifest = done.complete = True
     return done
@@ -111,7 +117,7 @@ def _mend_shards(
     path = found.path
     examples = read_examples(path, standing)
     if "model_fingerprint" not in standing.identity:
-        raise StorageError(f"{str(path)!a} was not extracted from a model; remove it and make it again")
+        raise StorageError(f"{str(path)!a} was not extracted from a model; remove it and {standing.command} again")
     expected = {number: _expected(path, standing, number) for number in found.shards}
     made = _same_plan(path, standing, examples, _model(standing, model, path))
     numbers = [number for number in found.shards if number < len(made.shards)]
@@ -150,7 +156,7 @@ def _model(standing: PlanFile, model: LanguageModel | str | Path | None, path: P
         source |= {"name_or_path": str(model), "revision": None}
     if not isinstance(source.get("name_or_path"), str):
         raise StorageError(f"{str(path)!a} does not say where its model is; name it: probekit repair --model MODEL")
-    kinds = {"name_or_path": str, "revision": str, "random_init": bool, "seed": int}
+    kinds: dict[str, type] = {"name_or_path": str, "revision": str, "random_init": bool, "seed": int}
     how: dict[str, Any] = {key: source[key] for key, kind in kinds.items() if isinstance(source.get(key), kind)}
     return load_model(**how, device=standing.identity["device"], dtype=standing.identity["compute_dtype"])
 
