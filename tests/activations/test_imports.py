@@ -22,7 +22,7 @@ from probekit.activations import ActivationSet, Store, extract, import_activatio
 from probekit.activations.filenames import place_of
 from probekit.activations.foreign import MAX_HEADER, arrays_of, scan
 from probekit.activations.sets import Place, place_name
-from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
+from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.evaluation import train_probes
 from probekit.tasks.labelled import labelled_task
 
@@ -271,6 +271,8 @@ def test_an_interrupted_import_goes_on(
     with pytest.raises(KeyboardInterrupt):
         import_activations(acts, labels, tmp_path / "store")
     assert Store.progress(tmp_path / "store") == (21, N)
+    with pytest.raises(StorageError, match=r"21 of 40 rows are there: run the same import command again$"):
+        Store(tmp_path / "store")
     assert_same(import_activations(acts, labels, tmp_path / "store"), tensors())
     assert done == [0, 1, 2, 3, 3, 4, 5]
 
@@ -373,6 +375,8 @@ BAD_NPY = {
     "short": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE - 4)), "cut short"),
     "long": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE + 4)), "its header tells of"),
     "huge": (npy_bytes(NPY.format("<f4", (10**30, D))), "cut short"),
+    "nothing of many": (npy_bytes(NPY.format("<U0", (N,))), "damaged"),
+    "header": (npy_bytes(" " * 10_001), "its header would have 10,002 bytes"),
     "negative": (npy_bytes(NPY.format("<f4", (-N, -D)), b"x" * SIZE), "damaged"),
     "code": (npy_bytes("__import__('os').system('true')"), "damaged"),
     "bfloat16 of numpy": (npy_bytes(NPY.format("|V2", (N, D)), b"x" * (SIZE // 2)), "save bfloat16 in a .safetensors"),
