@@ -34,6 +34,17 @@ from probekit.errors import StorageError
 from probekit.models.base import LanguageModel
 
 Show = Callable[[int, int], object] | None
+_ASKED: dict[str, type] = {
+    "points": list,
+    "device": str,
+    "dtype": str,
+    "compute_dtype": str,
+    "batch_tokens": int,
+    "bos": bool,
+    "on_long": str,
+    "block_nodes": int,
+    "share": bool,
+}  # what `plan` was asked for, as the identity has it
 
 
 @dataclass
@@ -118,6 +129,7 @@ def _mend_shards(
     examples = read_examples(path, standing)
     if "model_fingerprint" not in standing.identity:
         raise StorageError(f"{str(path)!a} was not extracted from a model; remove it and {standing.command} again")
+    _check_asked(path, standing.identity)
     expected = {number: _expected(path, standing, number) for number in found.shards}
     made = _same_plan(path, standing, examples, _model(standing, model, path))
     numbers = [number for number in found.shards if number < len(made.shards)]
@@ -129,6 +141,12 @@ def _mend_shards(
     for number in set(found.shards) - set(numbers):
         remove(record_path(path, number))
     return numbers
+
+
+def _check_asked(path: Path, identity: dict[str, Any]) -> None:
+    sound = all(type(identity.get(key)) is kind for key, kind in _ASKED.items())
+    if not sound or not all(type(point) is str for point in identity["points"]):
+        raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
 
 
 def _expected(path: Path, standing: PlanFile, number: int) -> tuple[Record | None, str | None]:
@@ -177,7 +195,7 @@ def _same_plan(path: Path, standing: PlanFile, examples: Examples, model: Langua
     }
     other = {"identity": {**identity, **of_model}, "model": model.name, "task": standing.task}
     check_same(path, standing, json.loads(json.dumps(other)), advice)  # before a plan that the model may not allow
-    same = ("points", "device", "dtype", "batch_tokens", "bos", "on_long", "block_nodes", "share")
+    same = _ASKED.keys() - {"compute_dtype"}  # which is the model's
     made = plan(
         model,
         examples.task,

@@ -171,7 +171,7 @@ class RowMoments:
         of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
         if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
             raise DataError(
-                f"moments that do not fit together: {self.count} rows, {self.class_counts.sum():g} of them with a class; "
+                f"moments that do not fit together: {self.count} rows, {self.class_counts.sum():g} with a class; "
                 f"mean, covariance, class counts, class means of {', '.join(str(list(shape)) for shape in shapes)}"
             )
 

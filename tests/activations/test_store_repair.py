@@ -183,6 +183,17 @@ def test_a_store_that_no_model_made_is_not_repaired(model, task, path):
         repair(path, model)
 
 
+def test_a_plan_that_does_not_say_how_is_one_error(model, task, path):
+    run(model, task, path)
+    body, _ = unseal(path / "plan.json")
+    (path / "records" / "00001.json").unlink()
+    for key in ("points", "device", "compute_dtype", "batch_tokens", "bos", "on_long", "block_nodes", "share"):
+        for value in (None, [[]]):
+            (path / "plan.json").write_bytes(seal({**body, "identity": {**body["identity"], key: value}})[0])
+            with pytest.raises(StorageError, match=r"plan\.json' does not say how the store was extracted; remove"):
+                repair(path, model)
+
+
 @pytest.mark.parametrize(
     "how", [{"position": "all"}, {"position": ["first", "last"]}, {"points": ["attn_pattern", "q"]}]
 )
