@@ -18,7 +18,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import probekit as pk
-from probekit.activations import ActivationSet, Store, extract, import_activations, imports, plan_import
+from probekit.activations import (
+    ActivationSet,
+    Store,
+    extract,
+    import_activations,
+    import_plan,
+    imports,
+    plan_import,
+)
 from probekit.activations.filenames import place_of
 from probekit.activations.foreign import MAX_HEADER, arrays_of, scan
 from probekit.activations.sets import Place, place_name
@@ -256,7 +264,7 @@ def test_the_same_import_is_the_same_store_and_another_is_refused(tmp_path: Path
 def test_an_interrupted_import_goes_on(
     tmp_path: Path, acts: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imports, "SHARD_BYTES", 7 * 3 * D * 4)
+    monkeypatch.setattr(import_plan, "SHARD_BYTES", 7 * 3 * D * 4)
     done: list[int] = []
     write = imports.StoreWriter.write
 
@@ -288,7 +296,7 @@ def test_a_file_that_is_written_meanwhile_is_noticed(tmp_path: Path, acts: Path,
 def test_memory_holds_a_shard_and_not_a_file(
     tmp_path: Path, acts: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imports, "SHARD_BYTES", 5 * 3 * D * 4)
+    monkeypatch.setattr(import_plan, "SHARD_BYTES", 5 * 3 * D * 4)
     monkeypatch.setattr("probekit.activations.foreign.CHUNK", 64)
     sizes: list[int] = []
 
