@@ -15,13 +15,15 @@ import numpy as np
 from probekit.activations.layout import Layout, Place, place_name
 from probekit.activations.record import Record, mend, whole_numbers
 from probekit.activations.sets import DTYPES
-from probekit.durable import TEMPORARY, unseal
+from probekit.durable import MOST, TEMPORARY, unseal
 from probekit.errors import DataError, StorageError
 from probekit.tasks.base import SPLITS, Task
 
 FORMAT = "probekit-activations"
 FORMAT_VERSION = 2
 MOST_EXAMPLES = 512 << 20  # bytes of examples.json: a few million texts; parsed it takes some times that
+MOST_ROWS = MOST_EXAMPLES // 16  # an example takes more bytes there
+MOST_RECORDS = MOST // 64  # and a record's checksum in the manifest
 AGAIN = "remove the store and extract again"
 _RECORD = re.compile(r"[0-9]{5,9}\.json")
 
@@ -56,6 +58,11 @@ class PlanFile:
     def dtype(self) -> str:
         """Name of the type that is kept."""
         return self.identity["dtype"]
+
+    @property
+    def command(self) -> str:
+        """Name of the command that makes such a store."""
+        return "import" if self.identity.get("kind") == "import" else "extract"
 
     @property
     def shards(self) -> int | None:
@@ -126,9 +133,9 @@ def _plan(body: dict[str, Any], seal: str) -> PlanFile:
     _need(all(isinstance(p, str) and (layer is None or type(layer) is int) for p, layer in places))
     _need(len({place_name(place) for place in places}) == len(places) == len(identity["widths"]) > 0)
     _need(_is_list(identity["widths"], int), all(0 < width < 1 << 40 for width in identity["widths"]))
-    _need(type(identity["rows"]) is int, 0 < identity["rows"] < 1 << 40, identity["dtype"] in DTYPES)
+    _need(type(identity["rows"]) is int, 0 < identity["rows"] < MOST_ROWS, identity["dtype"] in DTYPES)
     shards = identity.get("shards")
-    _need(shards is None or (type(shards) is int and 0 < shards <= identity["rows"]))
+    _need(shards is None or (type(shards) is int and 0 < shards <= min(identity["rows"], MOST_RECORDS)))
     _need(type(body["model"]) is str, type(body["task"]) is str)
     rows, widths = identity["rows"], identity["widths"]
     return PlanFile(identity, body["model"], body["task"], source, meta, seal, rows, places, widths)
@@ -231,6 +238,20 @@ def read_records(path: Path, plan: PlanFile) -> dict[int, tuple[Record, str]]:
         StorageError: a record is damaged, or of another plan.
     """
     return {number: read_record(path, plan, number) for number in record_numbers(path)}
+
+
+def kept_rows(path: Path, plan: PlanFile) -> int:
+    """How many examples have a record.
+
+    Raises:
+        StorageError: a record is damaged, or of another plan.
+    """
+    return sum(len(record.rows) for record, _ in read_records(path, plan).values())
+
+
+def unfinished_advice(path: Path, command: str, is_whole: bool) -> str:
+    """What to do about a store without a manifest; `is_whole` is whether every row is there."""
+    return f"run the same {command} command again" + (f", or {mend(path)[5:]}" if is_whole else "")
 
 
 def read_record(path: Path, plan: PlanFile, number: int) -> tuple[Record, str]:

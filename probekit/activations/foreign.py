@@ -27,6 +27,7 @@ PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 SUFFIXES = (".npy", ".safetensors")
 MAX_HEADER = 10_000_000  # bytes of a safetensors header; one of 500 tensors has 60,000
+MAX_NPY_HEADER = 10_000  # as numpy bounds it
 CHUNK = 8_000_000  # bytes, a multiple of every item's size
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bf16"}
 TYPES |= {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}
@@ -195,9 +196,10 @@ def _npy(path: Path, file: BinaryIO, size: int) -> list[Held]:
         version = np.lib.format.read_magic(file)
         if version not in _NPY_HEADERS:
             raise ValueError(f"format version {version}")
+        _check_npy_header(file, 2 if version == (1, 0) else 4)
         shape, fortran, dtype = _NPY_HEADERS[version](file)
-        if any(n < 0 for n in shape):
-            raise ValueError(f"shape {shape}")
+        if any(n < 0 for n in shape) or not dtype.itemsize:
+            raise ValueError(f"shape {shape} of {dtype}")
     except (ValueError, TypeError, RecursionError, MemoryError, OverflowError) as error:
         raise _damaged(path, (str(error).splitlines() or [""])[0]) from error
     if dtype.hasobject:
@@ -208,6 +210,14 @@ def _npy(path: Path, file: BinaryIO, size: int) -> list[Held]:
     array = Held(path, None, dtype.str, shape, fortran, file.tell())
     _check_size(path, array.offset + array.n_bytes, size)
     return [array]
+
+
+def _check_npy_header(file: BinaryIO, width: int) -> None:
+    """Numpy reads the header before it looks at its length, which may be 4 GB."""
+    length = int.from_bytes(file.read(width), "little")
+    if length > MAX_NPY_HEADER:
+        raise ValueError(f"its header would have {length:,} bytes")
+    file.seek(-width, 1)
 
 
 _NPY_HEADERS: dict[tuple[int, int], Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype]]] = {

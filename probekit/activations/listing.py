@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,12 @@ class StoreInfo:
 def default_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
     """The store of this plan under `root`: equal plans find the same one, so that the same command goes on with it."""
     parts = [plan.model.name, plan.task.name, "-".join(plan.points), plan.position_name, plan.digest[:8]]
-    return Path(root) / "-".join(_clean(part) for part in parts)
+    return Path(root) / folder_name(parts)
+
+
+def folder_name(parts: Iterable[str]) -> str:
+    """One name for a folder, of parts that hold anything."""
+    return "-".join(_clean(part) for part in parts)
 
 
 def _clean(name: str) -> str:
@@ -84,7 +89,6 @@ def _info(path: Path) -> StoreInfo:
     size = _size(path)
     try:
         plan = read_plan(path)
-        counted = statistics_progress(path)
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", bytes=size)
     known: dict[str, Any] = {
@@ -94,10 +98,11 @@ def _info(path: Path) -> StoreInfo:
         "rows": plan.rows,
         "bytes": size,
     }
-    known["statistics"] = counted is not None
     try:
+        known["statistics"] = any(path.glob("statistics/*.json"))
         if not (path / "manifest.json").exists():
             kept, total = Store.progress(path)
+            counted = None if kept else statistics_progress(path)
             if not kept and counted == (total, total):
                 return StoreInfo(path, "statistics", created=str(load_statistics(path).meta["created"]), **known)
             if not kept and counted:

@@ -15,6 +15,7 @@ from probekit.activations.contents import (
     AGAIN,
     Examples,
     PlanFile,
+    kept_rows,
     read_examples,
     read_manifest,
     read_plan,
@@ -26,13 +27,24 @@ from probekit.activations.planning import ExtractionPlan, plan
 from probekit.activations.record import Record, bytes_of, check_shard, record_of
 from probekit.activations.sets import FOLLOWED_BY_OUTPUT
 from probekit.activations.transfer import on_host
-from probekit.activations.verify import Verification, verify
+from probekit.activations.verify import STATISTICS, Broken, Verification, verify
 from probekit.activations.writer import check_same, write_manifest
 from probekit.durable import remove, seal, write_first, write_named
 from probekit.errors import StorageError
 from probekit.models.base import LanguageModel
 
 Show = Callable[[int, int], object] | None
+_ASKED: dict[str, type] = {
+    "points": list,
+    "device": str,
+    "dtype": str,
+    "compute_dtype": str,
+    "batch_tokens": int,
+    "bos": bool,
+    "on_long": str,
+    "block_nodes": int,
+    "share": bool,
+}  # what `plan` was asked for, as the identity has it
 
 
 @dataclass
@@ -43,13 +55,17 @@ class Repaired:
         path: the store.
         shards: numbers of the shards that were computed again.
         manifest: whether the manifest was written again.
-        complete: whether the store can be read now; one that was unfinished stays so.
+        complete: whether the store can be read now; one that lacks rows stays unfinished.
+        left: what stays broken: statistics, which the command that made them makes again.
+        command: of the command that makes such a store.
     """
 
     path: Path
     shards: list[int] = field(default_factory=list)
     manifest: bool = False
     complete: bool = False
+    left: list[Broken] = field(default_factory=list)
+    command: str = "extract"
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -81,15 +97,16 @@ def repair(
     """
     found = verify(path, show_bytes)
     _refuse_lost(found)
-    done = Repaired(found.path, complete=found.finished)
-    if found.is_sound:
-        return done
+    left = [one for one in found.broken if one.file == STATISTICS]
+    done = Repaired(found.path, complete=found.finished, left=left, command=found.command)
     standing = read_plan(found.path)
     if found.shards:
         done.shards = _mend_shards(found, standing, model, show)
     manifest = found.path / "manifest.json"
     if any(one.file == manifest.name for one in found.broken):
         remove(manifest)
+        done.complete = False
+    if not done.complete and kept_rows(found.path, standing) == standing.rows:
         write_manifest(found.path, standing)
         done.manifest = done.complete = True
     return done
@@ -111,7 +128,8 @@ def _mend_shards(
     path = found.path
     examples = read_examples(path, standing)
     if "model_fingerprint" not in standing.identity:
-        raise StorageError(f"{str(path)!a} was not extracted from a model; remove it and make it again")
+        raise StorageError(f"{str(path)!a} was not extracted from a model; remove it and {standing.command} again")
+    _check_asked(path, standing.identity)
     expected = {number: _expected(path, standing, number) for number in found.shards}
     made = _same_plan(path, standing, examples, _model(standing, model, path))
     numbers = [number for number in found.shards if number < len(made.shards)]
@@ -123,6 +141,12 @@ def _mend_shards(
     for number in set(found.shards) - set(numbers):
         remove(record_path(path, number))
     return numbers
+
+
+def _check_asked(path: Path, identity: dict[str, Any]) -> None:
+    sound = all(type(identity.get(key)) is kind for key, kind in _ASKED.items())
+    if not sound or not all(type(point) is str for point in identity["points"]):
+        raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
 
 
 def _expected(path: Path, standing: PlanFile, number: int) -> tuple[Record | None, str | None]:
@@ -150,7 +174,7 @@ def _model(standing: PlanFile, model: LanguageModel | str | Path | None, path: P
         source |= {"name_or_path": str(model), "revision": None}
     if not isinstance(source.get("name_or_path"), str):
         raise StorageError(f"{str(path)!a} does not say where its model is; name it: probekit repair --model MODEL")
-    kinds = {"name_or_path": str, "revision": str, "random_init": bool, "seed": int}
+    kinds: dict[str, type] = {"name_or_path": str, "revision": str, "random_init": bool, "seed": int}
     how: dict[str, Any] = {key: source[key] for key, kind in kinds.items() if isinstance(source.get(key), kind)}
     return load_model(**how, device=standing.identity["device"], dtype=standing.identity["compute_dtype"])
 
@@ -171,7 +195,7 @@ def _same_plan(path: Path, standing: PlanFile, examples: Examples, model: Langua
     }
     other = {"identity": {**identity, **of_model}, "model": model.name, "task": standing.task}
     check_same(path, standing, json.loads(json.dumps(other)), advice)  # before a plan that the model may not allow
-    same = ("points", "device", "dtype", "batch_tokens", "bos", "on_long", "block_nodes", "share")
+    same = _ASKED.keys() - {"compute_dtype"}  # which is the model's
     made = plan(
         model,
         examples.task,

@@ -13,12 +13,13 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import safetensors.torch
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from probekit.activations.layout import PAIR_POINTS, Place, place_name
 from probekit.activations.moments import Moments
-from probekit.durable import make_folder, refused, seal, sweep, unseal, write_as, write_first
+from probekit.durable import make_folder, open_plain, refused, seal, sweep, unseal, write_as, write_first
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.hooks import PointSpec, UnknownPoint, split_point
 from probekit.tasks.base import SPLITS, Task
@@ -47,6 +48,7 @@ _FILE_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
 _RECORD_NAME = re.compile(r"\d+\.json")
 
 Key = tuple[Place, str]
+T = TypeVar("T")
 
 
 class Statistics(Mapping[Key, Moments]):
@@ -146,17 +148,35 @@ def load_statistics(path: str | Path) -> Statistics:
         DataError: no statistics there.
         StorageError: they are unfinished, or what stands there is damaged; the message names the file.
     """
-    folder = Path(path) / FOLDER
-    records = _records(folder)
-    if not records:
+
+    def load(record: Path, body: dict[str, Any]) -> Statistics:
+        progress = _Progress.of(body, record)
+        if not progress.is_complete:
+            state = f"{progress.texts_done} of {progress.texts} texts are counted"
+            raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}: run the same command again")
+        _check_plan(Path(path) / "plan.json", progress, record)
+        return _loaded(record, body)
+
+    found = _of_newest(Path(path) / FOLDER, load)
+    if found is None:
         raise DataError(f"no statistics at {str(path)!a}; make them with probekit extract --stats")
-    body = _unsealed(records[-1])
-    progress = _Progress.of(body, records[-1])
-    if progress.shards_done != progress.shards:
-        state = f"{progress.texts_done} of {progress.texts} texts are counted"
-        raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}: run the same command again")
-    _check_plan(Path(path) / "plan.json", progress, records[-1])
-    return _loaded(folder, body, records[-1])
+    return found
+
+
+def check_statistics(path: str | Path) -> tuple[int, int] | None:
+    """As `statistics_progress`, when every byte of what stands at `path`, finished or not, was compared.
+
+    Raises:
+        StorageError: it is damaged, or not of the plan that stands there; the message names the file.
+    """
+
+    def check(record: Path, body: dict[str, Any]) -> tuple[int, int]:
+        progress = _Progress.of(body, record)
+        _check_plan(Path(path) / "plan.json", progress, record)
+        _loaded(record, body)
+        return progress.texts_done, progress.texts
+
+    return _of_newest(Path(path) / FOLDER, check)
 
 
 def identity_digest(identity: dict[str, Any]) -> str:
@@ -176,11 +196,12 @@ def statistics_progress(path: str | Path) -> tuple[int, int] | None:
     Raises:
         StorageError: they are damaged.
     """
-    records = _records(Path(path) / FOLDER)
-    if not records:
-        return None
-    progress = _Progress.of(_unsealed(records[-1]), records[-1])
-    return progress.texts_done, progress.texts
+
+    def count(record: Path, body: dict[str, Any]) -> tuple[int, int]:
+        progress = _Progress.of(body, record)
+        return progress.texts_done, progress.texts
+
+    return _of_newest(Path(path) / FOLDER, count)
 
 
 def statistics_bytes(task: Task, widths: Iterable[int]) -> int:
@@ -218,7 +239,7 @@ class Tally:
     @property
     def is_complete(self) -> bool:
         """Whether every shard is counted, and that stands on disk."""
-        return self._standing is not None and self._standing.shards_done == len(self._plan.shards)
+        return self._standing is not None and self._standing.is_complete
 
     def wants(self, number: int) -> bool:
         """Whether this shard is not counted yet."""
@@ -271,19 +292,17 @@ class Tally:
             return None
         make_folder(self._folder)
         sweep(self._folder)
-        records = _records(self._folder)
-        if not records:
-            return None
-        body = _unsealed(records[-1])
-        progress = _Progress.of(body, records[-1])
-        ours = self._progress
+        return _of_newest(self._folder, self._take_over)
+
+    def _take_over(self, record: Path, body: dict[str, Any]) -> "_Progress":
+        progress, ours = _Progress.of(body, record), self._progress
         if (progress.plan, progress.shards, progress.texts) != (ours.plan, ours.shards, ours.texts):
-            raise _damaged(records[-1], "is of another run")
-        standing = _loaded(self._folder, body, records[-1])
+            raise _damaged(record, "is of another run")
+        standing = _loaded(record, body)
         self._moments = {key: moments.to(self._device) for key, moments in standing.items()}
         self._meta = standing.meta
-        _remove_older(self._folder, records[-1], body)
-        _remove_orphans(self._folder, body)
+        _remove_older(record, body)
+        _remove_orphans(record.parent, body)
         return progress
 
     def _check_order(self) -> None:
@@ -301,7 +320,7 @@ class Tally:
         body = {**_about(statistics, self._progress), **statistics._write_files(self._folder)}
         record = self._folder / _record_name(self._progress.shards_done)
         write_first(record, seal(body)[0])
-        _remove_older(self._folder, record, body)
+        _remove_older(record, body)
         self._written = time.monotonic()
         self._pause = max(SECONDS_BETWEEN, (self._written - start) / SHARE_OF_TIME)
 
@@ -316,6 +335,11 @@ class _Progress:
     shards_done: int
     texts_done: int
     order: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every shard is counted."""
+        return self.shards_done == self.shards
 
     @classmethod
     def none(cls, plan: str = "", shards: int = 0, texts: int = 0) -> "_Progress":
@@ -394,6 +418,20 @@ def _records(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.stem))
 
 
+def _of_newest(folder: Path, use: Callable[[Path, dict[str, Any]], T]) -> T | None:
+    """What `use` makes of the newest record and its content; None where there is none.
+
+    A run that goes on removes it, and then its files, as soon as a newer one stands there; that one is taken then.
+    """
+    while records := _records(folder):
+        try:
+            return use(records[-1], _unsealed(records[-1]))
+        except StorageError:
+            if os.path.lexists(records[-1]):
+                raise
+    return None
+
+
 def _damaged(path: Path, why: str) -> StorageError:
     folder = str(path.parent)
     return StorageError(f"{str(path)!a} {why}; remove the folder {folder!a}, and the same command makes it anew")
@@ -406,8 +444,9 @@ def _unsealed(path: Path) -> dict[str, Any]:
         raise _damaged(path, "is damaged: its content does not match its checksum, or cannot be read") from None
 
 
-def _remove_older(folder: Path, record: Path, body: dict[str, Any]) -> None:
+def _remove_older(record: Path, body: dict[str, Any]) -> None:
     """Older records and what only they name: the newer ones stand on disk, and nobody needs both."""
+    folder = record.parent
     kept = {at["file"] for at in body["files"].values()}
     for old in _records(folder):
         if int(old.stem) < int(record.stem):
@@ -428,7 +467,7 @@ def _remove_orphans(folder: Path, body: dict[str, Any]) -> None:
                 path.unlink()
 
 
-def _loaded(folder: Path, body: dict[str, Any], record: Path) -> Statistics:
+def _loaded(record: Path, body: dict[str, Any]) -> Statistics:
     """The statistics that a record names, every byte, name, type and shape checked.
 
     Raises:
@@ -438,13 +477,15 @@ def _loaded(folder: Path, body: dict[str, Any], record: Path) -> Statistics:
         places = [split_point((point, layer)) for point, layer in body["places"]]
         label_names = {name: [str(one) for one in names] for name, names in body["label_names"]}
         splits, widths = body["splits"], body["widths"]
-        if not places or not splits or set(splits) - set(SPLITS) or not all(type(D) is int and D > 0 for D in widths):
+        if not places or not splits or len(set(splits) & set(SPLITS)) != len(splits):
+            raise ValueError
+        if not all(type(D) is int and D > 0 for D in widths):
             raise ValueError
         moments: dict[Key, Moments] = {}
         for place, D in zip(places, widths, strict=True):
             at = body["files"][place_name(place)]
             shapes = _shapes(splits, D, [len(names) for names in label_names.values()])
-            tensors = _read(folder, at["file"], at["n_bytes"], shapes)
+            tensors = _read(record.parent, at["file"], at["n_bytes"], shapes)
             moments |= {(place, split): _moments_of(tensors, split, list(label_names)) for split in splits}
         return Statistics(moments, label_names, dict(body["meta"]))
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -473,11 +514,13 @@ def _read(folder: Path, file: Any, n_bytes: Any, shapes: Mapping[str, Any]) -> d
     path = folder / file
     content = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values())
     try:
-        if not path.stat().st_size == n_bytes <= content + _MOST_HEADER:
-            raise _damaged(path, f"is damaged: it has {path.stat().st_size} bytes, not those of its record")
-        data = path.read_bytes()
-    except OSError as error:
-        raise _damaged(path, f"cannot be read ({error.strerror})") from error
+        with open_plain(path) as fd, open(fd, "rb", closefd=False) as opened:
+            size = os.fstat(fd).st_size
+            if not size == n_bytes <= content + _MOST_HEADER:
+                raise _damaged(path, f"is damaged: it has {size} bytes, not those of its record")
+            data = opened.read()
+    except FileNotFoundError:
+        raise _damaged(path, "is missing") from None
     if hashlib.sha256(data).hexdigest() != path.stem:
         raise _damaged(path, "is damaged: its content does not match its checksum")
     try:

@@ -30,11 +30,13 @@ from probekit.activations.contents import (
     FORMAT_VERSION,
     PlanFile,
     check_layout,
+    kept_rows,
     read_examples,
     read_manifest,
     read_plan,
     read_records,
     record_path,
+    unfinished_advice,
 )
 from probekit.activations.layout import Place, place_name
 from probekit.activations.record import Record, check_size, chunks, mend, read_tensor
@@ -217,9 +219,8 @@ class Store(Activations):
             DataError: no store there.
             StorageError: the plan or a record is damaged.
         """
-        path = Path(path)
-        plan = read_plan(path)
-        return sum(len(record.rows) for record, _ in read_records(path, plan).values()), plan.rows
+        plan = read_plan(Path(path))
+        return kept_rows(Path(path), plan), plan.rows
 
 
 def load_activations(path: str | Path) -> Store:
@@ -235,8 +236,7 @@ def _unfinished(path: Path, plan: PlanFile) -> ProbekitError:
             "mean-diff on them with fit_statistics, or run its extract command without --stats-only"
         )
     state = f"{str(path)!a} is unfinished, {kept} of {total} rows are there"
-    advice = f", or {mend(path)[5:]}" if kept == total else ""
-    return StorageError(f"{state}: run the same extract command again{advice}")
+    return StorageError(f"{state}: {unfinished_advice(path, plan.command, kept == total)}")
 
 
 def _spread(starts: np.ndarray, counts: np.ndarray, examples: np.ndarray) -> np.ndarray:

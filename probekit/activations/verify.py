@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.contents import (
+    AGAIN,
     MOST_EXAMPLES,
     Examples,
     PlanFile,
@@ -19,8 +20,11 @@ from probekit.activations.contents import (
     read_record,
     record_numbers,
     record_path,
+    unfinished_advice,
 )
-from probekit.activations.record import Record, check_shard
+from probekit.activations.record import Record, check_shard, mend
+from probekit.activations.statistics import FOLDER as STATISTICS
+from probekit.activations.statistics import check_statistics
 from probekit.durable import unseal
 from probekit.errors import StorageError
 
@@ -48,8 +52,11 @@ class Verification:
         bytes: what was read, or would be.
         rows: examples of the records that are sound.
         total: examples in all; 0 when the plan does not say.
-        broken: files that are broken or missing, in the order plan, examples, records, shards, manifest.
+        broken: files that are broken or missing, in the order plan, examples, manifest, records, shards; statistics are
+            one entry, the folder.
         shards: numbers of the shards that have to be computed again.
+        counted: texts in the statistics; None where there are none.
+        command: of the command that makes such a store.
     """
 
     path: Path
@@ -60,11 +67,32 @@ class Verification:
     total: int = 0
     broken: list[Broken] = field(default_factory=list)
     shards: list[int] = field(default_factory=list)
+    counted: int | None = None
+    command: str = "extract"
 
     @property
     def is_sound(self) -> bool:
         """Whether nothing is broken; a store that is unfinished can be sound."""
         return not self.broken
+
+    @property
+    def has_sums_alone(self) -> bool:
+        """Whether statistics of every text stand there, and no activations."""
+        return not self.finished and self.rows == 0 < self.total and self.counted == self.total
+
+    @property
+    def advice(self) -> str:
+        """What to do; nothing is empty."""
+        names = {one.file for one in self.broken}
+        if names & {"plan.json", "examples.json"}:
+            return AGAIN
+        if names == {STATISTICS}:
+            return f"remove the folder {str(self.path / STATISTICS)!a}, and the same command makes it anew"
+        if names:
+            return mend(self.path)
+        if self.finished or self.has_sums_alone:
+            return ""
+        return unfinished_advice(self.path, self.command, self.rows == self.total)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -89,15 +117,16 @@ def verify(path: str | Path, show: Show = None) -> Verification:
     if plan is None:
         records = _loose(found)
     else:
-        found.total = plan.rows
+        found.total, found.command = plan.rows, plan.command
         examples = _try(found, found.path / "examples.json", lambda: read_examples(found.path, plan))
         manifest = _manifest(found, plan, examples)
         records = _records(found, plan, examples, manifest)
     found.rows = sum(len(record.rows) for record in records.values())
     _shards(found, records, show)
-    if not found.finished and found.rows == found.total > 0:
-        found.files += 1
-        found._add(found.path / "manifest.json", "missing, though every row is there")
+    if found.finished and not found.broken and found.rows < found.total:
+        found._add(found.path / "manifest.json", f"it names records of {found.rows} of {found.total} rows")
+    if plan is not None:
+        _statistics(found)
     found.shards.sort()
     return found
 
@@ -119,8 +148,8 @@ def _loose(found: Verification) -> dict[int, Record]:
     _try(found, found.path / "examples.json", lambda: unseal(found.path / "examples.json", MOST_EXAMPLES))
     if found.finished:
         _try(found, found.path / "manifest.json", lambda: read_manifest(found.path))
-    files = [record_path(found.path, number) for number in _numbers(found)]
-    read = {number: _try(found, file, lambda file=file: Record.load(file, None)) for number, file in enumerate(files)}
+    files = {number: record_path(found.path, number) for number in _numbers(found)}
+    read = {number: _try(found, file, lambda file=file: Record.load(file, None)) for number, file in files.items()}
     return {number: record[0] for number, record in read.items() if record}
 
 
@@ -202,3 +231,16 @@ def _checked(path: Path, records: Iterable[Record]) -> Iterable[StorageError | N
 
     with ThreadPoolExecutor(THREADS) as pool:
         yield from pool.map(check, records)
+
+
+def _statistics(found: Verification) -> None:
+    folder = found.path / STATISTICS
+    files = [path for path in folder.glob("[0-9a-f]*") if path.suffix in (".json", ".safetensors")]
+    found.files += len(files)
+    try:
+        counted = check_statistics(found.path)
+        found.bytes += sum(path.stat().st_size for path in files)
+    except (StorageError, OSError) as error:
+        found._add(folder, error)
+    else:
+        found.counted = None if counted is None else counted[0]

@@ -26,6 +26,7 @@ from probekit.activations.contents import (
     read_record,
     read_records,
     record_path,
+    unfinished_advice,
 )
 from probekit.activations.layout import Layout, Place, place_name
 from probekit.activations.record import bytes_of, check_shard, header_of, read_tensor, record_of
@@ -86,6 +87,8 @@ class StoreWriter:
             asked = list(positions or _listed(identity.get("position", "last")))
             layout = layout or _plain_layout(asked, len(task))
             write_first(path / "examples.json", seal(examples_body(task, layout, asked), MOST_EXAMPLES)[0])
+        else:
+            read_examples(path, self._plan)  # if they are damaged, nothing that is computed now can be kept
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -119,7 +122,7 @@ class StoreWriter:
         record, _ = read_record(self.path, self._plan, number)
         if not np.array_equal(record.rows, rows):
             file = str(record_path(self.path, number))
-            raise StorageError(f"{file!a} holds other rows than this run; extract into another folder")
+            raise StorageError(f"{file!a} holds other rows than this run; name another folder, or remove it")
         check_shard(self.path, record)
         return True
 
@@ -175,8 +178,10 @@ class StoreWriter:
         Raises:
             StorageError: the disk refused, or a record is damaged.
         """
-        self.flush()
-        self.close()
+        try:
+            self.flush()
+        finally:
+            self.close()
         write_manifest(self.path, self._plan, meta)
 
 
@@ -205,10 +210,14 @@ def write_manifest(path: Path, plan: PlanFile, meta: dict[str, Any] | None = Non
     """Write the manifest of a store whose shards are all there.
 
     Raises:
-        StorageError: the disk refused, or what stands there is damaged.
+        StorageError: the disk refused, a row is missing, or what stands there is damaged.
     """
     keep_names(path / "records")
     records = read_records(path, plan)
+    kept = sum(len(record.rows) for record, _ in records.values())
+    if kept != plan.rows:
+        advice = unfinished_advice(path, plan.command, is_whole=False)
+        raise StorageError(f"{str(path)!a} has {kept} of {plan.rows} rows: {advice}")
     examples = read_examples(path, plan)
     task = {"model": plan.model, "task": plan.task, "task_info": examples.task.info, "target": examples.task.target}
     body = {"format": FORMAT, **plan.identity, **task, **plan.meta, "created": now(), **(meta or {})}

@@ -75,8 +75,10 @@ def _root(
 
 
 def main() -> NoReturn:
-    """The `probekit` program."""
-    sys.exit(run(sys.argv[1:]))
+    """The `probekit` program, when this module is imported (`probekit.__main__` does it)."""
+    code = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the work is done: no traceback while Python tidies up
+    sys.exit(code)
 
 
 def run(args: Sequence[str]) -> int:

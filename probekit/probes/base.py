@@ -6,7 +6,7 @@ Axes: N examples, D features, C classes.
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -128,12 +128,10 @@ class MomentsProbe(LinearProbe):
         Raises:
             DataError: fewer than two classes with rows, shapes that do not fit, NaN or infinity.
         """
-        counts = np.asarray(as_numpy(class_counts))
-        there = np.flatnonzero(counts)
-        given = (as_numpy(mean), as_numpy(covariance), counts[there], np.asarray(as_numpy(class_means))[there])
-        moments = RowMoments(int(count), *(np.asarray(x, dtype=np.float64) for x in given))
-        moments.check()
-        self.classes_, self.n_features_in_ = there, len(moments.mean)
+        given = (as_numpy(x) for x in (mean, covariance, class_counts, class_means))
+        every = RowMoments(int(count), *(np.asarray(x, dtype=np.float64) for x in given))
+        self.classes_, moments = every.of_classes_with_rows()
+        self.n_features_in_ = len(moments.mean)
         self.coef_, self.intercept_ = self._solve_moments(moments)
         return self
 
@@ -144,7 +142,7 @@ class MomentsProbe(LinearProbe):
 
 @dataclass(frozen=True, eq=False)
 class RowMoments:
-    """Float64: count N, mean [D], covariance [D, D] divided by N, class counts [C] above 0, class means [C, D]."""
+    """Float64: count N, mean [D], covariance [D, D] divided by N, class counts [C], class means [C, D]."""
 
     count: int
     mean: np.ndarray
@@ -152,19 +150,30 @@ class RowMoments:
     class_counts: np.ndarray
     class_means: np.ndarray
 
-    def check(self) -> None:
-        """Raise a DataError unless a probe can be fitted to them."""
-        D, C = len(self.mean), len(self.class_counts)
-        if C < 2:
-            raise DataError(f"a probe needs two classes or more with rows; there are {C}")
-        shapes = [x.shape for x in (self.mean, self.covariance, self.class_means)]
-        if shapes != [(D,), (D, D), (C, D)] or self.class_counts.sum() != self.count:
-            raise DataError(
-                f"moments that do not fit together: {self.count} rows of which {self.class_counts.sum():g} have a "
-                f"class; mean, covariance, class means of {', '.join(str(list(shape)) for shape in shapes)}"
-            )
-        if not all(np.isfinite(x).all() for x in (self.mean, self.covariance, self.class_means)):
+    def of_classes_with_rows(self) -> tuple[np.ndarray, "RowMoments"]:
+        """The numbers of the classes that have rows, and the moments without the others.
+
+        Raises:
+            DataError: no probe can be fitted to them.
+        """
+        self._check_shapes()
+        there = np.flatnonzero(self.class_counts)
+        if len(there) < 2:
+            raise DataError(f"a probe needs two classes or more with rows; there are {len(there)}")
+        kept = replace(self, class_counts=self.class_counts[there], class_means=self.class_means[there])
+        if not all(np.isfinite(x).all() for x in (kept.mean, kept.covariance, kept.class_means)):
             raise DataError("NaN or infinity in the moments; check the activations that they were summed from")
+        return there, kept
+
+    def _check_shapes(self) -> None:
+        D, C = self.mean.size, self.class_counts.size
+        shapes = [x.shape for x in (self.mean, self.covariance, self.class_counts, self.class_means)]
+        of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
+        if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
+            raise DataError(
+                f"moments that do not fit together: {self.count} rows, {self.class_counts.sum():g} with a class; "
+                f"mean, covariance, class counts, class means of {', '.join(str(list(shape)) for shape in shapes)}"
+            )
 
 
 def as_numpy(x: Any) -> Any:

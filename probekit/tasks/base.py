@@ -83,10 +83,10 @@ class Task:
     def fingerprint(self) -> str:
         """A sha256 over inputs, labels, class names, splits, ids, groups and position: equal for equal tasks."""
         digest = hashlib.sha256()
-        for part in (*self.inputs, *self.splits.tolist(), *self.ids):
+        for part in (*map(_plain, self.inputs), *self.splits.tolist(), *map(_plain, self.ids)):
             digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
         for label_set in sorted(self.labels):
-            digest.update(repr((label_set, self.label_names[label_set])).encode("utf-8", "surrogatepass"))
+            digest.update(repr((label_set, _plain(self.label_names[label_set]))).encode("utf-8", "surrogatepass"))
             digest.update(self.labels[label_set].astype("<i8").tobytes())
         position = self.position if isinstance(self.position, str) else self.position.astype("<i8").tobytes()
         groups = None if self.groups is None else self.groups.tolist()
@@ -159,6 +159,16 @@ class Task:
             raise DataError(
                 f"labels of {label_set!r} must be 0..{n - 1}, got {count_line(found)}; leave unlabelled examples out"
             )
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and texts of numpy and torch, alone, in lists or in arrays, as Python's own: equal ones read the same.
+
+    The repr of a long array would leave out its middle.
+    """
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:

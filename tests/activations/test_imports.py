@@ -18,11 +18,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import probekit as pk
-from probekit.activations import ActivationSet, Store, extract, import_activations, imports, plan_import
+from probekit.activations import (
+    ActivationSet,
+    Store,
+    extract,
+    import_activations,
+    import_plan,
+    imports,
+    plan_import,
+)
 from probekit.activations.filenames import place_of
 from probekit.activations.foreign import MAX_HEADER, arrays_of, scan
 from probekit.activations.sets import Place, place_name
-from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
+from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.evaluation import train_probes
 from probekit.tasks.labelled import labelled_task
 
@@ -256,7 +264,7 @@ def test_the_same_import_is_the_same_store_and_another_is_refused(tmp_path: Path
 def test_an_interrupted_import_goes_on(
     tmp_path: Path, acts: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imports, "SHARD_BYTES", 7 * 3 * D * 4)
+    monkeypatch.setattr(import_plan, "SHARD_BYTES", 7 * 3 * D * 4)
     done: list[int] = []
     write = imports.StoreWriter.write
 
@@ -271,6 +279,8 @@ def test_an_interrupted_import_goes_on(
     with pytest.raises(KeyboardInterrupt):
         import_activations(acts, labels, tmp_path / "store")
     assert Store.progress(tmp_path / "store") == (21, N)
+    with pytest.raises(StorageError, match=r"21 of 40 rows are there: run the same import command again$"):
+        Store(tmp_path / "store")
     assert_same(import_activations(acts, labels, tmp_path / "store"), tensors())
     assert done == [0, 1, 2, 3, 3, 4, 5]
 
@@ -286,7 +296,7 @@ def test_a_file_that_is_written_meanwhile_is_noticed(tmp_path: Path, acts: Path,
 def test_memory_holds_a_shard_and_not_a_file(
     tmp_path: Path, acts: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imports, "SHARD_BYTES", 5 * 3 * D * 4)
+    monkeypatch.setattr(import_plan, "SHARD_BYTES", 5 * 3 * D * 4)
     monkeypatch.setattr("probekit.activations.foreign.CHUNK", 64)
     sizes: list[int] = []
 
@@ -373,6 +383,8 @@ BAD_NPY = {
     "short": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE - 4)), "cut short"),
     "long": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE + 4)), "its header tells of"),
     "huge": (npy_bytes(NPY.format("<f4", (10**30, D))), "cut short"),
+    "nothing of many": (npy_bytes(NPY.format("<U0", (N,))), "damaged"),
+    "header": (npy_bytes(" " * 10_001), "its header would have 10,002 bytes"),
     "negative": (npy_bytes(NPY.format("<f4", (-N, -D)), b"x" * SIZE), "damaged"),
     "code": (npy_bytes("__import__('os').system('true')"), "damaged"),
     "bfloat16 of numpy": (npy_bytes(NPY.format("|V2", (N, D)), b"x" * (SIZE // 2)), "save bfloat16 in a .safetensors"),

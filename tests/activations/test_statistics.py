@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import json
+import os
 import time
 from dataclasses import replace
 from typing import Any
@@ -262,6 +263,27 @@ def test_checkpoints_are_seldom(model, task, path, monkeypatch):
     assert 2 <= len(writes) < len(plan(model, task, **HOW).shards)
 
 
+def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(model, task, path, monkeypatch):
+    folder = half_done(model, task, path, monkeypatch, alone)
+    counted, list_them = statistics_progress(path), statistics_module._records
+    stale = [[folder / "00001.json"]]  # listed, and gone when it is opened
+    monkeypatch.setattr(statistics_module, "_records", lambda folder: stale.pop() if stale else list_them(folder))
+    assert counted is not None
+    assert statistics_progress(path) == counted
+    assert stale == []
+
+
+def test_a_link_or_a_pipe_is_no_file_of_statistics(model, task, path):
+    alone(model, task, path)
+    file = next((path / "statistics").glob("*.safetensors"))
+    file.rename(path / "elsewhere")
+    for put in (lambda: file.symlink_to(path / "elsewhere"), lambda: os.mkfifo(file)):
+        put()
+        with pytest.raises(StorageError, match=rf"{file.name}' is (a link|no plain file)"):
+            load_statistics(path)
+        file.unlink()
+
+
 def test_other_labels_are_another_run(model, task, path):
     alone(model, task, path)
     other = replace(task, labels={**task.labels, "odd": 1 - task.labels["odd"]})
@@ -325,6 +347,7 @@ HOSTILE = [
     lambda body: body.update(widths=[True] * 7),
     lambda body: body.update(splits=["train", "tset"]),
     lambda body: body.update(splits=[["train"]]),
+    lambda body: body.update(splits=["train", "train", "validation", "test"]),
     lambda body: body.update(label_names=[["odd", ["no", "yes", "more"]], ["third", ["0", "1", "2"]]]),
     lambda body: body.update(label_names="odd"),
     lambda body: body.update(meta=None),

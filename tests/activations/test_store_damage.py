@@ -249,10 +249,20 @@ def test_records_that_do_not_belong(model, task, path, name):
     assert verify(path).broken
 
 
+def test_numbers_of_rows_and_shards_that_no_store_has_are_not_believed(model, task, path):
+    """Nothing is counted up to them, and no memory is taken for them, not even where the manifest cannot say better."""
+    run(model, task, path)
+    body, _ = unseal(path / "plan.json")
+    (path / "manifest.json").write_bytes(b"{}")
+    for huge in ({"rows": 2**39, "shards": 2**39}, {"rows": 2**24, "shards": 2**24}):
+        (path / "plan.json").write_bytes(seal({**body, "identity": {**body["identity"], **huge}})[0])
+        assert "is no plan of a store" in verify(path).broken[0].why
+
+
 def test_gaps_are_noticed(model, task, path):
     run(model, task, path)
     (path / "records" / "00001.json").unlink()
-    with pytest.raises(StorageError, match="records are missing"):
+    with pytest.raises(StorageError, match=r"00001\.json missing or too many"):
         load_activations(path)
     assert [one.file for one in verify(path).broken] == ["records/00001.json"]
 

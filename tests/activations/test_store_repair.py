@@ -1,11 +1,15 @@
 """Verify names every broken file; repair makes those again bit for bit and touches nothing else."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from store_cases import HOW, Stopped, assert_equal, files, flip, lasting, run, shard_of, stop_after
 
 from probekit.activations import Store, load_activations, repair, verify
+from probekit.activations.contents import read_plan
+from probekit.activations.writer import write_manifest
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
 
@@ -58,8 +62,10 @@ def test_what_is_broken_is_named_and_made_again_and_nothing_else(model, letters,
 
 def test_the_manifest_needs_no_model(model, task, path):
     meta = run(model, task, path).meta
-    (path / "manifest.json").unlink()
-    assert broken(path) == ["manifest.json"]
+    (path / "manifest.json").unlink()  # as a run leaves it that is killed before its last step
+    found = verify(path)
+    assert (found.is_sound, found.finished, found.rows, found.total) == (True, False, 23, 23)
+    assert found.advice == f"run the same extract command again, or probekit repair {str(path)!a}"
     assert repair(path).manifest
     again = load_activations(path).meta
     assert {**again, "created": 0} == {**meta, "created": 0}
@@ -78,6 +84,59 @@ def test_an_unfinished_store_is_mended_as_far_as_it_went(model, task, path, monk
     kept, total = Store.progress(path)
     assert kept < total
     assert_equal(run(model, task, path), run(model, task))
+
+
+def test_broken_statistics_are_named_and_left_to_the_command_that_makes_them(model, task, path):
+    run(model, task, path, stats=True)
+    found = verify(path)
+    assert found.is_sound
+    assert found.counted == found.total == 23
+    assert found.bytes == sum(p.stat().st_size for p in files(path))
+    file = next((path / "statistics").glob("*.safetensors"))
+    flip(file)
+    flip(shard_of(path, 1))
+    before = dates(path)
+    assert verify(path).advice == f"run: probekit repair {str(path)!a}"
+    done = repair(path, model)
+    assert done.shards == [1]
+    assert [one.file for one in done.left] == broken(path) == ["statistics"]
+    assert file.name in done.left[0].why
+    assert {p for p, date in dates(path).items() if date != before[p]} == {shard_of(path, 1)}
+    assert verify(path).advice.startswith(f"remove the folder {str(path / 'statistics')!a}")
+    shutil.rmtree(path / "statistics")
+    run(model, task, path, stats=True)
+    assert verify(path).is_sound
+
+
+def test_a_manifest_that_names_too_few_records_is_broken(model, task, path):
+    run(model, task, path)
+    (path / "records" / "00003.json").unlink()
+    manifest, _ = unseal(path / "manifest.json")
+    (path / "manifest.json").write_bytes(seal({**manifest, "records": manifest["records"][:3]})[0])
+    assert broken(path) == ["manifest.json"]
+    done = repair(path)
+    assert (done.manifest, done.complete) == (False, False)
+    assert_equal(run(model, task, path), run(model, task))
+
+
+def test_no_manifest_is_written_while_a_row_is_missing(model, task, path):
+    run(model, task, path)
+    (path / "records" / "00003.json").unlink()
+    (path / "manifest.json").unlink()
+    with pytest.raises(StorageError, match=r"of 23 rows: run the same extract command again$"):
+        write_manifest(path, read_plan(path))
+    assert not (path / "manifest.json").exists()
+
+
+def test_damaged_examples_stop_a_run_before_it_computes(model, task, path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Stopped):
+            run(model, task, path)
+    flip(path / "examples.json", 10)
+    monkeypatch.setattr(model, "forward", lambda *_, **__: pytest.fail("the model ran"))
+    with pytest.raises(StorageError, match=r"examples\.json.* is damaged"):
+        run(model, task, path)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "examples.json"])
@@ -122,6 +181,17 @@ def test_a_store_that_no_model_made_is_not_repaired(model, task, path):
     plan_file.write_bytes(seal(body)[0])
     with pytest.raises(StorageError, match="was not extracted from a model"):
         repair(path, model)
+
+
+def test_a_plan_that_does_not_say_how_is_one_error(model, task, path):
+    run(model, task, path)
+    body, _ = unseal(path / "plan.json")
+    (path / "records" / "00001.json").unlink()
+    for key in ("points", "device", "compute_dtype", "batch_tokens", "bos", "on_long", "block_nodes", "share"):
+        for value in (None, [[]]):
+            (path / "plan.json").write_bytes(seal({**body, "identity": {**body["identity"], key: value}})[0])
+            with pytest.raises(StorageError, match=r"plan\.json' does not say how the store was extracted; remove"):
+                repair(path, model)
 
 
 @pytest.mark.parametrize(

@@ -208,3 +208,16 @@ def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stderr.startswith("no stores under")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_while_the_program_is_imported_is_one_line() -> None:
+    code = (
+        "import runpy, sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'probekit.cli.ls': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "runpy.run_module('probekit', run_name='__main__')\n"
+    )
+    done = _python(code)
+    assert (done.returncode, done.stderr) == (130, "probekit: error: interrupted\n")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from probekit.activations import extract, imports, load_activations
+from probekit.activations import extract, import_plan, imports, load_activations
 from probekit.cli.import_ import layers_of
 from probekit.cli.main import run
 from probekit.errors import UsageError
@@ -130,7 +130,7 @@ def test_each_error_is_one_line_with_its_code(acts: Path, capsys: Capture) -> No
 
 
 def test_ctrl_c_says_what_is_kept(acts: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "SHARD_BYTES", 50 * 3 * D * 4)
+    monkeypatch.setattr(import_plan, "SHARD_BYTES", 50 * 3 * D * 4)
     write = imports.StoreWriter.write
 
     def interrupt(*_: object) -> None:
@@ -146,7 +146,7 @@ def test_ctrl_c_says_what_is_kept(acts: Path, capsys: Capture, monkeypatch: pyte
     monkeypatch.setattr(imports.StoreWriter, "write", write)
     assert run([*JOB, "--out", "there", "--quiet"]) == 0
     assert load_activations("there").n_examples == N
-    monkeypatch.setattr(imports, "scan", interrupt)
+    monkeypatch.setattr(import_plan, "scan", interrupt)
     assert run([*JOB, "--out", "other", "--quiet"]) == 130
     assert "nothing was written" in capsys.readouterr().err
 

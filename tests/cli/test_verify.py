@@ -35,15 +35,36 @@ def test_broken_files_are_named_and_repaired_from_the_recorded_source(copy: Path
     (copy / "manifest.json").unlink()
     assert run(["verify", str(copy), "--json"]) == 4
     out, err = capsys.readouterr()
-    assert [one["file"] for one in json.loads(out)["broken"]] == [f"shards/{shard.name}", "manifest.json"]
-    first, second, last = err.splitlines()
+    assert [one["file"] for one in json.loads(out)["broken"]] == [f"shards/{shard.name}"]
+    first, last = err.splitlines()
     assert first.startswith(f"shards/{shard.name}: ")
-    assert second.startswith("manifest.json: missing")
-    assert last == f"probekit: error: 2 of 5 files are broken; run: probekit repair {copy}"
+    assert last == f"probekit: error: 1 of 4 files are broken; run: probekit repair {str(copy)!a}"
     assert run(["repair", str(copy), "--quiet"]) == 0
     assert capsys.readouterr().out == "computed 1 shards again and wrote the manifest again\n"
     assert shard.read_bytes() == good
     assert run(["verify", str(copy)]) == 0
+
+
+def test_a_run_that_was_killed_before_its_manifest_is_unfinished_and_not_broken(copy: Path, capsys: Capture) -> None:
+    (copy / "manifest.json").unlink()
+    assert run(["verify", str(copy)]) == 0
+    out, err = capsys.readouterr()
+    advice = f"unfinished: run the same extract command again, or probekit repair {str(copy)!a}"
+    assert (out.startswith("sound so far: 4 files, "), err) == (True, "")
+    assert out.endswith(f" 90 of 90 rows; {advice}\n")
+    assert run(["repair", str(copy)]) == 0
+    assert capsys.readouterr().out == "wrote the manifest again\n"
+
+
+def test_broken_statistics_are_named(copy: Path, capsys: Capture) -> None:
+    (copy / "statistics").mkdir()
+    (copy / "statistics" / "00001.json").write_text("{}")
+    for command, out in (("verify", ""), ("repair", "nothing was repaired\n")):
+        assert run([command, str(copy)]) == 4
+        printed = capsys.readouterr()
+        assert printed.out == out
+        assert "00001.json' is damaged" in printed.err
+        assert printed.err.splitlines()[-1].endswith("and the same command makes it anew")
 
 
 def test_another_model_is_a_mismatch(

@@ -541,7 +541,7 @@ def interrupted_processes(field: Field, rounds: int) -> None:
         field.verdict.expect(again.returncode == 0 and read(path) == read(place / "whole"), f"resume: {again.stderr}")
 
 
-_PROBEKIT = [sys.executable, "-m", "probekit.cli.main"]
+_PROBEKIT = [sys.executable, "-m", "probekit"]
 
 
 # 8 -----------------------------------------------------------------------------------------------------------------

@@ -75,7 +75,16 @@ def test_moments_that_make_no_probe_are_refused():
     good = moments_of(X, y, 2).for_probe("kind")
     with pytest.raises(DataError, match="two classes or more with rows; there are 1"):
         RidgeProbe().fit_statistics(**moments_of(X, y * 0, 2).for_probe("kind"))
-    for bad in ({"count": 3}, {"mean": good["mean"][:4]}, {"covariance": good["covariance"][:, :4]}):
+    for bad in (
+        {"count": 3},
+        {"mean": good["mean"][:4]},
+        {"mean": 0.0},
+        {"covariance": good["covariance"][:, :4]},
+        {"class_means": good["class_means"][:1]},
+        {"class_counts": [0, *good["class_counts"]]},
+        {"class_counts": [-1, good["count"] + 1]},
+        {"class_counts": good["count"]},
+    ):
         with pytest.raises(DataError, match="do not fit together"):
             MeanDifferenceProbe().fit_statistics(**{**good, **bad})
     with pytest.raises(DataError, match="NaN or infinity in the moments"):

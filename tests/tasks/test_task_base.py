@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import probekit
 from probekit.errors import DataError, UsageError
@@ -71,6 +72,17 @@ def test_check_refuses(changes, error, words):
     with pytest.raises(error, match=words) as caught:
         small(**changes).check()
     assert "\n" not in str(caught.value)
+
+
+def test_fingerprint_is_of_values_and_not_of_their_types():
+    tokens = [[5, 6], [6, 7], [1], [2], [3], list(range(2000))]
+    plain = small(inputs=tokens).fingerprint()
+    for like in (np.array, torch.tensor, tuple, lambda row: [np.int64(token) for token in row]):
+        assert small(inputs=[like(row) for row in tokens]).fingerprint() == plain
+        other = [*tokens[:5], [*range(1000), 0, *range(1001, 2000)]]
+        assert small(inputs=[like(row) for row in other]).fingerprint() != plain
+    names = {"label": [np.str_("no"), np.str_("yes")]}
+    assert small(label_names=names, ids=[np.str_(i) for i in range(6)]).fingerprint() == small().fingerprint()
 
 
 def test_fingerprint_sees_every_part_and_nothing_else():
