@@ -25,6 +25,7 @@ MOST = 64 << 20  # bytes of a JSON file; parsed it takes ten times that, and a h
 _SEAL = b'"seal": "%s"\n}\n'
 _SEAL_BYTES = len(_SEAL % bytes(64))
 _STALE_SECONDS = 3600  # a temporary file that old belongs to a run that died
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # how file systems answer on which folders cannot be synced
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # how file systems without hard links answer
 
 
@@ -36,7 +37,8 @@ def make_folder(path: Path) -> None:
     """
     missing = [folder for folder in [path, *path.parents] if not folder.exists()]
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
         for folder in missing or [path]:  # one that is there may be of a run that died before it could do this
             _fsync_folder(folder.parent)
     except OSError as error:
@@ -166,6 +168,9 @@ def _fsync_folder(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(fd)
 

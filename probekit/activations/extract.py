@@ -26,7 +26,7 @@ from probekit.activations.planning import ExtractionPlan, plan
 from probekit.activations.positions import Position
 from probekit.activations.sequences import OnLong
 from probekit.activations.sets import DTYPES, ActivationSet
-from probekit.activations.statistics import Statistics, Tally, statistics_bytes
+from probekit.activations.statistics import Statistics, Tally, check_countable, statistics_bytes
 from probekit.activations.store import Store, StoreWriter
 from probekit.activations.transfer import Shard, on_host
 from probekit.errors import UsageError
@@ -256,7 +256,8 @@ def _refuse_too_much(plan: ExtractionPlan) -> None:
 
 
 def _refuse_large_sums(plan: ExtractionPlan) -> None:
-    """Before anything is computed; beside the sums, the file of one place stands in memory twice."""
+    """Before anything is written; beside the sums, the file of one place stands in memory twice."""
+    check_countable(plan)
     device = plan.device if plan.device.type == "cuda" else torch.device("cpu")
     free, need = free_bytes(device), statistics_bytes(plan.task, plan.widths)
     files = 0 if device.type == "cuda" else 2 * statistics_bytes(plan.task, [max(plan.widths)])

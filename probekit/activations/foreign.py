@@ -296,6 +296,8 @@ def find_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]
     files = [path for path in found if path.suffix in SUFFIXES]
     aside = [path.name for path in found if path not in files]
     if not [path for path in files if path.name != f"{LABELS}.npy"]:
+        if not source.is_dir():
+            raise DataError(f"{str(source)!a} is no .npy or .safetensors file, nor a folder of them")
         there = ", ".join(map(ascii, aside[:8])) or "nothing"
         raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {there}")
     return files, aside
@@ -313,7 +315,8 @@ def _refuse_pickle(path: Path) -> None:
     if path.suffix.lower() in PICKLES:
         raise DataError(
             f"{str(path)!a} is a pickle, which can run code and is never read; convert it where you trust it: "
-            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'acts.safetensors')"
+            "x = torch.load(path, weights_only=True), then np.save('resid_pre.3.npy', x.float().numpy()) for a tensor, "
+            "safetensors.torch.save_file(x, 'acts.safetensors') for a dict of them"
         )
     if path.suffix.lower() == ".npz":
         raise DataError(

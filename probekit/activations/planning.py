@@ -235,6 +235,10 @@ class ExtractionPlan:
         splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
         read = ", ".join(_in_words(name) for name in self.reading.names)
         widths = "/".join(str(width) for width in dict.fromkeys(self.widths))
+        rows = "/".join(f"{n:,}" for n in dict.fromkeys(int(self.layout.counts(p).sum()) for p in self.places))
+        pairs = {point for point, _ in self.places if point in PAIR_POINTS}
+        if pairs:
+            read = "every pair of tokens" if pairs == set(self.points) else f"{read}, of attention every pair"
         lines = {
             "model": f"{self.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {self.device}",
             "task": f"{self.task.name}: {self.texts:,} texts ({splits})",
@@ -245,8 +249,7 @@ class ExtractionPlan:
             else f"{self.nodes:,} nodes, nothing shared",
             "padding": f"none; batches of 32 in this order would compute {self.padded_tokens:,} tokens",
             "batches": f"{len(self.batches):,} of up to {self.batch_tokens:,} nodes in blocks of {self.block_nodes:,}",
-            "size": f"{self.bytes / 1e6:,.1f} MB: {self.texts:,} texts x {len(self.places)} places x {widths}, "
-            f"{self.dtype}",
+            "size": f"{self.bytes / 1e6:,.1f} MB: {rows} rows x {len(self.places)} places x {widths}, {self.dtype}",
         }
         if self.cut:
             lines["cut"] = f"{self.cut:,} texts to the first {cfg.n_ctx:,} tokens, the model's context"
@@ -356,7 +359,7 @@ def _in_words(position: str) -> str:
 
 def _points(points: str | Iterable[str]) -> list[str]:
     names = []
-    for spec in [points] if isinstance(points, str) else points:
+    for spec in [part.strip() for part in points.split(",")] if isinstance(points, str) else points:
         short, layer = split_point(spec)
         if layer is not None:
             raise UsageError(f"points are given without a layer, {short!r}, and the layers apart; got {spec!r}")

@@ -84,7 +84,8 @@ def check_position(position: Any, task: Task) -> OnePosition:
     words = [*POSITIONS, ALL]
     if isinstance(position, str):
         if position not in words:
-            raise UsageError(f"a position is {', '.join(words)} or a token's index; {nearest(position, words)}")
+            hint = "give several as a list" if "," in position else nearest(position, words)
+            raise UsageError(f"a position is {', '.join(words)} or a token's index; {hint}")
         return position
     index = np.asarray(position)
     if index.dtype.kind not in "iu":

@@ -30,7 +30,7 @@ from probekit.activations.transfer import on_host
 from probekit.activations.verify import STATISTICS, Broken, Verification, verify
 from probekit.activations.writer import check_same, write_manifest
 from probekit.durable import remove, seal, write_first, write_named
-from probekit.errors import StorageError
+from probekit.errors import DataError, StorageError, UsageError
 from probekit.models.base import LanguageModel
 
 Show = Callable[[int, int], object] | None
@@ -54,6 +54,7 @@ class Repaired:
     Attributes:
         path: the store.
         shards: numbers of the shards that were computed again.
+        removed: numbers of the shards of an import that were taken out, for the import to make them again.
         manifest: whether the manifest was written again.
         complete: whether the store can be read now; one that lacks rows stays unfinished.
         left: what stays broken: statistics, which the command that made them makes again.
@@ -62,6 +63,7 @@ class Repaired:
 
     path: Path
     shards: list[int] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
     manifest: bool = False
     complete: bool = False
     left: list[Broken] = field(default_factory=list)
@@ -100,7 +102,9 @@ def repair(
     left = [one for one in found.broken if one.file == STATISTICS]
     done = Repaired(found.path, complete=found.finished, left=left, command=found.command)
     standing = read_plan(found.path)
-    if found.shards:
+    if found.shards and "model_fingerprint" not in standing.identity:
+        done.removed, done.complete = _take_out(found), False
+    elif found.shards:
         done.shards = _mend_shards(found, standing, model, show)
     manifest = found.path / "manifest.json"
     if any(one.file == manifest.name for one in found.broken):
@@ -121,14 +125,20 @@ def _refuse_lost(found: Verification) -> None:
             raise StorageError(one.why)
 
 
+def _take_out(found: Verification) -> list[int]:
+    """Remove the records of broken shards, so that the import that made them reads its files again."""
+    remove(found.path / "manifest.json")
+    for number in found.shards:
+        remove(record_path(found.path, number))
+    return found.shards
+
+
 def _mend_shards(
     found: Verification, standing: PlanFile, model: LanguageModel | str | Path | None, show: Show
 ) -> list[int]:
     """The numbers of the shards that were computed again; a record that the plan has no shard for is removed."""
     path = found.path
     examples = read_examples(path, standing)
-    if "model_fingerprint" not in standing.identity:
-        raise StorageError(f"{str(path)!a} was not extracted from a model; remove it and {standing.command} again")
     _check_asked(path, standing.identity)
     expected = {number: _expected(path, standing, number) for number in found.shards}
     made = _same_plan(path, standing, examples, _model(standing, model, path))
@@ -176,7 +186,13 @@ def _model(standing: PlanFile, model: LanguageModel | str | Path | None, path: P
         raise StorageError(f"{str(path)!a} does not say where its model is; name it: probekit repair --model MODEL")
     kinds: dict[str, type] = {"name_or_path": str, "revision": str, "random_init": bool, "seed": int}
     how: dict[str, Any] = {key: source[key] for key, kind in kinds.items() if isinstance(source.get(key), kind)}
-    return load_model(**how, device=standing.identity["device"], dtype=standing.identity["compute_dtype"])
+    try:
+        return load_model(**how, device=standing.identity["device"], dtype=standing.identity["compute_dtype"])
+    except (UsageError, DataError) as error:
+        if model is not None:
+            raise
+        gone = f"the model that made {str(path)!a} cannot be loaded from where it was ({error})"
+        raise DataError(f"{gone}; name it: probekit repair --model MODEL") from error
 
 
 def _same_plan(path: Path, standing: PlanFile, examples: Examples, model: LanguageModel) -> ExtractionPlan:

@@ -108,8 +108,8 @@ class Statistics(Mapping[Key, Moments]):
             StorageError: the disk refused, or statistics stand there already.
         """
         folder = Path(path) / FOLDER
-        if _records(folder):
-            raise StorageError(f"statistics stand at {str(path)!a} already; name another folder, or remove them")
+        if _records(folder) or (Path(path) / "plan.json").exists():
+            raise StorageError(f"statistics or a store stand at {str(path)!a} already; name another folder")
         make_folder(folder)
         write_first(folder / _record_name(0), seal({**_about(self, _Progress.none()), **self._write_files(folder)})[0])
         return Path(path)
@@ -224,8 +224,7 @@ class Tally:
     """
 
     def __init__(self, plan: "ExtractionPlan", folder: Path | None = None):
-        _check_rows(plan)
-        _check_labels(plan.task)
+        check_countable(plan)
         self._plan = plan
         self._folder = None if folder is None else folder / FOLDER
         self._device = plan.device if plan.device.type == "cuda" else torch.device("cpu")
@@ -369,6 +368,17 @@ class _Progress:
 
 def _splits(task: Task) -> list[str]:
     return [split for split in SPLITS if (task.splits == split).any()]
+
+
+def check_countable(plan: "ExtractionPlan") -> None:
+    """Whether statistics can be made of what this plan reads.
+
+    Raises:
+        UsageError: several positions, or attention.
+        DataError: labels out of range.
+    """
+    _check_rows(plan)
+    _check_labels(plan.task)
 
 
 def _check_rows(plan: "ExtractionPlan") -> None:

@@ -36,6 +36,11 @@ from probekit.hooks import split_point
 from probekit.tasks.base import Task
 
 PER_EXAMPLE = "per example"
+FOLLOWS = ("widths", "shards", "rows")  # from other fields of an identity, which say more
+MEANS = {
+    "task_fingerprint": " (texts, labels or splits; a seed or a limit changes them)",
+    "model_fingerprint": " (the weights, in the type that computes)",
+}
 
 
 class StoreWriter:
@@ -80,7 +85,8 @@ class StoreWriter:
         about = {key: value for key, value in (meta or {}).items() if key != "created"}
         plan = {"format": FORMAT, "model": model_name, "task": task.name, "identity": identity, "source": source}
         data, _ = seal({**plan, "meta": about})
-        write_first(path / "plan.json", data)
+        if not os.path.lexists(path / "plan.json"):  # a complete store may stand where nothing can be written
+            write_first(path / "plan.json", data)
         self._plan = read_plan(path)
         check_same(path, self._plan, json.loads(data))
         if not os.path.lexists(path / "examples.json"):
@@ -267,10 +273,13 @@ def check_same(
     differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if not differing:
         return
+    differing = [key for key in differing if key not in FOLLOWS] or differing
     there |= {"model": standing.model, "task": standing.task}
     here |= {key: wanted[key] for key in ("model", "task")}
     named = [key for key in ("model", "task") if there[key] != here[key]] + differing
-    fields = "; ".join(f"{key}: {_brief(there.get(key))} there, {_brief(here.get(key))} here" for key in named)
+    fields = "; ".join(
+        f"{key}{MEANS.get(key, '')}: {_brief(there.get(key))} there, {_brief(here.get(key))} here" for key in named
+    )
     raise ResumeMismatch(f"{str(path)!a} was made with other settings ({fields}); {advice}")
 
 

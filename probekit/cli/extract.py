@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from probekit.cli import console, options
-from probekit.errors import ProbekitError
+from probekit.errors import ProbekitError, StorageError
 
 if TYPE_CHECKING:
     from probekit.activations import ExtractionPlan
@@ -196,6 +196,10 @@ def make_store(planned: "ExtractionPlan", out: Path | None, quiet: bool, sums: o
             run_plan(planned, path, progress, stats=sums == "beside")
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_kept(planned, path, sums)) from None
+    except StorageError as error:
+        if isinstance(error.__cause__, OSError):  # the disk refused: mend that, and go on
+            raise StorageError(f"{error}; {_kept(planned, path, sums)}") from error
+        raise
     if sums and not quiet:
         console.note(f"statistics: {path / 'statistics'} (in Python: pk.load_statistics({str(path)!a}))")
     return path

@@ -50,6 +50,7 @@ def repair(
 
 def _told(done: "Repaired") -> str:
     what = [f"computed {len(done.shards):,} shards again"] if done.shards else []
+    what += [f"took {len(done.removed):,} broken shards out"] if done.removed else []
     what += ["wrote the manifest again"] if done.manifest else []
     rest = "" if done.complete else f"; the store is unfinished: run the same {done.command} command again"
     nothing = "nothing was repaired" if done.left else "nothing is broken"

@@ -112,7 +112,7 @@ def _one_position(acts: Activations, position: str | int | None) -> Activations:
         return acts.at(position)
     if len(kept) > 1 or acts.layout.is_ragged:
         choice = "last, first, mean or a token's index" if acts.layout.is_ragged else ", ".join(kept)
-        raise UsageError(f"a probe reads one position of each text; say which, position={choice}")
+        raise UsageError(f"a probe reads one position of each text; say which, position= (--position): {choice}")
     return acts
 
 

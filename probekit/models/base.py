@@ -1,6 +1,7 @@
 """What every model that reads tokens has besides its forward: a name, a tokenizer, a fingerprint."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,8 +59,14 @@ class LanguageModel(HookedModule):
 
     def fingerprint(self) -> str:
         """Hex sha256 of every weight: its name, type, shape and bytes."""
-        digest = hashlib.sha256()
-        for name, weight in sorted(self.state_dict().items()):
-            digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode())
-            digest.update(memoryview(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
-        return digest.hexdigest()
+        weights = sorted(self.state_dict().items())
+        with ThreadPoolExecutor() as pool:  # hashing lets other threads run
+            digests = pool.map(lambda item: _sha256(item[1]), weights)
+            lines = [f"{name} {x.dtype} {list(x.shape)} {d}\n" for (name, x), d in zip(weights, digests, strict=True)]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _sha256(x: Tensor) -> str:
+    digest = hashlib.sha256()
+    digest.update(memoryview(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
+    return digest.hexdigest()

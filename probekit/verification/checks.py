@@ -5,7 +5,7 @@ A relative error is max |a - b| / max |b| over all texts and tokens, for one poi
 - float32: 5e-6 for packing, padding and order, 1e-5 against float64.
 - bfloat16 and float16: `NARROW` machine epsilons. Twelve random layers of GPT-2 small come to 2.3 of bfloat16's, and
   rounding adds up with their root.
-- What follows the softmax in its layer (`result.SOFTMAX`): these, times half the largest attention score.
+- What follows the softmax in its layer (`result.SOFTMAX`): these, times half the layer's largest attention score.
 """
 
 from collections import defaultdict
@@ -72,8 +72,7 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
     errors = Errors()
     for part in _parts(model, texts):
         _check(model, texts, part, references, errors, seed)
-    softmax = max(1, errors.largest(model, "attn_scores") / 2)
-    figures = _figures(model, errors, softmax)
+    figures = _figures(model, errors)
     return SelfTest(
         model=model.name,
         dtype=str(model.dtype).removeprefix("torch."),
@@ -82,7 +81,7 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
         tokens=sum(map(len, texts)),
         oracle=oracle,
         bounds=bounds_of(model.dtype),
-        softmax=softmax,
+        softmax=max(_softmax(model, errors, layer) for layer in range(model.n_layers)),
         rows=_rows(figures, references),
         first=next((figure for figure in figures if not figure.passed), None),
     )
@@ -117,9 +116,9 @@ class Errors:
         """Nothing came of this check."""
         self._difference[check, name] = torch.inf
 
-    def largest(self, model: LanguageModel, point: str) -> float:
-        """The largest value of a point in any layer."""
-        return max((self._size["reference", name] for name in model.points if _point(name) == point), default=0)
+    def size(self, name: str) -> float:
+        """The largest value of a point in the reference."""
+        return self._size["reference", name]
 
     def of(self, check: str, name: str) -> float | None:
         """The relative error; None where the check does not reach the point."""
@@ -267,7 +266,12 @@ def _extracted(model: LanguageModel, texts: list[list[int]], part: _Part) -> dic
     return {name: acts.per_text(name) for name in part.points}
 
 
-def _figures(model: LanguageModel, errors: Errors, softmax: float) -> list[Figure]:
+def _softmax(model: LanguageModel, errors: Errors, layer: int | None) -> float:
+    """What multiplies the bound of a point that follows the softmax of this layer."""
+    return max(1, errors.size(model.resolve(("attn_scores", layer))[0]) / 2)
+
+
+def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:
     """Of every point in every layer, in the order of the forward."""
     bounds = bounds_of(model.dtype)
     figures = []
@@ -275,8 +279,9 @@ def _figures(model: LanguageModel, errors: Errors, softmax: float) -> list[Figur
         point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
         for check, bound in bounds.items():
             error = errors.of(check, name)
+            factor = _softmax(model, errors, layer) if point in SOFTMAX else 1
             if error is not None:
-                figures.append(Figure(point, layer, check, error, bound * (softmax if point in SOFTMAX else 1)))
+                figures.append(Figure(point, layer, check, error, bound * factor))
     return figures
 
 

@@ -89,7 +89,7 @@ class SelfTest:
         tokens: their tokens.
         oracle: what transformers did, or why it did nothing.
         bounds: check -> the largest relative error that passes.
-        softmax: what multiplies the bounds of `SOFTMAX`: half the largest attention score, 1 at least.
+        softmax: what multiplies the bounds of `SOFTMAX` at most: half a layer's largest attention score, 1 at least.
         first: the first figure in the order of the forward that is out of its bound; None when there is none.
         rows: one for each point, in the order of the forward.
     """
@@ -146,7 +146,7 @@ class SelfTest:
                 "",
                 *LEGEND,
                 "bounds: " + ", ".join(f"{CHECKS[check]} {bound:.1e}" for check, bound in self.bounds.items()),
-                f"({', '.join(SOFTMAX)}: times {self.softmax:.1f}, half the largest attention score, 1 at least)",
+                f"({', '.join(SOFTMAX)}: times half their layer's largest attention score, 1 to {self.softmax:.1f})",
                 self.verdict,
             ]
         )

@@ -26,6 +26,7 @@ from probekit.activations import (
     import_plan,
     imports,
     plan_import,
+    repair,
 )
 from probekit.activations.filenames import place_of
 from probekit.activations.foreign import MAX_HEADER, arrays_of, scan
@@ -283,6 +284,23 @@ def test_an_interrupted_import_goes_on(
         Store(tmp_path / "store")
     assert_same(import_activations(acts, labels, tmp_path / "store"), tensors())
     assert done == [0, 1, 2, 3, 3, 4, 5]
+
+
+def test_broken_shards_are_taken_out_and_the_same_import_makes_them_again(
+    tmp_path: Path, acts: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_plan, "SHARD_BYTES", 7 * 3 * D * 4)
+    store = import_activations(acts, labels, tmp_path / "store")
+    before = {place: x.clone() for place, x in store.items()}
+    shard = sorted((tmp_path / "store" / "shards").iterdir())[0]
+    shard.unlink()
+    done = repair(tmp_path / "store")
+    assert len(done.removed) == 1
+    assert not done.complete
+    again = import_activations(acts, labels, tmp_path / "store")
+    assert shard.exists()
+    assert all(torch.equal(again[place], x) for place, x in before.items())
+    assert repair(tmp_path / "store").removed == []
 
 
 def test_a_file_that_is_written_meanwhile_is_noticed(tmp_path: Path, acts: Path, labels: Path) -> None:

@@ -153,7 +153,7 @@ def test_another_model_is_refused(tiny, task, path):
     run(tiny(), task, path)
     flip(shard_of(path, 1))
     before = dates(path)
-    with pytest.raises(ResumeMismatch, match=r"model_fingerprint: .* there, .* here.*--model"):
+    with pytest.raises(ResumeMismatch, match=r"model_fingerprint .*: .* there, .* here.*--model"):
         repair(path, tiny(seed=1))
     with pytest.raises(StorageError, match="does not say where its model is; name it: probekit repair --model"):
         repair(path)
@@ -172,15 +172,14 @@ def test_other_bits_are_not_taken(model, task, path, monkeypatch):
     assert dates(path) == before
 
 
-def test_a_store_that_no_model_made_is_not_repaired(model, task, path):
+def test_a_model_that_is_gone_is_asked_for(tiny, task, path, tmp_path):
+    model = tiny()
+    model.source = {"name_or_path": str(tmp_path / "gone"), "revision": None, "random_init": False, "seed": 0}
     run(model, task, path)
     flip(shard_of(path, 1))
-    plan_file = path / "plan.json"
-    body, _ = unseal(plan_file)
-    del body["identity"]["model_fingerprint"]
-    plan_file.write_bytes(seal(body)[0])
-    with pytest.raises(StorageError, match="was not extracted from a model"):
-        repair(path, model)
+    with pytest.raises(DataError, match=r"cannot be loaded from where it was .*; name it: probekit repair --model"):
+        repair(path)
+    assert repair(path, model).shards == [1]
 
 
 def test_a_plan_that_does_not_say_how_is_one_error(model, task, path):
