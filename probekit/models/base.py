@@ -66,7 +66,7 @@ class LanguageModel(HookedModule):
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _sha256(x: Tensor) -> str:
+def _sha256(x: Any) -> str:
     digest = hashlib.sha256()
     digest.update(memoryview(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
     return digest.hexdigest()
