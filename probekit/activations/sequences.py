@@ -13,6 +13,7 @@ from probekit.models.base import LanguageModel
 from probekit.tasks.base import Task
 
 OnLong = Literal["cut", "error"]
+CHUNK = 4096  # examples whose ids stand in memory as lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,20 +92,21 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -
         raise UsageError(f"on_long is cut or error; got {on_long!r}")
     if not len(task):
         raise DataError(f"task {task.name!a} has no examples")
-    tokens = _encode(model, task, bos)
-    for row, ids in zip(task.ids, tokens, strict=True):
-        if len(ids) <= bos:
-            raise DataError(f"example {row!a} has no tokens; leave it out")
-    _check_ids(model, task, tokens)
     n_ctx = model.cfg.n_ctx
-    long = [i for i, ids in enumerate(tokens) if len(ids) > n_ctx]
-    if long and on_long == "error":
-        first = long[0]
+    parts, lengths = [], []
+    for start in range(0, len(task), CHUNK):
+        tokens = _checked(model, task, slice(start, start + CHUNK), bos)
+        lengths += map(len, tokens)
+        parts.append(Sequences.of([ids[:n_ctx] for ids in tokens]).flat)
+    long = np.flatnonzero(np.array(lengths) > n_ctx)
+    if len(long) and on_long == "error":
+        first = int(long[0])
         raise DataError(
             f"{len(long)} of {len(task)} inputs are longer than the context of {n_ctx} tokens, the first is example "
-            f"{task.ids[first]!a} with {len(tokens[first])}; shorten them, or cut them with --on-long cut"
+            f"{task.ids[first]!a} with {lengths[first]}; shorten them, or cut them with --on-long cut"
         )
-    return Sequences.of([ids[:n_ctx] for ids in tokens], int(bos), len(long))
+    offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
+    return Sequences(np.concatenate(parts), offsets, int(bos), len(long))
 
 
 def has_texts(task: Task) -> bool:
@@ -112,18 +114,28 @@ def has_texts(task: Task) -> bool:
     return isinstance(task.inputs[0], str)
 
 
-def _encode(model: LanguageModel, task: Task, bos: bool) -> list[list[int]]:
+def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[list[int]]:
+    """The ids of some examples, none of them empty, all in the vocabulary."""
+    tokens = _encode(model, task, rows, bos)
+    for row, ids in zip(task.ids[rows], tokens, strict=True):
+        if len(ids) <= bos:
+            raise DataError(f"example {row!a} has no tokens; leave it out")
+    _check_ids(model, task, rows, tokens)
+    return tokens
+
+
+def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[list[int]]:
     if has_texts(task):
         if model.tokenizer is None:
             raise DataError(
                 f"task {task.name!a} holds texts and model {model.name!a} has no tokenizer; put a tokenizer.json into "
                 "the model's folder, or give a task of token ids"
             )
-        texts: Any = task.inputs
+        texts: Any = task.inputs[rows]
         try:
             return model.tokenizer.encode_batch(texts, bos=bos)
         except DataError:
-            for row, text in zip(task.ids, texts, strict=True):
+            for row, text in zip(task.ids[rows], texts, strict=True):
                 try:
                     model.tokenizer.encode(text, bos=bos)
                 except DataError as error:
@@ -132,16 +144,16 @@ def _encode(model: LanguageModel, task: Task, bos: bool) -> list[list[int]]:
     start = model.cfg.bos_token_id
     if bos and start is None:
         raise UsageError(f"model {model.name!a} has no BOS token; leave out --bos")
-    ids: Any = task.inputs
+    ids: Any = task.inputs[rows]
     return [[start, *row] if bos else list(row) for row in ids]
 
 
-def _check_ids(model: LanguageModel, task: Task, tokens: list[list[int]]) -> None:
+def _check_ids(model: LanguageModel, task: Task, rows: slice, tokens: list[list[int]]) -> None:
     flat = np.array(list(chain.from_iterable(tokens)))
     d_vocab = model.cfg.d_vocab
     if flat.dtype.kind in "iu" and flat.min() >= 0 and flat.max() < d_vocab:
         return
-    for row, ids in zip(task.ids, tokens, strict=True):
+    for row, ids in zip(task.ids[rows], tokens, strict=True):
         for token in ids:
             if not isinstance(token, int | np.integer) or not 0 <= token < d_vocab:
                 whose = "; the tokenizer belongs to another model" if has_texts(task) else ""
