@@ -11,14 +11,15 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "text": set(),
+    "versions": set(),
     "durable": {"errors"},
     "hooks": {"errors"},
     "hub": {"errors"},
     "models": {"errors", "hooks", "hub"},
     "tasks": {"errors", "hub"},
-    "activations": {"errors", "text", "durable", "hooks", "models", "tasks"},
+    "activations": {"errors", "text", "versions", "durable", "hooks", "models", "tasks"},
     "probes": {"errors", "durable"},
-    "evaluation": {"errors", "text", "durable", "hooks", "activations", "probes", "plots"},
+    "evaluation": {"errors", "text", "versions", "durable", "hooks", "activations", "probes", "plots"},
     "plots": {"errors", "text", "durable", "evaluation"},
     "verification": {"errors", "text", "hooks", "models", "tasks", "activations"},
     "cli": {

@@ -6,12 +6,10 @@ last wanted layer; each point is pooled where it arises, so that only the rows t
 Axes: N examples, R rows of a place, D their width.
 """
 
-import platform
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import probekit
 from probekit.activations.computing import Advance, alone, compute_shard, running, shard_rows
 from probekit.activations.layout import Place
 from probekit.activations.planning import ExtractionPlan, plan
@@ -32,6 +29,7 @@ from probekit.activations.transfer import Shard, on_host
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import SPLITS, Task
+from probekit.versions import versions_of
 
 
 def extract(
@@ -335,10 +333,6 @@ def describe_run(plan: ExtractionPlan) -> dict[str, Any]:
         "cut": plan.cut,
         "dropped_blanks": plan.dropped_blanks,
         "skipped_rows": plan.skipped_rows,
-        "versions": {
-            "probekit": probekit.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in packages},
-        },
+        "versions": versions_of(*packages),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

@@ -7,19 +7,16 @@ with N, and it knows its sources by their checksums: the same import goes on, an
 Axes: N examples, S layers stacked in one array, D width of a place.
 """
 
-import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-import probekit
 from probekit.activations.foreign import LABELS, Held, arrays_of, find_files, state_of
 from probekit.activations.import_plan import ImportPlan
 from probekit.activations.layout import Layout, Place, place_name
@@ -30,6 +27,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hooks import POINTS
 from probekit.tasks.base import POSITIONS, Task
 from probekit.tasks.labelled import labelled_task, labels_task
+from probekit.versions import versions_of
 
 NOT_RECORDED = "not recorded"
 KEPT_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
@@ -188,11 +186,7 @@ def _describe_run(plan: ImportPlan) -> dict[str, Any]:
         "target": plan.task.target,
         "seed": plan.task.info.get("seed"),
         "source": str(plan.source),
-        "versions": {
-            "probekit": probekit.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "numpy", "safetensors")},
-        },
+        "versions": versions_of("torch", "numpy", "safetensors"),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
 

@@ -9,7 +9,6 @@ Axes: N examples, D width of a place.
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from probekit.activations.layout import PAIR_POINTS, Layout, Place
 from probekit.activations.positions import ALL, Position, Reading, read
 from probekit.activations.sequences import OnLong, Sequences, has_texts, sequences_of
 from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, spans_of
+from probekit.activations.statistics import identity_digest
 from probekit.activations.store import FORMAT_VERSION
 from probekit.errors import UsageError, nearest
 from probekit.hooks import POINTS, parse_layers, split_point
@@ -195,7 +195,7 @@ class ExtractionPlan:
     @cached_property
     def digest(self) -> str:
         """Hex sha256 of the identity."""
-        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+        return identity_digest(self.identity)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as JSON-able numbers and names."""

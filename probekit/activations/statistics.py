@@ -229,7 +229,7 @@ class Tally:
         self._folder = None if folder is None else folder / FOLDER
         self._device = plan.device if plan.device.type == "cuda" else torch.device("cpu")
         self._moments: dict[Key, Moments] = {}
-        self._progress = _Progress.none(identity_digest(plan.identity), len(plan.shards), plan.texts)
+        self._progress = _Progress.none(plan.digest, len(plan.shards), plan.texts)
         self._order = hashlib.sha256()
         self._written, self._pause = time.monotonic(), float(SECONDS_BETWEEN)
         self._meta: dict[str, Any] = {}

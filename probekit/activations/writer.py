@@ -29,13 +29,13 @@ from probekit.activations.contents import (
     unfinished_advice,
 )
 from probekit.activations.layout import Layout, Place, place_name
+from probekit.activations.positions import name_of
 from probekit.activations.record import bytes_of, check_shard, header_of, read_tensor, record_of
 from probekit.durable import TEMPORARY, keep_names, make_folder, refused, seal, sweep, write_first, write_named
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.hooks import split_point
 from probekit.tasks.base import Task
 
-PER_EXAMPLE = "per example"
 FOLLOWS = ("widths", "shards", "rows")  # from other fields of an identity, which say more
 MEANS = {
     "task_fingerprint": " (texts, labels or splits; a seed or a limit changes them)",
@@ -241,8 +241,7 @@ def _listed(position: Any) -> list[Any]:
 
 
 def _plain_layout(positions: list[Any], n: int) -> Layout:
-    names = [PER_EXAMPLE if isinstance(one, np.ndarray) else str(one) for one in positions]
-    return Layout(names, np.ones(n, dtype=np.int64), 0)
+    return Layout([name_of(one) for one in positions], np.ones(n, dtype=np.int64), 0)
 
 
 def _check_free(path: Path) -> None:

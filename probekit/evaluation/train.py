@@ -3,17 +3,14 @@
 Axes: N examples, D width of a place.
 """
 
-import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import probekit
 from probekit.activations.layout import PAIR_POINTS, Place, place_name
 from probekit.activations.sets import Activations
 from probekit.errors import DataError, UsageError, nearest
@@ -24,6 +21,7 @@ from probekit.evaluation.results import SPLITS, BaselineResult, LayerResult, Pro
 from probekit.hooks import parse_layers, split_point
 from probekit.probes import PROBES, LinearProbe
 from probekit.probes.base import as_numpy, check_positive, predicted_labels
+from probekit.versions import versions_of
 
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
 # what of the activations' own record goes into that of the results
@@ -233,9 +231,5 @@ def _meta(acts: Activations, examples: Examples, **asked: Any) -> dict[str, Any]
         },
         "no_texts": bool(task.info.get("no_texts")),
         "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta},
-        "versions": {
-            "probekit": probekit.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in packages},
-        },
+        "versions": versions_of(*packages),
     }

@@ -1,0 +1,12 @@
+"""What a result was made with, for whoever wants to make it again."""
+
+import platform
+from importlib.metadata import version
+
+from probekit import __version__
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """The versions of probekit, Python and these packages."""
+    found = {package: version(package) for package in packages}
+    return {"probekit": __version__, "python": platform.python_version(), **found}
