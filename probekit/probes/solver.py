@@ -32,7 +32,8 @@ MAX_ITER = 500
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
 ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.3  # Wolfe's conditions; the second is what a search along a line costs for
 BALANCED = 1e-13  # the sum of residuals, relative to that of the weights, at which an intercept is the best one
-NOISE = {torch.float32: 1e-7, torch.float64: 1e-15}  # a decrease below this, relative, is rounding
+AIM = {torch.float32: 1.0, torch.float64: 1e-22}  # float64 features are worth going down to where rounding begins
+NOISE = {torch.float32: 1e-7, torch.float64: 1e-23}  # a decrease below this, relative, is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +287,8 @@ def _solve(objective: _Objective, tol: float, max_iter: int) -> Solutions:
     """Down in the features' own type, then, what that leaves open, in float64."""
     P = len(objective.C)
     v = torch.zeros(P, objective.K, objective.features.d + 1, dtype=torch.float64, device=objective.C.device)
-    v, n_iter = _descend(objective, v, objective.features.dtype, tol, max_iter)
+    dtype = objective.features.dtype
+    v, n_iter = _descend(objective, v, dtype, min(tol, AIM[dtype]), max_iter)
     certified = _certify(objective, v)
     for sharper in (4, 100, 1e4):
         late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
@@ -341,7 +343,7 @@ def _descend(objective: _Objective, v: Tensor, dtype: torch.dtype, tol: float, m
             left, objective, point, d = left[going], objective.of(going), point.of(going), d[going]
             memory.of(going)
         new = _step(objective, point, d)
-        stuck = ~(new.f < point.f)
+        stuck = (new.f >= point.f) & (new.bound() > 0.5 * point.bound())  # f has fewer digits than its gradient
         new.put(stuck, point)
         memory.add(new.v - point.v, new.g - point.g)
         point = new
