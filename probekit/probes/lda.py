@@ -32,7 +32,7 @@ class LDAProbe(WithProbabilities, MomentsProbe):
         _check_counts(counts)
         Z, mean, scale = standardise(X)
         rows = [Z[labels == c] for c in range(len(counts))]
-        covariance = sum(len(own) * _covariance(own, self.shrinkage) for own in rows) / len(Z)
+        covariance = np.sum([len(own) * _covariance(own, self.shrinkage) for own in rows], axis=0) / len(Z)
         means = np.stack([own.mean(axis=0) for own in rows])
         return unstandardise(*_discriminants(means, counts, covariance), mean, scale)
 
@@ -58,9 +58,7 @@ def check_shrinkage(value: str | float) -> None:
 
 def _check_counts(counts: np.ndarray) -> None:
     if counts.sum() <= len(counts):
-        raise DataError(
-            f"LDA needs more rows than classes; got {counts.sum():g} rows (samples) of {len(counts)} classes"
-        )
+        raise DataError(f"LDA needs more rows than classes; got {counts.sum():g} (samples) of {len(counts)}")
 
 
 def _covariance(rows: np.ndarray, shrinkage: str | float) -> np.ndarray:

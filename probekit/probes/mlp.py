@@ -5,6 +5,8 @@ Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101),
 Axes: N examples, D features, H hidden units, C classes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,7 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
 
     Of each class a part of the rows is held out; the fit ends when the loss on these has not fallen for `patience`
     epochs, and keeps the weights that were best. With nothing to hold out it is the loss on the rows fitted to.
-    One machine, one `random_state` and one number of threads give one probe, bit for bit.
+    One machine and one `random_state` give one probe, bit for bit.
 
     Args:
         hidden: H.
@@ -87,7 +89,7 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         generator = torch.Generator("cpu").manual_seed(int(check_random_state(self.random_state).randint(2**31)))
         Z, mean, scale = standardise(X)
         held_out = _held_out(torch.from_numpy(labels), self.validation_fraction, generator)
-        with torch.enable_grad():
+        with torch.enable_grad(), _one_thread():
             layers = self._train(torch.from_numpy(Z).float(), torch.from_numpy(labels), held_out, generator)
         W, b, U, c = (layer.detach().double().numpy() for layer in layers)
         self.hidden_coef_, self.hidden_intercept_ = unstandardise(W, b, mean, scale)
@@ -104,7 +106,7 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
             raise UsageError(f"validation_fraction must be 0 or more and less than 1; got {self.validation_fraction!a}")
 
     def _train(self, Z: Tensor, labels: Tensor, held_out: Tensor, generator: torch.Generator) -> Layers:
-        """The layers with the lowest loss on the rows held out [N], a mask; sets what there is to tell about the fit."""
+        """The layers with the lowest loss on the rows `held_out` [N], a mask; sets `loss_`, `n_iter_`, `converged_`."""
         fitted = (~held_out).nonzero()[:, 0]
         judged = held_out if held_out.any() else ~held_out
         Z_judged, labels_judged = Z[judged], labels[judged]
@@ -142,6 +144,17 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         if shapes != [(H, D), (H,), (outputs, H), (outputs,)]:
             raise ValueError(f"{len(self.classes_)} classes with layers of {shapes}")
         self.n_features_in_ = D
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums in one order whatever the machine is asked for; and steps this small lose more to threads than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _held_out(labels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:

@@ -109,8 +109,7 @@ def _entered(Z: np.ndarray, targets: np.ndarray, ZtY: np.ndarray) -> np.ndarray:
     for target, Zty in zip(targets.T, ZtY.T, strict=True):
         largest = np.abs(Zty).max() / (len(Z) * L1_RATIO)
         if largest > 0:
-            _, coefs, _ = enet_path(
-                Z, target, l1_ratio=L1_RATIO, alphas=largest * PENALTIES, precompute=gram, Xy=Zty, max_iter=10_000
-            )
+            known: Any = {"precompute": gram, "Xy": Zty}
+            _, coefs, _ = enet_path(Z, target, l1_ratio=L1_RATIO, alphas=largest * PENALTIES, max_iter=10_000, **known)
             entered = np.maximum(entered, (PENALTIES[:, None] * (coefs.T != 0)).max(axis=0))
     return entered
