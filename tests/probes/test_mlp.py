@@ -69,8 +69,10 @@ def test_a_fit_that_was_cut_short_says_so():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("hidden", 0), ("hidden", 2.5), ("batch_size", True), ("max_epochs", 0), ("patience", "3")]
-    + [("learning_rate", 0), ("weight_decay", -1.0), ("validation_fraction", 1.0), ("validation_fraction", -0.1)],
+    [
+        *(("hidden", 0), ("hidden", 2.5), ("batch_size", True), ("max_epochs", 0), ("patience", "3")),
+        *(("learning_rate", 0), ("weight_decay", -1.0), ("validation_fraction", 1.0), ("validation_fraction", -0.1)),
+    ],
 )
 def test_parameters_out_of_range_are_refused(name, value):
     with pytest.raises(UsageError, match=f"{name} must be"):

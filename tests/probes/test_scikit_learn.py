@@ -30,7 +30,7 @@ def test_scikit_learns_own_checks_pass(probe):
 
 
 def small(name):
-    return MLPProbe(max_epochs=5) if name == "mlp" else PROBES[name]()
+    return MLPProbe(max_epochs=50) if name == "mlp" else PROBES[name]()
 
 
 @pytest.mark.parametrize("name", sorted(PROBES))
