@@ -71,7 +71,7 @@ def test_numbers_that_are_not_whole_are_a_regression(tmp_path):
 
 
 def test_whole_numbers_are_classes_unless_said_otherwise(tmp_path):
-    years = [1900 + i % 3 - 2 * (i % 2) for i in range(90)]
+    years = [1900 + i % 4 for i in range(90)]
     path = write(tmp_path / "data.csv", [*years[:-1], -1], "year")
     with pytest.raises(DataError, match="not labelled"):
         load_task(path, label_column="year")
@@ -96,7 +96,5 @@ def test_a_class_may_look_like_a_number(tmp_path):
 
 def test_a_constant_target_is_refused(tmp_path):
     path = write(tmp_path / "data.csv", ["0.5"] * 30)
-    with pytest.raises(
-        DataError, match=r"two different values of 'label' .* got train: 24 of 0.5 to 0.5; validation: 3"
-    ):
+    with pytest.raises(DataError, match=r"two different values of 'label' .* train: 24 of 0.5 to 0.5; validation: 3"):
         load_task(path)
