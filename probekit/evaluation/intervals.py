@@ -7,7 +7,8 @@ bootstrap over examples, or over whole groups (Efron 1979). With groups Student'
 the fourth moment of the groups' influences grants (Satterthwaite 1946): few large or few erring groups make few.
 
 `benchmarks/coverage.py` shows how often they cover the truth. Percentiles of the same bootstrap, plain or widened by
-Student's t, cover 83-88% of the time at an accuracy or AUROC of 0.95 with 20 to 60 groups.
+Student's t, cover 83-92% of the time at an accuracy or AUROC of 0.95 with 20 to 60 groups. With 20 groups and an
+accuracy of 0.95, where two or three groups hold all errors, they cover 98%.
 """
 
 from collections.abc import Iterable, Iterator
