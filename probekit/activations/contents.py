@@ -6,7 +6,7 @@ Axes: N examples, D width of a place.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +153,15 @@ def examples_body(task: Task, layout: Layout, positions: list[str | int | np.nda
         "layout": {"positions": layout.positions, "lengths": layout.lengths, "n_bos": layout.n_bos},
         "ids": task.ids,
         "splits": task.splits,
-        "labels": {name: labels.astype(np.int64) for name, labels in task.labels.items()},
+        "labels": {name: labels.astype(_kind(task, name)) for name, labels in task.labels.items()},
         "groups": task.groups,
+        "tokens": layout.tokens,
         "inputs": task.inputs,
     }
+
+
+def _kind(task: Task, label_set: str) -> type:
+    return np.int64 if task.n_classes(label_set) else np.float64
 
 
 def read_examples(path: Path, plan: PlanFile) -> Examples:
@@ -174,12 +179,23 @@ def read_examples(path: Path, plan: PlanFile) -> Examples:
         lengths = _numbers(layout["lengths"], plan.rows)
         _need(lengths.min() >= layout["n_bos"], (lengths.astype(float) ** 2).sum() < 2**60)
         kept = Layout(layout["positions"], lengths, layout["n_bos"])
+        kept = replace(kept, tokens=_tokens(body.get("tokens"), kept))
         return Examples(_task(body, plan.rows), kept, [_position(one, plan.rows) for one in positions], seal)
+
+
+def _tokens(values: Any, layout: Layout) -> np.ndarray | None:
+    """The tokens that were read; stores from before they were written down have none."""
+    return None if values is None else _numbers(values, int(layout.counts(("", None)).sum()))
 
 
 def _numbers(values: Any, n: int) -> np.ndarray:
     _need(isinstance(values, list), len(values) == n)
     return whole_numbers(values)
+
+
+def _floats(values: Any, n: int) -> np.ndarray:
+    _need(_is_list(values, float), len(values) == n)
+    return np.array(values, dtype=np.float64)
 
 
 def _position(given: Any, n: int) -> Any:
@@ -199,7 +215,10 @@ def _task(body: dict[str, Any], n: int) -> Task:
     return Task(
         name=body["name"],
         inputs=inputs,
-        labels={name: _numbers(labels, n) for name, labels in body["labels"].items()},
+        labels={
+            name: (_numbers if body["label_names"][name] else _floats)(labels, n)
+            for name, labels in body["labels"].items()
+        },
         label_names=body["label_names"],
         splits=np.array(splits),
         target=body["target"],
