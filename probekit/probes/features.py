@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.errors import DataError
+
 BLOCK = {"cpu": 2048}  # rows at once: a block of them stays in the processor's cache
 BLOCK_ELSEWHERE = 65536
 # of the sample from which the basis is computed: enough for its eigenvalues to be right within some 25%
@@ -94,7 +96,11 @@ class Moments:
 
 
 def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Moments, Tensor]:
-    """The moments under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift)."""
+    """The moments under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift).
+
+    Raises:
+        DataError: NaN or infinity in the features.
+    """
     M, D = weights.shape[1], features.d
     first, second = (torch.zeros(M, D, dtype=torch.float64, device=features.device) for _ in range(2))
     step, sample = max(1, features.n // _sample_size(D)), []
@@ -103,6 +109,8 @@ def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Mom
         first += W.T @ X
         second += W.T @ X.square()
         sample.append(X[-rows.start % step :: step].clone())
+    if not torch.isfinite(second).all():
+        raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
     total = weights.sum(dim=0)
     mean, square = first / total[:, None], second / total[:, None]
     variance = square - mean.square()
