@@ -1,6 +1,6 @@
 """The random-init baseline: the same architecture with random weights, on the same task, through the same engine.
 
-What a probe finds there, the shape of the network and the words alone explain (Zhang and Bowman 2018, arXiv 1809.10040).
+What a probe finds there, the network's shape and the words alone explain (Zhang and Bowman 2018, arXiv 1809.10040).
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The random-init baseline is what extracting by hand with random weights gives, kept beside the store and read again."""
+"""The random-init baseline is what extracting with random weights gives, kept beside the store and read again."""
 
 import shutil
 from pathlib import Path
