@@ -27,6 +27,11 @@ def where(position: object) -> str:
     return known.get(str(position), f"token {printable(position)}")
 
 
+def metric_name(metric: str) -> str:
+    """What a reader calls a metric: "auroc" -> "AUROC"."""
+    return {"auroc": "AUROC", "r2": "R2"}.get(metric, metric.replace("_", " "))
+
+
 def chosen(results: "ProbeResults") -> str:
     """The best place with its test score, and on what it was chosen."""
     best = results.best

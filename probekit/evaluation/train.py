@@ -222,6 +222,8 @@ def _meta(acts: Activations, examples: Examples, **asked: Any) -> dict[str, Any]
         "n_layers": acts.n_layers,
         "n": {split: len(rows) for split, rows in examples.rows.items()},
         "counts": task.counts(examples.label),
+        "headline": "accuracy",
+        "n_classes": len(examples.names),
         "chosen_on": "validation accuracy",
         "interval": {
             "kind": "percentile bootstrap; exact for an accuracy of 0 or 1",
