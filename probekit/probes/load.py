@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from probekit.probes.base import LinearProbe, read_probe
+from probekit.probes.base import LinearProbe
+from probekit.probes.files import read_probe
 from probekit.probes.logistic import LogisticProbe
 from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.ridge import RidgeProbe

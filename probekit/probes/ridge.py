@@ -4,7 +4,8 @@ import numpy as np
 from scipy.linalg import solve
 from sklearn.linear_model import RidgeClassifier
 
-from probekit.probes.base import MomentsProbe, RowMoments, check_positive, scale_of, standardise, unstandardise
+from probekit.probes.base import check_positive, scale_of, standardise, unstandardise
+from probekit.probes.moments import MomentsProbe, RowMoments
 
 
 class RidgeProbe(MomentsProbe):
