@@ -47,7 +47,7 @@ class Probe(BaseEstimator):
         raise NotImplementedError
 
     @classmethod
-    def fit_many(cls, X: torch.Tensor, problems: Sequence[Problem]) -> list[Self]:
+    def fit_many(cls, X: torch.Tensor, problems: Sequence[Problem]) -> Sequence[Self]:
         """One probe for each problem, from features [N, D] that they share; `classes_` are 0..C-1.
 
         Raises:
@@ -103,13 +103,17 @@ class ClassifierProbe(ClassifierMixin, Probe):
             ValueError: NaN or infinity, shapes that do not fit, parameters out of range.
             DataError: fewer than two classes in `y`.
         """
-        X, y = validate_data(self, as_numpy(X), as_numpy(y), dtype=np.float64)
+        self._fit(*self._checked(X, y))
+        return self
+
+    def _checked(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Float64 X [N, D] and labels 0..C-1 [N]; sets `classes_` and `n_features_in_`."""
+        X, y = checked(self, X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
-        self._fit(X, labels)
-        return self
+        return X, labels
 
     def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
         """Set the fitted attributes, for float64 X [N, D] and labels 0..C-1."""
@@ -122,7 +126,7 @@ class ClassifierProbe(ClassifierMixin, Probe):
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores [N] for two classes (positive means the second one), [N, C] for more."""
         check_is_fitted(self)
-        scores = self._decide(validate_data(self, as_numpy(X), dtype=np.float64, reset=False))
+        scores = self._decide(checked(self, X, reset=False))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> np.ndarray:
@@ -210,6 +214,11 @@ def check_classes(labels: np.ndarray, n_classes: int) -> None:
             f"no row of class {missing[0]} among the {len(labels)} to fit ({len(missing)} of {n_classes} classes "
             "lack rows); take more rows, larger folds, or leave the class out"
         )
+
+
+def checked(probe: BaseEstimator, X: Any, *y: Any, **how: Any) -> Any:
+    """What scikit-learn's `validate_data` gives of torch or numpy: float64 X [N, D], and y where it is given."""
+    return validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=np.float64, **how)
 
 
 def as_numpy(x: Any) -> Any:
