@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": {"errors", "hub"},
     "activations": {"errors", "text", "versions", "durable", "hooks", "models", "tasks"},
     "probes": {"errors", "durable"},
-    "evaluation": {"errors", "text", "versions", "durable", "hooks", "activations", "probes", "plots"},
+    "evaluation": {"errors", "text", "versions", "durable", "hooks", "tasks", "activations", "probes", "plots"},
     "plots": {"errors", "text", "durable", "evaluation"},
     "verification": {"errors", "text", "hooks", "models", "tasks", "activations"},
     "cli": {

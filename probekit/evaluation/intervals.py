@@ -13,7 +13,7 @@ from probekit.evaluation.metrics import METRICS, Predictions, weighted_metrics
 
 RESAMPLES = 1000
 LEVEL = 0.95
-_CHUNK = 2_000_000  # weights held at once
+_CHUNK = 250_000  # weights held at once
 
 
 @dataclass(frozen=True)

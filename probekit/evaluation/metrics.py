@@ -1,69 +1,109 @@
-"""How good predictions are: accuracy, balanced accuracy and the area under the ROC curve, weighted many ways at once.
+"""How good predictions are, weighted many ways at once.
 
 Every metric takes W, a row of example weights per resample, and gives one value per row; a plain score is the case of
-one row of ones. A bootstrap over 1,000 resamples is then a few matrix products.
+one row of ones, and a weight of 2 is two copies. A bootstrap over 1,000 resamples is then a few passes over W. Values
+are scikit-learn's (scipy's for Spearman's correlation) wherever those define one.
 
 Axes: N examples, C classes, S sets of weights.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import logsumexp
 
-METRICS = ("accuracy", "balanced_accuracy", "auroc")
+Metric = Callable[["Predictions", np.ndarray], np.ndarray]
+ECE_BINS = 15
+IMBALANCE = 0.8  # the share of the commonest class above which accuracy is no headline
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a classifier says of N examples beside what is true.
+    """What a probe says of N examples beside what is true.
 
     Attributes:
-        truth: int64 [N], the true class.
-        predicted: int64 [N].
-        scores: float [N] for two classes (higher means class 1), [N, C] for more.
-        n_classes: C.
+        truth: int64 [N], the true class; float64 [N] for a regression.
+        predicted: int64 [N]; float64 [N] for a regression.
+        scores: float [N] for two classes (higher means class 1), [N, C] for more; of a regression nobody reads them.
+        n_classes: C; 0 for a regression.
+        probabilities: float [N, C], or None where there are none; Brier score and calibration error need them.
     """
 
     truth: np.ndarray
     predicted: np.ndarray
     scores: np.ndarray
     n_classes: int
+    probabilities: np.ndarray | None = None
+
+
+def headline(counts: Iterable[int]) -> str:
+    """The metric that a curve is drawn and chosen by.
+
+    "accuracy"; "auroc" where the commonest class has more than 80% (`IMBALANCE`) of the examples, since guessing it
+    would then look good; "r2" for a regression, which has no counts.
+
+    Args:
+        counts: of the training labels of each class; empty for a regression.
+    """
+    counts = np.array(list(counts))
+    if not len(counts):
+        return "r2"
+    return "auroc" if counts.max() > IMBALANCE * counts.sum() else "accuracy"
 
 
 def measure(predictions: Predictions) -> dict[str, float]:
-    """The value of each of `METRICS`."""
+    """The value of each metric that is defined for these predictions: name -> value, in the order of `METRICS`."""
     once = np.ones((1, len(predictions.truth)))
-    return {name: float(values[0]) for name, values in weighted_metrics(predictions, once).items()}
+    values = {name: float(values[0]) for name, values in weighted_metrics(predictions, once).items()}
+    return {name: value for name, value in values.items() if np.isfinite(value)}
 
 
-def weighted_metrics(predictions: Predictions, W: np.ndarray) -> dict[str, np.ndarray]:
-    """Each of `METRICS` under each row of the weights [S, N]: name -> [S].
+def weighted_metrics(
+    predictions: Predictions, W: np.ndarray, names: Iterable[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Each metric under each row of the weights [S, N]: name -> [S].
 
-    Where a row gives a class no weight, the means over classes are of those that it holds; an AUROC for which there is
-    nothing to compare is nan.
+    Where a row gives a class no weight, the means over classes are of those that it holds; where nothing is left to
+    compare, the value is nan.
+
+    Args:
+        predictions: of N examples.
+        W: not negative, [S, N].
+        names: which metrics; None for all of the predictions' kind.
     """
     W = W.astype(np.float64, copy=False)
-    return {
-        "accuracy": accuracy(predictions, W),
-        "balanced_accuracy": balanced_accuracy(predictions, W),
-        "auroc": auroc(predictions, W),
-    }
+    return {name: METRICS[name](predictions, W) for name in names or metric_names(predictions)}
+
+
+def metric_names(predictions: Predictions) -> list[str]:
+    """Those of `METRICS` that these predictions can have."""
+    if predictions.n_classes == 0:
+        return list(_REGRESSION)
+    return [name for name in _CLASSIFICATION if predictions.probabilities is not None or name not in _OF_PROBABILITIES]
 
 
 def accuracy(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """The weight of the right answers as a share of all: [S]."""
-    right = (predictions.predicted == predictions.truth).astype(np.float64)
-    return W @ right / W.sum(axis=1)
+    return W @ _right(predictions) / W.sum(axis=1)
 
 
 def balanced_accuracy(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """The mean over classes of the share of the class that is recognised: [S]."""
-    is_class = (predictions.truth[:, None] == np.arange(predictions.n_classes)).astype(np.float64)
-    right = (predictions.predicted == predictions.truth).astype(np.float64)[:, None]
+    is_class = _one_hot(predictions.truth, predictions.n_classes)
     total = W @ is_class
-    recall = np.divide(W @ (is_class * right), total, out=np.zeros_like(total), where=total > 0)
-    return recall.sum(axis=1) / (total > 0).sum(axis=1)
+    return _mean_known(_ratio(W @ (is_class * _right(predictions)[:, None]), total).T)
+
+
+def f1(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """The harmonic mean of precision and recall, of class 1 of two, or the mean over the classes of more: [S].
+
+    A class that is neither there nor predicted has no part in the mean.
+    """
+    is_class = _one_hot(predictions.truth, predictions.n_classes)
+    said = _one_hot(predictions.predicted, predictions.n_classes)
+    each = _ratio(2 * W @ (is_class * said), W @ is_class + W @ said).T
+    return each[1] if predictions.n_classes == 2 else _mean_known(each)
 
 
 def auroc(predictions: Predictions, W: np.ndarray) -> np.ndarray:
@@ -73,25 +113,128 @@ def auroc(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     the scores. So it ranks as scikit-learn's roc_auc_score(truth, probabilities, multi_class="ovr") does: a class's own
     score alone would say nothing, since only differences between scores decide.
     """
-    if predictions.scores.ndim == 1:
-        return _binary_auroc(predictions.truth == 1, predictions.scores, W)
-    classes = range(predictions.n_classes)
-    each = np.stack([_binary_auroc(predictions.truth == c, _log_odds(predictions.scores, c), W) for c in classes])
+    return _one_against_rest(_binary_auroc, predictions, W)
+
+
+def average_precision(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """The mean of the precision over the examples of a class, each at its own score: [S].
+
+    Class 1 of two; of several the mean over classes, each against the rest by its log odds as in `auroc`.
+    """
+    return _one_against_rest(_binary_average_precision, predictions, W)
+
+
+def brier(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """The mean squared distance of the probabilities from the truth (Brier 1950), halved for two classes: [S]."""
+    assert predictions.probabilities is not None
+    squares = (predictions.probabilities - _one_hot(predictions.truth, predictions.n_classes)) ** 2
+    return W @ squares.sum(axis=1) / W.sum(axis=1) / (2 if predictions.n_classes == 2 else 1)
+
+
+def ece(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """Expected calibration error of the top label (Guo et al. 2017), in `ECE_BINS` bins of equal numbers: [S].
+
+    The bins are cut once, by the quantiles of the unweighted sample; equal confidences share one.
+    """
+    assert predictions.probabilities is not None
+    confidence = predictions.probabilities.max(axis=1)
+    over = confidence - (predictions.probabilities.argmax(axis=1) == predictions.truth)
+    edges = np.quantile(confidence, np.arange(1, ECE_BINS) / ECE_BINS)
+    in_bin = _one_hot(np.searchsorted(edges, confidence), ECE_BINS)
+    return np.abs(W @ (in_bin * over[:, None])).sum(axis=1) / W.sum(axis=1)
+
+
+def r2(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """The share of the variance that is explained: [S]; nan where the truth does not vary."""
+    y = predictions.truth - predictions.truth.mean()
+    total = W.sum(axis=1)
+    spread = W @ y**2 - (W @ y) ** 2 / total
+    varies = spread > 1e-12 * (W @ y**2)
+    return 1 - _ratio(W @ (predictions.truth - predictions.predicted) ** 2, np.where(varies, spread, 0))
+
+
+def spearman(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """Spearman's rank correlation, ties sharing the mean of their ranks: [S]; nan where a side does not vary."""
+    a, b = _centred_ranks(predictions.truth, W), _centred_ranks(predictions.predicted, W)
+    covariance, spreads = np.einsum("sn,sn,sn->s", W, a, b), [np.einsum("sn,sn,sn->s", W, x, x) for x in (a, b)]
+    return _ratio(covariance, np.sqrt(spreads[0] * spreads[1]))
+
+
+def mae(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """The mean absolute error, in the target's units: [S]."""
+    return W @ np.abs(predictions.truth - predictions.predicted) / W.sum(axis=1)
+
+
+def _right(predictions: Predictions) -> np.ndarray:
+    return (predictions.predicted == predictions.truth).astype(np.float64)
+
+
+def _one_hot(classes: np.ndarray, n_classes: int) -> np.ndarray:
+    return (classes[:, None] == np.arange(n_classes)).astype(np.float64)
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    return np.divide(above, below, out=np.full(np.shape(below), np.nan), where=below > 0)
+
+
+def _mean_known(each: np.ndarray) -> np.ndarray:
+    """The mean over the first axis of what is not nan."""
     known = np.isfinite(each)
-    total = np.where(known, each, 0).sum(axis=0)
-    return np.divide(total, known.sum(axis=0), out=np.full(len(W), np.nan), where=known.any(axis=0))
+    return _ratio(np.where(known, each, 0).sum(axis=0), known.sum(axis=0))
+
+
+def _one_against_rest(binary: Callable, predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    truth, scores = predictions.truth, predictions.scores
+    if scores.ndim == 1:
+        return binary(truth == 1, scores, W)
+    return _mean_known(np.stack([binary(truth == c, _log_odds(scores, c), W) for c in range(predictions.n_classes)]))
 
 
 def _log_odds(scores: np.ndarray, c: int) -> np.ndarray:
     return scores[:, c] - logsumexp(np.delete(scores, c, axis=1), axis=1)
 
 
-def _binary_auroc(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np.ndarray:
-    order = np.argsort(scores, kind="stable")
-    starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))  # where each group of equal scores begins
+def _by_value(values: np.ndarray, W: np.ndarray, *masks: np.ndarray) -> list[np.ndarray]:
+    """For each mask the weight [S, distinct values] of its examples, in rising order of their values."""
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.diff(values[order], prepend=-np.inf) > 0)  # where each group of equals begins
     weights = W[:, order]
-    up = np.add.reduceat(weights * positive[order], starts, axis=1)
-    down = np.add.reduceat(weights * ~positive[order], starts, axis=1)
-    below = np.cumsum(down, axis=1) - down / 2
-    pairs = up.sum(axis=1) * down.sum(axis=1)
-    return np.divide((up * below).sum(axis=1), pairs, out=np.full(len(W), np.nan), where=pairs > 0)
+    sums = [weights * mask[order] for mask in masks]
+    return sums if len(starts) == len(order) else [np.add.reduceat(total, starts, axis=1) for total in sums]
+
+
+def _binary_auroc(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np.ndarray:
+    up, down = _by_value(scores, W, positive, ~positive)
+    below = np.cumsum(down, axis=1)
+    won = np.einsum("sv,sv->s", up, below) - np.einsum("sv,sv->s", up, down) / 2
+    return _ratio(won, up.sum(axis=1) * below[:, -1])
+
+
+def _binary_average_precision(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np.ndarray:
+    up, every = _by_value(-scores, W, positive, np.ones(len(scores)))
+    found = np.cumsum(up, axis=1)
+    precision = np.divide(found, np.cumsum(every, axis=1), out=np.zeros_like(found), where=found > 0)
+    return _ratio(np.einsum("sv,sv->s", up, precision), found[:, -1])
+
+
+def _centred_ranks(values: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """The mean rank of each example among weighted copies, less the mean over all: [S, N]."""
+    total = W.sum(axis=1, keepdims=True)
+    (weight,) = _by_value(values, W, np.ones(len(values)))
+    ranks = np.cumsum(weight, axis=1) - (weight + total) / 2
+    return ranks[:, np.unique(values, return_inverse=True)[1]]
+
+
+_CLASSIFICATION: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "balanced_accuracy": balanced_accuracy,
+    "auroc": auroc,
+    "average_precision": average_precision,
+    "f1": f1,
+    "brier": brier,
+    "ece": ece,
+}
+_REGRESSION: dict[str, Metric] = {"r2": r2, "spearman": spearman, "mae": mae}
+_OF_PROBABILITIES = ("brier", "ece")
+METRICS: dict[str, Metric] = _CLASSIFICATION | _REGRESSION
+LOWER_IS_BETTER = ("brier", "ece", "mae")

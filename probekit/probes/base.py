@@ -1,49 +1,100 @@
-"""What all linear probes share: scikit-learn's manners, decisions in the features' own space, and files without pickle.
+"""What all probes share: scikit-learn's manners, torch and numpy alike, many fits on the same features, and files.
 
 Axes: N examples, D features, C classes.
 """
 
-import hashlib
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 import torch
+from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.durable import write_as
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import DataError, UsageError
+from probekit.probes.files import write_probe
+from probekit.probes.problem import Problem
 
-FORMAT = "probekit.probe/1"
 
+class Probe(BaseEstimator):
+    """A fitted map from activations to labels, which can be saved.
 
-class LinearProbe(ClassifierMixin, BaseEstimator):
-    """A linear classifier of activations; subclasses say how the weights are found.
-
-    Takes numpy arrays and torch tensors of any float type on any device; everything is computed in float64.
+    Takes numpy arrays and torch tensors of any float type on any device; decisions are computed in float64.
 
     Attributes:
-        coef_: float64 [1, D] for two classes, [C, D] for more, for features as they are (nothing is standardised).
-        intercept_: float64 [1] or [C].
-        classes_: [C], sorted; integers, strings or whatever `y` held.
+        ARRAYS: names of the fitted arrays that make up the probe.
+        FACTS: names of fitted numbers that are saved beside `converged_` and `n_iter_`; None where there is none.
         n_features_in_: D.
         converged_: whether the solver reached its tolerance.
         n_iter_: how many iterations it took; 0 for a closed form.
     """
 
-    coef_: np.ndarray
-    intercept_: np.ndarray
-    classes_: np.ndarray
+    ARRAYS: tuple[str, ...] = ("coef_", "intercept_")
+    FACTS: tuple[str, ...] = ()
     n_features_in_: int
     converged_: bool = True
     n_iter_: int = 0
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Find the weights for features [N, D] and labels or targets [N]."""
+        raise NotImplementedError
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label or target of each row."""
+        raise NotImplementedError
+
+    @classmethod
+    def fit_many(cls, X: torch.Tensor, problems: Sequence[Problem]) -> Sequence[Self]:
+        """One probe for each problem, from features [N, D] that they share; `classes_` are 0..C-1.
+
+        Raises:
+            DataError: rows of a problem that lack one of its classes.
+            UsageError: weights other than 0 and 1, or a kind of problem that the probe is not for.
+        """
+        probes = []
+        for problem in problems:
+            rows = cls._rows(problem)
+            features = X if rows is None else X[torch.from_numpy(rows).to(X.device)]
+            probes.append(cls._for(problem).fit(features, problem.labels if rows is None else problem.labels[rows]))
+        return probes
+
+    @classmethod
+    def _for(cls, problem: Problem) -> Self:
+        """An unfitted probe with the problem's regularisation, where the probe has one."""
+        probe = cls()
+        return probe.set_params(C=problem.C) if problem.C is not None and "C" in probe.get_params() else probe
+
+    @classmethod
+    def _rows(cls, problem: Problem) -> np.ndarray | None:
+        """The rows that the problem is about, all of them being None; checks that the problem can be fitted to them."""
+        return rows_of(problem)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter.
+
+        Raises:
+            DataError: class labels or parameters that are not numbers, booleans or strings.
+            StorageError: the disk refused.
+        """
+        check_is_fitted(self)
+        return write_probe(self, path)
+
+    def _check_arrays(self) -> None:
+        """Raise a ValueError if the fitted arrays, read from a file, do not fit together; set `n_features_in_`."""
+        raise NotImplementedError
+
+
+class ClassifierProbe(ClassifierMixin, Probe):
+    """A probe whose labels are classes; subclasses say how it is fitted and what it decides.
+
+    Attributes:
+        classes_: [C], sorted; integers, strings or whatever `y` held.
+    """
+
+    classes_: np.ndarray
 
     def fit(self, X: Any, y: Any) -> Self:
         """Find the weights for features [N, D] and labels [N].
@@ -52,29 +103,64 @@ class LinearProbe(ClassifierMixin, BaseEstimator):
             ValueError: NaN or infinity, shapes that do not fit, parameters out of range.
             DataError: fewer than two classes in `y`.
         """
-        X, y = validate_data(self, as_numpy(X), as_numpy(y), dtype=np.float64)
+        self._fit(*self._checked(X, y))
+        return self
+
+    def _checked(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Float64 X [N, D] and labels 0..C-1 [N]; sets `classes_` and `n_features_in_`."""
+        X, y = checked(self, X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
-        self.coef_, self.intercept_ = self._solve(X, labels)
-        return self
+        return X, labels
 
-    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights [1 or C, D] and intercepts [1 or C] for float64 X [N, D] and labels 0..C-1."""
+    def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
+        """Set the fitted attributes, for float64 X [N, D] and labels 0..C-1."""
+        raise NotImplementedError
+
+    def _decide(self, X: np.ndarray) -> np.ndarray:
+        """Scores [N, 1] for two classes, [N, C] for more, of float64 X [N, D]."""
         raise NotImplementedError
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores [N] for two classes (positive means the second one), [N, C] for more."""
         check_is_fitted(self)
-        X = validate_data(self, as_numpy(X), dtype=np.float64, reset=False)
-        scores = X @ self.coef_.T + self.intercept_
-        return scores[:, 0] if len(self.coef_) == 1 else scores
+        scores = self._decide(checked(self, X, reset=False))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row: [N]."""
         labels = predicted_labels(self.decision_function(X))  # first: it says so when nothing is fitted yet
         return self.classes_[labels]
+
+    @classmethod
+    def _rows(cls, problem: Problem) -> np.ndarray | None:
+        rows = rows_of(problem)
+        check_classes(problem.labels if rows is None else problem.labels[rows], problem.n_classes)
+        return rows
+
+
+class LinearProbe(ClassifierProbe):
+    """A linear classifier of activations; subclasses say how the weights are found.
+
+    Attributes:
+        coef_: float64 [1, D] for two classes, [C, D] for more, for features as they are (nothing is standardised).
+        intercept_: float64 [1] or [C].
+    """
+
+    coef_: np.ndarray
+    intercept_: np.ndarray
+
+    def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
+        self.coef_, self.intercept_ = self._solve(X, labels)
+
+    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights [1 or C, D] and intercepts [1 or C] for float64 X [N, D] and labels 0..C-1."""
+        raise NotImplementedError
+
+    def _decide(self, X: np.ndarray) -> np.ndarray:
+        return X @ self.coef_.T + self.intercept_
 
     @property
     def direction(self) -> np.ndarray:
@@ -82,98 +168,57 @@ class LinearProbe(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.coef_[0] if len(self.coef_) == 1 else self.coef_
 
-    def save(self, path: str | Path) -> Path:
-        """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter.
-
-        Raises:
-            DataError: class labels that are not numbers, booleans or strings.
-            StorageError: the disk refused.
-        """
-        check_is_fitted(self)
-        stem = _stem(path)
-        # safetensors writes the buffer as it lies, so an array in Fortran's order would come back scrambled
-        tensors = {"coef": np.ascontiguousarray(self.coef_), "intercept": np.ascontiguousarray(self.intercept_)}
-        weights = safetensors.numpy.save(tensors)
-        about = {
-            "format": FORMAT,
-            "probe": type(self).__name__,
-            "parameters": {k: float(v) for k, v in self.get_params(deep=False).items()},
-            "classes": _plain_classes(self.classes_),
-            "classes_dtype": self.classes_.dtype.str,
-            "converged": bool(self.converged_),
-            "n_iter": int(self.n_iter_),
-            "sha256": hashlib.sha256(weights).hexdigest(),
-        }
-        if hasattr(self, "feature_names_in_"):
-            about["feature_names"] = list(self.feature_names_in_)  # pyright: ignore[reportAttributeAccessIssue]
-        text = json.dumps(about, indent=1, allow_nan=False)
-        write_as(Path(f"{stem}.safetensors"), weights)
-        write_as(Path(f"{stem}.json"), text.encode())
-        return Path(f"{stem}.json")
+    def _check_arrays(self) -> None:
+        rows = 1 if len(self.classes_) == 2 else len(self.classes_)
+        if self.coef_.ndim != 2 or len(self.coef_) != rows or self.intercept_.shape != (rows,):
+            raise ValueError(f"{len(self.classes_)} classes with weights {self.coef_.shape}")
+        self.n_features_in_ = self.coef_.shape[1]
 
 
-class MomentsProbe(LinearProbe):
-    """A probe that needs no more of its rows than their moments, which may have been summed elsewhere."""
+class WithProbabilities:
+    """A classifier whose decisions are log odds."""
 
-    def fit_statistics(self, count: int, mean: Any, covariance: Any, class_counts: Any, class_means: Any) -> Self:
-        """The probe that `fit` gives on N rows with labels 0..C-1, from the rows' moments.
-
-        Args:
-            count: N.
-            mean: [D].
-            covariance: [D, D], divided by N.
-            class_counts: rows of each class, [C]; a class without rows is left out, as it is from `classes_` by `fit`.
-            class_means: [C, D].
-
-        Raises:
-            DataError: fewer than two classes with rows, shapes that do not fit, NaN or infinity.
-        """
-        given = (as_numpy(x) for x in (mean, covariance, class_counts, class_means))
-        every = RowMoments(int(count), *(np.asarray(x, dtype=np.float64) for x in given))
-        self.classes_, moments = every.of_classes_with_rows()
-        self.n_features_in_ = len(moments.mean)
-        self.coef_, self.intercept_ = self._solve_moments(moments)
-        return self
-
-    def _solve_moments(self, moments: "RowMoments") -> tuple[np.ndarray, np.ndarray]:
-        """Weights [1 or C, D] and intercepts [1 or C], as `_solve` would give on the rows."""
-        raise NotImplementedError
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class: [N, C]."""
+        return probabilities(self.decision_function(X))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@dataclass(frozen=True, eq=False)
-class RowMoments:
-    """Float64: count N, mean [D], covariance [D, D] divided by N, class counts [C], class means [C, D]."""
+def probabilities(decision: np.ndarray) -> np.ndarray:
+    """[N, C] from log odds [N] of two classes, or the logits [N, C] of more."""
+    if decision.ndim == 2:
+        return softmax(decision, axis=1)
+    return np.stack([expit(-decision), expit(decision)], axis=1)
 
-    count: int
-    mean: np.ndarray
-    covariance: np.ndarray
-    class_counts: np.ndarray
-    class_means: np.ndarray
 
-    def of_classes_with_rows(self) -> tuple[np.ndarray, "RowMoments"]:
-        """The numbers of the classes that have rows, and the moments without the others.
+def rows_of(problem: Problem) -> np.ndarray | None:
+    """The rows whose weight is 1, or None where every row's is.
 
-        Raises:
-            DataError: no probe can be fitted to them.
-        """
-        self._check_shapes()
-        there = np.flatnonzero(self.class_counts)
-        if len(there) < 2:
-            raise DataError(f"a probe needs two classes or more with rows; there are {len(there)}")
-        kept = replace(self, class_counts=self.class_counts[there], class_means=self.class_means[there])
-        if not all(np.isfinite(x).all() for x in (kept.mean, kept.covariance, kept.class_means)):
-            raise DataError("NaN or infinity in the moments; check the activations that they were summed from")
-        return there, kept
+    Raises:
+        UsageError: other weights than 0 and 1.
+    """
+    if problem.weights is None:
+        return None
+    if not np.isin(problem.weights, (0, 1)).all():
+        raise UsageError("this probe takes rows or leaves them out: weights must be 0 or 1; use the logistic probe")
+    return np.flatnonzero(problem.weights)
 
-    def _check_shapes(self) -> None:
-        D, C = self.mean.size, self.class_counts.size
-        shapes = [x.shape for x in (self.mean, self.covariance, self.class_counts, self.class_means)]
-        of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
-        if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
-            raise DataError(
-                f"moments that do not fit together: {self.count} rows, {self.class_counts.sum():g} with a class; "
-                f"mean, covariance, class counts, class means of {', '.join(str(list(shape)) for shape in shapes)}"
-            )
+
+def check_classes(labels: np.ndarray, n_classes: int) -> None:
+    """Raise a DataError unless each of the classes 0..n_classes-1, and nothing else, is among the labels [N]."""
+    if n_classes < 2:
+        raise UsageError(f"a classifier needs a problem of 2 classes or more; got n_classes={n_classes}")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < n_classes):
+        raise DataError(f"labels must be 0..{n_classes - 1}; got {labels.min()}..{labels.max()}")
+    if missing := np.flatnonzero(np.bincount(labels, minlength=n_classes) == 0).tolist():
+        raise DataError(
+            f"no row of class {missing[0]} among the {len(labels)} to fit ({len(missing)} of {n_classes} classes "
+            "lack rows); take more rows, larger folds, or leave the class out"
+        )
+
+
+def checked(probe: BaseEstimator, X: Any, *y: Any, **how: Any) -> Any:
+    """What scikit-learn's `validate_data` gives of torch or numpy: float64 X [N, D], and y where it is given."""
+    return validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=np.float64, **how)
 
 
 def as_numpy(x: Any) -> Any:
@@ -224,55 +269,8 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)  # pyright: ignore[reportArgumentType]
 
 
-def read_probe(path: str | Path, known: dict[str, Callable[[], LinearProbe]]) -> LinearProbe:
-    """The probe at `path`.safetensors and `path`.json, made by one of `known` (class name -> class).
-
-    Raises:
-        DataError: no such files, or files that are not a whole probe.
-    """
-    stem = _stem(path)
-    try:
-        about = json.loads(Path(f"{stem}.json").read_bytes())
-        weights = Path(f"{stem}.safetensors").read_bytes()
-    except FileNotFoundError as error:
-        raise DataError(f"no probe here: {str(error.filename)!a} is missing") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read the probe {stem!a}: {error}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise DataError(f"{stem + '.json'!a} is not a probe's file (expected format {FORMAT})")
-    if about.get("probe") not in known:
-        raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(str(about.get('probe')), known)}")
-    if about.get("sha256") != hashlib.sha256(weights).hexdigest():
-        raise DataError(f"{stem + '.safetensors'!a} is damaged, or not the one that its .json was written with")
-    try:
-        return _restored(known[about["probe"]](), about, safetensors.numpy.load(weights))
-    except (KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
-        raise DataError(f"{stem + '.json'!a} is not a whole probe: {error!a}") from None
-
-
-def _restored(probe: LinearProbe, about: dict[str, Any], weights: dict[str, np.ndarray]) -> LinearProbe:
-    probe.set_params(**about["parameters"])
-    probe.coef_, probe.intercept_ = weights["coef"], weights["intercept"]
-    probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["classes_dtype"]))
-    rows = 1 if len(probe.classes_) == 2 else len(probe.classes_)
-    if probe.coef_.ndim != 2 or len(probe.coef_) != rows or probe.intercept_.shape != (rows,):
-        raise ValueError(f"{len(probe.classes_)} classes with weights {probe.coef_.shape}")
-    probe.n_features_in_ = probe.coef_.shape[1]
-    if "feature_names" in about:
-        probe.feature_names_in_ = np.array(about["feature_names"], dtype=object)  # pyright: ignore
-    probe.converged_, probe.n_iter_ = about["converged"], about["n_iter"]
-    return probe
-
-
-def _plain_classes(classes: np.ndarray) -> list[Any]:
-    plain = classes.tolist()
-    if classes.dtype.kind in "iufbU" or all(isinstance(c, str) for c in plain):
-        return plain
-    raise DataError(f"class labels must be numbers, booleans or strings to be saved; got {plain[0]!a}")
-
-
-def _stem(path: str | Path) -> str:
-    text = str(path)
-    for ending in (".safetensors", ".json"):
-        text = text.removesuffix(ending)
-    return text
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an int, or a UsageError: it must be a whole number, `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise UsageError(f"{name} must be a whole number, {least} or more; got {value!a}")
+    return int(value)

@@ -1,23 +1,26 @@
 """The probes by name, and reading a saved one."""
 
 from pathlib import Path
+from typing import Any
 
-from probekit.probes.base import LinearProbe, read_probe
+from probekit.probes.base import ClassifierProbe
+from probekit.probes.files import read_probe
 from probekit.probes.logistic import LogisticProbe
 from probekit.probes.mean_difference import MeanDifferenceProbe
-from probekit.probes.ridge import RidgeProbe
+from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe
 
-PROBES: dict[str, type[LinearProbe]] = {
+PROBES: dict[str, type[ClassifierProbe]] = {
     "logistic": LogisticProbe,
     "ridge": RidgeProbe,
     "mean-diff": MeanDifferenceProbe,
 }
+REGRESSORS = {"ridge": RidgeRegressionProbe}
 
 
-def load_probe(path: str | Path) -> LinearProbe:
+def load_probe(path: str | Path) -> Any:
     """The fitted probe that `probe.save(path)` wrote: same class, same predictions.
 
     Raises:
         DataError: no such files, or files that are not a whole probe.
     """
-    return read_probe(path, {probe.__name__: probe for probe in PROBES.values()})
+    return read_probe(path, {probe.__name__: probe for probe in (*PROBES.values(), *REGRESSORS.values())})

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probekit.probes.base import MomentsProbe, RowMoments
+from probekit.probes.moments import MomentsProbe, RowMoments
 
 
 class MeanDifferenceProbe(MomentsProbe):

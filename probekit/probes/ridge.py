@@ -1,10 +1,26 @@
-"""Least squares on standardised features with labels -1 and 1: the ridge classifier."""
+"""Ridge regression on standardised features, of class labels or of numbers; a whole path from one eigendecomposition.
+
+With Z the standardised features and Y the centred targets, w(alpha) = V (L + alpha)^-1 V' Z'Y where Z'Z = V L V' (Hoerl
+and Kennard 1970); for n < D the same from the smaller Z Z' = U L U': w(alpha) = Z' U (L + alpha)^-1 U' Y.
+
+Axes: N examples, D features, C classes, T targets.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
-from scipy.linalg import solve
-from sklearn.linear_model import RidgeClassifier
+import torch
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from probekit.probes.base import MomentsProbe, RowMoments, check_positive, scale_of, standardise, unstandardise
+from probekit.errors import DataError, UsageError
+from probekit.probes.base import Probe, check_positive, checked, rows_of, scale_of, unstandardise
+from probekit.probes.moments import MomentsProbe, RowMoments
+from probekit.probes.problem import Problem
+
+Weights = tuple[np.ndarray, np.ndarray]  # [T, D] and [T], for features as they are
 
 
 class RidgeProbe(MomentsProbe):
@@ -17,20 +33,202 @@ class RidgeProbe(MomentsProbe):
     def __init__(self, C: float = 1.0):
         self.C = C
 
-    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        C = check_positive("C", self.C)
-        Z, mean, scale = standardise(X)
-        model = RidgeClassifier(alpha=1 / (2 * C)).fit(Z, labels)
-        return unstandardise(np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_), mean, scale)
+    @classmethod
+    def fit_many(cls, X: Tensor, problems: Sequence[Problem]) -> list[Self]:
+        """One probe for each problem; those with the same rows share one eigendecomposition. See `Probe.fit_many`."""
+        probes = [cls._for(problem) for problem in problems]
+        for probe, problem, weights in zip(probes, problems, _solve_many(probes, X, problems), strict=True):
+            probe.classes_, probe.n_features_in_ = np.arange(problem.n_classes), X.shape[1]
+            probe.coef_, probe.intercept_ = weights
+        return probes
 
-    def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
-        """The normal equations of the standardised features Z and the labels Y: (Z'Z + I / 2C) w = Z'Y."""
+    def _solve(self, X: np.ndarray, labels: np.ndarray) -> Weights:
+        C = check_positive("C", self.C)
+        return RidgePath(torch.from_numpy(X), signs(labels, len(self.classes_))).weights(C)
+
+    def _solve_moments(self, moments: RowMoments) -> Weights:
         C = check_positive("C", self.C)
         n, counts = moments.count, moments.class_counts
         scale = scale_of(moments.covariance.diagonal(), moments.mean, n)
-        ZtZ = n * moments.covariance / scale / scale[:, None]
+        ZtZ = torch.from_numpy(n * moments.covariance / scale / scale[:, None])
         ZtY = 2 * (counts[:, None] * (moments.class_means - moments.mean) / scale).T  # Y is -1 or 1, and Z'1 is 0
-        coef = solve(ZtZ + np.eye(len(ZtZ)) / (2 * C), ZtY, assume_a="pos").T
-        intercept = 2 * counts / n - 1
         own = slice(1, 2) if len(counts) == 2 else slice(None)
-        return unstandardise(coef[own], intercept[own], moments.mean, scale)
+        values, V = eigen(ZtZ, n)
+        coef = V @ (V.T @ torch.from_numpy(ZtY[:, own]) / (values + 1 / (2 * C))[:, None])
+        return unstandardise(coef.T.numpy(), (2 * counts / n - 1)[own], moments.mean, scale)
+
+
+class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
+    """Ridge regression of one number or several (latitude, year) on standardised features; `score` is R2.
+
+    Args:
+        C: inverse strength of the regularisation; scikit-learn's alpha is 1 / (2 C).
+
+    Attributes:
+        coef_: float64 [D], or [T, D] for targets [N, T], for features as they are.
+        intercept_: float64 [] or [T].
+    """
+
+    coef_: np.ndarray
+    intercept_: np.ndarray
+
+    def __init__(self, C: float = 1.0):
+        self.C = C
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Find the weights for features [N, D] and targets [N] or [N, T].
+
+        Raises:
+            ValueError: NaN or infinity, shapes that do not fit, C out of range.
+        """
+        C = check_positive("C", self.C)
+        X, y = self._checked(X, y)
+        self._set(RidgePath(torch.from_numpy(X), _columns(y)).weights(C), single=y.ndim == 1)
+        return self
+
+    def _checked(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        return checked(self, X, y, multi_output=True, y_numeric=True)
+
+    def _set(self, weights: Weights, single: bool) -> None:
+        coef, intercept = weights
+        self.coef_, self.intercept_ = (coef[0], np.asarray(intercept[0])) if single else (coef, intercept)
+
+    @classmethod
+    def fit_many(cls, X: Tensor, problems: Sequence[Problem]) -> list[Self]:
+        """One probe for each problem; those with the same rows share one eigendecomposition. See `Probe.fit_many`."""
+        probes = [cls._for(problem) for problem in problems]
+        for probe, problem, weights in zip(probes, problems, _solve_many(probes, X, problems), strict=True):
+            probe.n_features_in_ = X.shape[1]
+            probe._set(weights, single=problem.labels.ndim == 1)
+        return probes
+
+    @classmethod
+    def _rows(cls, problem: Problem) -> np.ndarray | None:
+        if problem.n_classes != 0:
+            raise UsageError(f"a regression needs a problem with n_classes=0; got {problem.n_classes}")
+        return rows_of(problem)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The target of each row: float64 [N], or [N, T] when fitted to several."""
+        check_is_fitted(self)
+        return checked(self, X, reset=False) @ self.coef_.T + self.intercept_
+
+    @property
+    def direction(self) -> np.ndarray:
+        """The weights in the model's own space: [D], or [T, D] for several targets."""
+        check_is_fitted(self)
+        return self.coef_
+
+    def _check_arrays(self) -> None:
+        if self.coef_.ndim not in (1, 2) or self.intercept_.shape != self.coef_.shape[:-1]:
+            raise ValueError(f"weights {self.coef_.shape} with intercepts {self.intercept_.shape}")
+        self.n_features_in_ = self.coef_.shape[-1]
+
+
+def fit_ridge_path(
+    X: Any, y: Any, C: Sequence[float] = (1e-4, 1e-2, 1.0, 1e2, 1e4), regression: bool = False
+) -> Sequence[RidgeProbe | RidgeRegressionProbe]:
+    """One probe per C, all from one eigendecomposition of the features.
+
+    Args:
+        X: features [N, D].
+        y: labels [N]; with `regression` targets [N] or [N, T].
+        C: inverse strengths of the regularisation.
+        regression: whether `y` are numbers to predict rather than classes.
+
+    Raises:
+        ValueError: as from `fit`.
+    """
+    kind = RidgeRegressionProbe if regression else RidgeProbe
+    first = kind()
+    X, labels = first._checked(X, y)
+    n_classes = 0 if isinstance(first, RidgeRegressionProbe) else len(first.classes_)
+    probes = kind.fit_many(torch.from_numpy(X), [Problem(labels, n_classes, value) for value in C])
+    for probe in probes:
+        for name in ("classes_", "feature_names_in_"):
+            if hasattr(first, name):
+                setattr(probe, name, getattr(first, name))
+    return probes
+
+
+class RidgePath:
+    """Ridge regressions of float64 targets [N, T] on features X [N, D] at any strength: the costly part, done once."""
+
+    def __init__(self, X: Tensor, targets: Tensor):
+        Z, self.mean, self.scale = _standardised(X)
+        targets = targets.to(Z.device)
+        self.middle = targets.mean(dim=0).cpu().numpy()
+        if Z.shape[1] <= len(Z):
+            self.values, self.basis = eigen(Z.T @ Z, len(Z))
+            self.loadings = self.basis.T @ (Z.T @ targets)  # Z'1 is 0: targets need no centring
+        else:
+            self.values, U = eigen(Z @ Z.T, len(Z))
+            self.loadings = U.T @ (targets - targets.mean(dim=0))
+            self.basis = Z.T @ U
+
+    def weights(self, C: float, own: slice = slice(None)) -> Weights:
+        """Weights [T, D] and intercepts [T] of the targets `own`, for features as they are."""
+        coef = self.basis @ (self.loadings[:, own] / (self.values + 1 / (2 * C))[:, None])
+        return unstandardise(coef.T.cpu().numpy(), self.middle[own], self.mean, self.scale)
+
+
+def eigen(gram: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The eigenvalues [R] and eigenvectors [D, R] of a matrix [D, D] of sums over n rows, without those that are 0.
+
+    In the directions left out the features do not vary, so a solution of least norm has no part in them.
+    """
+    values, vectors = torch.linalg.eigh(gram)
+    kept = values > values.max() * max(n, len(gram)) * torch.finfo(gram.dtype).eps
+    return values[kept], vectors[:, kept]
+
+
+def signs(labels: np.ndarray, n_classes: int) -> Tensor:
+    """Targets of -1 or 1, of the second of two classes [N, 1] or of each of several [N, C]."""
+    own = np.arange(n_classes) if n_classes > 2 else np.array([1])
+    return torch.from_numpy(np.where(labels[:, None] == own, 1.0, -1.0))
+
+
+def _solve_many(probes: Sequence[Any], X: Tensor, problems: Sequence[Problem]) -> list[Weights]:
+    """The weights of each problem; one eigendecomposition for all that have the same rows."""
+    solved: dict[int, Weights] = {}
+    for group in _same(range(len(problems)), lambda i: id(problems[i].weights)):
+        label_sets = _same(group, lambda i: (id(problems[i].labels), problems[i].n_classes))
+        rows, *_ = [probes[first]._rows(problems[first]) for first, *_ in label_sets]  # every label set is checked
+        targets = [_targets(problems[first], rows) for first, *_ in label_sets]
+        path = RidgePath(X if rows is None else X[torch.from_numpy(rows).to(X.device)], torch.cat(targets, dim=1))
+        start = 0
+        for same, columns in zip(label_sets, targets, strict=True):
+            own = slice(start, start := start + columns.shape[1])
+            solved |= {i: path.weights(check_positive("C", probes[i].C), own) for i in same}
+    return [solved[i] for i in range(len(problems))]
+
+
+def _same(members: Iterable[int], key: Callable[[int], Any]) -> list[list[int]]:
+    """The members in groups that have the same key."""
+    groups: dict[Any, list[int]] = {}
+    for i in members:
+        groups.setdefault(key(i), []).append(i)
+    return list(groups.values())
+
+
+def _targets(problem: Problem, rows: np.ndarray | None) -> Tensor:
+    labels = problem.labels if rows is None else problem.labels[rows]
+    return signs(labels, problem.n_classes) if problem.n_classes else _columns(labels)
+
+
+def _columns(y: np.ndarray) -> Tensor:
+    """Targets [N] or [N, T] as float64 [N, T]."""
+    return torch.from_numpy(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
+
+
+def _standardised(X: Tensor) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """`base.standardise` in float64 where X lies, with one copy of it."""
+    Z = X.detach().to(torch.float64, copy=True)
+    mean = Z.mean(dim=0)
+    if not torch.isfinite(mean).all():
+        raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
+    Z -= mean
+    variance = torch.linalg.vector_norm(Z, dim=0) ** 2 / len(Z)
+    scale = scale_of(variance.cpu().numpy(), mean.cpu().numpy(), len(Z))
+    Z /= torch.from_numpy(scale).to(Z.device)
+    return Z, mean.cpu().numpy(), scale

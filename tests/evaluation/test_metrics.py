@@ -1,150 +1,176 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import softmax
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
+from scipy.stats import spearmanr
+from sklearn import metrics as sk
 
-from probekit.evaluation.intervals import Bootstrap
-from probekit.evaluation.metrics import Predictions, measure, weighted_metrics
+from probekit.evaluation.metrics import METRICS, Predictions, headline, measure, metric_names, weighted_metrics
+
+ONCE = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")  # ECE: its bins stay
 
 
-def predictions(n=200, n_classes=2, seed=0, ties=True) -> Predictions:
+def classified(n=200, n_classes=2, seed=0, ties=True) -> Predictions:
     rng = np.random.default_rng(seed)
     truth = np.concatenate([np.arange(n_classes), rng.integers(n_classes, size=n - n_classes)])
-    if n_classes == 2:
-        scores = truth + rng.normal(size=n)
-        scores = scores.round(1) if ties else scores
-        return Predictions(truth, (scores > 0.5).astype(int), scores, 2)
     scores = np.eye(n_classes)[truth] + rng.normal(size=(n, n_classes))
-    scores = np.repeat(scores[: n // 2], 2, axis=0) if ties else scores
-    return Predictions(truth, scores.argmax(axis=1), scores, n_classes)
+    if ties:
+        scores = scores.round(1) if n_classes == 2 else np.repeat(scores[: n // 2], 2, axis=0)
+    probabilities, predicted = softmax(scores, axis=1), scores.argmax(axis=1)
+    scores = (10 * (scores[:, 1] - scores[:, 0])).round(6) if n_classes == 2 else scores
+    return Predictions(truth, predicted, scores, n_classes, probabilities)
+
+
+def regressed(n=200, seed=0, ties=True) -> Predictions:
+    rng = np.random.default_rng(seed)
+    truth = 100 + rng.normal(size=n)
+    predicted = truth + rng.normal(size=n)
+    if ties:
+        truth, predicted = truth.round(1), predicted.round(1)
+    return Predictions(truth, predicted, predicted, 0)
+
+
+def copies(p: Predictions, weights: np.ndarray) -> Predictions:
+    rows = np.repeat(np.arange(len(p.truth)), weights)
+    probabilities = None if p.probabilities is None else p.probabilities[rows]
+    return Predictions(p.truth[rows], p.predicted[rows], p.scores[rows], p.n_classes, probabilities)
 
 
 def oracle(p: Predictions, weights=None) -> dict[str, float]:
-    if p.n_classes == 2:
-        auroc = roc_auc_score(p.truth, p.scores, sample_weight=weights)
-    else:
-        auroc = roc_auc_score(p.truth, softmax(p.scores, axis=1), sample_weight=weights, multi_class="ovr")
+    assert p.probabilities is not None
+    two = p.n_classes == 2
+    one_hot = np.eye(p.n_classes)[p.truth]
+    squares = ((p.probabilities - one_hot) ** 2).sum(axis=1) / (2 if two else 1)
+    scores = p.scores if two else p.probabilities
+    each = [
+        sk.average_precision_score(one_hot[:, c], p.scores if two else p.probabilities[:, c], sample_weight=weights)
+        for c in ([1] if two else range(p.n_classes))
+    ]
+    values = {
+        "accuracy": sk.accuracy_score(p.truth, p.predicted, sample_weight=weights),
+        "balanced_accuracy": sk.balanced_accuracy_score(p.truth, p.predicted, sample_weight=weights),
+        "auroc": sk.roc_auc_score(p.truth, scores, sample_weight=weights, multi_class="ovr"),
+        "average_precision": np.mean(each),
+        "f1": sk.f1_score(p.truth, p.predicted, sample_weight=weights, average="binary" if two else "macro"),
+        "brier": np.average(squares, weights=weights),
+    }
+    return {name: float(value) for name, value in values.items()}
+
+
+def regression_oracle(p: Predictions) -> dict[str, float]:
     return {
-        "accuracy": accuracy_score(p.truth, p.predicted, sample_weight=weights),
-        "balanced_accuracy": balanced_accuracy_score(p.truth, p.predicted, sample_weight=weights),
-        "auroc": float(auroc),
+        "r2": float(sk.r2_score(p.truth, p.predicted)),
+        "spearman": float(spearmanr(p.truth, p.predicted).statistic),
+        "mae": float(sk.mean_absolute_error(p.truth, p.predicted)),
     }
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 6])
 @pytest.mark.parametrize("ties", [False, True])
 def test_metrics_equal_scikit_learns(n_classes, ties):
-    p = predictions(n_classes=n_classes, ties=ties)
-    assert measure(p) == pytest.approx(oracle(p), abs=1e-12)
+    p = classified(n_classes=n_classes, ties=ties)
+    values = measure(p)
+    assert 0 <= values.pop("ece") <= 1
+    assert values == pytest.approx(oracle(p), abs=1e-12)
+
+
+def test_the_brier_score_of_two_classes_is_scikit_learns():
+    p = classified()
+    assert p.probabilities is not None
+    assert measure(p)["brier"] == pytest.approx(sk.brier_score_loss(p.truth, p.probabilities[:, 1]))
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_regression_metrics_equal_scikit_learns_and_scipys(ties):
+    p = regressed(ties=ties)
+    assert measure(p) == pytest.approx(regression_oracle(p), abs=1e-10)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_weighted_metrics_equal_scikit_learns_row_by_row(n_classes):
-    p = predictions(n_classes=n_classes)
+    p = classified(n_classes=n_classes)
     W = np.random.default_rng(1).integers(4, size=(7, len(p.truth)))
-    values = weighted_metrics(p, W)
+    values = weighted_metrics(p, W, ONCE)
     for s, weights in enumerate(W):
         assert {name: v[s] for name, v in values.items()} == pytest.approx(oracle(p, weights), abs=1e-12)
 
 
-def test_a_weight_is_that_many_copies():
-    p = predictions(n=30, n_classes=3)
-    weights = np.random.default_rng(0).integers(1, 4, size=30)
-    copies = np.repeat(np.arange(30), weights)
-    copied = Predictions(p.truth[copies], p.predicted[copies], p.scores[copies], 3)
-    assert measure(copied) == pytest.approx({k: v[0] for k, v in weighted_metrics(p, weights[None]).items()})
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("n_classes", [0, 2, 3])
+def test_a_weight_is_that_many_copies(n_classes, ties):
+    p = classified(n=40, n_classes=n_classes, ties=ties) if n_classes else regressed(n=40, ties=ties)
+    W = np.random.default_rng(0).integers(4, size=(5, 40))
+    values = weighted_metrics(p, W, ONCE if n_classes else None)
+    for s, weights in enumerate(W):
+        copied = measure(copies(p, weights))
+        assert {name: v[s] for name, v in values.items()} == pytest.approx({name: copied[name] for name in values})
+
+
+def test_the_calibration_error_is_the_mean_over_bins_of_the_gap_between_confidence_and_accuracy():
+    p = classified(n=300, ties=False)
+    assert p.probabilities is not None
+    confidence, right = p.probabilities.max(axis=1), p.predicted == p.truth
+    bins = np.array_split(np.argsort(confidence), 15)  # 20 each
+    gaps = [abs(confidence[rows].mean() - right[rows].mean()) for rows in bins]
+    assert measure(p)["ece"] == pytest.approx(np.mean(gaps))
+    weights = np.random.default_rng(0).random(300)
+    sums = [abs(weights[rows] @ (confidence - right)[rows]) for rows in bins]
+    assert weighted_metrics(p, weights[None])["ece"][0] == pytest.approx(sum(sums) / weights.sum())
+
+
+def test_equal_confidences_share_a_bin():
+    """All at 0.8 and right four times of five: calibrated, in whatever order the examples come."""
+    right = np.arange(100) % 5 > 0
+    p = Predictions(right.astype(int), np.ones(100, dtype=int), np.ones(100), 2, np.tile([0.2, 0.8], (100, 1)))
+    assert measure(p)["ece"] == pytest.approx(0)
+
+
+def test_metrics_without_probabilities_are_the_others():
+    p = replace(classified(), probabilities=None)
+    assert metric_names(p) == list(measure(p)) == [name for name in ONCE if name != "brier"]
+    assert metric_names(classified()) == [*ONCE, "ece"]
+    assert [*ONCE, "ece", *metric_names(regressed())] == list(METRICS)
 
 
 def test_a_resample_without_a_class_is_judged_on_the_others():
-    two, three = predictions(n=20), predictions(n=20, n_classes=3)
+    two, three = classified(n=20), classified(n=20, n_classes=3)
     without = weighted_metrics(two, (two.truth == 0)[None].astype(float))
     assert np.isnan(without["auroc"][0])
+    assert np.isnan(without["average_precision"][0])
     assert without["balanced_accuracy"] == without["accuracy"]
-    assert np.isfinite(weighted_metrics(three, (three.truth != 2)[None].astype(float))["auroc"]).all()
+    assert all(np.isfinite(v).all() for v in weighted_metrics(three, (three.truth != 2)[None].astype(float)).values())
 
 
 @pytest.mark.parametrize("n_classes", [3, 5])
 def test_what_is_added_to_all_scores_of_an_example_changes_nothing(n_classes):
-    p = predictions(n_classes=n_classes, ties=False)
-    moved = Predictions(
-        p.truth, p.predicted, p.scores + 100 * np.random.default_rng(0).normal(size=(200, 1)), n_classes
-    )
+    p = classified(n_classes=n_classes, ties=False)
+    moved = replace(p, scores=p.scores + 100 * np.random.default_rng(0).normal(size=(200, 1)))
     assert measure(moved) == pytest.approx(measure(p), abs=1e-9)
 
 
-def test_constant_scores_are_chance():
+def test_constant_predictions_are_chance():
     p = Predictions(np.array([0, 1, 1, 1]), np.ones(4, dtype=int), np.zeros(4), 2)
-    assert measure(p) == {"accuracy": 0.75, "balanced_accuracy": 0.5, "auroc": 0.5}
+    chance = {"accuracy": 0.75, "balanced_accuracy": 0.5, "auroc": 0.5, "average_precision": 0.75, "f1": 6 / 7}
+    assert measure(p) == pytest.approx(chance)
+    y = np.array([0.1, 0.2, 0.6])
+    assert measure(Predictions(y, np.full(3, 0.3), y, 0)) == pytest.approx({"r2": 0, "mae": 0.2})
 
 
-def coin_world(seed: int, n: int, chance: float, group_size: int = 1) -> tuple[Predictions, np.ndarray]:
-    """A classifier that is right with probability `chance`; all of one group are right or wrong together."""
-    rng = np.random.default_rng(seed)
-    groups = np.repeat(np.arange(n // group_size), group_size)
-    right = (rng.random(n // group_size) < chance)[groups]
-    truth = rng.integers(2, size=n)
-    predicted = np.where(right, truth, 1 - truth)
-    return Predictions(truth, predicted, predicted.astype(float), 2), groups
+def test_a_target_that_does_not_vary_has_neither_r2_nor_correlation():
+    y = np.full(7, 0.1)
+    assert set(measure(Predictions(y, np.arange(7.0), y, 0))) == {"mae"}
+    one = np.eye(7)[:1]  # a resample of one example
+    assert np.isnan(weighted_metrics(regressed(n=7), one, ["r2", "spearman"])["r2"]).all()
 
 
-@pytest.mark.parametrize(("n", "chance"), [(200, 0.5), (300, 0.8)])
-def test_intervals_cover_the_truth_as_often_as_they_say(n, chance):
-    worlds = [coin_world(seed, n, chance)[0] for seed in range(300)]
-    inside = 0
-    for seed, world in enumerate(worlds):
-        low, high = Bootstrap(n, seed=seed, resamples=400).intervals(world)["accuracy"]
-        inside += low <= chance <= high
-    assert 0.91 <= inside / len(worlds) <= 0.98
+@pytest.mark.parametrize(
+    ("counts", "name"),
+    [([50, 50], "accuracy"), ([80, 20], "accuracy"), ([81, 19], "auroc"), ([5, 95], "auroc"), ([4, 4, 92], "auroc")],
+)
+def test_the_headline_is_the_auroc_where_guessing_one_class_looks_good(counts, name):
+    assert headline(counts) == name
 
 
-@pytest.mark.parametrize("size", [1, 5])
-def test_a_perfect_score_is_not_perfectly_sure(size):
-    """k = n right answers: the exact lower bound L solves L^n = 2.5% (Clopper and Pearson 1934), n counting groups."""
-    n = 200
-    truth = np.arange(n) % 2
-    groups = None if size == 1 else np.arange(n) // size
-    right = Predictions(truth, truth, truth.astype(float), 2)
-    low, high = Bootstrap(n, groups=groups).intervals(right)["accuracy"]
-    assert high == 1
-    assert low ** (n / size) == pytest.approx(0.025)
-    wrong = Predictions(truth, 1 - truth, 1.0 - truth, 2)
-    assert Bootstrap(n, groups=groups).intervals(wrong)["accuracy"] == pytest.approx((0, 1 - low))
-
-
-def test_the_interval_is_the_binomials():
-    p, _ = coin_world(0, 400, 0.7)
-    accuracy = measure(p)["accuracy"]
-    low, high = Bootstrap(400, resamples=4000).intervals(p)["accuracy"]
-    half = 1.96 * np.sqrt(accuracy * (1 - accuracy) / 400)
-    assert (low, high) == pytest.approx((accuracy - half, accuracy + half), abs=0.006)
-
-
-def test_groups_are_drawn_whole():
-    n, size, inside = 200, 10, {"grouped": 0, "alone": 0}
-    for seed in range(200):
-        p, groups = coin_world(seed, n, 0.5, group_size=size)
-        for name, given in (("grouped", groups), ("alone", None)):
-            low, high = Bootstrap(n, seed=seed, groups=given, resamples=200).intervals(p)["accuracy"]
-            inside[name] += low <= 0.5 <= high
-    assert inside["grouped"] / 200 > 0.88
-    assert inside["alone"] / 200 < 0.6  # what not knowing about groups costs
-
-
-def test_resamples_are_the_same_for_a_seed_and_keep_the_number_of_units(monkeypatch):
-    groups = np.array(["b", "a", "b", "c", "a"])
-    whole = np.concatenate(list(Bootstrap(5, seed=3, groups=groups, resamples=50).weights()))
-    assert (whole[:, 0] == whole[:, 2]).all()
-    assert (whole[:, [0, 1, 3]].sum(axis=1) == 3).all()
-    alone = np.concatenate(list(Bootstrap(5, seed=3, resamples=50).weights()))
-    assert (alone.sum(axis=1) == 5).all()
-    again = np.concatenate(list(Bootstrap(5, seed=3, resamples=50).weights()))
-    np.testing.assert_array_equal(alone, again)
-    monkeypatch.setattr("probekit.evaluation.intervals._CHUNK", 7 * 5)
-    chunks = list(Bootstrap(5, seed=3, resamples=50).weights())
-    assert len(chunks) == 8
-    np.testing.assert_array_equal(np.concatenate(chunks), alone)
-
-
-def test_what_no_resample_defines_has_no_interval():
-    p = Predictions(np.array([0, 0]), np.array([0, 1]), np.array([0.0, 1.0]), 2)
-    assert set(Bootstrap(2).intervals(p)) == {"accuracy", "balanced_accuracy"}
+def test_the_headline_of_a_regression_is_r2():
+    assert headline([]) == "r2"

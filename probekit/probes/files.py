@@ -1,0 +1,110 @@
+"""A fitted probe as two files: its arrays in safetensors, everything else in JSON. No pickle."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from probekit.durable import write_as
+from probekit.errors import DataError, nearest
+
+FORMAT = "probekit.probe/1"
+
+
+def write_probe(probe: Any, path: str | Path) -> Path:
+    """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter."""
+    stem = _stem(path)
+    # safetensors writes the buffer as it lies, so an array in Fortran's order would come back scrambled
+    arrays = {name.removesuffix("_"): np.array(getattr(probe, name), order="C") for name in probe.ARRAYS}
+    weights = safetensors.numpy.save(arrays)
+    about = {
+        "format": FORMAT,
+        "probe": type(probe).__name__,
+        "parameters": {name: _plain(name, value) for name, value in probe.get_params(deep=False).items()},
+        **_classes(probe),
+        "converged": bool(probe.converged_),
+        "n_iter": int(probe.n_iter_),
+        "facts": {name: _number(getattr(probe, name, None)) for name in probe.FACTS},
+        "sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    if hasattr(probe, "feature_names_in_"):
+        about["feature_names"] = list(probe.feature_names_in_)
+    text = json.dumps(about, indent=1, allow_nan=False)
+    write_as(Path(f"{stem}.safetensors"), weights)
+    write_as(Path(f"{stem}.json"), text.encode())
+    return Path(f"{stem}.json")
+
+
+def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
+    """The probe at `path`.safetensors and `path`.json, made by one of `known` (class name -> class).
+
+    Raises:
+        DataError: no such files, or files that are not a whole probe.
+    """
+    stem = _stem(path)
+    try:
+        about = json.loads(Path(f"{stem}.json").read_bytes())
+        weights = Path(f"{stem}.safetensors").read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"no probe here: {str(error.filename)!a} is missing") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"could not read the probe {stem!a}: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise DataError(f"{stem + '.json'!a} is not a probe's file (expected format {FORMAT})")
+    if about.get("probe") not in known:
+        raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(str(about.get('probe')), known)}")
+    if about.get("sha256") != hashlib.sha256(weights).hexdigest():
+        raise DataError(f"{stem + '.safetensors'!a} is damaged, or not the one that its .json was written with")
+    try:
+        return _restored(known[about["probe"]](), about, safetensors.numpy.load(weights))
+    except (KeyError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+        raise DataError(f"{stem + '.json'!a} is not a whole probe: {error!a}") from None
+
+
+def _restored(probe: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    probe.set_params(**about["parameters"])
+    for name in probe.ARRAYS:
+        setattr(probe, name, arrays[name.removesuffix("_")])
+    if "classes" in about:
+        probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["classes_dtype"]))
+    probe._check_arrays()
+    if "feature_names" in about:
+        probe.feature_names_in_ = np.array(about["feature_names"], dtype=object)
+    probe.converged_, probe.n_iter_ = about["converged"], about["n_iter"]
+    for name in probe.FACTS:
+        setattr(probe, name, about.get("facts", {}).get(name))
+    return probe
+
+
+def _classes(probe: Any) -> dict[str, Any]:
+    if not hasattr(probe, "classes_"):
+        return {}
+    classes, plain = probe.classes_, probe.classes_.tolist()
+    if classes.dtype.kind not in "iufbU" and not all(isinstance(c, str) for c in plain):
+        raise DataError(f"class labels must be numbers, booleans or strings to be saved; got {plain[0]!a}")
+    return {"classes": plain, "classes_dtype": classes.dtype.str}
+
+
+def _plain(name: str, value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise DataError(f"{name} must be a number, a string or None to be saved; got {value!a}")
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or None, which JSON can hold."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _stem(path: str | Path) -> str:
+    text = str(path)
+    for ending in (".safetensors", ".json"):
+        text = text.removesuffix(ending)
+    return text

@@ -1,0 +1,76 @@
+"""Probes from the moments of their rows, which extraction can sum as it goes.
+
+Axes: N examples, D features, C classes.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from probekit.errors import DataError
+from probekit.probes.base import LinearProbe, as_numpy
+
+
+class MomentsProbe(LinearProbe):
+    """A probe that needs no more of its rows than their moments, which may have been summed elsewhere."""
+
+    def fit_statistics(self, count: int, mean: Any, covariance: Any, class_counts: Any, class_means: Any) -> Self:
+        """The probe that `fit` gives on N rows with labels 0..C-1, from the rows' moments.
+
+        Args:
+            count: N.
+            mean: [D].
+            covariance: [D, D], divided by N.
+            class_counts: rows of each class, [C]; a class without rows is left out, as it is from `classes_` by `fit`.
+            class_means: [C, D].
+
+        Raises:
+            DataError: fewer than two classes with rows, shapes that do not fit, NaN or infinity.
+        """
+        given = (as_numpy(x) for x in (mean, covariance, class_counts, class_means))
+        every = RowMoments(int(count), *(np.asarray(x, dtype=np.float64) for x in given))
+        self.classes_, moments = every.of_classes_with_rows()
+        self.n_features_in_ = len(moments.mean)
+        self.coef_, self.intercept_ = self._solve_moments(moments)
+        return self
+
+    def _solve_moments(self, moments: "RowMoments") -> tuple[np.ndarray, np.ndarray]:
+        """Weights [1 or C, D] and intercepts [1 or C], as `_solve` would give on the rows."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class RowMoments:
+    """Float64: count N, mean [D], covariance [D, D] divided by N, class counts [C], class means [C, D]."""
+
+    count: int
+    mean: np.ndarray
+    covariance: np.ndarray
+    class_counts: np.ndarray
+    class_means: np.ndarray
+
+    def of_classes_with_rows(self) -> tuple[np.ndarray, "RowMoments"]:
+        """The numbers of the classes that have rows, and the moments without the others.
+
+        Raises:
+            DataError: no probe can be fitted to them.
+        """
+        self._check_shapes()
+        there = np.flatnonzero(self.class_counts)
+        if len(there) < 2:
+            raise DataError(f"a probe needs two classes or more with rows; there are {len(there)}")
+        kept = replace(self, class_counts=self.class_counts[there], class_means=self.class_means[there])
+        if not all(np.isfinite(x).all() for x in (kept.mean, kept.covariance, kept.class_means)):
+            raise DataError("NaN or infinity in the moments; check the activations that they were summed from")
+        return there, kept
+
+    def _check_shapes(self) -> None:
+        D, C = self.mean.size, self.class_counts.size
+        shapes = [x.shape for x in (self.mean, self.covariance, self.class_counts, self.class_means)]
+        of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
+        if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
+            raise DataError(
+                f"moments that do not fit together: {self.count} rows, {self.class_counts.sum():g} with a class; "
+                f"mean, covariance, class counts, class means of {', '.join(str(list(shape)) for shape in shapes)}"
+            )

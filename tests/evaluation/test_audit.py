@@ -1,0 +1,179 @@
+"""The audit finds what was planted, and nothing in what is sound."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probekit.errors import UsageError
+from probekit.evaluation.audit import audit
+from probekit.tasks import load_task
+from probekit.tasks.base import SPLITS, Task
+
+WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "lmnrst"]
+
+
+def sentences(n, seed=0, shortest=3, longest=30):
+    """n distinct sentences of random words."""
+    rng = np.random.default_rng(seed)
+    made: dict[str, None] = {}
+    while len(made) < n:
+        words = rng.choice(WORDS, size=rng.integers(shortest, longest + 1))
+        made[f"The {' '.join(words)}."] = None
+    return list(made)
+
+
+def make_task(texts, splits=None, labels=None, **changes) -> Task:
+    n = len(texts)
+    labels = np.arange(n) % 2 if labels is None else labels
+    splits = np.array([SPLITS[i % 3] for i in range(n)]) if splits is None else splits
+    task = Task("t", texts, {"y": labels}, {"y": ["no", "yes"]}, splits, "y", ids=[f"row:{i}" for i in range(n)])
+    return replace(task, **changes)
+
+
+def test_ten_thousand_distinct_sentences_are_distinct():
+    found = audit(make_task(sentences(10_000)))
+    assert (found.lines(), found.leaks.tolist()) == ([], [])
+    assert all(one["exact"] == one["near"] == 0 for one in found.shared.values())
+
+
+def templates(n):
+    """Short sentences out of one frame: most have a neighbour with one other word, and none is the other's copy."""
+    rng = np.random.default_rng(0)
+    frame = "The {} {} {} the {} {} near the {}."
+    return list(dict.fromkeys(frame.format(*rng.choice(WORDS[:20], size=6)) for _ in range(n)))
+
+
+def test_sentences_of_one_short_frame_are_distinct():
+    assert audit(make_task(templates(10_000))).lines() == []
+
+
+def changed(text, how):
+    words = text.rstrip(".").split()
+    middle = len(words) // 2
+    return {
+        "case": text.upper(),
+        "spacing": "  ".join(text.replace(".", " .").split(" ")),
+        "replaced": " ".join([*words[:middle], "otherwise", *words[middle + 1 :]]) + ".",
+        "added": " ".join([*words[:middle], "otherwise", *words[middle:]]) + ".",
+        "dropped": " ".join([*words[:middle], *words[middle + 1 :]]) + ".",
+        "cut": text.rstrip("."),
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["case", "spacing", "replaced", "added", "dropped", "cut"])
+def test_planted_duplicates_are_found_and_no_others(how):
+    """Of 3,000 sentences of 16 words or more, 40 of validation and 30 of test have a changed copy in train."""
+    texts = sentences(3000, seed=1, shortest=16)
+    splits = np.repeat(SPLITS, 1000)
+    for i in range(40):
+        texts[i] = changed(texts[1000 + i], how)
+    for i in range(40, 70):
+        texts[i] = changed(texts[2000 + i], how)
+    found = audit(make_task(texts, splits))
+    kind = "exact" if how in ("case", "spacing") else "near"
+    other = "near" if kind == "exact" else "exact"
+    numbers = {name: (one[kind], one[other], one["rows"]) for name, one in found.shared.items()}
+    assert numbers == {
+        "validation in train": (40, 0, 40),
+        "test in train": (30, 0, 30),
+        "test in validation": (0, 0, 0),
+    }
+    assert found.leaks.tolist() == list(range(70))
+    assert found.lines()[-1] == "leaks: 70 of train would have to be left out"
+
+
+def test_nothing_leaks_when_the_leaks_are_left_out():
+    texts = sentences(900, seed=2, shortest=16)
+    for i in range(0, 600, 7):
+        texts[i] = changed(texts[i + 1], "replaced")
+        texts[i + 2] = texts[i + 4]
+    task = make_task(texts)
+    found = audit(task)
+    left = audit(task.subset(np.setdiff1d(np.arange(900), found.leaks)))
+    assert set(task.splits[found.leaks]) == {"train", "validation"}
+    assert left.leaks.size == 0
+    assert all(one["exact"] == one["near"] == 0 for one in left.shared.values())
+    by_split = {split: int((task.splits[found.leaks] == split).sum()) for split in SPLITS}
+    assert found.as_dict()["leaks"] == by_split
+
+
+def test_token_ids_are_compared_as_they_are():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(50_000, size=(300, 20)).tolist()
+    ids[0] = list(ids[100])
+    ids[1] = [*ids[200][:10], 7, *ids[200][11:]]
+    found = audit(make_task(ids, np.repeat(SPLITS, 100)))
+    assert (found.shared["validation in train"]["exact"], found.shared["test in train"]["near"]) == (1, 1)
+    assert found.leaks.tolist() == [0, 1]
+
+
+def test_equal_texts_with_other_labels_are_a_conflict_unless_another_token_is_read():
+    task = make_task(["A b", "a  b", "a b", "c", "c", "d"], labels=np.array([0, 1, 0, 1, 1, 0]))
+    found = audit(task)
+    assert (found.conflicts["texts"], found.conflicts["rows"]) == (1, 3)
+    assert "texts that have different labels: 1 (3 rows), first 'A b' ('row:0', 'row:1')" in found.lines()
+    apart = audit(replace(task, position=np.array([0, 1, 0, 0, 0, 0])))
+    assert apart.conflicts == {"texts": 0, "rows": 0}
+
+
+def test_lopsided_splits_are_noted():
+    texts = sentences(100, shortest=5, longest=5) + sentences(50, seed=3, shortest=20, longest=20)
+    labels = np.concatenate([np.arange(100) % 10 == 0, np.arange(50) % 2]).astype(int)
+    found = audit(make_task(texts, np.repeat(["train", "test"], [100, 50]), labels))
+    assert found.lines() == [
+        "90% of train is of one class, 'no'",
+        "a text of test has 21 words (median), of train 6",
+        "class 'no' is 50% of test and 90% of train",
+        "class 'yes' is 50% of test and 10% of train",
+    ]
+    assert found.splits["test"]["classes"] == {"no": 25, "yes": 25}
+
+
+def test_groups_in_several_splits_are_counted():
+    task = make_task(sentences(9), groups=np.array([0, 1, 2, 0, 2, 5, 6, 7, 8]))
+    assert audit(task).groups_across_splits == 1
+    assert "groups that stand in several splits: 1" in audit(task).lines()
+    assert audit(make_task(sentences(9))).groups_across_splits is None
+
+
+def test_a_regression_has_moments_and_conflicts():
+    texts = [*sentences(8), "the same", "The same"]
+    labels = np.arange(10) / 4
+    found = audit(make_task(texts, labels=labels, label_names={"y": []}))
+    assert found.conflicts["rows"] == 2
+    own = labels[np.arange(10) % 3 == 0]
+    assert found.splits["train"]["mean"] == own.mean()
+    assert (found.splits["train"]["low"], found.splits["train"]["high"]) == (0.0, 2.25)
+
+
+def test_rows_without_texts_are_not_compared():
+    found = audit(make_task(["row:0"] * 6, info={"no_texts": True}))
+    assert (found.no_texts, found.shared, found.leaks.tolist(), found.lines()) == (True, {}, [], [])
+
+
+def test_what_is_shown_is_escaped_and_json():
+    text = "\x1b[31m\u202e " + "evil " * 40
+    found = audit(make_task([text, text, text.upper()] * 2))
+    assert all(line.isascii() and line.isprintable() and len(line) < 300 for line in found.lines())
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["shared"]["validation in train"]["exact"] == 2
+
+
+def test_an_unknown_label_set_is_refused():
+    with pytest.raises(UsageError, match="no label set 'z'"):
+        audit(make_task(["a"] * 6), "z")
+
+
+@pytest.mark.shared
+def test_the_leak_of_sst2(shared_dir):
+    found = audit(load_task(shared_dir / "data" / "sst2"))
+    assert [one["exact"] for one in found.shared.values()] == [75, 0, 0]
+    assert found.lines()[0].startswith("75 of the 6,735 validation texts also stand in train: ")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["cities", "neg_cities", "sp_en_trans", "neg_sp_en_trans", "larger_than"])
+def test_statements_of_one_template_are_distinct(shared_dir, name):
+    found = audit(load_task(shared_dir / "data" / "geometry-of-truth" / f"{name}.csv"))
+    assert (found.leaks.size, found.lines()) == (0, [])
