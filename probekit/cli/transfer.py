@@ -22,7 +22,9 @@ C = Annotated[
     str | None,
     typer.Option("--C", metavar="NUMBERS", help="Inverse regularisation to choose from.  [default: the probe's grid]"),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Results.  [default: STORE/results/transfer-..., of the first]")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Results.  [default: STORE/results/transfer-..., of the first]")
+]
 
 
 def transfer(

@@ -5,4 +5,13 @@ from probekit.evaluation.train import DEFAULT_C, train_probes
 from probekit.evaluation.transfer import transfer
 from probekit.evaluation.transfer_results import TransferCell, TransferResults
 
-__all__ = ["DEFAULT_C", "BaselineResult", "LayerResult", "ProbeResults", "TransferCell", "TransferResults", "train_probes", "transfer"]
+__all__ = [
+    "DEFAULT_C",
+    "BaselineResult",
+    "LayerResult",
+    "ProbeResults",
+    "TransferCell",
+    "TransferResults",
+    "train_probes",
+    "transfer",
+]

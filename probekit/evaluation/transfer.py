@@ -104,7 +104,8 @@ def _check_same(sets: Sequence[Activations], names: Sequence[str], labels: Seque
     for acts, name in zip(sets[1:], map(printable, names[1:]), strict=True):
         for key, what in SAME.items():
             one, other = first.meta.get(key), acts.meta.get(key)
-            if one is not None and other is not None and one != other:
+            is_known = key == "model" and "model_fingerprint" in {*first.meta} & {*acts.meta}
+            if not is_known and one is not None and other is not None and one != other:
                 shown = f"{_brief(one)} there, {_brief(other)} here"
                 raise UsageError(f"{name!a} is of {what} than {about!a} ({key}: {shown}); transfer needs the same")
     prints = [(acts.task.fingerprint(), label) for acts, label in zip(sets, labels, strict=True)]
@@ -126,7 +127,9 @@ def _check_places(trained: Sequence[ProbeResults], names: Sequence[str]) -> None
     places = [[layer.place for layer in results.layers] for results in trained]
     for name, there in zip(names[1:], places[1:], strict=True):
         if odd := [*(set(places[0]) ^ set(there))]:
-            raise UsageError(f"{names[0]!a} and {name!a} do not both hold {min(odd)}; name layers that all of them have")
+            raise UsageError(
+                f"{names[0]!a} and {name!a} do not both hold {min(odd)}; name layers that all of them have"
+            )
     widths = [[layer.probe.n_features_in_ for layer in results.layers] for results in trained]
     for name, there in zip(names[1:], widths[1:], strict=True):
         if there != widths[0]:
@@ -140,16 +143,14 @@ def _classes(
 
     Classes of the same names are the same, whatever their order; others are matched by their number.
     """
-    first = sets[0].label_names[labels[0]]
+    every = [list(acts.label_names[label]) for acts, label in zip(sets, labels, strict=True)]
     numbers, notes = [], []
-    for acts, label, name in zip(sets, labels, names, strict=True):
-        classes = acts.label_names[label]
-        if set(classes) == set(first):
-            numbers.append(np.array([first.index(one) for one in classes], dtype=np.int64))
-            continue
-        numbers.append(np.arange(len(classes)))
-        pairs = ", ".join(f"{b!a:.40} with {a!a:.40}" for a, b in list(zip(first, classes, strict=True))[:6])
-        notes.append(f"The classes of {name!a} have other names than those of {names[0]!a}; by number, {pairs}.")
+    for classes, name in zip(every, names, strict=True):
+        like = next(one for one in every if set(one) == set(classes))  # the first task with these names
+        numbers.append(np.array([like.index(one) for one in classes], dtype=np.int64))
+        if like is classes and classes is not every[0]:
+            pairs = ", ".join(f"{b!a:.40} with {a!a:.40}" for a, b in list(zip(every[0], classes, strict=True))[:6])
+            notes.append(f"The classes of {name!a} have other names than those of {names[0]!a}; by number, {pairs}.")
     return numbers, notes
 
 

@@ -94,8 +94,7 @@ class TransferResults:
         import pandas as pd
 
         rows = [
-            (cell.train_task, cell.test_task, cell.point, cell.layer, cell.place, cell.chosen, cell.C, cell.converged)
-            + (metric, value, *cell.intervals.get(metric, (None, None)))
+            (*_about(cell), metric, value, *cell.intervals.get(metric, (None, None)))
             for cell in self.cells
             for metric, value in cell.metrics.items()
         ]
@@ -116,7 +115,9 @@ class TransferResults:
         return "\n".join([title(self), "", *lines, "", *_notes(self)])
 
     def _repr_html_(self) -> str:
-        head, *rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in [_heading(self), *_rows(self)]]
+        head, *rows = [
+            "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in [_heading(self), *_rows(self)]
+        ]
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in _notes(self))
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<div><p><b>{html.escape(title(self))}</b></p><table><tr>{head}</tr>{body}</table>{notes}</div>"
@@ -154,6 +155,11 @@ class TransferResults:
             return cls(cells, body["meta"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"no whole results of transfer at {str(path)!a}: {error}") from None
+
+
+def _about(cell: TransferCell) -> tuple[Any, ...]:
+    """The first columns of its rows."""
+    return cell.train_task, cell.test_task, cell.point, cell.layer, cell.place, cell.chosen, cell.C, cell.converged
 
 
 def title(results: TransferResults) -> str:

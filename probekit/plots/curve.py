@@ -11,8 +11,23 @@ from matplotlib.legend import Legend
 
 from probekit.evaluation.show import is_output, metric_name, where
 from probekit.plots.margin import MarginLabel, draw_margin
-from probekit.plots.style import BLUE, GREEN, GREY, INK, LINE, NAME_LENGTH, PALE_BLUE, PLAIN, RED
-from probekit.plots.style import above, inches, new_figure, short, write_figure, write_headings
+from probekit.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LINE,
+    NAME_LENGTH,
+    PALE_BLUE,
+    PLAIN,
+    RED,
+    above,
+    inches,
+    new_figure,
+    short,
+    write_figure,
+    write_headings,
+)
 from probekit.text import printable
 
 if TYPE_CHECKING:
@@ -107,7 +122,7 @@ def _bands(results: "ProbeResults") -> tuple[list[tuple[float, float]], str]:
     """(low, high) of each place, and what they are; a headline without an interval has its value for one."""
     if len(results.layers) > 1 and all(layer.band is not None for layer in results.layers):
         return [layer.band for layer in results.layers if layer.band], "95% band of all layers at once"
-    values = [(_test(results, layer),) * 2 for layer in results.layers]
+    values = [(_test(results, layer), _test(results, layer)) for layer in results.layers]
     ends = [x.intervals.get(results.headline, v) for x, v in zip(results.layers, values, strict=True)]
     return ends, "95% interval of each layer" if len(results.layers) > 1 else "95% interval"
 
@@ -268,7 +283,7 @@ def _draw_codelength(results: "ProbeResults", ax: Axes, xs: Sequence[int]) -> No
     ax.set_ylabel("compression\nof the labels", fontsize="small")
     ax.tick_params(axis="y", labelsize="small")
     ax.locator_params(axis="y", nbins=3)
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}\N{MULTIPLICATION SIGN}")
 
 
 def _write_above(results: "ProbeResults", ax: Axes) -> None:

@@ -1,7 +1,7 @@
 """Transfer as a matrix: trained on the rows, tested on the columns, coloured from chance outwards."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -83,7 +83,8 @@ def _letters(results: "TransferResults", ax: Axes) -> float:
 
 def _write_cell(ax: Axes, at: tuple[int, int], cell: "TransferCell", metric: str, colour: str, size: float) -> None:
     """The value, bold where it is of the probe's own task, and its interval under it."""
-    (x, y), middle = at, {"ha": "center", "va": "center", "color": colour}
+    x, y = at
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
     if metric not in cell.metrics:
         ax.text(x, y, "–", fontsize=size, **middle)  # noqa: RUF001
         return
