@@ -121,10 +121,10 @@ def _test(results: "ProbeResults", layer: "LayerResult") -> float:
 def _bands(results: "ProbeResults") -> tuple[list[tuple[float, float]], str]:
     """(low, high) of each place, and what they are; a headline without an interval has its value for one."""
     if len(results.layers) > 1 and all(layer.band is not None for layer in results.layers):
-        return [layer.band for layer in results.layers if layer.band], "95% band of all layers at once"
+        return [layer.band for layer in results.layers if layer.band], "95% simultaneous band"
     values = [(_test(results, layer), _test(results, layer)) for layer in results.layers]
     ends = [x.intervals.get(results.headline, v) for x, v in zip(results.layers, values, strict=True)]
-    return ends, "95% interval of each layer" if len(results.layers) > 1 else "95% interval"
+    return ends, "95% pointwise interval" if len(results.layers) > 1 else "95% interval"
 
 
 def _draw_curve(results: "ProbeResults", ax: Axes, xs: Sequence[int]) -> None:
@@ -327,6 +327,6 @@ def _legend(ax: Axes, entries: dict[str, Artist], columns: int, height: float) -
         frameon=False,
         fontsize="small",
         handlelength=1.8,
-        columnspacing=1.4,
+        columnspacing=1.2,
         labelspacing=0.35,
     )
