@@ -3,5 +3,18 @@
 from probekit.evaluation.asked import DEFAULT_C
 from probekit.evaluation.results import BaselineResult, LayerResult, ProbeResults, check_folder
 from probekit.evaluation.train import CONTROLS, train_probes
+from probekit.evaluation.transfer import transfer
+from probekit.evaluation.transfer_results import TransferCell, TransferResults
 
-__all__ = ["CONTROLS", "DEFAULT_C", "BaselineResult", "LayerResult", "ProbeResults", "check_folder", "train_probes"]
+__all__ = [
+    "CONTROLS",
+    "DEFAULT_C",
+    "BaselineResult",
+    "LayerResult",
+    "ProbeResults",
+    "TransferCell",
+    "TransferResults",
+    "check_folder",
+    "train_probes",
+    "transfer",
+]
