@@ -6,7 +6,7 @@ Axes: N examples, D width of a place.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,7 @@ def examples_body(task: Task, layout: Layout, positions: list[str | int | np.nda
         "splits": task.splits,
         "labels": {name: labels.astype(np.int64) for name, labels in task.labels.items()},
         "groups": task.groups,
+        "tokens": layout.tokens,
         "inputs": task.inputs,
     }
 
@@ -174,7 +175,13 @@ def read_examples(path: Path, plan: PlanFile) -> Examples:
         lengths = _numbers(layout["lengths"], plan.rows)
         _need(lengths.min() >= layout["n_bos"], (lengths.astype(float) ** 2).sum() < 2**60)
         kept = Layout(layout["positions"], lengths, layout["n_bos"])
+        kept = replace(kept, tokens=_tokens(body.get("tokens"), kept))
         return Examples(_task(body, plan.rows), kept, [_position(one, plan.rows) for one in positions], seal)
+
+
+def _tokens(values: Any, layout: Layout) -> np.ndarray | None:
+    """The tokens that were read; stores from before they were written down have none."""
+    return None if values is None else _numbers(values, int(layout.counts(("", None)).sum()))
 
 
 def _numbers(values: Any, n: int) -> np.ndarray:

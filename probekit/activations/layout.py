@@ -32,11 +32,13 @@ class Layout:
         positions: what is read: ["last"], ["first", "last"], ["all"].
         lengths: tokens that the model reads of each example, BOS included, int64 [N].
         n_bos: 0 or 1; a BOS has a row in patterns only.
+        tokens: id of the token at each row but those of attention, int64 [R], -1 for a mean; None where nobody said.
     """
 
     positions: list[str]
     lengths: np.ndarray
     n_bos: int
+    tokens: np.ndarray | None = None
 
     @property
     def is_ragged(self) -> bool:

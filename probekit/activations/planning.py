@@ -111,7 +111,8 @@ class ExtractionPlan:
     @cached_property
     def layout(self) -> Layout:
         """How many rows each example has at each place."""
-        return Layout(self.reading.names, self.sequences.lengths, self.sequences.n_bos)
+        tokens = self.reading.tokens(self.sequences)
+        return Layout(self.reading.names, self.sequences.lengths, self.sequences.n_bos, tokens)
 
     @property
     def bytes(self) -> int:

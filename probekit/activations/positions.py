@@ -51,6 +51,15 @@ class Reading:
         index = [i for i in self.index if i is not None]
         return lengths if len(index) < len(self.index) else np.max(index, axis=0) + 1
 
+    def tokens(self, sequences: Sequences) -> np.ndarray:
+        """Id of each token that is read, those of example 0 first, -1 for a mean: int64 [R]."""
+        if self.names == [ALL]:
+            own = np.delete(sequences.flat, sequences.offsets[:-1]) if sequences.n_bos else sequences.flat
+            return own.astype(np.int64)
+        starts = sequences.offsets[:-1]
+        ids = [np.full(len(starts), -1) if i is None else sequences.flat[starts + i] for i in self.index]
+        return np.stack(ids, axis=1).ravel().astype(np.int64)
+
 
 def name_of(position: OnePosition) -> str:
     """One position in words."""

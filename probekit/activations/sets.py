@@ -233,7 +233,9 @@ class _At(Activations):
         self._index = source.layout.index_of(position, source.ids)
         places = [place for place in source if place[0] not in PAIR_POINTS]
         points = [point for point in source.points if point not in PAIR_POINTS]
-        layout = replace(source.layout, positions=[str(position)])
+        known, index = source.layout.tokens, self._index
+        tokens = None if known is None or index is None else known[index]
+        layout = replace(source.layout, positions=[str(position)], tokens=tokens)
         super().__init__(places, source.task, {**source.meta, "points": points, "position": position}, layout)
 
     def _rows(self, place: Place) -> Tensor:

@@ -243,7 +243,7 @@ def check_folder(folder: str | Path) -> None:
     foreign = [path.name for path in _entries(folder) if not _is_own(path)]
     if foreign:
         raise StorageError(
-            f"{str(folder)!a} holds {min(foreign)!a}, which is not of results; give a folder that is new or empty (--out)"
+            f"{str(folder)!a} holds {min(foreign)!a}, which is not of results; give a new or empty folder (--out)"
         )
 
 

@@ -1,23 +1,31 @@
 """Probes: what activations know, as scikit-learn estimators that take numpy and torch."""
 
 from probekit.probes.base import ClassifierProbe, LinearProbe, Probe
+from probekit.probes.lda import LDAProbe
 from probekit.probes.load import PROBES, REGRESSORS, load_probe
 from probekit.probes.logistic import LogisticProbe
 from probekit.probes.mean_difference import MeanDifferenceProbe
+from probekit.probes.mlp import MLPProbe
 from probekit.probes.moments import MomentsProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe, fit_ridge_path
+from probekit.probes.sparse import KSparseProbe, Ranking, rank_neurons
 
 __all__ = [
     "PROBES",
     "REGRESSORS",
     "ClassifierProbe",
+    "KSparseProbe",
+    "LDAProbe",
     "LinearProbe",
     "LogisticProbe",
+    "MLPProbe",
     "MeanDifferenceProbe",
     "MomentsProbe",
     "Probe",
+    "Ranking",
     "RidgeProbe",
     "RidgeRegressionProbe",
     "fit_ridge_path",
     "load_probe",
+    "rank_neurons",
 ]

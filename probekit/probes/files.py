@@ -63,7 +63,7 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
         raise DataError(f"{stem + '.safetensors'!a} is damaged, or not the one that its .json was written with")
     try:
         return _restored(known[about["probe"]](), about, safetensors.numpy.load(weights))
-    except (KeyError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise DataError(f"{stem + '.json'!a} is not a whole probe: {error!a}") from None
 
 

@@ -5,14 +5,20 @@ from typing import Any
 
 from probekit.probes.base import ClassifierProbe
 from probekit.probes.files import read_probe
+from probekit.probes.lda import LDAProbe
 from probekit.probes.logistic import LogisticProbe
 from probekit.probes.mean_difference import MeanDifferenceProbe
+from probekit.probes.mlp import MLPProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe
+from probekit.probes.sparse import KSparseProbe
 
 PROBES: dict[str, type[ClassifierProbe]] = {
     "logistic": LogisticProbe,
     "ridge": RidgeProbe,
+    "lda": LDAProbe,
     "mean-diff": MeanDifferenceProbe,
+    "mlp": MLPProbe,
+    "k-sparse": KSparseProbe,
 }
 REGRESSORS = {"ridge": RidgeRegressionProbe}
 

@@ -1,0 +1,171 @@
+"""How many bits the labels take once the activations are known: the online code of Voita and Titov (2020).
+
+The training examples are sent in blocks (arXiv:2003.12298, section 2.2.2). The first is sent with the uniform code;
+each later one with the probabilities of a probe that is fitted on all examples before it, which the receiver can fit
+too. A label that is easy to read is read well from few examples, so its code is short: accuracy and the effort to
+reach it in one number.
+
+The sender must not pick the regularisation afterwards. Labels are sent with the Bayes mixture of the codes of every C
+and of the uniform code (-log2 of the mean of their 2^-bits): decodable, within log2(members) bits of the best of them,
+and so never more than that above the uniform code.
+
+Axes: N examples, K classes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from probekit.errors import UsageError
+from probekit.probes.problem import Problem
+
+FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
+LogProbabilities = Sequence[np.ndarray] | Callable[[int, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One transmission: `coded` labels in `bits`, by probes `fitted` on all the labels before it (0: uniform)."""
+
+    fitted: int
+    coded: int
+    bits: float
+
+
+@dataclass(frozen=True)
+class Codelength:
+    """The length of the labels' code.
+
+    Attributes:
+        bits: of all labels.
+        uniform_bits: without the activations, every label at log2 K.
+        compression: uniform_bits / bits; about 1 where nothing can be read.
+        blocks: in the order they are sent.
+    """
+
+    bits: float
+    uniform_bits: float
+    compression: float
+    blocks: list[Block]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+class OnlineCode:
+    """The order in which labels are sent, and the probes that are to be fitted on the way.
+
+    Args:
+        labels: int64 [N], of 0..n_classes-1.
+        n_classes: K, two or more.
+        rows: the training rows, whose labels are sent; shuffled.
+        grid: the C of the probes; [None] for a probe without one.
+        seed: of the order.
+        groups: [N] or None; the members of a group are sent one after another, and in one block.
+    """
+
+    def __init__(
+        self,
+        labels: np.ndarray,
+        n_classes: int,
+        rows: np.ndarray,
+        grid: Iterable[float | None],
+        seed: int = 0,
+        groups: np.ndarray | None = None,
+    ):
+        self.labels, self.n_classes, self.grid = np.asarray(labels), n_classes, list(grid)
+        if n_classes < 2 or not len(rows) or not self.grid:
+            raise UsageError(
+                f"an online code needs two classes, a row and a C, or more; got {n_classes} classes, {len(rows)} rows, "
+                f"{len(self.grid)} C"
+            )
+        self.order, ends = _order(np.asarray(rows), groups, seed)
+        self.ends = _block_ends(ends)
+        self.prefixes = [end for end in self.ends[:-1] if self._has_every_class(end)]
+
+    def problems(self) -> list[Problem]:
+        """The fits to be made over all N rows: prefix by prefix, each with every C in the order of the grid.
+
+        A prefix that lacks a class has none. The problems of one prefix share their weights.
+        """
+        return [
+            Problem(self.labels, self.n_classes, C, weights)
+            for weights in map(self._weights, self.prefixes)
+            for C in self.grid
+        ]
+
+    def codelength(self, log_probabilities: LogProbabilities) -> Codelength:
+        """The code's length, given what each probe says.
+
+        Args:
+            log_probabilities: natural logarithms, of each of `problems()` in order: arrays [N, K] of all rows, or a
+                function that is called with a problem's number and int64 rows [n] and answers for those: [n, K].
+
+        Raises:
+            UsageError: something that is not a logarithm of probabilities that sum to 1.
+        """
+        per_label = np.log2(self.n_classes)
+        members = np.zeros(len(self.grid) + 1)  # bits so far of each C, and of the uniform code
+        blocks, start, total = [], 0, 0.0
+        for end in self.ends:
+            uniform = (end - start) * per_label
+            coded = np.full(len(members), uniform)
+            if start in self.prefixes:
+                coded[:-1] = self._bits_of_block(log_probabilities, start, end)
+            members = members + coded
+            bits = float(np.log2(len(members)) - logsumexp(-members * np.log(2)) / np.log(2))
+            blocks.append(Block(start if start in self.prefixes else 0, end - start, bits - total))
+            start, total = end, bits
+        uniform_bits = float(len(self.order) * per_label)
+        return Codelength(total, uniform_bits, uniform_bits / max(total, np.finfo(float).tiny), blocks)
+
+    def _bits_of_block(self, log_probabilities: LogProbabilities, start: int, end: int) -> np.ndarray:
+        """What the labels start..end cost by the probes fitted on those before, one number for each C."""
+        rows = self.order[start:end]
+        first = self.prefixes.index(start) * len(self.grid)
+        numbers = range(first, first + len(self.grid))
+        told = (
+            log_probabilities(i, rows) if callable(log_probabilities) else log_probabilities[i][rows] for i in numbers
+        )
+        return np.array([_bits(_normalised(np.asarray(logs, dtype=np.float64)), self.labels[rows]) for logs in told])
+
+    def _has_every_class(self, end: int) -> bool:
+        return len(np.unique(self.labels[self.order[:end]])) == self.n_classes
+
+    def _weights(self, end: int) -> np.ndarray:
+        weights = np.zeros(len(self.labels))
+        weights[self.order[:end]] = 1
+        return weights
+
+
+def _order(rows: np.ndarray, groups: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows in the order they are sent, and where a block may end: after each row, or each group."""
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(rows)
+    if groups is None:
+        return shuffled, np.arange(1, len(rows) + 1)
+    member = np.unique(np.asarray(groups)[shuffled], return_inverse=True)[1].ravel()
+    turn = rng.permutation(member.max() + 1)[member]
+    order = np.argsort(turn, kind="stable")
+    return shuffled[order], np.append(np.flatnonzero(np.diff(turn[order])) + 1, len(rows))
+
+
+def _block_ends(allowed: np.ndarray) -> list[int]:
+    """The first allowed end at or after each of `FRACTIONS`; the same end is taken once."""
+    wanted = np.ceil(np.array(FRACTIONS) * allowed[-1])
+    return np.unique(allowed[np.searchsorted(allowed, wanted)]).tolist()
+
+
+def _normalised(logs: np.ndarray) -> np.ndarray:
+    off = np.abs(logsumexp(logs, axis=1)).max(initial=0)
+    if not off < 1e-4:
+        raise UsageError(f"expected natural logarithms of probabilities that sum to 1; their sum is off by {off:.2g}")
+    return logs
+
+
+def _bits(logs: np.ndarray, labels: np.ndarray) -> float:
+    return float(-logs[np.arange(len(labels)), labels].sum() / np.log(2))

@@ -1,0 +1,191 @@
+"""What a whole curve shows: a band around all of it, the layers that may be best, and whether any of it is chance.
+
+Layers are judged on the same test examples, so all three use the joint distribution of the layers: resamples or
+permutations that every layer shares. Higher values are better throughout.
+
+Axes: L layers, N examples, S resamples, C classes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import expit, logit
+
+from probekit.errors import UsageError
+from probekit.evaluation.intervals import LEVEL
+from probekit.evaluation.metrics import LOWER_IS_BETTER, METRICS, Predictions, measure, weighted_metrics
+
+PERMUTATIONS = 1000
+_SAME = 1e-12  # a standard error below it is rounding
+_CHUNK = 250_000  # weights held at once
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """How a curve compares with those of the same predictions when the test labels are permuted.
+
+    Attributes:
+        p_values: [L], of each layer by itself.
+        p_max: of the best of all layers against the best of all layers under the null, so picking it costs nothing.
+        null_mean: [L], the mean of each layer under the null: its chance level.
+        null_high: the 95% quantile of the best layer under the null; a curve that stays below it shows nothing.
+    """
+
+    p_values: np.ndarray
+    p_max: float
+    null_mean: np.ndarray
+    null_high: float
+
+
+def simultaneous_band(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
+    """A band that holds the true values of all layers at once with probability `level`: [L, 2].
+
+    Each layer's standard error times the quantile of the largest studentised deviation of all layers (Beran 1988;
+    Montiel Olea and Plagborg-Moller 2019, sup-t). What lies between 0 and 1 in every resample has its band in log odds,
+    which keeps it there. A layer that never varies has no width.
+
+    Args:
+        values: [L].
+        resampled: [L, S] over shared resamples; those in which a layer is nan are left out.
+        level: of the band.
+    """
+    values, resampled = _checked(values, resampled)
+    errors = resampled.std(axis=1)
+    varies = errors > _SAME
+    if not varies.any():
+        return np.stack([values, values], axis=1)
+    deviation = np.abs(resampled - values[:, None])[varies] / errors[varies, None]
+    half = float(np.quantile(deviation.max(axis=0), level)) * np.where(varies, errors, 0)
+    shares = ((resampled >= 0) & (resampled <= 1)).all(axis=1) & (values > 0) & (values < 1)
+    plain = np.stack([values - half, values + half], axis=1)
+    slope = np.where(shares, values * (1 - values), 1)
+    inside = np.where(shares, values, 0.5)
+    odds = expit(logit(inside)[:, None] + (half / slope)[:, None] * [-1, 1])
+    return np.where(shares[:, None], odds, plain)
+
+
+def best_set(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
+    """The layers that cannot be told from the best: bool [L]; it holds the truly best one with probability `level`.
+
+    Multiple comparisons with the best (Hsu 1981), each layer in turn against all others as Dunnett (1955) does with a
+    control: a layer is out when some other exceeds it by more than the `level` quantile of the largest studentised
+    deviation of such differences. Differences are taken within resamples, which is what makes close layers comparable.
+
+    Args:
+        values: [L]; higher is better.
+        resampled: [L, S] over shared resamples; those in which a layer is nan are left out.
+        level: of the set.
+    """
+    values, resampled = _checked(values, resampled)
+    return np.array([_may_be_best(values, resampled, layer, level) for layer in range(len(values))], dtype=bool)
+
+
+def permutation_test(
+    predictions: Sequence[Predictions],
+    metric: str,
+    seed: int = 0,
+    groups: np.ndarray | None = None,
+    permutations: int = PERMUTATIONS,
+) -> Permutation:
+    """Whether the predictions of each layer, and of the best of them, have anything to do with the labels.
+
+    The test labels are permuted against the fixed predictions (Ojala and Garriga 2010, their first test), the same
+    permutation for all layers; the best is compared with the maximum over layers (Westfall and Young 1993). A p-value
+    is (1 + how many permutations do as well) / (1 + permutations), which is exact (Phipson and Smyth 2010).
+
+    Args:
+        predictions: one a layer, of the same N examples.
+        metric: a name of `METRICS` of which higher is better.
+        seed: of the permutations.
+        groups: [N]; labels are permuted within a group where they differ, and among groups where they do not.
+        permutations: how many.
+
+    Raises:
+        UsageError: a metric of which lower is better.
+    """
+    if metric not in METRICS or metric in LOWER_IS_BETTER:
+        better = ", ".join(name for name in METRICS if name not in LOWER_IS_BETTER)
+        raise UsageError(f"a permutation test needs a metric of which higher is better, {better}; got {metric!a}")
+    observed = np.array([measure(p).get(metric, -np.inf) for p in predictions])
+    truths = permuted(predictions[0].truth, seed, groups, permutations)
+    null = np.nan_to_num(np.stack([_under(p, truths, metric) for p in predictions]), nan=-np.inf)
+    best = null.max(axis=0)
+    at_least = null >= observed[:, None] - _SAME  # sums in another order differ by rounding
+    return Permutation(
+        p_values=(1 + at_least.sum(axis=1)) / (1 + permutations),
+        p_max=float((1 + (best >= observed.max() - _SAME).sum()) / (1 + permutations)),
+        null_mean=np.where(
+            np.isfinite(null).any(axis=1), np.ma.masked_invalid(null).mean(axis=1).filled(np.nan), np.nan
+        ),
+        null_high=float(np.quantile(best, LEVEL)),
+    )
+
+
+def permuted(truth: np.ndarray, seed: int, groups: np.ndarray | None, permutations: int) -> np.ndarray:
+    """Labels [N] shuffled `permutations` times, within groups or whole groups at a time: [S, N]."""
+    rng = np.random.default_rng(seed)
+    if groups is None:
+        return rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
+    member = np.unique(groups, return_inverse=True)[1].ravel()
+    rows = [np.flatnonzero(member == g) for g in range(member.max() + 1)]
+    constant = np.array([bool((truth[r] == truth[r[0]]).all()) for r in rows])
+    shuffled = np.tile(truth, (permutations, 1))
+    of_group = np.array([truth[r[0]] for r, same in zip(rows, constant, strict=True) if same])
+    if len(of_group):
+        place = np.cumsum(constant)[member] - 1
+        among = constant[member]
+        shuffled[:, among] = rng.permuted(np.tile(of_group, (permutations, 1)), axis=1)[:, place[among]]
+    for r in (r for r, same in zip(rows, constant, strict=True) if not same):
+        shuffled[:, r] = rng.permuted(shuffled[:, r], axis=1)
+    return shuffled
+
+
+def _checked(values: np.ndarray, resampled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values, resampled = np.asarray(values, dtype=np.float64), np.asarray(resampled, dtype=np.float64)
+    if resampled.ndim != 2 or values.shape != resampled.shape[:1]:
+        raise UsageError(f"expected values [L] and resampled [L, S]; got {values.shape} and {resampled.shape}")
+    resampled = resampled[:, np.isfinite(resampled).all(axis=0)]
+    return values, resampled if resampled.shape[1] else values[:, None]
+
+
+def _may_be_best(values: np.ndarray, resampled: np.ndarray, layer: int, level: float) -> bool:
+    ahead = values - values[layer]
+    deviation = resampled - resampled[layer] - ahead[:, None]
+    errors = deviation.std(axis=1)
+    varies = errors > _SAME
+    if (ahead[~varies] > _SAME).any():
+        return False
+    if not varies.any():
+        return True
+    studentised = deviation[varies] / errors[varies, None]
+    critical = np.quantile(studentised.max(axis=0), level)
+    return bool((ahead[varies] <= critical * errors[varies] + _SAME).all())
+
+
+def _under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndarray:
+    """The metric with each row of `truths` [S, N] as the truth: [S]."""
+    if predictions.n_classes == 0:
+        once = np.ones((1, len(predictions.truth)))
+        return np.array([METRICS[metric](replace(predictions, truth=truth), once)[0] for truth in truths])
+    stacked = _with_every_label(predictions)
+    return np.concatenate(
+        [weighted_metrics(stacked, W, [metric])[metric] for W in _one_label_each(predictions, truths)]
+    )
+
+
+def _with_every_label(predictions: Predictions) -> Predictions:
+    """C copies of the examples, the c-th with the label c: a labelling is then a choice of weights."""
+    n_classes = predictions.n_classes
+    times = lambda a: None if a is None else np.concatenate([a] * n_classes)  # noqa: E731
+    truth = np.repeat(np.arange(n_classes), len(predictions.truth))
+    return Predictions(
+        truth, times(predictions.predicted), times(predictions.scores), n_classes, times(predictions.probabilities)
+    )
+
+
+def _one_label_each(predictions: Predictions, truths: np.ndarray) -> Iterator[np.ndarray]:
+    step = max(1, _CHUNK // (predictions.n_classes * truths.shape[1]))
+    for start in range(0, len(truths), step):
+        part = truths[start : start + step]
+        yield np.concatenate([part == c for c in range(predictions.n_classes)], axis=1).astype(np.float64)

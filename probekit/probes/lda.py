@@ -1,0 +1,85 @@
+"""Linear discriminant analysis with a shrunk covariance, on standardised features.
+
+Ledoit and Wolf 2004, "A well-conditioned estimator for large-dimensional covariance matrices", gives the shrinkage.
+"""
+
+import numpy as np
+import torch
+from sklearn.covariance import ledoit_wolf
+
+from probekit.errors import DataError, UsageError
+from probekit.probes.base import WithProbabilities, scale_of, standardise, unstandardise
+from probekit.probes.moments import MomentsProbe, RowMoments
+from probekit.probes.ridge import eigen
+
+
+class LDAProbe(WithProbabilities, MomentsProbe):
+    """Gaussian classes that share one covariance: the difference of the means, whitened.
+
+    The covariance is the mean of the classes' own, weighted by their rows, each shrunk towards a multiple of the
+    identity: scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr")` on standardised features.
+
+    Args:
+        shrinkage: "auto" for Ledoit and Wolf's, or a number from 0 (none) to 1 (nearly the difference of the means).
+    """
+
+    def __init__(self, shrinkage: str | float = "auto"):
+        self.shrinkage = shrinkage
+
+    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        check_shrinkage(self.shrinkage)
+        counts = np.bincount(labels)
+        _check_counts(counts)
+        Z, mean, scale = standardise(X)
+        rows = [Z[labels == c] for c in range(len(counts))]
+        covariance = np.sum([len(own) * _covariance(own, self.shrinkage) for own in rows], axis=0) / len(Z)
+        means = np.stack([own.mean(axis=0) for own in rows])
+        return unstandardise(*_discriminants(means, counts, covariance), mean, scale)
+
+    def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
+        check_shrinkage(self.shrinkage)
+        if isinstance(self.shrinkage, str):
+            raise UsageError("shrinkage='auto' looks at the rows; for statistics give a number from 0 to 1")
+        counts = moments.class_counts
+        _check_counts(counts)
+        scale = scale_of(moments.covariance.diagonal(), moments.mean, moments.count)
+        means = (moments.class_means - moments.mean) / scale
+        between = (counts * means.T) @ means / moments.count
+        within = _towards_identity(moments.covariance / scale / scale[:, None] - between, self.shrinkage)
+        return unstandardise(*_discriminants(means, counts, within), moments.mean, scale)
+
+
+def check_shrinkage(value: str | float) -> None:
+    """Raise a UsageError unless `value` is "auto" or a number from 0 to 1."""
+    number = not isinstance(value, (bool, str)) and np.isscalar(value) and 0 <= value <= 1  # pyright: ignore
+    if not number and not (isinstance(value, str) and value == "auto"):
+        raise UsageError(f"shrinkage must be 'auto' or a number from 0 to 1; got {value!a}")
+
+
+def _check_counts(counts: np.ndarray) -> None:
+    if counts.sum() <= len(counts):
+        raise DataError(f"LDA needs more rows than classes; got {counts.sum():g} (samples) of {len(counts)}")
+
+
+def _covariance(rows: np.ndarray, shrinkage: str | float) -> np.ndarray:
+    """The shrunk covariance [D, D] of one class; Ledoit and Wolf's is that of the class's standardised rows."""
+    Z, _, scale = standardise(rows)
+    if isinstance(shrinkage, str):
+        scale = np.where(np.isinf(scale), 1, scale)
+        return scale * ledoit_wolf(Z, assume_centered=True)[0] * scale[:, None]
+    centred = rows - rows.mean(axis=0)
+    return _towards_identity(centred.T @ centred / len(rows), shrinkage)
+
+
+def _towards_identity(covariance: np.ndarray, shrinkage: float) -> np.ndarray:
+    """(1 - shrinkage) S + shrinkage (tr S / D) I; linear in S."""
+    D = len(covariance)
+    return (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / D * np.eye(D)
+
+
+def _discriminants(means: np.ndarray, counts: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and intercepts: log odds for two classes, log posteriors up to a shared constant for more."""
+    values, V = (x.numpy() for x in eigen(torch.from_numpy(covariance), int(counts.sum())))
+    coef = means @ V / values @ V.T
+    intercept = np.log(counts / counts.sum()) - (means * coef).sum(axis=1) / 2
+    return (coef, intercept) if len(counts) > 2 else (coef[1:] - coef[:1], intercept[1:] - intercept[:1])

@@ -1,0 +1,90 @@
+"""The log loss of a block of rows and its derivatives, for many problems at once, without cancellation.
+
+Scores z are [B, P, K]. Labels are as `prepare` made them, and weights of the rows may be None, [B, P] or [B, 1].
+
+Axes: B rows, P problems, K scores of a problem (1 for two classes, C for more), L sets of labels.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Binary:
+    """The logistic loss of one score; labels are -1 for class 1 and 1 for class 0: score * label is how wrong it is."""
+
+    @staticmethod
+    def prepare(labels: Tensor) -> Tensor:
+        """Labels 0 and 1 [N, L], int64, as the other methods take them: float32 [N, L]."""
+        return (1 - 2 * labels).float()
+
+    @staticmethod
+    def loss(z: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+        """The summed loss: float64 [P]."""
+        return _summed(F.softplus(z[..., 0] * y, threshold=50), weights)
+
+    @staticmethod
+    def derivatives(z: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """By the scores: the first, [B, P, K], and the sum over rows of the second, float64 [P, K, K]."""
+        wrong = torch.sigmoid(z[..., 0] * y)
+        second = _summed(wrong * (1 - wrong), weights)
+        return _weighted(wrong.mul_(y), weights)[..., None], second[:, None, None]
+
+    @staticmethod
+    def along(z: Tensor, move: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The summed loss's first and second derivative along `move` [B, P, K] of the scores: float64 [P] each."""
+        wrong, step = torch.sigmoid(z[..., 0] * y), move[..., 0] * y
+        slope = wrong * step
+        return _summed(slope, weights), _summed(slope * (1 - wrong) * step, weights)
+
+
+class Multinomial:
+    """The cross-entropy of the softmax of K scores; labels are int64."""
+
+    @staticmethod
+    def prepare(labels: Tensor) -> Tensor:
+        """Labels 0..K-1 [N, L], int64, as they are."""
+        return labels
+
+    @staticmethod
+    def loss(z: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+        """The summed loss: float64 [P]."""
+        return _summed(-_own(F.log_softmax(z, dim=2), y), weights)
+
+    @staticmethod
+    def derivatives(z: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """By the scores: the first, [B, P, K], and the sum over rows of the second, float64 [P, K, K]."""
+        log_p = F.log_softmax(z, dim=2)
+        p = log_p.exp()
+        weighted = p if weights is None else p * weights[..., None]
+        outer = torch.einsum("bpk,bpl->pkl", weighted, p).double()
+        second = torch.diag_embed(weighted.sum(dim=0, dtype=torch.float64)) - outer
+        own = torch.expm1(_own(log_p, y))[..., None]  # the probability of the own class minus 1
+        first = p.scatter(2, _index(z, y), own)
+        return first if weights is None else first * weights[..., None], second
+
+    @staticmethod
+    def along(z: Tensor, move: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The summed loss's first and second derivative along `move` [B, P, K] of the scores: float64 [P] each."""
+        p = torch.softmax(z, dim=2)
+        mean = (p * move).sum(dim=2)
+        bend = (p * (move - mean[..., None]).square()).sum(dim=2)
+        return _summed(mean - _own(move, y), weights), _summed(bend, weights)
+
+
+def _own(x: Tensor, y: Tensor) -> Tensor:
+    """What [B, P, K] has at the labels: [B, P]."""
+    return x.gather(2, _index(x, y))[..., 0]
+
+
+def _index(x: Tensor, y: Tensor) -> Tensor:
+    return y.expand(x.shape[:2])[..., None]
+
+
+def _weighted(x: Tensor, weights: Tensor | None) -> Tensor:
+    return x if weights is None else x * weights
+
+
+def _summed(x: Tensor, weights: Tensor | None) -> Tensor:
+    """The weighted sum over rows of [B, P], in float64."""
+    return _weighted(x, weights).sum(dim=0, dtype=torch.float64)

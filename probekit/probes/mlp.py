@@ -1,0 +1,182 @@
+"""A multilayer perceptron with one hidden layer: what a probe finds that need not read linearly.
+
+Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101), stopped early on rows held out.
+
+Axes: N examples, D features, H hidden units, C classes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear, relu
+
+from probekit.errors import UsageError
+from probekit.probes.base import (
+    ClassifierProbe,
+    WithProbabilities,
+    check_positive,
+    check_whole,
+    standardise,
+    unstandardise,
+)
+
+TOLERANCE = 1e-4  # a loss that falls by less has not fallen
+
+Layers = tuple[Tensor, Tensor, Tensor, Tensor]  # weights [H, D], biases [H], weights [C, H], biases [C]
+
+
+class MLPProbe(WithProbabilities, ClassifierProbe):
+    """Standardised features, one hidden layer of ReLUs, a softmax; the nonlinear reference. Fitted on the CPU.
+
+    Of each class a part of the rows is held out; the fit ends when the loss on these has not fallen for `patience`
+    epochs, and keeps the weights that were best. With nothing to hold out it is the loss on the rows fitted to.
+    One machine and one `random_state` give one probe, bit for bit.
+
+    Args:
+        hidden: H.
+        weight_decay: AdamW's, of the weights; the biases have none.
+        learning_rate: AdamW's.
+        batch_size: rows of one step.
+        max_epochs: passes over the rows at most; a fit that ends there has `converged_` False.
+        patience: epochs without a lower loss after which the fit ends.
+        validation_fraction: share of each class that is held out, rounded down; 0 holds nothing out.
+        random_state: of the initial weights, the rows held out and the order of the rows.
+
+    Attributes:
+        hidden_coef_: float64 [H, D], for features as they are.
+        hidden_intercept_: float64 [H].
+        output_coef_: float64 [1, H] for two classes, [C, H] for more.
+        output_intercept_: float64 [1] or [C].
+        loss_: the lowest mean log loss that the fit saw, on the rows held out if any; in nats.
+        n_iter_: epochs.
+    """
+
+    ARRAYS = ("hidden_coef_", "hidden_intercept_", "output_coef_", "output_intercept_")
+    FACTS = ("loss_",)
+    hidden_coef_: np.ndarray
+    hidden_intercept_: np.ndarray
+    output_coef_: np.ndarray
+    output_intercept_: np.ndarray
+    loss_: float | None = None
+
+    def __init__(
+        self,
+        hidden: int = 64,
+        weight_decay: float = 0.01,
+        learning_rate: float = 1e-3,
+        batch_size: int = 128,
+        max_epochs: int = 500,
+        patience: int = 10,
+        validation_fraction: float = 0.1,
+        random_state: Any = 0,
+    ):
+        self.hidden = hidden
+        self.weight_decay = weight_decay
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+
+    def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
+        self._check_parameters()
+        generator = torch.Generator("cpu").manual_seed(int(check_random_state(self.random_state).randint(2**31)))
+        Z, mean, scale = standardise(X)
+        held_out = _held_out(torch.from_numpy(labels), self.validation_fraction, generator)
+        with torch.enable_grad(), _one_thread():
+            layers = self._train(torch.from_numpy(Z).float(), torch.from_numpy(labels), held_out, generator)
+        W, b, U, c = (layer.detach().double().numpy() for layer in layers)
+        self.hidden_coef_, self.hidden_intercept_ = unstandardise(W, b, mean, scale)
+        two = len(self.classes_) == 2
+        self.output_coef_, self.output_intercept_ = (U[1:] - U[:1], c[1:] - c[:1]) if two else (U, c)
+
+    def _check_parameters(self) -> None:
+        for name in ("hidden", "batch_size", "max_epochs", "patience"):
+            check_whole(name, getattr(self, name))
+        check_positive("learning_rate", self.learning_rate)
+        if self.weight_decay != 0:
+            check_positive("weight_decay", self.weight_decay)
+        if not 0 <= self.validation_fraction < 1:
+            raise UsageError(f"validation_fraction must be 0 or more and less than 1; got {self.validation_fraction!a}")
+
+    def _train(self, Z: Tensor, labels: Tensor, held_out: Tensor, generator: torch.Generator) -> Layers:
+        """The layers with the lowest loss on the rows `held_out` [N], a mask; sets `loss_`, `n_iter_`, `converged_`."""
+        fitted = (~held_out).nonzero()[:, 0]
+        judged = held_out if held_out.any() else ~held_out
+        Z_judged, labels_judged = Z[judged], labels[judged]
+        layers = _initial(Z.shape[1], self.hidden, len(self.classes_), generator)
+        optimiser = self._optimiser(layers)
+        best, self.loss_, waited, self.n_iter_ = layers, np.inf, 0, 0
+        while waited < self.patience and self.n_iter_ < self.max_epochs:
+            order = fitted[torch.randperm(len(fitted), generator=generator, device="cpu")]
+            for rows in order.split(self.batch_size):
+                optimiser.zero_grad()
+                cross_entropy(_logits(layers, Z[rows]), labels[rows]).backward()
+                optimiser.step()
+            with torch.no_grad():
+                loss = float(cross_entropy(_logits(layers, Z_judged), labels_judged))
+            self.n_iter_ += 1
+            waited = 0 if loss < self.loss_ - TOLERANCE else waited + 1
+            if loss < self.loss_:
+                W, b, U, c = (layer.detach().clone() for layer in layers)
+                best, self.loss_ = (W, b, U, c), loss
+        self.converged_ = waited == self.patience
+        return best
+
+    def _optimiser(self, layers: Layers) -> torch.optim.Optimizer:
+        W, b, U, c = layers
+        groups = [{"params": [W, U], "weight_decay": self.weight_decay}, {"params": [b, c], "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=self.learning_rate)
+
+    def _decide(self, X: np.ndarray) -> np.ndarray:
+        hidden = np.maximum(X @ self.hidden_coef_.T + self.hidden_intercept_, 0)
+        return hidden @ self.output_coef_.T + self.output_intercept_
+
+    def _check_arrays(self) -> None:
+        outputs, (H, D) = 1 if len(self.classes_) == 2 else len(self.classes_), self.hidden_coef_.shape
+        shapes = [getattr(self, name).shape for name in self.ARRAYS]
+        if shapes != [(H, D), (H,), (outputs, H), (outputs,)]:
+            raise ValueError(f"{len(self.classes_)} classes with layers of {shapes}")
+        self.n_features_in_ = D
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums in one order whatever the machine is asked for; and steps this small lose more to threads than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _held_out(labels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """A mask [N] of a random part of each class, rounded down."""
+    mask = torch.zeros(len(labels), dtype=torch.bool, device="cpu")
+    for label in labels.unique():
+        rows = (labels == label).nonzero()[:, 0]
+        order = torch.randperm(len(rows), generator=generator, device="cpu")
+        mask[rows[order[: int(fraction * len(rows))]]] = True
+    return mask
+
+
+def _initial(D: int, H: int, C: int, generator: torch.Generator) -> Layers:
+    """Uniform in 1/sqrt(inputs), as `torch.nn.Linear` begins, but from a generator of one's own."""
+
+    def uniform(*shape: int, inputs: int) -> Tensor:
+        drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
+        return ((2 * drawn - 1) / inputs**0.5).requires_grad_()
+
+    return uniform(H, D, inputs=D), uniform(H, inputs=D), uniform(C, H, inputs=H), uniform(C, inputs=H)
+
+
+def _logits(layers: Layers, Z: Tensor) -> Tensor:
+    W, b, U, c = layers
+    return linear(relu(linear(Z, W, b)), U, c)

@@ -1,0 +1,406 @@
+"""L2-regularised logistic regression to the optimum, many problems over the same features in one solve.
+
+The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), intercept free; for more than two classes w holds
+a row for each class (multinomial). Standardising is a change of variables, and a fold a weight of 0: neither copies X.
+
+Problems go down together by L-BFGS (Liu and Nocedal 1989), so that a pass over X is one matrix product. In the
+eigenbasis of the covariance the Hessian is nearly diagonal, C * (curvature of the loss) * eigenvalue + 1, and that is
+what L-BFGS starts from at every iteration.
+
+The certificate needs nothing but the gradient. With the intercept minimised out the objective F is 1-strongly convex in
+w, so F(w) - min F <= |grad F(w)|^2 / 2, which for logistic regression is the duality gap at the dual point that the
+residuals make. It is computed in float64, from X as it is, whatever the iterations were computed in.
+
+Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.probes.features import Basis, Features, Moments, Stream, basis, moments, on_device
+from probekit.probes.losses import Binary, Multinomial
+from probekit.probes.problem import Problem
+
+TOLERANCE = 1e-6  # of the relative distance to the optimum
+MEMORY = 10  # pairs that L-BFGS remembers
+MAX_ITER = 500
+MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
+ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.3  # Wolfe's conditions; the second is what a search along a line costs for
+BALANCED = 1e-13  # the sum of residuals, relative to that of the weights, at which an intercept is the best one
+AIM = {torch.float32: 1.0, torch.float64: 1e-22}  # float64 features are worth going down to where rounding begins
+NOISE = {torch.float32: 1e-7, torch.float64: 1e-23}  # a decrease below this, relative, is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Solutions:
+    """The optimum of each of P problems, for features as they are.
+
+    Attributes:
+        coef: float64 [P, K, D].
+        intercept: float64 [P, K].
+        objective: float64 [P], in the variables that are regularised.
+        gradient_norm: float64 [P], of the objective with the intercept minimised out.
+        gap: float64 [P], an upper bound on (objective - optimum) / optimum.
+        n_iter: int64 [P].
+        converged: bool [P], whether gap is within the tolerance.
+    """
+
+    coef: np.ndarray
+    intercept: np.ndarray
+    objective: np.ndarray
+    gradient_norm: np.ndarray
+    gap: np.ndarray
+    n_iter: np.ndarray
+    converged: np.ndarray
+
+
+def solve_logistic(
+    X: Tensor | Stream,
+    problems: Sequence[Problem],
+    standardise: bool = True,
+    tol: float = TOLERANCE,
+    max_iter: int = MAX_ITER,
+) -> Solutions:
+    """Minimise each problem's objective to a relative distance of `tol` from its optimum.
+
+    Args:
+        X: [N, D], of any float type, on any device; or a stream of its rows, which is read once a pass.
+        problems: all of one number of classes; every class of a problem has rows with weight.
+        standardise: regularise the weights of the features divided by their standard deviation among the problem's own
+            rows, instead of those of the features as they are. The intercept makes their means irrelevant in any case.
+        tol: which relative distance counts as converged.
+        max_iter: iterations, after which a problem is given back unconverged.
+    """
+    features = Features(X)
+    K = 1 if problems[0].n_classes == 2 else problems[0].n_classes
+    every = _objective(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
+    size = max(1, MOST_SCORES // (features.n * K))
+    parts = [_solve(every.of(part), tol, max_iter) for part in torch.arange(len(problems)).split(size)]
+    fields = (np.concatenate([getattr(part, name) for part in parts]) for name in Solutions.__dataclass_fields__)
+    return Solutions(*fields)
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Where the problems stand.
+
+    Attributes:
+        v: [P, K, D + 1], the weights and the intercept of the centred and scaled features.
+        z: [N, P, K], the scores.
+        f: [P], the objective.
+        g: [P, K, D + 1], its gradient.
+        A: [P, K, K], the sum over rows of the loss's second derivative by the scores.
+    """
+
+    v: Tensor
+    z: Tensor
+    f: Tensor
+    g: Tensor
+    A: Tensor
+
+    def of(self, which: Tensor) -> "_Point":
+        return _Point(self.v[which], self.z[:, which], self.f[which], self.g[which], self.A[which])
+
+    def put(self, which: Tensor, other: "_Point") -> None:
+        """Take some problems from another point: from one of these alone, or from one of all."""
+        if which.dtype == torch.bool:
+            other = other.of(which)
+        self.z[:, which] = other.z
+        for name in ("v", "f", "g", "A"):
+            getattr(self, name)[which] = getattr(other, name)
+
+    def bound(self) -> Tensor:
+        """How far above the optimum each objective is at most, if the intercept's gradient is 0: [P]."""
+        return 0.5 * self.g[..., :-1].square().sum(dim=(1, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class _Objective:
+    """P problems over features that all share, as functions of v [P, K, D + 1]."""
+
+    features: Features
+    loss: type[Binary] | type[Multinomial]
+    labels: Tensor  # [N, L], as the loss takes them
+    weights: Tensor | None  # [N, M]; None where all are 1
+    label_of: Tensor  # [P], a column of labels
+    weight_of: Tensor  # [P], a column of weights
+    C: Tensor  # [P]
+    K: int
+    moments: Moments
+    basis: Basis
+
+    def of(self, which: Tensor) -> "_Objective":
+        return replace(self, label_of=self.label_of[which], weight_of=self.weight_of[which], C=self.C[which])
+
+    def at(self, v: Tensor, dtype: torch.dtype, z: Tensor | None = None) -> _Point:
+        """One pass over the features, in `dtype`; scores that are known are not computed again."""
+        W, offset = self._raw(v)
+        P, columns = len(v), W.flatten(0, 1).to(dtype)
+        z_all = v.new_empty(self.features.n, P, self.K, dtype=dtype) if z is None else z
+        loss, A, G = v.new_zeros(P), v.new_zeros(P, self.K, self.K), torch.zeros_like(W)
+        drift = v.new_zeros(P, self.K)
+        for rows, X in self.features.blocks(dtype):
+            if z is None:
+                torch.addmm(offset.flatten().to(dtype), X, columns.T, out=z_all[rows].view(len(X), -1))
+            y, weights = self._rows(rows, dtype)
+            r, second = self.loss.derivatives(z_all[rows], y, weights)
+            loss += self.loss.loss(z_all[rows], y, weights)
+            A += second
+            G += (r.flatten(1).T @ X).view(W.shape)
+            drift += r.sum(dim=0, dtype=torch.float64)
+        mean, inverse_scale = self.moments.mean[self.weight_of], self.moments.inverse_scale[self.weight_of]
+        G = (G - drift[..., None] * mean[:, None]) * inverse_scale[:, None]
+        g = self.C[:, None, None] * torch.cat([G, drift[..., None]], dim=2)
+        g[..., :-1] += v[..., :-1]
+        return _Point(v, z_all, self._penalty(v) + self.C * loss, g, A)
+
+    def scores(self, v: Tensor, dtype: torch.dtype) -> Tensor:
+        """[N, P, K], in one pass over the features."""
+        W, offset = self._raw(v)
+        columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
+        z = v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
+        for rows, X in self.features.blocks(dtype):
+            torch.addmm(offset, X, columns.T, out=z[rows].view(len(X), -1))
+        return z
+
+    @staticmethod
+    def _penalty(v: Tensor) -> Tensor:
+        return 0.5 * v[..., :-1].square().sum(dim=(1, 2))
+
+    def _raw(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights [P, K, D] and intercepts [P, K] for the features minus their shift."""
+        W = v[..., :-1] * self.moments.inverse_scale[self.weight_of][:, None]
+        return W, v[..., -1] - (W * self.moments.mean[self.weight_of][:, None]).sum(dim=2)
+
+    def raw(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights [P, K, D] and intercepts [P, K] for the features as they are."""
+        W, offset = self._raw(v)
+        return W, offset - W @ self.features.shift.double()
+
+    def _rows(self, rows: slice, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Labels and weights of some rows, [B, P] each, or [B, 1] where all problems have the same."""
+        y = self._columns(self.labels[rows], self.label_of)
+        weights = None if self.weights is None else self._columns(self.weights[rows], self.weight_of).to(dtype)
+        return y.to(dtype) if y.is_floating_point() else y, weights
+
+    @staticmethod
+    def _columns(x: Tensor, which: Tensor) -> Tensor:
+        return x if x.shape[1] == 1 else x[:, which]
+
+    def precondition(self, A: Tensor, q: Tensor) -> Tensor:
+        """The inverse of the nearly diagonal Hessian, times q [P, K, D + 1]."""
+        curvatures, U = (A[..., 0], torch.ones_like(A)) if self.K == 1 else torch.linalg.eigh(A)
+        bend = (self.C[:, None] * curvatures.clamp_min(0))[..., None]
+        q = U.mT @ q
+        here = q[..., :-1] @ self.basis.vectors
+        out = (here / (1 + bend * self.basis.values)) @ self.basis.vectors.T
+        if self.basis.vectors.shape[1] < self.features.d:
+            out += (q[..., :-1] - here @ self.basis.vectors.T) / (1 + bend * self.basis.rest)
+        flat = bend <= 1e-12 * bend.amax(dim=1, keepdim=True)  # the same added to all classes' scores changes nothing
+        intercept = torch.where(flat, 0, q[..., -1:] / bend.masked_fill(flat, 1))
+        return U @ torch.cat([out, intercept], dim=2)
+
+    def search(self, point: _Point, trial: _Point, d: Tensor) -> Tensor:
+        """The step t [P] that minimises the objective at point.v + t d, given t = 1; no pass over the features."""
+        low, high = d.new_zeros(len(d)), d.new_full((len(d),), torch.inf)
+        slope0 = (point.g * d).sum(dim=(1, 2))
+        t = torch.ones_like(low)
+        for _ in range(12):
+            slope, bend = self._along(point, trial, d, t)
+            low, high = torch.where(slope < 0, t, low), torch.where(slope >= 0, torch.minimum(t, high), high)
+            near = slope.abs() <= 0.1 * slope0.abs()
+            if near.all():
+                break
+            newton = t - slope / bend.clamp_min(torch.finfo(bend.dtype).tiny)
+            inside = (newton > low) & (newton < high) & (newton < 10 * t)
+            guess = torch.where(high.isinf(), 4 * t, 0.5 * (low + high))
+            t = torch.where(near, t, torch.where(inside, newton, guess))
+        return t
+
+    def _along(self, point: _Point, trial: _Point, d: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """First and second derivative of the objective by t: [P] each."""
+        w, step = point.v[..., :-1], d[..., :-1]
+        bend = step.square().sum(dim=(1, 2))
+        slope = (w * step).sum(dim=(1, 2)) + t * bend
+        for rows, z in _blocks(point.z):
+            move = trial.z[rows] - z
+            y, weights = self._rows(rows, z.dtype)
+            first, second = self.loss.along(z + t.to(z.dtype)[None, :, None] * move, move, y, weights)
+            slope, bend = slope + self.C * first, bend + self.C * second
+        return slope, bend
+
+    def best_intercept(self, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """V with the intercept that is best for its weights, and the scores z that it gives; Newton's method."""
+        for _ in range(MAX_ITER):
+            drift, A = self._drift(z)
+            if (drift.abs().amax(dim=1) <= BALANCED * self.moments.total[self.weight_of]).all():
+                break
+            if self.K > 1:  # the same added to all classes changes nothing: this makes the steps' sum 0
+                A = A + A.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+            step = -torch.linalg.solve(A + torch.finfo(A.dtype).tiny, drift).clamp(-1, 1)
+            v = torch.cat([v[..., :-1], (v[..., -1] + step)[..., None]], dim=2)
+            z = z + step.to(z.dtype)
+        return v, z
+
+    def _drift(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum over rows of the loss's first [P, K] and second [P, K, K] derivative by the scores."""
+        drift, A = z.new_zeros(z.shape[1:], dtype=torch.float64), 0.0
+        for rows, part in _blocks(z):
+            r, second = self.loss.derivatives(part, *self._rows(rows, z.dtype))
+            drift, A = drift + r.sum(dim=0), A + second
+        return drift, A  # pyright: ignore[reportReturnType]
+
+
+class _Memory:
+    """The last steps and what they did to the gradient, for all problems: the two loops of L-BFGS."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, step: Tensor, change: Tensor) -> None:
+        inner = (step * change).sum(dim=(1, 2))
+        sound = inner > 1e-12 * step.flatten(1).norm(dim=1) * change.flatten(1).norm(dim=1)
+        self._pairs = [*self._pairs[1 - MEMORY :], (step, change, torch.where(sound, 1 / inner, 0))]
+
+    def of(self, which: Tensor) -> None:
+        self._pairs = [(s[which], y[which], rho[which]) for s, y, rho in self._pairs]
+
+    def apply(self, g: Tensor, initial: Callable[[Tensor], Tensor]) -> Tensor:
+        """The inverse Hessian times g [P, K, D + 1], where `initial` is what is known without the steps."""
+        q, shares = g, []
+        for s, y, rho in reversed(self._pairs):
+            share = rho * (s * q).sum(dim=(1, 2))
+            q = q - share[:, None, None] * y
+            shares.append(share)
+        q = initial(q)
+        for (s, y, rho), share in zip(self._pairs, reversed(shares), strict=True):
+            q = q + (share - rho * (y * q).sum(dim=(1, 2)))[:, None, None] * s
+        return q
+
+
+def _solve(objective: _Objective, tol: float, max_iter: int) -> Solutions:
+    """Down in the features' own type, then, what that leaves open, in float64."""
+    P = len(objective.C)
+    v = torch.zeros(P, objective.K, objective.features.d + 1, dtype=torch.float64, device=objective.C.device)
+    dtype = objective.features.dtype
+    v, n_iter = _descend(objective, v, dtype, min(tol, AIM[dtype]), max_iter)
+    certified = _certify(objective, v)
+    for sharper in (4, 100, 1e4):
+        late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
+        if not len(late):
+            break
+        part = objective.of(late)
+        better, more = _descend(
+            part, certified.v[late], torch.float64, tol / sharper, max_iter - int(n_iter[late].min())
+        )
+        n_iter[late] += more
+        certified.put(late, _certify(part, better))
+    coef, intercept = objective.raw(certified.v)
+    numbers = (coef, intercept, certified.f, certified.gradient_norm, certified.gap, n_iter, certified.gap <= tol)
+    return Solutions(*(x.cpu().numpy() for x in numbers))
+
+
+@dataclass(frozen=True, eq=False)
+class _Certified:
+    """v [P, K, D + 1] with the best intercept, its objective [P], its gradient's norm [P] and its relative gap [P]."""
+
+    v: Tensor
+    f: Tensor
+    gradient_norm: Tensor
+    gap: Tensor
+
+    def put(self, which: Tensor, better: "_Certified") -> None:
+        for name, values in vars(better).items():
+            getattr(self, name)[which] = values
+
+
+def _certify(objective: _Objective, v: Tensor) -> _Certified:
+    v, z = objective.best_intercept(v, objective.scores(v, torch.float64))
+    point = objective.at(v, torch.float64, z)
+    bound = point.bound()
+    gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
+    return _Certified(v, point.f, (2 * bound).sqrt(), gap)
+
+
+def _descend(objective: _Objective, v: Tensor, dtype: torch.dtype, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
+    """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations."""
+    found, n_iter = v.clone(), torch.zeros(len(v), dtype=torch.int64, device=v.device)
+    left, memory, point = torch.arange(len(v), device=v.device), _Memory(), objective.at(v, dtype)
+    stuck = torch.zeros_like(left, dtype=torch.bool)
+    for i in range(max_iter + 1):
+        d = -memory.apply(point.g, partial(objective.precondition, point.A))
+        done = stuck | _finished(objective, point, d, tol, NOISE[dtype]) | (i == max_iter)
+        found[left[done]], n_iter[left[done]] = point.v[done], i
+        if done.all():
+            break
+        if done.any():
+            going = ~done
+            left, objective, point, d = left[going], objective.of(going), point.of(going), d[going]
+            memory.of(going)
+        new = _step(objective, point, d)
+        stuck = (new.f >= point.f) & (new.bound() > 0.5 * point.bound())  # f has fewer digits than its gradient
+        new.put(stuck, point)
+        memory.add(new.v - point.v, new.g - point.g)
+        point = new
+    return found, n_iter
+
+
+def _finished(objective: _Objective, point: _Point, d: Tensor, tol: float, noise: float) -> Tensor:
+    decrease = -0.5 * (point.g * d).sum(dim=(1, 2))  # that is left, as far as the memory knows
+    drift = point.g[..., -1].square().sum(dim=1) / (objective.C * point.A.diagonal(dim1=1, dim2=2).sum(dim=1) + 1e-300)
+    return (point.bound() + drift <= tol * point.f) | (decrease <= noise * point.f)
+
+
+def _step(objective: _Objective, point: _Point, d: Tensor) -> _Point:
+    """The point one step further: the whole of d where that does, else as far along d as is best."""
+    trial = objective.at(point.v + d, point.z.dtype)
+    slope0, slope = ((p.g * d).sum(dim=(1, 2)) for p in (point, trial))
+    enough = trial.f <= point.f + ENOUGH_DECREASE * slope0
+    far = torch.nonzero(~(enough & (slope.abs() <= ENOUGH_FLATTER * slope0.abs())))[:, 0]
+    if len(far):
+        part, here, there, along = objective.of(far), point.of(far), trial.of(far), d[far]
+        t = part.search(here, there, along)
+        z = torch.lerp(here.z, there.z, t.to(here.z.dtype)[None, :, None])
+        trial.put(far, part.at(here.v + t[:, None, None] * along, point.z.dtype, z))
+    return trial
+
+
+def _objective(
+    features: Features, problems: Sequence[Problem], K: int, standardise: bool, order: np.ndarray | None
+) -> _Objective:
+    labels, label_of = _distinct([problem.labels for problem in problems], order)
+    one = np.ones(features.n)
+    weights, weight_of = _distinct([one if p.weights is None else p.weights for p in problems], order)
+    W = on_device(weights, features.device, torch.float64)
+    known, sample = moments(features, W, standardise)
+    loss = Binary if K == 1 else Multinomial
+    return _Objective(
+        features=features,
+        loss=loss,
+        labels=loss.prepare(on_device(labels, features.device, torch.int64)),
+        weights=None if bool((W == 1).all()) else W,
+        label_of=on_device(label_of, features.device, torch.int64),
+        weight_of=on_device(weight_of, features.device, torch.int64),
+        C=on_device([problem.C for problem in problems], features.device, torch.float64),
+        K=K,
+        moments=known,
+        basis=basis(sample, known.inverse_scale.amax(dim=0)),
+    )
+
+
+def _distinct(arrays: Sequence[np.ndarray], order: np.ndarray | None) -> tuple[np.ndarray, list[int]]:
+    """The arrays [N] that differ, as columns, and which of them each one is."""
+    number = {key: i for i, key in enumerate(dict.fromkeys(map(id, arrays)))}
+    columns = np.stack(list({id(x): x for x in arrays}.values()), axis=1)
+    return columns if order is None else columns[order], [number[id(x)] for x in arrays]
+
+
+def _blocks(z: Tensor, size: int = 8192) -> Iterator[tuple[slice, Tensor]]:
+    for start in range(0, len(z), size):
+        rows = slice(start, start + size)
+        yield rows, z[rows]

@@ -1,0 +1,115 @@
+"""Which few neurons tell: rankings of the features, and a probe of the k best.
+
+Gurnee et al. 2023, "Finding neurons in a haystack" (arXiv 2305.01610). The elastic net (Zou and Hastie 2005) ranks by
+the order in which features enter its path.
+
+Axes: N examples, D features, C classes.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.linear_model import enet_path
+
+from probekit.errors import UsageError, nearest
+from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, check_whole, standardise
+from probekit.probes.logistic import LogisticProbe
+
+METHODS = ("mean-difference", "elastic-net")
+PENALTIES = np.logspace(0, -3, 100)  # of the elastic net, of the least one that keeps every feature out
+L1_RATIO = 0.9
+
+
+class Ranking(NamedTuple):
+    """Features from the best to the worst."""
+
+    neurons: np.ndarray  # int64 [D]
+    scores: np.ndarray  # float64 [D], of these neurons, falling
+
+
+def rank_neurons(X: Any, y: Any, method: str = "mean-difference") -> Ranking:
+    """The features [N, D] in the order of how much each tells of the labels [N].
+
+    Args:
+        X: features [N, D].
+        y: labels [N].
+        method: "mean-difference" scores by |mean of the class - mean of the rest| in standard deviations of the
+            feature, the largest over classes. "elastic-net" fits each class against the rest by least squares on
+            all features together and scores by the largest penalty at which a feature has a weight, from 1 for the
+            first to enter to 0 for those that never do; so of features that tell the same, few come first.
+
+    Raises:
+        UsageError: an unknown method.
+        ValueError: NaN or infinity, shapes that do not fit, one class only.
+    """
+    probe = ClassifierProbe()
+    X, labels = probe._checked(X, y)
+    return _rank(X, labels, method)
+
+
+class KSparseProbe(WithProbabilities, LinearProbe):
+    """Logistic regression on the k features that rank best; every other weight is 0.
+
+    Args:
+        k: features, or all of them where there are fewer.
+        C: inverse strength of the regularisation, as in `LogisticProbe`.
+        method: of `rank_neurons`.
+
+    Attributes:
+        neurons_: int64 [k], the features used, best first.
+    """
+
+    ARRAYS = ("coef_", "intercept_", "neurons_")
+    FACTS = LogisticProbe.FACTS
+    neurons_: np.ndarray
+
+    def __init__(self, k: int = 16, C: float = 1.0, method: str = "mean-difference"):
+        self.k = k
+        self.C = C
+        self.method = method
+
+    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.neurons_ = _rank(X, labels, self.method).neurons[: check_whole("k", self.k)]
+        logistic = LogisticProbe(self.C).fit(X[:, self.neurons_], labels)
+        for name in ("converged_", "n_iter_", *self.FACTS):
+            setattr(self, name, getattr(logistic, name, None))
+        coef = np.zeros((len(logistic.coef_), X.shape[1]))
+        coef[:, self.neurons_] = logistic.coef_
+        return coef, logistic.intercept_
+
+    def _check_arrays(self) -> None:
+        super()._check_arrays()
+        elsewhere = np.delete(self.coef_, self.neurons_, axis=1)  # an IndexError if they are no features
+        if elsewhere.any():
+            raise ValueError("weights of features that the probe does not use")
+
+
+def _rank(X: np.ndarray, labels: np.ndarray, method: str) -> Ranking:
+    if method not in METHODS:
+        raise UsageError(f"unknown method {method!a}; {nearest(str(method), METHODS)}")
+    Z, _, _ = standardise(X)
+    C = labels.max() + 1
+    own = np.arange(1, C) if C == 2 else np.arange(C)  # of two classes one stands for both
+    targets = (labels[:, None] == own).astype(np.float64)
+    share = targets.mean(axis=0)
+    ZtY = Z.T @ (targets - share)  # [D, C]
+    differences = np.abs(ZtY / (len(Z) * share * (1 - share))).max(axis=1)
+    if method == "mean-difference":
+        order = np.argsort(-differences, kind="stable")
+        return Ranking(order, differences[order])
+    entered = _entered(Z, targets - share, ZtY)
+    order = np.lexsort((-differences, -entered))
+    return Ranking(order, entered[order])
+
+
+def _entered(Z: np.ndarray, targets: np.ndarray, ZtY: np.ndarray) -> np.ndarray:
+    """The largest of `PENALTIES` at which each feature has a weight for any of the targets [N, C], or 0: [D]."""
+    gram = Z.T @ Z
+    entered = np.zeros(len(gram))
+    for target, Zty in zip(targets.T, ZtY.T, strict=True):
+        largest = np.abs(Zty).max() / (len(Z) * L1_RATIO)
+        if largest > 0:
+            known: Any = {"precompute": gram, "Xy": Zty}
+            _, coefs, _ = enet_path(Z, target, l1_ratio=L1_RATIO, alphas=largest * PENALTIES, max_iter=10_000, **known)
+            entered = np.maximum(entered, (PENALTIES[:, None] * (coefs.T != 0)).max(axis=0))
+    return entered

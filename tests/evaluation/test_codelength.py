@@ -1,0 +1,188 @@
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression
+
+from probekit.errors import UsageError
+from probekit.evaluation.codelength import FRACTIONS, Codelength, OnlineCode
+
+GRID = (1e-4, 1e-2, 1.0)
+
+
+def log_probabilities(X: np.ndarray, code: OnlineCode) -> list[np.ndarray]:
+    """What scikit-learn's logistic regression says of all rows, for each problem of the code."""
+    told = []
+    for problem in code.problems():
+        assert problem.weights is not None
+        rows = problem.weights > 0
+        probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[rows], problem.labels[rows])
+        told.append(np.asarray(probe.predict_log_proba(X)))
+    return told
+
+
+def length(X: np.ndarray, labels: np.ndarray, seed=0, grid=GRID, n_classes=2) -> Codelength:
+    code = OnlineCode(labels, n_classes, np.arange(len(labels)), grid, seed)
+    return code.codelength(log_probabilities(X, code))
+
+
+def test_a_simple_rule_has_a_shorter_code_than_a_random_one_of_the_same_accuracy_on_train():
+    """400 points in 300 dimensions: any labels can be learnt by heart, only the planted ones early."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 300)) / np.sqrt(300)
+    X[:, 0] += 2 * np.sign(X[:, 0])
+    simple, random = (X[:, 0] > 0).astype(int), rng.integers(2, size=400)
+    planted, memorised = length(X, simple, grid=(1e-2, 1.0, 100.0)), length(X, random, grid=(1e-2, 1.0, 100.0))
+    assert planted.bits < 0.35 * memorised.bits
+    assert planted.compression > 3
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_random_labels_cost_about_the_uniform_code_and_never_much_more(n_classes):
+    compressions = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(n_classes, size=300)
+        code = length(rng.normal(size=(300, 20)), labels, seed, n_classes=n_classes)
+        assert code.bits <= code.uniform_bits + np.log2(len(GRID) + 1)
+        compressions.append(code.compression)
+    assert 0.98 < np.mean(compressions) < 1.01
+
+
+def test_the_closed_form_of_a_toy_case():
+    """One C whose probe gives every label of every block probability 3/4: a mixture of it and the uniform code."""
+    n = 1000
+    labels = np.arange(n) % 2
+    code = OnlineCode(labels, 2, np.arange(n), [1.0])
+    told = np.log(np.where(labels[:, None] == np.arange(2), 0.75, 0.25))
+    result = code.codelength([told] * len(code.problems()))
+    first = code.prefixes[0]  # before it a class was missing
+    probe = first + (n - first) * np.log2(4 / 3)
+    assert result.bits == pytest.approx(1 - np.log2(2.0 ** (n - probe) + 1) + n)
+    assert result.uniform_bits == n
+    assert result.compression == pytest.approx(n / result.bits)
+    assert result.blocks[0].bits == 1
+    assert [block.coded for block in result.blocks] == [1, 1, 2, 4, 8, 16, 31, 62, 125, 250, 500]
+    assert sum(block.bits for block in result.blocks) == pytest.approx(result.bits)
+    assert json.loads(json.dumps(result.as_dict()))["blocks"][-1]["fitted"] == 500
+
+
+def test_the_mixture_is_within_its_prior_of_the_best_member():
+    rng = np.random.default_rng(1)
+    labels = rng.integers(3, size=200)
+    X = rng.normal(size=(200, 5)) + labels[:, None]
+    each = [length(X, labels, grid=(C,), n_classes=3).bits for C in GRID]
+    mixed = length(X, labels, n_classes=3).bits
+    assert mixed <= min(each) + np.log2(len(GRID) + 1)
+    assert mixed >= min(each) - 1 - 1e-9  # each of the singles mixes in the uniform code
+
+
+def test_a_block_depends_on_no_later_label():
+    """The receiver has only the earlier labels, so with other later ones the earlier blocks are the same to the bit."""
+    rng = np.random.default_rng(2)
+    X, labels = rng.normal(size=(240, 10)), rng.integers(2, size=240)
+    code = OnlineCode(labels, 2, np.arange(240), GRID)
+    before = code.codelength(log_probabilities(X, code))
+    for number in range(3, len(code.ends)):
+        changed = labels.copy()
+        later = code.order[code.ends[number - 1] :]
+        changed[later] = 1 - changed[later]
+        other = OnlineCode(changed, 2, np.arange(240), GRID)
+        after = other.codelength(log_probabilities(X, other))
+        assert after.blocks[:number] == before.blocks[:number]
+        assert after.blocks[number] != before.blocks[number]
+
+
+def test_problems_are_prefixes_of_the_training_rows_and_share_their_weights():
+    labels = np.arange(500) % 2
+    rows = np.arange(100, 400)
+    code = OnlineCode(labels, 2, rows, GRID, seed=3)
+    problems = code.problems()
+    sizes = []
+    for start in range(0, len(problems), len(GRID)):
+        same = problems[start : start + len(GRID)]
+        assert [problem.C for problem in same] == list(GRID)
+        weights = same[0].weights
+        assert weights is not None
+        assert all(problem.weights is weights and problem.labels is code.labels for problem in same)
+        assert not weights[:100].any()
+        assert not weights[400:].any()
+        sizes.append(int(weights.sum()))
+    assert sizes == [end for end in code.ends[:-1] if end >= sizes[0]]
+    assert code.ends == sorted({int(np.ceil(f * 300)) for f in FRACTIONS})
+    assert sorted(code.order) == list(rows)
+
+
+def test_a_prefix_without_a_class_sends_the_next_block_uniformly():
+    """The third class stands last, so until then nothing is fitted."""
+    labels = np.zeros(100, dtype=int)
+    code = OnlineCode(labels, 3, np.arange(100), [None])
+    labels[code.order[:20]] = np.arange(20) % 2
+    labels[code.order[40:]] = 2
+    late = OnlineCode(labels, 3, np.arange(100), [None])
+    assert [problem.C for problem in late.problems()] == [None]
+    told = log_softmax(np.random.default_rng(0).normal(size=(100, 3)), axis=1)
+    blocks = late.codelength([told]).blocks
+    assert [block.fitted for block in blocks] == [0] * (len(blocks) - 1) + [50]
+    assert blocks[0].bits == pytest.approx(blocks[0].coded * np.log2(3))
+    never = OnlineCode(np.zeros(100, dtype=int), 2, np.arange(100), GRID)
+    assert never.problems() == []
+    assert never.codelength([]).compression == pytest.approx(1)
+
+
+def test_groups_are_sent_whole():
+    rng = np.random.default_rng(4)
+    groups = rng.integers(60, size=300)
+    code = OnlineCode(rng.integers(2, size=300), 2, np.arange(300), GRID, groups=groups)
+    block = np.searchsorted(code.ends, np.arange(300), side="right")
+    assert sorted(code.order) == list(range(300))
+    for group in np.unique(groups):
+        places = np.flatnonzero(groups[code.order] == group)
+        assert np.ptp(places) == len(places) - 1
+        assert len(set(block[places])) == 1
+    assert all(a < b for a, b in pairwise(code.ends))
+
+
+def test_one_order_for_a_seed():
+    make = lambda seed: OnlineCode(np.arange(50) % 2, 2, np.arange(50), GRID, seed).order.tolist()  # noqa: E731
+    assert make(0) == make(0) != make(1)
+
+
+def test_a_function_is_asked_for_the_rows_of_its_block_alone():
+    rng = np.random.default_rng(5)
+    labels = rng.integers(2, size=120)
+    code = OnlineCode(labels, 2, np.arange(120), GRID)
+    told = [log_softmax(rng.normal(size=(120, 2)), axis=1) for _ in code.problems()]
+    asked = []
+
+    def answer(number: int, rows: np.ndarray) -> np.ndarray:
+        asked.append((number, len(rows)))
+        return told[number][rows]
+
+    assert code.codelength(answer) == code.codelength(told)
+    assert [number for number, _ in asked] == list(range(len(told)))
+    assert sum(n for _, n in asked) == len(GRID) * (120 - code.prefixes[0])
+
+
+def test_certainty_that_is_wrong_costs_no_more_than_the_mixture_allows():
+    labels = np.arange(64) % 2
+    code = OnlineCode(labels, 2, np.arange(64), [1.0])
+    wrong = np.where(labels[:, None] == np.arange(2), -np.inf, 0.0)
+    assert code.codelength([wrong] * len(code.problems())).bits == pytest.approx(64 + 1)
+    right = np.where(labels[:, None] == np.arange(2), 0.0, -np.inf)
+    assert code.codelength([right] * len(code.problems())).bits == pytest.approx(code.prefixes[0] + 1, abs=1e-9)
+
+
+@pytest.mark.parametrize("told", [np.full((64, 2), 0.5), np.full((64, 2), np.nan), np.full((64, 2), -np.inf)])
+def test_what_is_no_logarithm_of_probabilities_is_refused(told):
+    code = OnlineCode(np.arange(64) % 2, 2, np.arange(64), [1.0])
+    with pytest.raises(UsageError, match="natural logarithms"):
+        code.codelength([told] * len(code.problems()))
+
+
+@pytest.mark.parametrize(("n_classes", "rows", "grid"), [(0, 5, [1.0]), (1, 5, [1.0]), (2, 0, [1.0]), (2, 5, [])])
+def test_a_code_of_nothing_is_refused(n_classes, rows, grid):
+    with pytest.raises(UsageError, match="an online code needs"):
+        OnlineCode(np.zeros(9, dtype=int), n_classes, np.arange(rows), grid)
