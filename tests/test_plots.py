@@ -92,13 +92,17 @@ def line(ax: Axes, label: str) -> Line2D:
     return found
 
 
+def points(line: Line2D) -> tuple[list[float], list[float]]:
+    return np.asarray(line.get_xdata(), dtype=float).tolist(), np.asarray(line.get_ydata(), dtype=float).tolist()
+
+
 def test_it_shows_the_curve_and_says_what_it_is():
     results = make()
     ax = draw(results)
-    np.testing.assert_array_equal(line(ax, "test").get_xdata(), range(5))
+    assert points(line(ax, "test"))[0] == list(range(5))
     for split in ("test", "validation"):
         values = [r.metrics[split]["accuracy"] for r in results.layers]
-        np.testing.assert_allclose(line(ax, split).get_ydata(), values)
+        np.testing.assert_allclose(points(line(ax, split))[1], values)
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "1", "2", "3", "out"]
     for part in ("gpt2", "sst2", "resid_pre", "last token", "logistic", "input of block i; last = output"):
         assert part in texts(ax)
@@ -106,7 +110,7 @@ def test_it_shows_the_curve_and_says_what_it_is():
         assert part in texts(ax)
     value = results.best.metrics["test"]["accuracy"]
     ring = line(ax, f"chosen on validation: output, test accuracy {value:.3f} [{value - 0.02:.3f}, {value + 0.02:.3f}]")
-    assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([4], [value])
+    assert points(ring) == ([4], [value])
 
 
 def test_what_a_sceptic_asks_for_is_in_the_picture():
@@ -114,15 +118,15 @@ def test_what_a_sceptic_asks_for_is_in_the_picture():
     ax = draw(results)
     assert "95% simultaneous band" in texts(ax)
     (band,) = ax.collections
-    points = band.get_paths()[0].vertices
+    corners = np.asarray(band.get_paths()[0].vertices)
     for i, layer in enumerate(results.layers):
         assert layer.band is not None
-        np.testing.assert_allclose(sorted({y for x, y in points if x == i}), layer.band)
-    np.testing.assert_allclose(line(ax, "control task").get_ydata(), [layer.control for layer in results.layers])
-    np.testing.assert_allclose(line(ax, "random weights").get_ydata(), [0.6] * 5)
+        np.testing.assert_allclose(sorted({y for x, y in corners if x == i}), layer.band)
+    assert points(line(ax, "control task"))[1] == [layer.control for layer in results.layers]
+    assert points(line(ax, "random weights"))[1] == [0.6] * 5
     assert "control task 0.524" in texts(ax)
     assert "random weights 0.600" in texts(ax)
-    first, last = line(ax, "tied with the best").get_xdata()
+    first, last = points(line(ax, "tied with the best"))[0]
     assert 2 < first < 3
     assert 4 < last < 5
 

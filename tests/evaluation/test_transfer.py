@@ -98,9 +98,11 @@ def test_the_layer_is_the_train_tasks_own_choice_unless_it_is_fixed() -> None:
     results = transfer([early, late], probe="mean-diff")
     assert [row[0].layer for row in results.chosen] == [0, 1]
     assert {row[0].C for row in results.chosen} == {None}
+    assert "Layer was chosen" in results.summary()
     fixed = transfer([early, late], layers=0, probe="mean-diff")
     assert {cell.layer for cell in fixed.cells} == {0}
-    assert "Layer" not in fixed.summary().splitlines()[-1]
+    assert "Nothing was chosen" in fixed.summary()
+    assert "Layer and C were chosen" in transfer([early, late], C=C).summary()
 
 
 def test_classes_are_matched_by_name_and_only_then_by_number() -> None:
