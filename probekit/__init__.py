@@ -16,10 +16,13 @@ _HOME = {
     "import_activations": "activations",
     "extract_statistics": "activations",
     "load_activations": "activations",
+    "random_init_of": "activations",
     "load_statistics": "activations",
     "load_probe": "probes",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
+    "transfer": "evaluation",
+    "TransferResults": "evaluation",
     "selftest": "verification",
     "SelfTest": "verification",
     "ProbekitError": "errors",
@@ -29,6 +32,7 @@ __all__ = [
     "ProbekitError",
     "SelfTest",
     "Task",
+    "TransferResults",
     "__version__",
     "extract",
     "extract_statistics",
@@ -38,8 +42,10 @@ __all__ = [
     "load_probe",
     "load_statistics",
     "load_task",
+    "random_init_of",
     "selftest",
     "train_probes",
+    "transfer",
 ]
 
 if TYPE_CHECKING:
@@ -49,9 +55,10 @@ if TYPE_CHECKING:
         import_activations,
         load_activations,
         load_statistics,
+        random_init_of,
     )
     from probekit.errors import ProbekitError
-    from probekit.evaluation import ProbeResults, train_probes
+    from probekit.evaluation import ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
     from probekit.probes import load_probe
     from probekit.tasks import Task, load_task

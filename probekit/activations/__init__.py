@@ -5,6 +5,7 @@ from probekit.activations.imports import ImportPlan, import_activations, plan_im
 from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
 from probekit.activations.moments import Moments
 from probekit.activations.planning import ExtractionPlan, plan
+from probekit.activations.random_init import random_init_of
 from probekit.activations.repair import Repaired, repair
 from probekit.activations.sets import Activations, ActivationSet
 from probekit.activations.statistics import Statistics, load_statistics, statistics_bytes, statistics_progress
@@ -33,6 +34,7 @@ __all__ = [
     "newest_store",
     "plan",
     "plan_import",
+    "random_init_of",
     "repair",
     "run_import",
     "run_plan",

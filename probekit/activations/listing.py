@@ -68,6 +68,8 @@ def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
 def newest_store(root: str | Path = "runs") -> Path:
     """The complete store at `root` or below that was finished last, or asked for again since.
 
+    One that stands inside another, as its random-init baseline does, is not meant.
+
     Raises:
         DataError: there is none.
     """
@@ -82,7 +84,8 @@ def _dated(root: Path) -> Iterator[tuple[int, Path]]:
     with contextlib.suppress(OSError):
         for manifest in root.rglob("manifest.json"):
             with contextlib.suppress(OSError):
-                yield manifest.stat().st_mtime_ns, manifest.parent
+                if not (manifest.resolve().parents[1] / "plan.json").exists():
+                    yield manifest.stat().st_mtime_ns, manifest.parent
 
 
 def _info(path: Path) -> StoreInfo:

@@ -139,7 +139,7 @@ def _mend_shards(
     """The numbers of the shards that were computed again; a record that the plan has no shard for is removed."""
     path = found.path
     examples = read_examples(path, standing)
-    _check_asked(path, standing.identity)
+    check_asked(path, standing.identity)
     expected = {number: _expected(path, standing, number) for number in found.shards}
     made = _same_plan(path, standing, examples, _model(standing, model, path))
     numbers = [number for number in found.shards if number < len(made.shards)]
@@ -153,7 +153,8 @@ def _mend_shards(
     return numbers
 
 
-def _check_asked(path: Path, identity: dict[str, Any]) -> None:
+def check_asked(path: Path, identity: dict[str, Any]) -> None:
+    """Raise a StorageError unless the identity has all that `plan` was asked for."""
     sound = all(type(identity.get(key)) is kind for key, kind in _ASKED.items())
     if not sound or not all(type(point) is str for point in identity["points"]):
         raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
@@ -201,7 +202,7 @@ def _same_plan(path: Path, standing: PlanFile, examples: Examples, model: Langua
     Raises:
         ResumeMismatch: this one has another identity.
     """
-    identity, asked = standing.identity, examples.positions
+    identity = standing.identity
     advice = "give the model that made it with --model"
     of_model = {
         "family": type(model).__name__,
@@ -211,17 +212,23 @@ def _same_plan(path: Path, standing: PlanFile, examples: Examples, model: Langua
     }
     other = {"identity": {**identity, **of_model}, "model": model.name, "task": standing.task}
     check_same(path, standing, json.loads(json.dumps(other)), advice)  # before a plan that the model may not allow
+    made = plan_again(standing, examples, model)
+    wanted = {"identity": made.identity, "model": model.name, "task": standing.task}
+    check_same(path, standing, json.loads(json.dumps(wanted)), advice)
+    return made
+
+
+def plan_again(standing: PlanFile, examples: Examples, model: LanguageModel) -> ExtractionPlan:
+    """The plan of a store for this model: the same examples, points, layers, positions, types and batches."""
+    identity, asked = standing.identity, examples.positions
     same = _ASKED.keys() - {"compute_dtype"}  # which is the model's
-    made = plan(
+    return plan(
         model,
         examples.task,
         layers=_layers(standing.places, identity["points"], model.n_layers),
         position=asked[0] if len(asked) == 1 else asked,
         **{key: identity[key] for key in same},
     )
-    wanted = {"identity": made.identity, "model": model.name, "task": standing.task}
-    check_same(path, standing, json.loads(json.dumps(wanted)), advice)
-    return made
 
 
 def _layers(places: list[Place], points: list[str], n_layers: int) -> str | list[int]:

@@ -26,6 +26,7 @@ from probekit.cli.points import points
 from probekit.cli.repair import repair
 from probekit.cli.selftest import selftest
 from probekit.cli.train import train_probe
+from probekit.cli.transfer import transfer
 from probekit.cli.verify import verify
 from probekit.errors import ProbekitError, StorageError
 
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "extract": extract,
     "import": import_,
     "train-probe": train_probe,
+    "transfer": transfer,
     "points": points,
     "selftest": selftest,
     "ls": ls,

@@ -11,16 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from probekit.cli import console, options
+from probekit.errors import UsageError
 
 if TYPE_CHECKING:
     from probekit.activations import Store
+
+CONTROLS = 3  # as in `train_probes`, which only a run imports
 
 StorePath = Annotated[
     Path | None, typer.Argument(help="What `probekit extract` wrote.  [default: the newest complete one under ./runs]")
 ]
 Layer = Annotated[str, typer.Option(metavar="LAYERS", help="all, 3, 0,4,8 or 2-6.")]
 Point = Annotated[str | None, typer.Option(metavar="NAME", help="Point to read.  [default: the store's first]")]
-Probe = Annotated[str, typer.Option(metavar="NAME", help="logistic, ridge or mean-diff.")]
+Probe = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="logistic, ridge, lda, mean-diff, mlp or k-sparse.  [default: logistic; ridge where labels are numbers]",
+    ),
+]
 Label = Annotated[str | None, typer.Option(metavar="NAME", help="Label set to predict.  [default: the task's target]")]
 Position = Annotated[
     str | None,
@@ -29,6 +38,17 @@ Position = Annotated[
 C = Annotated[
     str | None,
     typer.Option("--C", metavar="NUMBERS", help="Inverse regularisation to choose from.  [default: the probe's grid]"),
+]
+Controls = Annotated[int, typer.Option(metavar="N", min=0, help="Draws of the control task; 0 leaves it out.")]
+NoCodelength = Annotated[bool, typer.Option("--no-codelength", help="Leave the code length out.")]
+Folds = Annotated[
+    int | None,
+    typer.Option(metavar="K", min=3, help="Nested folds over all rows, for small sets.  [default: the splits]"),
+]
+DropLeaks = Annotated[bool, typer.Option("--drop-leaks", help="Leave out texts that stand in a later split too.")]
+Baseline = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="random-init: the same curve of the same architecture with random weights."),
 ]
 Out = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Results.  [default: STORE/results/LABEL-POINT-PROBE...]")
@@ -39,10 +59,15 @@ def train_probe(
     store: StorePath = None,
     layer: Layer = "all",
     point: Point = None,
-    probe: Probe = "logistic",
+    probe: Probe = None,
     label: Label = None,
     position: Position = None,
     C: C = None,
+    controls: Controls = CONTROLS,
+    no_codelength: NoCodelength = False,
+    folds: Folds = None,
+    drop_leaks: DropLeaks = False,
+    baseline: Baseline = None,
     seed: options.Seed = 0,
     out: Out = None,
     json_: options.Json = False,
@@ -52,35 +77,56 @@ def train_probe(
 ) -> None:
     """Train a probe at each layer of a store and draw accuracy by layer.
 
-    The best layer is chosen on validation; test decides nothing. Writes accuracy_by_layer.png and .svg, results.json,
-    results.csv and the probes.
+    The best layer is chosen on validation; test decides nothing. Texts in several splits are looked for first. Writes
+    accuracy_by_layer.png and .svg, results.json, results.csv and the probes.
 
     \b
     Examples:
         probekit train-probe --layer all
         probekit train-probe runs/gpt2-sst2 --layer 2-6 --probe ridge --C 0.01,1,100
+        probekit train-probe runs/gpt2-sst2 --drop-leaks --baseline random-init
     """
     how: dict[str, Any] = {"layers": layer, "point": point, "probe": probe, "label": label, "seed": seed}
+    how |= {"controls": controls, "codelength": not no_codelength, "folds": folds, "drop_leaks": drop_leaks}
     if position is not None:
         how["position"] = options.position_of(position)
     if C is not None:
         how["C"] = options.positive_numbers("--C", C)
+    if baseline not in (None, "random-init"):
+        raise UsageError(f"no baseline {baseline!a}; the one that can be added is random-init")
 
     from probekit.activations import load_activations
 
-    run_training(load_activations(store or _newest(quiet)), how, out=out, as_json=json_, quiet=quiet)
+    run_training(load_activations(store or _newest(quiet)), how, out, json_, quiet, with_random=baseline is not None)
 
 
-def run_training(store: "Store", how: dict[str, Any], out: Path | None, as_json: bool, quiet: bool) -> None:
+def run_training(
+    store: "Store", how: dict[str, Any], out: Path | None, as_json: bool, quiet: bool, with_random: bool = False
+) -> None:
     """Train, write probes, numbers and picture, and print what was found.
 
+    Args:
+        store: of the activations.
+        how: arguments of `train_probes`.
+        out: where the results go; None is a folder of the store, named by what was asked.
+        as_json: print one JSON object instead of the table.
+        quiet: print the picture's path alone.
+        with_random: whether the same architecture with random weights is run first, as a baseline.
+
     Raises:
+        StorageError: `out` holds something else; the disk refused.
         KeyboardInterrupt: with what is kept and how to go on.
     """
     with _interrupt_says(f"the store {store.path} is whole, no results were written; run the same command again"):
-        from probekit.evaluation import train_probes
+        from probekit.evaluation import check_folder, train_probes
         from probekit.plots import save_plot
 
+        if out is not None:
+            check_folder(out)
+        if with_random:
+            from probekit.activations import random_init_of
+
+            how["random_init"] = random_init_of(store, progress=False if quiet else None)
         with console.progress("train", "layers", quiet) as progress:
             results = train_probes(store, **how, progress=progress)
     folder = out or _folder(store, results.meta, how)
@@ -113,6 +159,11 @@ def _folder(store: "Store", found: dict[str, Any], how: dict[str, Any]) -> Path:
     layers = how.get("layers", "all")
     name += "" if layers.strip() == "all" else f"-layers-{layers}"
     name += "-C-" + "-".join(str(C).removesuffix(".0") for C in how["C"]) if "C" in how else ""
+    name += f"-folds-{how['folds']}" if how.get("folds") else ""
+    name += "-drop-leaks" if how.get("drop_leaks") else ""
+    name += "-random-init" if "random_init" in how else ""
+    name += f"-controls-{how['controls']}" if how.get("controls", CONTROLS) != CONTROLS else ""
+    name += "-no-codelength" if not how.get("codelength", True) else ""
     name += f"-seed-{how['seed']}" if how["seed"] else ""
     if len(name) > 200:
         name = f"{name[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -2,34 +2,38 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from probekit.durable import write_as
-from probekit.errors import DataError
+from probekit.durable import refused, write_as
+from probekit.errors import DataError, StorageError
 from probekit.evaluation import show
-from probekit.evaluation.metrics import METRICS
-from probekit.probes import LinearProbe, load_probe
+from probekit.probes import load_probe
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 SPLITS = ("train", "validation", "test")
-FORMAT = "probekit.results/1"
+FORMAT = "probekit.results/2"
 COLUMNS = ("kind", "name", "point", "layer", "place", "C", "converged", "split", "metric", "value", "low", "high")
+COLUMNS += ("band_low", "band_high")
+# what may stand in a folder of results: whatever else does is somebody's own
+OWN_FILES = re.compile(r"results\.(json|csv)|\w+_by_layer\.(png|svg)")
+PROBE_FILES = re.compile(r"\w+(\.\d+)?\.(json|safetensors)")
 
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """How well something did that reads no activations.
+    """How well something did that reads no activations, or none but those before the first block.
 
     Attributes:
-        name: "majority" or "bag-of-words".
+        name: "majority" (of a regression "mean"), "bag-of-words", "length" or "embedding".
         C: the regularisation that validation chose, if there was a choice.
         converged: whether its solver reached its tolerance.
-        metrics: split -> metric -> value.
+        metrics: split -> metric -> value; a metric that is not defined there is left out.
         intervals: metric -> (low, high) of the test split.
     """
 
@@ -44,15 +48,28 @@ class BaselineResult:
 class LayerResult:
     """The probe of one place and how well it does.
 
+    "Headline" is the metric `meta["headline"]` that decides: accuracy, AUROC where classes are imbalanced, R2 of a
+    regression.
+
     Attributes:
         point: short name, such as "resid_pre".
         layer: None for a point that belongs to no layer.
         C: the regularisation that validation chose; None for a probe without one.
-        converged: whether the solver reached its tolerance.
-        metrics: split -> metric -> value.
+        converged: whether every fit that the numbers rest on reached its tolerance.
+        metrics: split -> metric -> value; a metric that is not defined there is left out. With nested folds
+            "validation" is the mean over inner folds, "test" is of the pooled predictions of the outer ones, and
+            there is no "train".
         intervals: metric -> (low, high) of the test split.
-        tried: (C, validation accuracy) of each candidate.
-        probe: the fitted probe.
+        tried: (C, headline on validation) of each candidate.
+        probe: the fitted probe; None where only numbers are kept, as of random weights.
+        gap: the worst certificate of these fits: an upper bound on (objective - optimum) / optimum; None where the
+            probe gives none.
+        band: (low, high) of the headline on test; together the bands hold the whole curve with 95%.
+        in_best_set: whether the place cannot be told from the best on test (95%, all places at once).
+        p_value: of the headline on test, against permuted labels.
+        control: mean headline on test of the control tasks (random labels of types).
+        selectivity: headline on test less `control`.
+        codelength: {"bits", "uniform_bits", "compression"} of the training labels given the activations.
     """
 
     point: str
@@ -62,7 +79,14 @@ class LayerResult:
     metrics: dict[str, dict[str, float]]
     intervals: dict[str, tuple[float, float]]
     tried: list[tuple[float | None, float]]
-    probe: LinearProbe = field(compare=False, repr=False)
+    probe: Any = field(default=None, compare=False, repr=False)
+    gap: float | None = None
+    band: tuple[float, float] | None = None
+    in_best_set: bool | None = None
+    p_value: float | None = None
+    control: float | None = None
+    selectivity: float | None = None
+    codelength: dict[str, float] | None = None
 
     @property
     def place(self) -> str:
@@ -77,39 +101,75 @@ class ProbeResults:
     Attributes:
         layers: in the order of the curve.
         baselines: what to compare with; empty when none were asked for.
-        meta: JSON-able: model, task, label, point, position, probe, C (the grid), seed, n, versions and more.
+        meta: JSON-able: model, task, label, point, position, probe, C (the grid), seed, n, headline, audit, versions
+            and more.
+        random_init: the same places of the same architecture with random weights, numbers only; may be empty.
     """
 
     layers: list[LayerResult]
     baselines: list[BaselineResult]
     meta: dict[str, Any]
+    random_init: list[LayerResult] = field(default_factory=list)
 
     @property
     def best(self) -> LayerResult:
-        """The place with the highest validation accuracy, the earliest of equals; test has no say in it."""
-        return max(self.layers, key=lambda layer: layer.metrics["validation"]["accuracy"])
+        """The place with the highest headline on validation, the earliest of equals; test has no say in it.
+
+        A place whose fit did not converge is taken only where none did.
+        """
+        name = self.headline
+        return max(self.layers, key=lambda layer: (layer.converged, layer.metrics["validation"][name]))
+
+    @property
+    def headline(self) -> str:
+        """The metric that decides: "accuracy", "auroc" or "r2"."""
+        return self.meta["headline"]
 
     def to_frame(self) -> "pd.DataFrame":
-        """A tidy table: one row per probe or baseline, split and metric; `low` and `high` on the test rows."""
+        """A tidy table: a row per probe, baseline, control or random-weight probe, split and metric.
+
+        `low` and `high` are of the test rows, `band_low` and `band_high` of the headline's.
+        """
         import pandas as pd
 
-        rows = [row for layer in self.layers for row in self._rows("probe", self.meta["probe"], layer)]
+        probe = self.meta["probe"]
+        rows = [row for layer in self.layers for row in self._rows("probe", probe, layer)]
+        rows += [row for layer in self.layers for row in self._extras(layer)]
         rows += [row for baseline in self.baselines for row in self._rows("baseline", baseline.name, baseline)]
-        types = {"layer": "Int64", "C": "float64", "low": "float64", "high": "float64"}
-        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
+        rows += [row for layer in self.random_init for row in self._rows("random-init", probe, layer)]
+        numbers = ("C", "value", "low", "high", "band_low", "band_high")
+        return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"layer": "Int64"} | dict.fromkeys(numbers, "float64"))
 
-    @staticmethod
-    def _rows(kind: str, name: str, result: LayerResult | BaselineResult) -> list[tuple[Any, ...]]:
-        place = (result.point, result.layer, result.place) if isinstance(result, LayerResult) else (None, None, None)
-        return [
-            (kind, name, *place, result.C, result.converged, split, metric, result.metrics[split][metric], *interval)
-            for split in SPLITS
-            for metric in METRICS
-            for interval in [result.intervals.get(metric, (None, None)) if split == "test" else (None, None)]
-        ]
+    def _rows(self, kind: str, name: str, result: LayerResult | BaselineResult) -> list[tuple[Any, ...]]:
+        is_layer = isinstance(result, LayerResult)
+        place = (result.point, result.layer, result.place) if is_layer else (None, None, None)
+        none = (None, None)
+        rows = []
+        for split, values in result.metrics.items():
+            for metric, value in values.items():
+                interval = result.intervals.get(metric, none) if split == "test" else none
+                band = result.band if is_layer and split == "test" and metric == self.headline else None
+                ends = (*interval, *(band or none))
+                rows.append((kind, name, *place, result.C, result.converged, split, metric, value, *ends))
+        return rows
+
+    def _extras(self, layer: LayerResult) -> list[tuple[Any, ...]]:
+        """What is told of a probe beside its metrics, and its control, as rows of the test split."""
+        code = layer.codelength or {}
+        extras = {
+            "selectivity": layer.selectivity,
+            "codelength_bits": code.get("bits"),
+            "compression": code.get("compression"),
+            "p_value": layer.p_value,
+        }
+        rows = [("probe", self.meta["probe"], name, value) for name, value in extras.items()]
+        rows.append(("control", "control", self.headline, layer.control))
+        place = (layer.point, layer.layer, layer.place, layer.C, layer.converged, "test")
+        none = (None, None, None, None)
+        return [(kind, by, *place, name, value, *none) for kind, by, name, value in rows if value is not None]
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw accuracy by layer, on `ax` or on a new figure; returns the axes."""
+        """Draw the headline by layer, on `ax` or on a new figure; returns the axes."""
         from probekit.plots import plot_accuracy_by_layer
 
         return plot_accuracy_by_layer(self, ax)
@@ -122,27 +182,33 @@ class ProbeResults:
         return show.html_table(self)
 
     def __repr__(self) -> str:
-        best = self.best
+        best, name = self.best, self.headline
         return (
             f"ProbeResults({len(self.layers)} places; best on validation {best.place}, "
-            f"test accuracy {best.metrics['test']['accuracy']:.3f})"
+            f"test {show.metric_name(name)} {best.metrics['test'][name]:.3f})"
         )
 
     def save(self, folder: str | Path) -> Path:
         """Write results.csv, probes/ and, last, results.json into `folder`; returns the folder.
 
-        Each file is replaced whole. results.json knows the hash of every probe, so that a mixture of two runs is found.
+        Results that stood there are taken away first, pictures too, so that what is found there is of one run.
+        results.json knows the hash of every probe.
 
         Raises:
-            StorageError: the disk refused.
+            StorageError: the disk refused, or something else stands in the folder.
         """
         folder = Path(folder)
-        layers = [{**_as_dict(layer), "probe": _save_probe(layer, folder)} for layer in self.layers]
-        baselines = [_as_dict(baseline) for baseline in self.baselines]
-        body = {"format": FORMAT, "meta": self.meta, "best": self.best.place, "layers": layers, "baselines": baselines}
-        text = json.dumps(body, indent=1, allow_nan=False)
-        write_as(folder / "results.csv", self.to_frame().to_csv(index=False, lineterminator="\n").encode())
-        write_as(folder / "results.json", text.encode())
+        layers = [_as_dict(layer) for layer in self.layers]
+        lists = {"baselines": self.baselines, "random_init": self.random_init}
+        body = {"format": FORMAT, "meta": self.meta, "best": self.best.place, "layers": layers}
+        body |= {name: [_as_dict(result) for result in results] for name, results in lists.items()}
+        json.dumps(body, allow_nan=False)  # what cannot be written takes nothing away
+        frame = self.to_frame().to_csv(index=False, lineterminator="\n").encode()
+        clear(folder)
+        for entry, layer in zip(layers, self.layers, strict=True):
+            entry["probe"] = _save_probe(layer, folder)
+        write_as(folder / "results.csv", frame)
+        write_as(folder / "results.json", json.dumps(body, indent=1, allow_nan=False).encode())
         return folder
 
     @classmethod
@@ -153,27 +219,84 @@ class ProbeResults:
             DataError: no results there, or files that do not belong together.
         """
         path = Path(folder) / "results.json"
-        try:
-            body = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise DataError(f"no results here: {str(path)!a} is missing") from None
-        except (OSError, ValueError) as error:
-            raise DataError(f"could not read {str(path)!a}: {error}") from None
-        if not isinstance(body, dict) or body.get("format") != FORMAT:
-            raise DataError(f"{str(path)!a} is not a file of results (expected format {FORMAT})")
+        body = _read(path)
         try:
             layers = [_layer_of(entry, path.parent) for entry in body["layers"]]
             baselines = [BaselineResult(**_with_tuples(entry)) for entry in body["baselines"]]
-            return cls(layers, baselines, body["meta"])
+            random_init = [LayerResult(**_with_tuples(entry)) for entry in body["random_init"]]
+            return cls(layers, baselines, body["meta"], random_init)
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{str(path)!a} is not a whole file of results: {error!a}") from None
+
+
+def check_folder(folder: str | Path) -> None:
+    """Whether results may be written to `folder`: it is not there, or nothing but results stands in it.
+
+    Raises:
+        StorageError: something else stands there; it would be in danger.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise StorageError(f"{str(folder)!a} is a file; results need a folder, give another one (--out)")
+    foreign = [path.name for path in _entries(folder) if not _is_own(path)]
+    if foreign:
+        raise StorageError(
+            f"{str(folder)!a} holds {min(foreign)!a}, which is not of results; give a new or empty folder (--out)"
+        )
+
+
+def clear(folder: Path) -> None:
+    """Take away the results that stand in `folder`, results.json first: what is half gone is no results.
+
+    Raises:
+        StorageError: the disk refused, or something else stands in the folder.
+    """
+    check_folder(folder)
+    files = [*_entries(folder / "probes"), *(path for path in _entries(folder) if path.is_file())]
+    try:
+        for path in sorted(files, key=lambda path: path.name != "results.json"):
+            path.unlink()
+    except OSError as error:
+        raise refused(folder, error) from error
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What stands there, but for hidden files, which are of other programs and in nobody's way."""
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+def _is_own(path: Path) -> bool:
+    if path.name == "probes" and path.is_dir() and not path.is_symlink():
+        return all(PROBE_FILES.fullmatch(inner.name) and inner.is_file() for inner in _entries(path))
+    return path.is_file() and OWN_FILES.fullmatch(path.name) is not None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"no results here: {str(path)!a} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"could not read {str(path)!a}: {error}") from None
+    found = body.get("format") if isinstance(body, dict) else None
+    if found != FORMAT:
+        raise DataError(
+            f"{str(path)!a} is not a file of results (expected format {FORMAT}, got {found!a}); train again"
+        )
+    return body
 
 
 def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:
     return {name: value for name, value in vars(result).items() if name != "probe"}
 
 
-def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str]:
+def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
+    if layer.probe is None:
+        return None
     layer.probe.save(folder / "probes" / layer.place)
     return {"file": f"probes/{layer.place}", "sha256": _probe_hash(folder / "probes" / layer.place)}
 
@@ -186,12 +309,11 @@ def _probe_hash(path: Path) -> str:
 def _layer_of(entry: dict[str, Any], folder: Path) -> LayerResult:
     layer = dict(entry)
     about = layer.pop("probe")
-    result = LayerResult(**_with_tuples(layer), probe=load_probe(folder / "probes" / f"{_place_of(layer)}"))
-    if _probe_hash(folder / "probes" / result.place) != about["sha256"]:
-        raise DataError(
-            f"the probe of {result.place!a} in {str(folder)!a} is not the one of these results; train again"
-        )
-    return result
+    path = folder / "probes" / _place_of(layer)
+    probe = None if about is None else load_probe(path)
+    if about is not None and _probe_hash(path) != about["sha256"]:
+        raise DataError(f"the probe of {path.name!a} in {str(folder)!a} is not the one of these results; train again")
+    return LayerResult(**_with_tuples(layer), probe=probe)
 
 
 def _place_of(entry: dict[str, Any]) -> str:
@@ -203,4 +325,8 @@ def _place_of(entry: dict[str, Any]) -> str:
 
 def _with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
     fixed = {**entry, "intervals": {name: tuple(ends) for name, ends in entry["intervals"].items()}}
-    return {**fixed, "tried": [tuple(pair) for pair in entry["tried"]]} if "tried" in entry else fixed
+    if "tried" in entry:
+        fixed["tried"] = [tuple(pair) for pair in entry["tried"]]
+    if entry.get("band") is not None:
+        fixed["band"] = tuple(entry["band"])
+    return fixed

@@ -1,14 +1,18 @@
 """Results as text for a terminal and as HTML for a notebook. Names come from data, so they are escaped in both."""
 
 import html
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from probekit.activations.sets import spans_of
 from probekit.text import printable
 
 if TYPE_CHECKING:
     from probekit.evaluation.results import BaselineResult, LayerResult, ProbeResults
 
-HEADINGS = ("", "C", "validation", "test", "95% interval", "AUROC")
+Row = tuple[str, ...]
+_CHOSEN, _AS_GOOD, _LATE = "*", "=", "!"
+MARKS = f"Marks: {_CHOSEN} chosen on validation; {_AS_GOOD} cannot be told from the best on test; {_LATE} not converged"
 
 
 def title(results: "ProbeResults") -> str:
@@ -27,53 +31,46 @@ def where(position: object) -> str:
     return known.get(str(position), f"token {printable(position)}")
 
 
+def metric_name(metric: str) -> str:
+    """What a reader calls a metric: "auroc" -> "AUROC"."""
+    return {"auroc": "AUROC", "r2": "R2"}.get(metric, metric.replace("_", " "))
+
+
 def chosen(results: "ProbeResults") -> str:
     """The best place with its test score, and on what it was chosen."""
-    best = results.best
+    best, metric = results.best, metric_name(results.headline)
     how = "" if best.C is None else f" (C = {best.C:g})"
-    test = f"test accuracy {best.metrics['test']['accuracy']:.3f}, 95% interval {_interval(best)}"
+    test = f"test {metric} {best.metrics['test'][results.headline]:.3f}, 95% interval {_interval(results, best)}"
     what = ["layer"] * (len(results.layers) > 1) + ["C"] * (len(best.tried) > 1)
     if not what:
         return f"{best.place}{how}: {test}. Nothing was chosen: one place, one setting."
     were = (" and ".join(what).replace("layer", "Layer")) + (" was" if len(what) == 1 else " were")
-    return f"Best: {best.place}{how}, {test}. {were} chosen on validation accuracy; test decided nothing."
+    return f"Best: {best.place}{how}, {test}. {were} chosen on validation {metric}; test decided nothing."
 
 
 def summary(results: "ProbeResults") -> str:
     """The table of `ProbeResults.summary`."""
-    rows = [HEADINGS, *_rows(results)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    rows = _table(results)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    n = results.meta["n"]
-    counts = f"{printable(results.meta['probe'])} probe; " + ", ".join(f"{n[split]:,} {split}" for split in n)
-    notes = _notes(results)
-    return "\n".join([title(results), counts, "", *lines, "", *notes])
+    return "\n".join([title(results), _counts(results), "", *lines, MARKS, "", *notes(results)])
 
 
 def html_table(results: "ProbeResults") -> str:
     """The table of `summary` as HTML, everything escaped."""
     left, right = "text-align:left", "text-align:right"
-    rows = []
-    for row in _rows(results):
-        weight = "font-weight:bold" if row[0].startswith("*") else ""
+    head, *rows = _table(results)
+    body = []
+    for row in rows:
+        weight = "font-weight:bold" if row[0].startswith(_CHOSEN) else ""
         cells = [f'<td style="{left if i == 0 else right}">{html.escape(cell)}</td>' for i, cell in enumerate(row)]
-        rows.append(f'<tr style="{weight}">{"".join(cells)}</tr>')
-    head = "".join(f'<th style="{right}">{html.escape(name)}</th>' for name in HEADINGS)
-    notes = _notes(results)
+        body.append(f'<tr style="{weight}">{"".join(cells)}</tr>')
+    names = "".join(f'<th style="{right}">{html.escape(name)}</th>' for name in head)
+    below = [_counts(results), MARKS, *notes(results)]
     return (
-        f"<div><p><b>{html.escape(title(results))}</b></p><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table>" + "".join(f"<p>{html.escape(note)}</p>" for note in notes) + "</div>"
+        f"<div><p><b>{html.escape(title(results))}</b></p><table><thead><tr>{names}</tr></thead>"
+        f"<tbody>{''.join(body)}</tbody></table>" + "".join(f"<p>{html.escape(note)}</p>" for note in below) + "</div>"
     )
-
-
-def _rows(results: "ProbeResults") -> list[tuple[str, ...]]:
-    best = results.best
-    places = [_row(("* " if layer is best else "  ") + _name(results, layer), layer) for layer in results.layers]
-    return [*places, *[_row("  " + baseline.name, baseline) for baseline in results.baselines]]
-
-
-def _name(results: "ProbeResults", layer: "LayerResult") -> str:
-    return f"{layer.place} (output)" if is_output(results, layer) else layer.place
 
 
 def is_output(results: "ProbeResults", layer: "LayerResult") -> bool:
@@ -81,30 +78,149 @@ def is_output(results: "ProbeResults", layer: "LayerResult") -> bool:
     return layer.point != results.meta["point"]
 
 
-def _row(name: str, result: "LayerResult | BaselineResult") -> tuple[str, ...]:
-    C = "" if result.C is None else f"{result.C:g}"
-    validation, test = result.metrics["validation"]["accuracy"], result.metrics["test"]
-    mark = "" if result.converged else " !"
-    return (name + mark, C, f"{validation:.3f}", f"{test['accuracy']:.3f}", _interval(result), f"{test['auroc']:.3f}")
+def _counts(results: "ProbeResults") -> str:
+    n, folds = results.meta["n"], results.meta.get("folds")
+    rows = ", ".join(f"{n[split]:,} {split}" for split in n)
+    return f"{printable(results.meta['probe'])} probe; " + (
+        f"{n['test']:,} examples in {folds} nested folds" if folds else rows
+    )
 
 
-def _interval(result: "LayerResult | BaselineResult") -> str:
-    low, high = result.intervals["accuracy"]
-    return f"[{low:.3f}, {high:.3f}]"
+def _table(results: "ProbeResults") -> list[Row]:
+    """The headings and the rows; a column in which nothing stands is left out."""
+    best, metric = results.best, results.headline
+    headings = ("", "C", "validation", "test", "95% interval", "selectivity", "compression", "random init")
+    random = {layer.place: layer for layer in results.random_init}
+    rows = [_row(results, _name(results, layer, best), layer, random.get(layer.place)) for layer in results.layers]
+    rows += [_row(results, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in results.baselines]
+    table = [(f"   {metric_name(metric)}", *headings[1:]), *rows]
+    kept = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
+    return [tuple(row[i] for i in kept) for row in table]
 
 
-def _notes(results: "ProbeResults") -> list[str]:
+def _name(results: "ProbeResults", layer: "LayerResult", best: "LayerResult") -> str:
+    marks = (_CHOSEN if layer is best else " ") + (_AS_GOOD if layer.in_best_set else " ")
+    output = " (output)" if is_output(results, layer) else ""
+    return f"{marks} {layer.place}{output}{_late(layer)}"
+
+
+def _late(result: "LayerResult | BaselineResult") -> str:
+    return "" if result.converged else f" {_LATE}"
+
+
+def _row(
+    results: "ProbeResults", name: str, result: "LayerResult | BaselineResult", random: "LayerResult | None" = None
+) -> Row:
+    metric = results.headline
+    code = getattr(result, "codelength", None)
+    return (
+        name,
+        "" if result.C is None else f"{result.C:g}",
+        _number(result.metrics.get("validation", {}).get(metric)),
+        _number(result.metrics["test"].get(metric)),
+        _interval(results, result),
+        _number(getattr(result, "selectivity", None)),
+        "" if code is None else f"{code['compression']:.2f} ({code['bits']:,.0f} bits)",
+        "" if random is None else _number(random.metrics["test"].get(metric)),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _interval(results: "ProbeResults", result: "LayerResult | BaselineResult") -> str:
+    ends = result.intervals.get(results.headline)
+    return "" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
+
+
+def notes(results: "ProbeResults") -> list[str]:
     """What was chosen, and what a reader must know before believing the curve."""
-    notes = [chosen(results)]
+    parts: list[Callable[[ProbeResults], list[str]]]
+    parts = [_of_headline, _of_folds, _of_best_set, _of_chance, _of_control, _of_code, _of_audit, _of_fits]
+    return [chosen(results), *(line for part in parts for line in part(results))]
+
+
+def _of_headline(results: "ProbeResults") -> list[str]:
+    if results.headline != "auroc":
+        return []
+    return ["The classes are so unequal that guessing the commonest looks good: AUROC decides instead of accuracy."]
+
+
+def _of_folds(results: "ProbeResults") -> list[str]:
+    whole = results.meta.get("procedure")
+    if whole is None:
+        return []
+    value, (low, high) = whole["metrics"][results.headline], whole["intervals"][results.headline]
+    line = f"The whole procedure, layer and C chosen anew inside each fold: {metric_name(results.headline)} {value:.3f}"
+    return [f"{line}, 95% interval [{low:.3f}, {high:.3f}]. The probes kept are fitted on all rows."]
+
+
+def _of_best_set(results: "ProbeResults") -> list[str]:
+    lines = []
+    good = [layer for layer in results.layers if layer.in_best_set]
+    if good and len(results.layers) > 1:
+        lines.append(
+            f"Cannot be told from the best on test (95%, all places at once): {_spans(good)}"
+            + (", which is all." if len(good) == len(results.layers) else ".")
+        )
+    told = results.meta.get("optimism")
+    if told and len(results.layers) > 1:
+        value = f"with {told['value']:.3f}, {told['over']:+.3f}"
+        how = "the same place" if told["layer"] == results.best.place else f"{told['layer']} {value} that is optimism"
+        lines.append(f"Had test picked the layer: {how}.")
+    return lines
+
+
+def _of_chance(results: "ProbeResults") -> list[str]:
+    best, p_max = results.best, results.meta.get("p_max")
+    if best.p_value is None or p_max is None:
+        return []
+    many = f"; the best of all places against the best under chance: p = {p_max:.2g}" if len(results.layers) > 1 else ""
+    return [f"Against permuted test labels: p = {best.p_value:.2g} at {best.place}{many}."]
+
+
+def _of_control(results: "ProbeResults") -> list[str]:
+    control = results.meta.get("control")
+    if control is None:
+        return []
+    if not control["draws"]:
+        return ["No control task: no texts, half of the examples end alike, or too few types for the classes."]
+    metric = metric_name(results.headline)
+    kind, draws = control["type"], control["draws"]
+    line = f"Selectivity: test {metric} less that of a control task, where each {kind} that is read has a random label"
+    return [f"{line} (mean of {draws}); near 0, the probe may have learnt {kind}s by heart."]
+
+
+def _of_code(results: "ProbeResults") -> list[str]:
+    code = results.best.codelength
+    if code is None:
+        return []
+    uniform = f"{code['uniform_bits']:,.0f} bits"
+    return [f"Compression: the training labels' {uniform} over those of their online code; 1 means nothing was learnt."]
+
+
+def _of_audit(results: "ProbeResults") -> list[str]:
+    lines = [f"Audit: {line}." for line in (results.meta.get("audit") or {}).get("lines", [])]
     if results.meta.get("no_texts") and results.baselines:
-        notes.append("No bag-of-words baseline: the activations were imported without texts.")
+        lines.append("No bag-of-words baseline: the activations were imported without texts.")
+    return lines
+
+
+def _of_fits(results: "ProbeResults") -> list[str]:
+    lines = []
     if late := _unconverged(results):
-        notes.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
-    if edge := [x.place for x in results.layers if len(x.tried) > 1 and x.tried[-1][0] == x.C]:
-        notes.append(f"The largest C was chosen at {', '.join(edge)}; a grid that goes on (C=...) may do better there.")
-    return notes
+        lines.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
+    if edge := [layer for layer in results.layers if len(layer.tried) > 1 and layer.tried[-1][0] == layer.C]:
+        lines.append(f"The largest C was chosen at {_spans(edge)}; a grid that goes on (C=...) may do better there.")
+    return lines
+
+
+def _spans(layers: "Sequence[LayerResult]") -> str:
+    return spans_of((layer.point, layer.layer) for layer in layers)
 
 
 def _unconverged(results: "ProbeResults") -> list[str]:
     late = [layer.place for layer in results.layers if not layer.converged]
+    late += [f"{layer.place} of random weights" for layer in results.random_init if not layer.converged]
     return late + [baseline.name for baseline in results.baselines if not baseline.converged]

@@ -16,7 +16,7 @@ HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
 
 @pytest.fixture
 def results(world):
-    return train_probes(world(), C=[0.01, 1])
+    return train_probes(world(), C=[0.01, 1], random_init=world(seed=3))
 
 
 def with_meta(results, **changes):
@@ -27,7 +27,10 @@ def test_a_choice_at_the_edge_of_the_grid_is_said(results):
     """A curve cut off by its grid measures the grid; the smallest C is no such edge, for less fits nothing."""
     at_edge = [dataclasses.replace(layer, C=1.0) for layer in results.layers]
     inside = [dataclasses.replace(layer, C=0.01) for layer in results.layers]
-    assert "The largest C was chosen at resid_pre.0" in dataclasses.replace(results, layers=at_edge).summary()
+    assert (
+        "The largest C was chosen at resid_pre 0-3, resid_post 3"
+        in dataclasses.replace(results, layers=at_edge).summary()
+    )
     assert "largest C" not in dataclasses.replace(results, layers=inside).summary()
 
 
@@ -87,12 +90,19 @@ def test_damaged_results_are_refused(results, tmp_path):
 def test_the_frame_is_tidy(results, tmp_path):
     frame = results.to_frame()
     assert tuple(frame.columns) == COLUMNS
-    assert len(frame) == (5 + 2) * 3 * 3
+    shown = [*results.layers, *results.random_init, *results.baselines]
+    metrics = sum(len(values) for result in shown for values in result.metrics.values())
+    assert len(frame) == metrics + 5 * 5  # selectivity, bits, compression, p and the control of each place
+    assert set(frame["kind"]) == {"probe", "control", "baseline", "random-init"}
     assert not frame.duplicated(["kind", "name", "place", "split", "metric"]).any()
+    bands = frame.dropna(subset="band_low")
+    assert bands["metric"].tolist() == ["accuracy"] * 5
+    assert (bands.eval("band_low <= value <= band_high")).all()
     assert frame["value"].notna().all()
-    assert frame["low"].notna().equals(frame["split"] == "test")
+    assert not frame["low"].notna()[frame["split"] != "test"].any()
+    assert frame["low"].notna()[(frame["split"] == "test") & (frame["metric"] == "auroc")].all()
     assert (frame.dropna(subset="low").eval("low <= value <= high")).all()
-    row = frame.query("place == 'resid_post.3' and split == 'test' and metric == 'auroc'").iloc[0]
+    row = frame.query("kind == 'probe' and place == 'resid_post.3' and split == 'test' and metric == 'auroc'").iloc[0]
     assert (row["kind"], row["name"], row["point"], row["layer"]) == ("probe", "logistic", "resid_post", 3)
     assert row["value"] == results.layers[-1].metrics["test"]["auroc"]
     results.save(tmp_path)
@@ -104,7 +114,7 @@ def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):
     text = results.summary()
     lines = text.splitlines()
     assert lines[0] == "kind in unnamed on planted: resid_pre, last token"
-    marked = [line for line in lines if line.startswith("* ")]
+    marked = [line for line in lines if line.startswith("*")]
     assert len(marked) == 1
     assert results.best.place in marked[0]
     for result in [*results.layers, *results.baselines]:
@@ -112,8 +122,12 @@ def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):
     assert "resid_post.3 (output)" in text
     assert "majority" in text
     assert "bag-of-words" in text
+    assert "random init" in text
+    assert "selectivity" in text
+    assert "bits)" in text
+    assert "Marks: * chosen on validation; = cannot be told from the best on test; ! not converged" in lines
     assert "Layer and C were chosen on validation accuracy; test decided nothing." in text
-    table = lines[3:11]
+    table = lines[3 : lines.index("", 3) - 1]
     assert len({line.index("]") for line in table[1:]}) == 1
 
 

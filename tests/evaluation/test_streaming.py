@@ -39,7 +39,7 @@ def test_a_probe_of_a_stream_is_that_of_the_rows(store):
 
 
 def test_tokens_of_shards_out_of_order_find_their_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(planning, "SHARD_BYTES", 40 * 16 * 4)
+    monkeypatch.setattr(planning, "SHARD_BYTES", 20 * 16 * 4)
     model = GPT2(GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=1, n_ctx=12, d_vocab=27)).init_weights(0)
     rng = np.random.default_rng(0)
     task = Task(
@@ -52,7 +52,7 @@ def test_tokens_of_shards_out_of_order_find_their_rows(tmp_path, monkeypatch):
     )
     store = extract(model, task, position="all", out=tmp_path / "store")
     assert isinstance(store, Store)
-    assert len(store.shard_examples()) > 3
+    assert len(store.shard_examples()) > 1
     stream = stream_of(store, ("resid_pre", 0))
     assert stream.order is not None
     assert (np.diff(stream.order) < 0).any()

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation import DEFAULT_C, train_probes
 from probekit.probes import PROBES, LogisticProbe
 
+QUICK: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
+
 
 def places(results):
     return [layer.place for layer in results.layers]
@@ -21,7 +24,7 @@ def places(results):
 @pytest.mark.parametrize("probe", sorted(PROBES))
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_the_curve_rises_where_the_class_was_planted(world, probe, n_classes):
-    results = train_probes(world(n_classes=n_classes), probe=probe, baselines=False)
+    results = train_probes(world(n_classes=n_classes), probe=probe, **QUICK)
     assert places(results) == ["resid_pre.0", "resid_pre.1", "resid_pre.2", "resid_pre.3", "resid_post.3"]
     test = [layer.metrics["test"]["accuracy"] for layer in results.layers]
     assert abs(test[0] - 1 / n_classes) < 0.2
@@ -36,7 +39,7 @@ def test_the_curve_rises_where_the_class_was_planted(world, probe, n_classes):
 def test_each_choice_is_what_scikit_learn_and_the_validation_rows_say(world):
     acts = world(strength=(0.3, 0.3, 0.3, 0.3, 0.3))
     y, splits = acts.labels["kind"], acts.splits
-    for layer in train_probes(acts, baselines=False).layers:
+    for layer in train_probes(acts, **QUICK).layers:
         X = acts[layer.point, layer.layer].double().numpy()
         scores = {}
         for C in DEFAULT_C:
@@ -50,7 +53,7 @@ def test_each_choice_is_what_scikit_learn_and_the_validation_rows_say(world):
 
 
 def test_of_equal_validation_the_smaller_C_and_the_earlier_layer_are_taken(world):
-    results = train_probes(world(strength=(0, 9, 9, 9, 9)), C=[10, 0.1, 1], baselines=False)
+    results = train_probes(world(strength=(0, 9, 9, 9, 9)), C=[10, 0.1, 1], **QUICK)
     assert [C for C, _ in results.layers[1].tried] == [0.1, 1, 10]
     assert results.layers[1].C == 0.1
     assert results.best.place == "resid_pre.1"
@@ -61,7 +64,7 @@ def test_validation_decides_even_where_test_disagrees(world):
     for layer, split in ((2, "test"), (3, "validation")):  # where the layer holds nothing but noise
         rows = torch.from_numpy(acts.splits == split)
         acts["resid_pre", layer][rows] = acts["resid_pre", 0][rows]
-    results = train_probes(acts, C=1, baselines=False)
+    results = train_probes(acts, C=1, **QUICK)
     by_place = {layer.place: layer.metrics["test"]["accuracy"] for layer in results.layers}
     assert results.best.place == "resid_pre.2"
     assert by_place["resid_pre.2"] < 0.8 < by_place["resid_pre.3"]
@@ -69,12 +72,12 @@ def test_validation_decides_even_where_test_disagrees(world):
 
 def test_test_labels_and_test_activations_change_no_choice(world):
     acts = world(strength=(0.3, 0.3, 0.4, 0.3, 0.3))
-    one = train_probes(acts)
+    one = train_probes(acts, layers="0-2")
     test = acts.splits == "test"
     acts.labels["kind"][test] = 1 - acts.labels["kind"][test]
     for place in acts:
         acts[place][torch.from_numpy(test)] *= -3
-    other = train_probes(acts)
+    other = train_probes(acts, layers="0-2")
     assert other.best.place == one.best.place
     for a, b in zip(one.layers, other.layers, strict=True):
         assert (a.C, a.tried) == (b.C, b.tried)
@@ -86,15 +89,15 @@ def test_test_labels_and_test_activations_change_no_choice(world):
 def test_shuffled_labels_are_at_chance(world):
     acts = world(n=800, strength=(1.5,) * 5)
     acts.labels["kind"][:] = np.random.default_rng(1).permutation(acts.labels["kind"])
-    results = train_probes(acts, baselines=False)
+    results = train_probes(acts, **QUICK)
     assert all(abs(layer.metrics["test"]["accuracy"] - 0.5) < 0.13 for layer in results.layers)
 
 
 def test_layers_can_be_picked(world):
     acts = world()
-    assert places(train_probes(acts, layers="1-2", baselines=False)) == ["resid_pre.1", "resid_pre.2"]
-    assert places(train_probes(acts, layers=3, baselines=False)) == ["resid_pre.3"]
-    assert places(train_probes(acts, layers=[2, 0], baselines=False)) == ["resid_pre.0", "resid_pre.2"]
+    assert places(train_probes(acts, layers="1-2", **QUICK)) == ["resid_pre.1", "resid_pre.2"]
+    assert places(train_probes(acts, layers=3, **QUICK)) == ["resid_pre.3"]
+    assert places(train_probes(acts, layers=[2, 0], **QUICK)) == ["resid_pre.0", "resid_pre.2"]
     with pytest.raises(UsageError, match=r"layer 12 is not in 0\.\.3"):
         train_probes(acts, layers=12)
 
@@ -102,12 +105,12 @@ def test_layers_can_be_picked(world):
 def test_other_points_and_labels_can_be_asked_for(world):
     embed = torch.randn(300, 5, generator=torch.Generator().manual_seed(0))
     acts = world(extra={("embed", None): embed, ("attn_out", 1): embed})
-    results = train_probes(acts, point="embed", label="other", baselines=False)
+    results = train_probes(acts, point="embed", label="other", **QUICK)
     assert places(results) == ["embed"]
     assert results.meta["label"] == "other"
     assert results.meta["classes"] == ["no", "yes"]
-    assert places(train_probes(acts, point="attn_out", baselines=False)) == ["attn_out.1"]
-    assert places(train_probes(acts, point="resid_post", baselines=False)) == ["resid_post.3"]
+    assert places(train_probes(acts, point="attn_out", **QUICK)) == ["attn_out.1"]
+    assert places(train_probes(acts, point="resid_post", **QUICK)) == ["resid_post.3"]
     with pytest.raises(UsageError, match="belongs to no layer"):
         train_probes(acts, point="embed", layers=0)
     with pytest.raises(UsageError, match="layer 0 of attn_out was not extracted; there are 1"):
@@ -157,7 +160,7 @@ def test_labels_that_cannot_be_learnt_are_refused_with_their_counts(world):
         acts = world(n=n, splits=splits, labels={"kind": wrong, "other": np.arange(n) // 4 % 2})
         with pytest.raises(DataError, match=message):
             train_probes(acts)
-        train_probes(acts, label="other", probe="mean-diff", layers=0, baselines=False)
+        train_probes(acts, label="other", probe="mean-diff", layers=0, **QUICK)
     many = world(n=400, n_classes=40)
     many.labels["kind"][:] = np.minimum(many.labels["kind"], 20)
     with pytest.raises(DataError, match="and 28 more classes"):
@@ -168,7 +171,7 @@ def test_half_precision_and_progress(world):
     acts = world()
     half = world(extra={place: x.bfloat16() for place, x in acts.items()})
     seen = []
-    results = train_probes(half, probe="ridge", baselines=False, progress=lambda done, of: seen.append((done, of)))
+    results = train_probes(half, probe="ridge", **QUICK, progress=lambda done, of: seen.append((done, of)))
     assert seen == [(i + 1, 5) for i in range(5)]
     assert results.best.metrics["test"]["accuracy"] > 0.9
 
@@ -183,18 +186,19 @@ def test_one_place_is_read_at_a_time(world, monkeypatch):
 
 def test_baselines_stand_beside_the_probes(world):
     results = train_probes(world(inputs=[f"w{i % 7} kind" for i in range(300)]))
-    assert [baseline.name for baseline in results.baselines] == ["majority", "bag-of-words"]
+    assert [baseline.name for baseline in results.baselines] == ["majority", "bag-of-words", "length", "embedding"]
     for baseline in results.baselines:
         assert abs(baseline.metrics["test"]["accuracy"] - 0.5) < 0.2
-        assert set(baseline.intervals) == {"accuracy", "balanced_accuracy", "auroc"}
+        assert {"accuracy", "balanced_accuracy", "auroc"} <= set(baseline.intervals)
+    first = results.layers[0]
+    assert results.baselines[-1].metrics == first.metrics
     assert results.baselines[0].metrics["test"]["auroc"] == 0.5
 
 
 def test_groups_widen_the_interval(world):
     groups = np.arange(300) // 60
     alone, grouped = (
-        train_probes(world(groups=g, strength=(0.3,) * 5), layers=1, baselines=False, probe="mean-diff")
-        for g in (None, groups)
+        train_probes(world(groups=g, strength=(0.3,) * 5), layers=1, **QUICK, probe="mean-diff") for g in (None, groups)
     )
     assert alone.meta["interval"]["unit"] == "example"
     assert grouped.meta["interval"]["unit"] == "group"
@@ -203,24 +207,29 @@ def test_groups_widen_the_interval(world):
 
 
 def test_the_record_says_how_it_was_made(world):
-    meta = train_probes(world(), C=0.5, seed=3, probe="ridge", baselines=False).meta
+    meta = train_probes(world(), C=0.5, seed=3, probe="ridge", **QUICK).meta
     assert (meta["probe"], meta["C"], meta["seed"], meta["position"]) == ("ridge", [0.5], 3, "last")
     assert meta["n"] == {"train": 150, "validation": 75, "test": 75}
     assert meta["counts"]["train"].keys() == {"class 0", "class 1"}
     assert set(meta["versions"]) >= {"probekit", "python", "torch", "scikit-learn"}
     assert json.loads(json.dumps(meta, allow_nan=False)) == meta
-    assert train_probes(world(), probe="mean-diff", baselines=False).meta["C"] is None
+    assert train_probes(world(), probe="mean-diff", **QUICK).meta["C"] is None
 
 
-def test_the_same_seed_gives_the_same_results(world):
-    one, two = train_probes(world()), train_probes(world())
+def test_the_same_seed_gives_the_same_bytes(world, tmp_path):
+    one, two = (train_probes(world(), layers="0-1", C=[0.1, 1]) for _ in range(2))
     assert one == two
-    assert one.layers[0].intervals != train_probes(world(), seed=1).layers[0].intervals
+    for name in ("a", "b"):
+        (one if name == "a" else two).save(tmp_path / name)
+    for path in sorted(p for p in (tmp_path / "a").rglob("*") if p.is_file()):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+    other = train_probes(world(), layers="0-1", C=[0.1, 1], seed=1)
+    assert one.layers[0].intervals != other.layers[0].intervals
 
 
 def test_probes_of_the_results_predict_class_numbers(world):
     acts = world()
-    best = train_probes(acts, baselines=False).best
+    best = train_probes(acts, **QUICK).best
     assert isinstance(best.probe, LogisticProbe)
     test = acts.splits == "test"
     accuracy = best.probe.score(acts[best.point, best.layer][torch.from_numpy(test)], acts.labels["kind"][test])
@@ -228,7 +237,7 @@ def test_probes_of_the_results_predict_class_numbers(world):
 
 
 def test_a_negative_seed_is_refused(world):
-    with pytest.raises(UsageError, match="seed must be 0 or more; got -1"):
+    with pytest.raises(UsageError, match="seed must be a whole number, 0 or more; got -1"):
         train_probes(world(), seed=-1)
 
 

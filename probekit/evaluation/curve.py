@@ -1,0 +1,192 @@
+"""A curve: every place fitted and judged alike, then the places compared with one another on the same resamples.
+
+Axes: N examples, D width of a place, L places, S resamples.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.layout import Place, place_name
+from probekit.activations.sets import Activations
+from probekit.errors import DataError
+from probekit.evaluation.codelength import OnlineCode
+from probekit.evaluation.columns import Columns
+from probekit.evaluation.intervals import LEVEL, Bootstrap
+from probekit.evaluation.judge import Bench, Verdict, decide, log_probabilities, pooled, value_of
+from probekit.evaluation.metrics import Predictions, measure
+from probekit.evaluation.protocol import Protocol
+from probekit.evaluation.results import LayerResult
+from probekit.evaluation.significance import best_set, permutation_test, simultaneous_band
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked at every place.
+
+    Attributes:
+        probe: the class of the probes.
+        columns: the fits of each place; the control tasks are its label sets after the first.
+        headline: the metric that chooses.
+        bootstrap: resamples of the test rows.
+        code: the online code of the training labels, or None.
+        seed: of what is permuted.
+    """
+
+    probe: Any
+    columns: Columns
+    headline: str
+    bootstrap: Bootstrap
+    code: OnlineCode | None
+    seed: int
+
+    def alone(self) -> "Question":
+        """The question without control tasks and code."""
+        return replace(self, columns=self.columns.alone(), code=None)
+
+    @property
+    def protocol(self) -> Protocol:
+        """The rows that teach, choose and judge."""
+        return self.columns.protocol
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A place's result, and what comparing places needs beside it: the verdict on the target."""
+
+    result: LayerResult
+    verdict: Verdict
+
+
+def answers_of(
+    acts: Activations, places: Sequence[Place], question: Question, done: Callable[[], None]
+) -> list[Answer]:
+    """The answer of each place, one place's activations in memory at a time; calls `done` after each."""
+    answers = []
+    for place in places:
+        answers.append(_answer(place, features_of(acts, place), question))
+        done()
+    return answers
+
+
+def features_of(acts: Activations, place: Place) -> Tensor:
+    """The activations of a place, [N, D], in float32 or more.
+
+    Raises:
+        DataError: NaN or infinity, with the first row and its example.
+    """
+    X = acts[place]
+    bad = ~torch.isfinite(X).all(dim=1)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        what = "NaN" if bool(X[row].isnan().any()) else "infinity"
+        raise DataError(
+            f"activations of {place_name(place)} hold {what}, first in row {row} (example {acts.ids[row]!a}; "
+            f"{int(bad.sum())} rows in all); extract again, in float32 if they were kept in less"
+        )
+    return X.to(torch.promote_types(X.dtype, torch.float32))
+
+
+def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerResult], dict[str, Any]]:
+    """The results with bands, best set and p-values, and what is to say of the curve as a whole."""
+    predictions = [answer.verdict.test for answer in answers]
+    values = np.array([value_of(each, question.headline) for each in predictions])
+    resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
+    bands = simultaneous_band(values, resampled, LEVEL)
+    in_best = best_set(values, resampled, LEVEL)
+    null = permutation_test(predictions, question.headline, question.seed, question.bootstrap.groups)
+    results = [
+        replace(answer.result, band=(float(low), float(high)), in_best_set=bool(best), p_value=float(p))
+        for answer, (low, high), best, p in zip(answers, bands, in_best, null.p_values, strict=True)
+    ]
+    null_high = float(null.null_high) if np.isfinite(null.null_high) else None
+    return results, {"p_max": float(null.p_max), "null_high": null_high}
+
+
+def optimism(results: Sequence[LayerResult], best: LayerResult, headline: str) -> dict[str, Any]:
+    """What picking the layer on test would have claimed, and how much more that is than the honest number."""
+    top = max(results, key=lambda layer: layer.metrics["test"][headline])
+    value = top.metrics["test"][headline]
+    return {"layer": top.place, "value": value, "over": value - best.metrics["test"][headline]}
+
+
+def procedure(answers: Sequence[Answer], question: Question) -> dict[str, Any]:
+    """How well the whole way of choosing does, the layer chosen anew inside each fold."""
+    ends = np.cumsum([len(each.test) for each in question.protocol.rounds])
+    parts, layers = [], []
+    for number, (end, each) in enumerate(zip(ends, question.protocol.rounds, strict=True)):
+        best = max(answers, key=lambda answer: answer.verdict.chosen[number])
+        parts.append(_part(best.verdict.test, slice(end - len(each.test), end)))
+        layers.append(best.result.place)
+    whole = pooled(parts)
+    return {"metrics": measure(whole), "intervals": question.bootstrap.intervals(whole), "layers": layers}
+
+
+def _part(predictions: Predictions, rows: slice) -> Predictions:
+    likely = predictions.probabilities
+    return replace(
+        predictions,
+        truth=predictions.truth[rows],
+        predicted=predictions.predicted[rows],
+        scores=predictions.scores[rows],
+        probabilities=None if likely is None else likely[rows],
+    )
+
+
+def _answer(place: Place, X: Tensor, question: Question) -> Answer:
+    columns, code = question.columns, question.code
+    problems = [*columns.problems, *([] if code is None else code.problems())]
+    probes = question.probe.fit_many(X, problems)
+    own = len(columns.problems)
+    bench = Bench(columns, probes[:own], X, question.headline)
+    verdict = bench.verdict(0)
+    result = LayerResult(
+        point=place[0],
+        layer=place[1],
+        C=verdict.C,
+        converged=verdict.converged,
+        metrics=_metrics(bench, verdict),
+        intervals=question.bootstrap.intervals(verdict.test),
+        tried=verdict.tried,
+        probe=verdict.probe,
+        gap=verdict.gap,
+        **_control(bench, verdict),
+        codelength=None if code is None else _codelength(code, probes[own:], X),
+    )
+    return Answer(result, verdict)
+
+
+def _metrics(bench: Bench, verdict: Verdict) -> dict[str, dict[str, float]]:
+    rows, test = bench.columns.protocol.rows, measure(verdict.test)
+    if bench.columns.protocol.folds is not None:
+        return {"validation": {bench.headline: dict(verdict.tried)[verdict.C]}, "test": test}
+    others = {split: measure(bench.predictions(verdict.probe, rows[split])) for split in ("train", "validation")}
+    return {**others, "test": test}
+
+
+def _control(bench: Bench, verdict: Verdict) -> dict[str, Any]:
+    controls = [bench.verdict(number).test for number in range(1, len(bench.columns.label_sets))]
+    known = [value for test in controls if np.isfinite(value := value_of(test, bench.headline))]
+    if not known:
+        return {}
+    mean = float(np.mean(known))
+    return {"control": mean, "selectivity": value_of(verdict.test, bench.headline) - mean}
+
+
+def _codelength(code: OnlineCode, probes: Sequence[Any], X: Tensor) -> dict[str, float]:
+    """What the training labels cost by the probes of the code's problems."""
+    step = len(code.grid)
+    said: list[np.ndarray] = []
+
+    def logs(i: int, rows: np.ndarray) -> np.ndarray:
+        nonlocal said
+        if i % step == 0:  # all strengths of a prefix are asked of the same rows, one after another
+            said = decide(probes[i : i + step], X, rows)
+        return log_probabilities(said[i % step])
+
+    told = code.codelength(logs)
+    return {"bits": told.bits, "uniform_bits": told.uniform_bits, "compression": told.compression}

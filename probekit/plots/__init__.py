@@ -1,0 +1,6 @@
+"""Pictures of results. What comes from data is drawn as it is spelled: no mathtext, no control characters."""
+
+from probekit.plots.curve import plot_accuracy_by_layer, save_plot
+from probekit.plots.heatmap import plot_transfer, save_transfer_plot
+
+__all__ = ["plot_accuracy_by_layer", "plot_transfer", "save_plot", "save_transfer_plot"]

@@ -1,0 +1,145 @@
+"""Transfer as a matrix: trained on the rows, tested on the columns, coloured from chance outwards."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.patches import Rectangle
+
+from probekit.evaluation.show import metric_name, where
+from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, write_figure, write_headings
+from probekit.text import printable
+
+if TYPE_CHECKING:
+    from probekit.evaluation import TransferCell, TransferResults
+
+CELL = (0.95, 0.62)  # inches
+AROUND = (2.3, 1.9)  # inches for names and headings
+COLOURS = "RdBu"
+NAME = 20  # letters of a task's name
+_GAP = 0.18  # of a cell, over the row of the majority class
+
+
+def plot_transfer(results: "TransferResults", ax: Axes | None = None) -> Axes:
+    """Draw the headline of every pair of tasks, each probe at the layer that its own validation chose.
+
+    Args:
+        results: what `transfer` gave.
+        ax: where to draw; None makes a new pyplot figure, which a notebook shows.
+    """
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        _, ax = plt.subplots(figsize=_size(results), layout="constrained")
+    _draw_cells(results, ax)
+    if _has_majority(results):
+        _draw_majority(results, ax)
+    _name_axes(results, ax)
+    return ax
+
+
+def save_transfer_plot(results: "TransferResults", folder: str | Path) -> Path:
+    """Write transfer.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    with new_figure(_size(results)) as figure:
+        plot_transfer(results, figure.subplots())
+        return write_figure(figure, Path(folder) / "transfer.png")
+
+
+def _has_majority(results: "TransferResults") -> bool:
+    return results.headline == "accuracy"
+
+
+def _size(results: "TransferResults") -> tuple[float, float]:
+    n = len(results.tasks)
+    return max(5.6, AROUND[0] + CELL[0] * n), AROUND[1] + CELL[1] * (n + _has_majority(results))
+
+
+def _draw_cells(results: "TransferResults", ax: Axes) -> None:
+    fills = _fills(results)
+    size = _letters(results, ax)
+    for i, row in enumerate(results.chosen):
+        for j, cell in enumerate(row):
+            fill = tuple(fills[i, j])
+            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor="white", linewidth=1.5))
+            _write_cell(ax, (j, i), cell, results.headline, "white" if _is_dark(fill) else INK, size)
+
+
+def _fills(results: "TransferResults") -> np.ndarray:
+    """A colour for each cell, [T, T, 4]: from chance outwards to both sides; grey where there is no value."""
+    least = -1.0 if results.headline == "r2" else 0.0
+    norm = TwoSlopeNorm(results.meta["chance"], vmin=least, vmax=1)
+    values = np.clip(results.matrix, least, 1)
+    fills = colormaps[COLOURS](0.04 + 0.92 * np.asarray(norm(np.nan_to_num(values))))
+    fills[np.isnan(values)] = (0.93, 0.93, 0.93, 1)
+    return fills
+
+
+def _letters(results: "TransferResults", ax: Axes) -> float:
+    """Size of the numbers, in points: what the cells have room for."""
+    wide, high = inches(ax)
+    n = len(results.tasks)
+    return min(11.0, 72 * wide * 0.8 / n / 4.2, 72 * high * 0.7 / (n + 1) / 2.6)
+
+
+def _write_cell(ax: Axes, at: tuple[int, int], cell: "TransferCell", metric: str, colour: str, size: float) -> None:
+    """The value, bold where it is of the probe's own task, and its interval under it."""
+    x, y = at
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
+    if metric not in cell.metrics:
+        ax.text(x, y, "–", fontsize=size, **middle)  # noqa: RUF001
+        return
+    ends = cell.intervals.get(metric)
+    weight = "bold" if cell.train_task == cell.test_task else "normal"
+    text = f"{cell.metrics[metric]:.2f}"
+    ax.text(x, y - (0.13 if ends else 0), text, fontsize=size, fontweight=weight, **middle)
+    if ends:
+        ax.text(x, y + 0.24, f"{ends[0]:.2f}–{ends[1]:.2f}", fontsize=0.62 * size, **middle)  # noqa: RUF001
+
+
+def _is_dark(colour: tuple[float, ...]) -> bool:
+    """By the luminance of Rec. 709."""
+    red, green, blue = colour[:3]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
+
+
+def _draw_majority(results: "TransferResults", ax: Axes) -> None:
+    """What always saying the commonest class of its own train split scores on each test split."""
+    y = len(results.tasks) + _GAP
+    size = _letters(results, ax)
+    for j, share in enumerate(results.meta["majority"]):
+        ax.add_patch(Rectangle((j - 0.5, y - 0.5), 1, 0.6, facecolor="#F1F1F1", edgecolor="white", linewidth=1.5))
+        ax.text(j, y - 0.2, f"{share:.2f}", color=GREY, ha="center", va="center", fontsize=0.85 * size)
+
+
+def _name_axes(results: "TransferResults", ax: Axes) -> None:
+    tasks, n = results.tasks, len(results.tasks)
+    rows = [f"{short(row[0].train_task, NAME)}\nat {row[0].place}" for row in results.chosen]
+    has_majority = _has_majority(results)
+    ys = [*range(n), *([n + _GAP - 0.2] if has_majority else [])]
+    ax.set_yticks(ys, [*rows, *(["majority class"] if has_majority else [])], fontsize="small", **PLAIN)
+    names = [short(task, NAME) for task in tasks]
+    fits = max(map(len, names)) * 0.075 < 0.8 * inches(ax)[0] / n
+    turned = {} if fits else {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(range(n), names, fontsize="small", **turned, **PLAIN)
+    ax.tick_params(length=0, pad=4)
+    ax.set_xlim(-0.5, n - 0.5)
+    ax.set_ylim(n - 0.5 + (_GAP + 0.6 if has_majority else 0), -0.5)
+    ax.set_ylabel("trained on")
+    ax.set_xlabel("tested on")
+    ax.spines[:].set_visible(False)
+    _write_headings(results, ax)
+
+
+def _write_headings(results: "TransferResults", ax: Axes) -> None:
+    meta = results.meta
+    read = f"{printable(meta['point'])}, {where(meta['position'])}; {printable(meta['probe'])} probe"
+    shown = f"test {metric_name(results.headline)}, 95% interval; white is chance, {meta['chance']:.2f}"
+    title = f"Transfer between tasks in {short(meta['model'])}"
+    write_headings(ax, title, [read, shown], start=7)

@@ -1,0 +1,120 @@
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probekit.errors import DataError, UsageError
+from probekit.evaluation.columns import columns_of, with_every_class
+from probekit.evaluation.protocol import check_taught, of_folds, of_splits, rows_together
+
+N = 60
+LABELS = np.arange(N) % 3
+ALL = np.ones(N, dtype=bool)
+
+
+def folds_of(labels: Any = LABELS, together: Any = None, kept: Any = ALL, folds: Any = 5, seed: int = 0):
+    return of_folds(labels, np.arange(len(labels)) if together is None else together, kept, folds, seed)
+
+
+def test_the_splits_are_one_round():
+    splits = np.array(["train", "validation", "test"])[np.arange(N) % 3]
+    kept = ALL.copy()
+    kept[:6] = False
+    protocol = of_splits(splits, kept)
+    ((mask, rows),) = protocol.choosers
+    assert np.flatnonzero(protocol.masks[mask]).tolist() == list(range(6, N, 3))
+    assert rows.tolist() == list(range(7, N, 3))
+    assert protocol.test.tolist() == list(range(8, N, 3))
+    assert protocol.final == mask == protocol.rounds[0].mask
+
+
+@pytest.mark.parametrize("folds", [3, 5])
+def test_each_kept_row_judges_once_and_never_what_it_was_fitted_on(folds):
+    kept = np.arange(N) != 17
+    protocol = folds_of(kept=kept, folds=folds)
+    assert sorted(protocol.test) == np.flatnonzero(kept).tolist()
+    for each in protocol.rounds:
+        chosen_on = np.concatenate([rows for _, rows in each.choosers])
+        assert not protocol.masks[each.mask][each.test].any()
+        assert sorted([*chosen_on, *each.test]) == np.flatnonzero(kept).tolist()
+        for mask, rows in each.choosers:
+            taught = np.flatnonzero(protocol.masks[mask])
+            assert sorted([*taught, *rows, *each.test]) == np.flatnonzero(kept).tolist()
+    assert len(protocol.masks) == folds * (folds - 1) / 2 + folds + 1
+    assert np.flatnonzero(protocol.masks[protocol.final]).tolist() == np.flatnonzero(kept).tolist()
+
+
+def test_folds_hold_each_class_in_its_share_and_whole_groups_and_follow_the_seed():
+    alone = folds_of(labels=np.arange(N) % 10 // 7)
+    assert {int(np.sum(np.arange(N)[each.test] % 10 >= 7)) for each in alone.rounds} <= {3, 4}
+    groups = np.arange(N) // 4
+    for labels in (LABELS, np.linspace(0, 1, N)):
+        grouped = folds_of(labels=labels, together=groups)
+        for one, other in pairwise(grouped.rounds):
+            assert not set(groups[one.test]) & set(groups[other.test])
+    assert [a.test.tolist() for a in folds_of().rounds] == [a.test.tolist() for a in folds_of().rounds]
+    assert [a.test.tolist() for a in folds_of().rounds] != [a.test.tolist() for a in folds_of(seed=1).rounds]
+
+
+def test_equal_texts_and_groups_stay_together():
+    assert rows_together(["a", "b", "a", "c"], None).tolist() == [0, 1, 0, 2]
+    assert rows_together([[1, 2], [3], [1, 2]], None).tolist() == [0, 1, 0]
+    assert rows_together(["a", "b", "a", "c"], np.array([5, 6, 7, 7])).tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("folds", [2, 1, 0, -1, 2.5, True])
+def test_too_few_folds_are_refused(folds):
+    with pytest.raises(UsageError, match="3 or more"):
+        folds_of(folds=folds)
+
+
+def test_more_folds_than_rows_or_groups_are_refused():
+    with pytest.raises(DataError, match="61 folds need 61 rows"):
+        folds_of(folds=61)
+    with pytest.raises(DataError, match="5 folds need 5 rows or groups of rows at the least; there are 4"):
+        folds_of(together=np.arange(N) // 15)
+    with pytest.raises(DataError, match="no 25 folds of 60 rows"):
+        folds_of(folds=25)
+
+
+def test_a_class_that_a_training_part_lacks_is_named_with_its_fold():
+    labels = (np.arange(N) < 3).astype(np.int64)
+    protocol = folds_of(labels=labels, together=np.maximum(np.arange(N), 2), folds=4)
+    with pytest.raises(DataError, match=r"'rare' of 'kind' is missing from a training part of fold \d \(it has 3"):
+        check_taught(protocol, labels, ["usual", "rare"], "kind")
+    with pytest.raises(DataError, match=r"must be 0\.\.0, got 0\.\.1"):
+        check_taught(protocol, labels, ["usual"], "kind")
+    check_taught(folds_of(), LABELS, ["a", "b", "c"], "kind")
+
+
+def test_numbers_must_be_finite_and_vary_everywhere():
+    years = np.linspace(1900, 2000, N)
+    protocol = folds_of(labels=years)
+    check_taught(protocol, years, [], "year")
+    for wrong in (np.where(years < 1950, np.nan, years), np.full(N, 1.0)):
+        with pytest.raises(DataError, match="'year' must be finite and vary"):
+            check_taught(protocol, wrong, [], "year")
+
+
+def test_problems_of_equal_rows_or_labels_share_their_arrays():
+    protocol = folds_of(folds=3)
+    controls = [np.roll(LABELS, 1), np.roll(LABELS, 2)]
+    columns = columns_of(protocol, [LABELS, *controls], 3, [0.1, 1.0])
+    masks, labels = {id(p.weights) for p in columns.problems}, {id(p.labels) for p in columns.problems}
+    assert len(masks) == 3 + 3 + 1
+    assert len(labels) == 3
+    assert len(columns.problems) == 2 * (3 * 6 + 1)  # every mask for every label set, the last for the target alone
+    for (number, mask, i), at in columns.where.items():
+        problem = columns.problems[at]
+        weights = np.ones(N) if problem.weights is None else problem.weights
+        assert problem.labels is [LABELS, *controls][number]
+        np.testing.assert_array_equal(weights, protocol.masks[mask])
+        assert [0.1, 1.0][i] == problem.C
+    assert len(columns.alone().problems) == 2 * 7
+
+
+def test_a_control_task_that_cannot_be_fitted_is_left_out():
+    protocol = of_splits(np.array(["train", "validation", "test"])[np.arange(6) // 2], np.ones(6, dtype=bool))
+    draws = np.array([[0, 1, 0, 1, 0, 1], [0, 0, 1, 1, 1, 1]])
+    assert [draw.tolist() for draw in with_every_class(protocol, draws, 2)] == [[0, 1, 0, 1, 0, 1]]

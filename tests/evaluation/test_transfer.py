@@ -1,0 +1,211 @@
+"""Transfer: every cell is what the train task's own probe scores on the other task's test split, and nothing else."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, roc_auc_score
+
+from probekit.activations.sets import ActivationSet
+from probekit.errors import DataError, UsageError
+from probekit.evaluation import TransferResults, train_probes, transfer
+from probekit.tasks.base import Task
+
+N, D, N_LAYERS = 240, 6, 2
+SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
+C = [0.01, 1.0]
+PLACES = [("resid_post", 0), ("resid_post", 1)]
+
+
+def make(
+    name: str, axis: int = 0, sign: int = 1, seed: int = 0, strength: Any = (0.0, 3.0), **how: Any
+) -> ActivationSet:
+    """A task whose class is written along one axis, with `strength` at each layer."""
+    rng = np.random.default_rng([seed, axis])
+    labels = rng.permutation(np.arange(N) % 2)
+    names = how.pop("names", ["false", "true"])
+    texts = how.pop("inputs", [f"{name} {i}" for i in range(N)])
+    task = Task(name, texts, {"label": labels}, {"label": names}, SPLITS, "label", groups=how.pop("groups", None))
+    tensors = {}
+    for place, s in zip(PLACES, strength, strict=True):
+        X = rng.normal(size=(N, how.get("width", D)))
+        X[:, axis] += s * sign * (2 * labels - 1)
+        tensors[place] = torch.from_numpy(X.astype(np.float32))
+    made = ActivationSet(tensors, task)
+    made.meta |= {"model_fingerprint": "one", **how.pop("meta", {})}
+    return made
+
+
+def relabelled(acts: ActivationSet, order: list[int], names: list[str]) -> ActivationSet:
+    """The same classes with other numbers: class order[k] becomes k."""
+    back = np.argsort(order)
+    task = replace(acts.task, labels={"label": back[acts.labels["label"]]}, label_names={"label": names})
+    return ActivationSet({place: acts[place] for place in acts}, task, acts.meta)
+
+
+@pytest.fixture(scope="module")
+def worlds() -> list[ActivationSet]:
+    """The same direction twice, its opposite, and another one."""
+    return [make("a"), make("b", seed=1), make("turned", sign=-1, seed=2), make("else", axis=3)]
+
+
+@pytest.fixture(scope="module")
+def found(worlds: list[ActivationSet]) -> TransferResults:
+    return transfer(worlds, C=C)
+
+
+def test_planted_directions_go_where_they_are_planted(found: TransferResults) -> None:
+    assert found.tasks == ["a", "b", "turned", "else"]
+    assert found.matrix.shape == (4, 4)
+    assert (np.diag(found.matrix) > 0.95).all()
+    same, opposite = found.matrix[[0, 1], [1, 0]], found.matrix[[0, 1, 2, 2], [2, 2, 0, 1]]
+    assert (same > 0.95).all()
+    assert (opposite < 0.05).all()
+    apart = np.concatenate([found.matrix[3, :3], found.matrix[:3, 3]])
+    assert (np.abs(apart - 0.5) < 0.4).all()
+    assert {row[0].place for row in found.chosen} == {"resid_post.1"}
+    for row in found.chosen:
+        assert all(
+            low <= cell.metrics["accuracy"] <= high for cell in row for low, high in [cell.intervals["accuracy"]]
+        )
+
+
+def test_each_cell_is_the_probe_of_the_one_on_the_test_of_the_other(
+    found: TransferResults, worlds: list[ActivationSet]
+) -> None:
+    by_hand = {
+        acts.task.name: train_probes(acts, C=C, baselines=False, controls=0, codelength=False) for acts in worlds
+    }
+    tests = {acts.task.name: np.flatnonzero(acts.splits == "test") for acts in worlds}
+    assert len(found.cells) == 4 * 4 * 2
+    for cell in found.cells:
+        (layer,) = [x for x in by_hand[cell.train_task].layers if x.layer == cell.layer]
+        acts = next(acts for acts in worlds if acts.task.name == cell.test_task)
+        rows = tests[cell.test_task]
+        X, truth = acts[cell.point, cell.layer][torch.from_numpy(rows)].numpy(), acts.labels["label"][rows]
+        scores = X.astype(np.float64) @ layer.probe.coef_[0] + layer.probe.intercept_[0]
+        assert cell.metrics["accuracy"] == pytest.approx(accuracy_score(truth, scores > 0))
+        assert cell.metrics["auroc"] == pytest.approx(roc_auc_score(truth, scores))
+        assert (cell.C, cell.validation) == (layer.C, layer.metrics["validation"]["accuracy"])
+        assert cell.chosen == (by_hand[cell.train_task].best.layer == cell.layer)
+
+
+def test_the_layer_is_the_train_tasks_own_choice_unless_it_is_fixed() -> None:
+    early, late = make("early", strength=(3.0, 0.0)), make("late", strength=(0.0, 3.0))
+    results = transfer([early, late], probe="mean-diff")
+    assert [row[0].layer for row in results.chosen] == [0, 1]
+    assert {row[0].C for row in results.chosen} == {None}
+    assert "Layer was chosen" in results.summary()
+    fixed = transfer([early, late], layers=0, probe="mean-diff")
+    assert {cell.layer for cell in fixed.cells} == {0}
+    assert "Nothing was chosen" in fixed.summary()
+    assert "Layer and C were chosen" in transfer([early, late], C=C).summary()
+
+
+def test_classes_are_matched_by_name_and_only_then_by_number() -> None:
+    a, b = make("a"), make("b", seed=1)
+    plain = transfer([a, b], probe="mean-diff")
+    swapped = transfer([a, relabelled(b, [1, 0], ["true", "false"])], probe="mean-diff")
+    np.testing.assert_allclose(plain.matrix, swapped.matrix)
+    assert not swapped.meta["notes"]
+    other = relabelled(b, [0, 1], ["no", "yes"])
+    both = relabelled(make("c", seed=3), [1, 0], ["yes", "no"])
+    results = transfer([a, other, both], probe="mean-diff")
+    assert (results.matrix > 0.9).all()
+    (note,) = results.meta["notes"]
+    assert (
+        note
+        == "The classes of 'b' have other names than those of 'a'; by number, 'no' with 'false', 'yes' with 'true'."
+    )
+
+
+def test_texts_that_teach_one_and_test_the_other_are_counted() -> None:
+    a = make("a")
+    train, test = np.flatnonzero(SPLITS == "train"), np.flatnonzero(SPLITS == "test")
+    texts = [f"b {i}" for i in range(N)]
+    for i in range(5):
+        texts[test[i]] = f"  A {train[i]}\n"
+    results = transfer([a, make("b", inputs=texts, seed=1)], probe="mean-diff", layers=1)
+    assert results.meta["shared_texts"] == [{"train": "a", "test": "b", "n": 5}]
+    assert "5 test texts of 'b' also stand in the train split of 'a'." in results.summary()
+
+
+def test_groups_are_those_of_the_task_that_is_tested_and_imbalance_is_everybodys() -> None:
+    rare = np.arange(N) % 8 < 1
+    a, b = make("a"), make("b", seed=1, groups=np.arange(N) // 8)
+    task = replace(
+        a.task, labels={"label": rare.astype(np.int64)}, splits=np.repeat(["train", "validation", "test"], 80)
+    )
+    results = transfer([ActivationSet(dict(a), task, a.meta), b], layers=1, probe="mean-diff")
+    assert results.headline in ("accuracy", "auroc")
+    if results.headline == "auroc":
+        assert "AUROC is compared in all" in results.summary()
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (lambda: make("b", seed=1, meta={"model_fingerprint": "two"}), "'b' is of another model than 'a'.*'one' there"),
+        (lambda: make("b", seed=1, meta={"bos": True}), "another use of the BOS token"),
+        (
+            lambda: make("b", seed=1, names=["x", "y", "z"]),
+            r"as many classes; there are: 'a' 2, 'b' 3|every split needs",
+        ),
+        (lambda: make("a"), "very same examples"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(other: Any, says: str) -> None:
+    a = make("a")
+    a.meta["bos"] = False
+    with pytest.raises((UsageError, DataError), match=says):
+        transfer([a, other()])
+
+
+def test_one_set_other_points_layers_or_widths_are_refused() -> None:
+    a, b = make("a"), make("b", seed=1)
+    with pytest.raises(UsageError, match="two tasks or more; got 1"):
+        transfer([a])
+    with pytest.raises(UsageError, match="takes a list of activations"):
+        transfer(a)  # pyright: ignore[reportArgumentType]
+    less = ActivationSet({PLACES[0]: b[PLACES[0]]}, b.task, {**b.meta, "n_layers": 2})
+    with pytest.raises(UsageError, match=r"do not both hold resid_post\.1"):
+        transfer([a, less], probe="mean-diff")
+    assert transfer([a, less], layers=0, probe="mean-diff").matrix.shape == (2, 2)
+    other = ActivationSet({("mlp_out", layer): b["resid_post", layer] for layer in (0, 1)}, b.task)
+    with pytest.raises(UsageError, match="resid_post"):
+        transfer([a, other], probe="mean-diff")
+    with pytest.raises(DataError, match="6 wide and 'b' 9"):
+        transfer([a, make("b", seed=1, width=9)], probe="mean-diff")
+
+
+def test_the_table_is_tidy_and_files_come_back_the_same(found: TransferResults, tmp_path: Any) -> None:
+    frame = found.to_frame()
+    one = frame.query("train_task == 'a' and test_task == 'turned' and metric == 'accuracy' and chosen")
+    assert one["value"].tolist() == [found.matrix[0, 2]]
+    assert set(frame["layer"]) == {0, 1}
+    keys = ["train_task", "test_task", "place", "metric"]
+    assert not frame.duplicated(keys).any()
+    assert TransferResults.load(found.save(tmp_path / "x")) == found
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["transfer.csv", "transfer.json"]
+    (tmp_path / "x" / "transfer.json").write_text(json.dumps({"format": "other"}))
+    with pytest.raises(DataError, match="no whole results"):
+        TransferResults.load(tmp_path / "x")
+
+
+def test_same_input_same_numbers_and_progress(worlds: list[ActivationSet], found: TransferResults) -> None:
+    seen: list[tuple[int, int]] = []
+    assert transfer(worlds, C=C, progress=lambda *at: seen.append(at)) == found
+    assert seen == [(i, 8) for i in range(1, 9)]
+
+
+def test_names_are_made_safe_and_told_apart() -> None:
+    evil = "<b>\x1b[31m"
+    there = make(evil, seed=1, inputs=[f"other {i}" for i in range(N)])
+    results = transfer([make(evil), there], layers=1, probe="mean-diff")
+    assert results.tasks == [evil, f"{evil} (2)"]
+    assert "\x1b" not in results.summary()
+    assert "<b>\\x1b" not in results._repr_html_()
+    assert "majority" in results.summary()
