@@ -6,9 +6,9 @@
 
 Unset OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE first, if your machine sets them. scikit-learn runs as it is fastest on two
 cores: one BLAS thread a worker, two workers over the values of C. The features have the spectrum of activations: a
-variance that falls as a power law and, where "raw" is said, one dimension at 3,000 times the median. Every certificate is
-held against an objective that is computed in float64 from its definition, at weights that newton-cholesky or, where that
-would take minutes, our own solver in float64 found.
+variance that falls as a power law and, where "raw" is said, one dimension at 3,000 times the median. Every certificate
+is held against an objective that is computed in float64 from its definition, at weights that newton-cholesky or, where
+that would take minutes, our own solver in float64 found.
 """
 
 import argparse

@@ -7,6 +7,7 @@ Axes: N rows, D features, B rows of a block, M weightings of the rows, R directi
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
+from probekit.probes.threads import Shares
 
-BLOCK = {"cpu": 2048}  # rows at once: a block of them stays in the processor's cache
-BLOCK_ELSEWHERE = 65536
+BLOCK_BYTES = 3 << 20  # a block of rows that stays in a processor's cache
+BLOCK_ELSEWHERE = 1 << 16  # rows, on a device that wants much at once
 # of the sample from which the basis is computed: enough for its eigenvalues to be right within some 25%
 SAMPLE_PER_FEATURE = 16
 WIDE = 1024  # features; beyond, a basis of as many directions as half of `WIDE_SAMPLE` rows span is far cheaper
@@ -55,32 +57,75 @@ class Features:
         device: where the rows are.
     """
 
-    def __init__(self, rows: Tensor | Stream):
-        self._rows = rows
+    def __init__(self, rows: Tensor | Stream, shares: Shares):
+        self._rows, self._shares = rows, shares
         self.n, self.d = rows.shape
-        first = next(self._read())
+        first = next(self._parts())
         self.device = first.device
         self.dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
-        self.shift = first[: BLOCK["cpu"]].double().mean(dim=0).to(self.dtype)
+        self.shift = first[:2048].double().mean(dim=0).to(self.dtype)
 
-    def _read(self) -> Iterator[Tensor]:
+    def _parts(self) -> Iterator[Tensor]:
         return iter([self._rows]) if isinstance(self._rows, Tensor) else self._rows.read()
 
-    def blocks(self, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-        """Every block: its rows, and their features minus `shift`, [B, D] in `dtype`, valid until the next block."""
-        size = BLOCK.get(self.device.type, BLOCK_ELSEWHERE)
-        shift = self.shift.to(dtype)
-        room = torch.empty(min(size, self.n), self.d, dtype=dtype, device=self.device)
-        start = 0
-        for part in self._read():
-            for rows in part.split(size):
-                here = room[: len(rows)]
-                if rows.dtype == dtype:
-                    torch.sub(rows, shift, out=here)
-                else:  # converted first: the difference of two float32 is exact in float64 alone
-                    here.copy_(rows).sub_(shift)
-                yield slice(start, start + len(rows)), here
-                start += len(rows)
+    def sum(self, work: Callable[[slice, Tensor], list[Tensor]], dtype: torch.dtype) -> list[Tensor]:
+        """One pass: the sums over all blocks of what `work` gives of each, in float64.
+
+        Args:
+            work: is told the rows of a block and their features minus `shift`, [B, D] in `dtype`, which are valid until
+                it returns; several threads call it at once.
+            dtype: of the features of a block.
+        """
+        total, start = _Sum(), 0
+        for part in self._parts():
+            for sums in self._shares(partial(self._share, work, dtype, part, start), len(part)):
+                total.add(sums)
+            start += len(part)
+        return total.values
+
+    def sum_rows(self, work: Callable[[slice], list[Tensor]], n: int | None = None) -> list[Tensor]:
+        """The sums over n rows, by default all, of what `work` gives of some of them; without the features."""
+        total = _Sum()
+        for sums in self._shares(partial(_summed, work, size=8192), self.n if n is None else n):
+            total.add(sums)
+        return total.values
+
+    def _share(self, work: Callable, dtype: torch.dtype, part: Tensor, start: int, rows: slice) -> list[Tensor]:
+        """What `sum` gives of some rows of a part that begins at row `start`."""
+        size = BLOCK_ELSEWHERE if part.is_cuda else max(64, BLOCK_BYTES // (self.d * dtype.itemsize))
+        room, shift = part.new_empty(min(size, rows.stop - rows.start), self.d, dtype=dtype), self.shift.to(dtype)
+
+        def centred(here: slice) -> list[Tensor]:
+            X = room[: here.stop - here.start]
+            if part.dtype == dtype:
+                torch.sub(part[here], shift, out=X)
+            else:  # converted first: the difference of two float32 is exact in float64 alone
+                X.copy_(part[here]).sub_(shift)
+            return work(slice(start + here.start, start + here.stop), X)
+
+        return _summed(centred, rows, size)
+
+
+class _Sum:
+    """Running sums in float64 of lists of tensors."""
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+
+    def add(self, values: list[Tensor]) -> None:
+        if self.values:
+            for total, value in zip(self.values, values, strict=True):
+                total += value
+        else:
+            self.values = [value.double() for value in values]
+
+
+def _summed(work: Callable[[slice], list[Tensor]], rows: slice, size: int) -> list[Tensor]:
+    """The sums of what `work` gives of `rows`, some at a time."""
+    total = _Sum()
+    for first in range(rows.start, rows.stop, size):
+        total.add(work(slice(first, min(first + size, rows.stop))))
+    return total.values
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,14 +146,14 @@ def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Mom
     Raises:
         DataError: NaN or infinity in the features.
     """
-    M, D = weights.shape[1], features.d
-    first, second = (torch.zeros(M, D, dtype=torch.float64, device=features.device) for _ in range(2))
-    step, sample = max(1, features.n // _sample_size(D)), []
-    for rows, X in features.blocks(features.dtype):
+    step, picked = max(1, features.n // _sample_size(features.d)), {}
+
+    def block(rows: slice, X: Tensor) -> list[Tensor]:
         W = weights[rows].to(X.dtype)
-        first += W.T @ X
-        second += W.T @ X.square()
-        sample.append(X[-rows.start % step :: step].clone())
+        picked[rows.start] = X[-rows.start % step :: step].clone()
+        return [W.T @ X, W.T @ X.square()]
+
+    first, second = features.sum(block, features.dtype)
     if not torch.isfinite(second).all():
         raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
     total = weights.sum(dim=0)
@@ -117,7 +162,7 @@ def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Mom
     varies = variance > CONSTANT * square
     scale = variance.clamp_min(0).sqrt() if standardise else torch.ones_like(variance)
     inverse = torch.where(varies, 1 / scale.where(varies, 1), 0)
-    return Moments(total, mean, inverse), torch.cat(sample)
+    return Moments(total, mean, inverse), torch.cat([rows for _, rows in sorted(picked.items())])
 
 
 def _sample_size(d: int) -> int:
@@ -139,38 +184,36 @@ class Basis:
     rest: float
 
 
-def basis(sample: Tensor, inverse_scale: Tensor, whole: bool) -> Basis:
-    """The eigenvectors of the covariance of rows [S, D], each column times its inverse scale [D].
+def basis(features: Features, sample: Tensor, inverse_scale: Tensor) -> Basis:
+    """The eigenvectors of the covariance of a sample of rows [S, D], each column times its inverse scale [D].
 
     A sample that spans less than all directions flatters those that it spans, so half of it only measures the
-    variances; unless it is `whole`: then there is no variance elsewhere.
+    variances; unless it is all there is: then there is no variance elsewhere.
     """
     S, D = sample.shape
+    whole = features.n == S
     Z = (sample - sample.mean(dim=0)) * inverse_scale.to(sample.dtype)
     if S >= SAMPLE_PER_FEATURE * D or (whole and S >= D):
-        values, vectors = _eigh(_gram(Z) / S)
+        values, vectors = _eigh(_gram(features, Z) / S)
         return Basis(vectors, values.clamp_min(0), 0.0)
     if whole:
-        return Basis(*_span(Z), 0.0)
-    vectors, _ = _span(Z[::2])
+        return Basis(*_span(features, Z), 0.0)
+    vectors, _ = _span(features, Z[::2])
     measured = Z[1::2].double()
     values, total = (measured @ vectors).square().mean(dim=0), measured.square().mean(dim=0).sum()
     return Basis(vectors, values, float((total - values.sum()).clamp_min(0)) / max(1, D - len(values)))
 
 
-def _span(Z: Tensor) -> tuple[Tensor, Tensor]:
+def _span(features: Features, Z: Tensor) -> tuple[Tensor, Tensor]:
     """Orthonormal directions [D, R] that span rows [S, D] with S < D, and the variance along each [R]."""
-    values, U = _eigh(_gram(Z.T) / len(Z))
+    values, U = _eigh(_gram(features, Z.T) / len(Z))
     kept = values > 1e-6 * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
     return Z.T.double() @ (U[:, kept] / (values[kept] * len(Z)).sqrt()), values[kept]
 
 
-def _gram(X: Tensor) -> Tensor:
+def _gram(features: Features, X: Tensor) -> Tensor:
     """X'X in float64, from blocks in X's own type."""
-    total = torch.zeros(X.shape[1], X.shape[1], dtype=torch.float64, device=X.device)
-    for rows in X.split(8192):
-        # numpy's product of an array with itself computes one triangle, torch's both
-        total += torch.from_numpy(rows.T.numpy() @ rows.numpy()) if X.device.type == "cpu" else rows.T @ rows
+    (total,) = features.sum_rows(lambda rows: [X[rows].T @ X[rows]], len(X))
     return total
 
 

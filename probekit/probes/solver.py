@@ -14,8 +14,7 @@ residuals make. It is computed in float64, from X as it is, whatever the iterati
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,7 +25,7 @@ from torch import Tensor
 from probekit.probes.features import Basis, Features, Moments, Stream, basis, moments, on_device
 from probekit.probes.losses import Binary, Multinomial
 from probekit.probes.problem import Problem
-from probekit.probes.threads import one_thread
+from probekit.probes.threads import shares
 
 TOLERANCE = 1e-6  # of the relative distance to the optimum
 MEMORY = 10  # pairs that L-BFGS remembers
@@ -93,18 +92,13 @@ def solve_logistic(
         tol: which relative distance counts as converged.
         max_iter: iterations, after which a problem is given back unconverged.
     """
-    with one_thread() if X.shape[0] * X.shape[1] <= SMALL else nullcontext():
-        return _solve_parts(X, problems, standardise, tol, max_iter)
-
-
-def _solve_parts(
-    X: Tensor | Stream, problems: Sequence[Problem], standardise: bool, tol: float, max_iter: int
-) -> Solutions:
-    features = Features(X)
-    K = 1 if problems[0].n_classes == 2 else problems[0].n_classes
-    every = _objective(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
-    size = max(1, MOST_SCORES // (features.n * K))
-    parts = [_solve(every.of(part), tol, max_iter) for part in torch.arange(len(problems)).split(size)]
+    on_cpu = isinstance(X, Stream) or X.device.type == "cpu"
+    with shares(parallel=on_cpu and X.shape[0] * X.shape[1] > SMALL) as by_thread:
+        features = Features(X, by_thread)
+        K = 1 if problems[0].n_classes == 2 else problems[0].n_classes
+        every = _objective(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
+        size = max(1, MOST_SCORES // (features.n * K))
+        parts = [_solve(every.of(part), tol, max_iter) for part in torch.arange(len(problems)).split(size)]
     fields = (np.concatenate([getattr(part, name) for part in parts]) for name in Solutions.__dataclass_fields__)
     return Solutions(*fields)
 
@@ -162,32 +156,37 @@ class _Objective:
     def at(self, v: Tensor, dtype: torch.dtype, z: Tensor | None = None) -> _Point:
         """One pass over the features, in `dtype`; scores that are known are not computed again."""
         W, offset = self._raw(v)
-        P, columns = len(v), W.flatten(0, 1).to(dtype)
-        z_all = v.new_empty(self.features.n, P, self.K, dtype=dtype) if z is None else z
-        loss, A, G = v.new_zeros(P), v.new_zeros(P, self.K, self.K), torch.zeros_like(W)
-        drift = v.new_zeros(P, self.K)
-        for rows, X in self.features.blocks(dtype):
-            if z is None:
-                torch.addmm(offset.flatten().to(dtype), X, columns.T, out=z_all[rows].view(len(X), -1))
-            y, weights = self._rows(rows, dtype)
-            r, second = self.loss.derivatives(z_all[rows], y, weights)
-            loss += self.loss.loss(z_all[rows], y, weights)
-            A += second
-            G += (r.flatten(1).T @ X).view(W.shape)
-            drift += r.sum(dim=0, dtype=torch.float64)
+        columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
+        known = z is not None
+        scores = z if known else v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
+
+        def block(rows: slice, X: Tensor) -> list[Tensor]:
+            here = scores[rows]
+            if not known:
+                torch.addmm(offset, X, columns.T, out=here.view(len(X), -1))
+            labels, weights = self._rows(rows, dtype)
+            r, second = self.loss.derivatives(here, labels, weights)
+            G = (r.flatten(1).T @ X).view(W.shape)
+            return [self.loss.loss(here, labels, weights), second, G, r.sum(dim=0, dtype=torch.float64)]
+
+        loss, A, G, drift = self.features.sum(block, dtype)
         mean, inverse_scale = self.moments.mean[self.weight_of], self.moments.inverse_scale[self.weight_of]
         G = (G - drift[..., None] * mean[:, None]) * inverse_scale[:, None]
         g = self.C[:, None, None] * torch.cat([G, drift[..., None]], dim=2)
         g[..., :-1] += v[..., :-1]
-        return _Point(v, z_all, self._penalty(v) + self.C * loss, g, A)
+        return _Point(v, scores, self._penalty(v) + self.C * loss, g, A)
 
     def scores(self, v: Tensor, dtype: torch.dtype) -> Tensor:
         """[N, P, K], in one pass over the features."""
         W, offset = self._raw(v)
         columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
         z = v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
-        for rows, X in self.features.blocks(dtype):
+
+        def block(rows: slice, X: Tensor) -> list[Tensor]:
             torch.addmm(offset, X, columns.T, out=z[rows].view(len(X), -1))
+            return []
+
+        self.features.sum(block, dtype)
         return z
 
     @staticmethod
@@ -249,12 +248,15 @@ class _Objective:
         w, step = point.v[..., :-1], d[..., :-1]
         bend = step.square().sum(dim=(1, 2))
         slope = (w * step).sum(dim=(1, 2)) + t * bend
-        for rows, z in _blocks(point.z):
+
+        def block(rows: slice) -> list[Tensor]:
+            z = point.z[rows]
             move = trial.z[rows] - z
-            y, weights = self._rows(rows, z.dtype)
-            first, second = self.loss.along(z + t.to(z.dtype)[None, :, None] * move, move, y, weights)
-            slope, bend = slope + self.C * first, bend + self.C * second
-        return slope, bend
+            labels, weights = self._rows(rows, z.dtype)
+            return list(self.loss.along(z + t.to(z.dtype)[None, :, None] * move, move, labels, weights))
+
+        first, second = self.features.sum_rows(block)
+        return slope + self.C * first, bend + self.C * second
 
     def best_intercept(self, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """V with the intercept that is best for its weights, and the scores z that it gives; Newton's method."""
@@ -271,11 +273,13 @@ class _Objective:
 
     def _drift(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The sum over rows of the loss's first [P, K] and second [P, K, K] derivative by the scores."""
-        drift, A = z.new_zeros(z.shape[1:], dtype=torch.float64), 0.0
-        for rows, part in _blocks(z):
-            r, second = self.loss.derivatives(part, *self._rows(rows, z.dtype))
-            drift, A = drift + r.sum(dim=0), A + second
-        return drift, A  # pyright: ignore[reportReturnType]
+
+        def block(rows: slice) -> list[Tensor]:
+            r, second = self.loss.derivatives(z[rows], *self._rows(rows, z.dtype))
+            return [r.sum(dim=0), second]
+
+        drift, A = self.features.sum_rows(block)
+        return drift, A
 
 
 class _Memory:
@@ -412,7 +416,7 @@ def _objective(
         C=on_device([problem.C for problem in problems], features.device, torch.float64),
         K=K,
         moments=known,
-        basis=basis(sample, known.inverse_scale.amax(dim=0), whole=len(sample) == features.n),
+        basis=basis(features, sample, known.inverse_scale.amax(dim=0)),
     )
 
 
@@ -421,9 +425,3 @@ def _distinct(arrays: Sequence[np.ndarray], order: np.ndarray | None) -> tuple[n
     number = {key: i for i, key in enumerate(dict.fromkeys(map(id, arrays)))}
     columns = np.stack(list({id(x): x for x in arrays}.values()), axis=1)
     return columns if order is None else columns[order], [number[id(x)] for x in arrays]
-
-
-def _blocks(z: Tensor, size: int = 8192) -> Iterator[tuple[slice, Tensor]]:
-    for start in range(0, len(z), size):
-        rows = slice(start, start + size)
-        yield rows, z[rows]
