@@ -153,11 +153,15 @@ def examples_body(task: Task, layout: Layout, positions: list[str | int | np.nda
         "layout": {"positions": layout.positions, "lengths": layout.lengths, "n_bos": layout.n_bos},
         "ids": task.ids,
         "splits": task.splits,
-        "labels": {name: labels.astype(np.int64) for name, labels in task.labels.items()},
+        "labels": {name: labels.astype(_kind(task, name)) for name, labels in task.labels.items()},
         "groups": task.groups,
         "tokens": layout.tokens,
         "inputs": task.inputs,
     }
+
+
+def _kind(task: Task, label_set: str) -> type:
+    return np.int64 if task.n_classes(label_set) else np.float64
 
 
 def read_examples(path: Path, plan: PlanFile) -> Examples:
@@ -189,6 +193,11 @@ def _numbers(values: Any, n: int) -> np.ndarray:
     return whole_numbers(values)
 
 
+def _floats(values: Any, n: int) -> np.ndarray:
+    _need(_is_list(values, float), len(values) == n)
+    return np.array(values, dtype=np.float64)
+
+
 def _position(given: Any, n: int) -> Any:
     _need(type(given) in (str, int, list))
     return _numbers(given, n) if isinstance(given, list) else given
@@ -206,7 +215,10 @@ def _task(body: dict[str, Any], n: int) -> Task:
     return Task(
         name=body["name"],
         inputs=inputs,
-        labels={name: _numbers(labels, n) for name, labels in body["labels"].items()},
+        labels={
+            name: (_numbers if body["label_names"][name] else _floats)(labels, n)
+            for name, labels in body["labels"].items()
+        },
         label_names=body["label_names"],
         splits=np.array(splits),
         target=body["target"],

@@ -199,6 +199,9 @@ class ImportPlan:
             ("read", f"{spans_of(self.places)}; token {self.position}"),
             ("size", f"{self.bytes / 1e6:,.1f} MB: {self.texts:,} x {len(self.places)} places x {widths} {self.dtype}"),
         ]
+        if not self.task.n_classes():
+            labels = self.task.labels[self.task.target]
+            lines.append(("labels", f"numbers, {labels.min():g} to {labels.max():g}: a regression"))
         if self.task.info.get(NO_TEXTS):
             lines.append(("texts", "none: there will be no bag-of-words baseline (--text-column)"))
         lines += [("rounded", what) for what in self._rounded()]

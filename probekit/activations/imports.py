@@ -216,7 +216,7 @@ def _task(
     array = held[0]
     if len(array.shape) != 1 or array.dtype == "bf16" or np.dtype(array.dtype).kind not in "biufU":
         what = f"{list(array.shape)} of {array.type_name}"
-        raise DataError(f"{array.where} must hold labels [N], whole numbers or texts; got {what}")
+        raise DataError(f"{array.where} must hold labels [N], numbers or texts; got {what}")
     return labels_task(array.numbers().tolist(), array.where, name, seed)
 
 

@@ -252,6 +252,9 @@ class ExtractionPlan:
             "batches": f"{len(self.batches):,} of up to {self.batch_tokens:,} nodes in blocks of {self.block_nodes:,}",
             "size": f"{self.bytes / 1e6:,.1f} MB: {rows} rows x {len(self.places)} places x {widths}, {self.dtype}",
         }
+        if not self.task.n_classes():
+            labels = self.task.labels[self.task.target]
+            lines["labels"] = f"{self.task.target} is a number, {labels.min():g} to {labels.max():g}: a regression"
         if self.cut:
             lines["cut"] = f"{self.cut:,} texts to the first {cfg.n_ctx:,} tokens, the model's context"
         if self.dropped_blanks:

@@ -116,12 +116,12 @@ class Activations(Mapping[Place, Tensor]):
 
     @property
     def labels(self) -> dict[str, np.ndarray]:
-        """Label set -> int64 [N]."""
+        """Label set -> int64 [N], or float64 [N] of a regression."""
         return self.task.labels
 
     @property
     def label_names(self) -> dict[str, list[str]]:
-        """Label set -> class names, in label order."""
+        """Label set -> class names, in label order; none of a regression."""
         return self.task.label_names
 
     @property

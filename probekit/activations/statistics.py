@@ -390,6 +390,8 @@ def _check_rows(plan: "ExtractionPlan") -> None:
 
 def _check_labels(task: Task) -> None:
     for name, labels in task.labels.items():
+        if not task.n_classes(name):
+            raise UsageError(f"statistics count classes, and {name!a} is a regression; leave --stats out")
         bad = (labels < 0) | (labels >= len(task.label_names[name]))
         if bad.any():
             row = int(bad.argmax())

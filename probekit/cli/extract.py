@@ -43,6 +43,9 @@ LabelColumn = Annotated[
     str | None, typer.Option(metavar="NAME", help="Column of the labels.  [default: found by name]")
 ]
 GroupColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column whose equal rows stay in one split.")]
+Regression = Annotated[
+    bool, typer.Option("--regression", help="Labels that are whole numbers (years) are numbers, not classes.")
+]
 RandomInit = Annotated[bool, typer.Option("--random-init", help="Random weights in the model's shape: a baseline.")]
 ModelSeed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the weights of --random-init.")]
 Stats = Annotated[
@@ -72,6 +75,7 @@ def extract(
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     group_column: GroupColumn = None,
+    regression: Regression = False,
     revision: options.Revision = None,
     random_init: RandomInit = False,
     model_seed: ModelSeed = 0,
@@ -107,6 +111,7 @@ def extract(
         "limit": limit,
         "keep_blanks": keep_blanks,
         "on_bad_row": on_bad_row,
+        "regression": regression,
     }
     how = {
         "points": options.names(points),

@@ -1,74 +1,125 @@
-"""What needs no model: the commonest class, and the words. A probe that does no better has shown nothing."""
+"""What needs no model: the commonest class, the words, the length. A probe that does no better has shown nothing.
+
+A regression (n_classes 0) has the mean, and ridge regressions on the same features.
+
+Axes: N examples, C classes.
+"""
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from probekit.probes.base import predicted_labels
 
 # Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
 BAG_OF_WORDS_C = (0.1, 1.0, 10.0, 100.0)
+LENGTH_C = 1.0
 WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single marks: every text that is not blank has one
 MAX_WORDS = 50_000
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A baseline's answers: predicted classes [N] and scores [N] or [N, C] for all examples, and how it was chosen."""
+    """A baseline's answers for all examples, and how it was chosen.
+
+    Attributes:
+        name: of the baseline.
+        predicted: classes int64 [N], or values float64 [N] of a regression.
+        scores: [N] or [N, C]; of a regression the values again.
+        C: inverse strength of regularisation; None where there is none.
+        converged: whether the fit ended at its optimum.
+        probabilities: [N, C]; None of a regression.
+    """
 
     name: str
     predicted: np.ndarray
     scores: np.ndarray
     C: float | None = None
     converged: bool = True
+    probabilities: np.ndarray | None = None
 
 
 def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
-    """The commonest class of the training rows (the first of equals), for everything."""
-    commonest = np.bincount(labels[train], minlength=n_classes).argmax()
+    """The commonest class of the training rows (the first of equals), for everything, as probable as it is there."""
+    counts = np.bincount(labels[train], minlength=n_classes)
     shape = len(labels) if n_classes == 2 else (len(labels), n_classes)
-    return Guess("majority", np.full(len(labels), commonest), np.zeros(shape))
+    probabilities = np.tile(counts / counts.sum(), (len(labels), 1))
+    return Guess("majority", np.full(len(labels), counts.argmax()), np.zeros(shape), probabilities=probabilities)
+
+
+def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
+    """The mean of the training rows, for everything: the majority of a regression."""
+    return _values("mean", np.full(len(labels), labels[train].mean()))
 
 
 def bag_of_words(
     inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, validation: np.ndarray, n_classes: int
 ) -> Guess:
-    """Logistic regression on the TF-IDF of the words (or token ids) of the whole text; C chosen on validation.
+    """Logistic (or ridge) regression on the TF-IDF of the words (or token ids) of the whole text.
 
-    The vocabulary and its weights come from the training rows alone. Texts without a word in them say nothing, so
-    then it is the commonest class.
+    C is chosen on validation, by accuracy or squared error. The vocabulary and its weights come from the training rows
+    alone. Texts without a word in them say nothing, so then it is the commonest class, or the mean.
 
     Args:
         inputs: N texts, or N lists of token ids.
-        labels: int64 [N].
+        labels: int64 [N], or float64 [N] of a regression.
         train: rows to fit on.
         validation: rows to choose C on.
-        n_classes: C.
+        n_classes: C, or 0 for a regression.
     """
     features = _tf_idf(inputs, train)
     if features is None:
-        nothing = majority(labels, train, n_classes)
-        return Guess("bag-of-words", nothing.predicted, nothing.scores)
-    guesses = [_fit(features, labels, train, C) for C in BAG_OF_WORDS_C]
-    right = [int((guess.predicted == labels)[validation].sum()) for guess in guesses]
-    return guesses[int(np.argmax(right))]  # of equals the first: the strongest regularisation
+        nothing = majority(labels, train, n_classes) if n_classes else mean(labels, train)
+        return replace(nothing, name="bag-of-words")
+    guesses = [_fit("bag-of-words", features, labels, train, C, n_classes) for C in BAG_OF_WORDS_C]
+    return min(guesses, key=lambda guess: _loss(guess, labels, validation, n_classes))  # of equals the strongest C
 
 
-def _fit(features: Any, labels: np.ndarray, train: np.ndarray, C: float) -> Guess:
-    model = LogisticRegression(C=C, max_iter=1000, tol=1e-5)
+def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
+    """Logistic (or ridge) regression on the logarithms of a text's characters and words, or of its number of token ids.
+
+    Args:
+        inputs: N texts, or N lists of token ids.
+        labels: int64 [N], or float64 [N] of a regression.
+        train: rows to fit on.
+        n_classes: C, or 0 for a regression.
+    """
+    sizes = [(len(one), len(one.split())) if isinstance(one, str) else (len(one),) for one in inputs]
+    features = np.log1p(np.array(sizes, dtype=np.float64))
+    features = StandardScaler().fit(features[train]).transform(features)
+    return _fit("length", features, labels, train, LENGTH_C, n_classes)
+
+
+def _values(name: str, values: np.ndarray, C: float | None = None, converged: bool = True) -> Guess:
+    return Guess(name, values, values, C, converged)
+
+
+def _loss(guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int) -> float:
+    if n_classes:
+        return float((guess.predicted != labels)[rows].mean())
+    return float(((guess.predicted - labels)[rows] ** 2).mean())
+
+
+def _fit(name: str, features: Any, labels: np.ndarray, train: np.ndarray, C: float, n_classes: int) -> Guess:
+    model: Any = LogisticRegression(C=C, max_iter=1000, tol=1e-5)
+    if not n_classes:
+        model = Ridge(alpha=1 / C, tol=1e-8)
     with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
         warnings.simplefilter("always")
         model.fit(features[train], labels[train])
-    scores = model.decision_function(features)
     converged = not any(issubclass(w.category, ConvergenceWarning) for w in caught)
-    return Guess("bag-of-words", predicted_labels(scores), scores, C, converged)
+    if not n_classes:
+        return _values(name, model.predict(features), C, converged)
+    scores = model.decision_function(features)
+    return Guess(name, predicted_labels(scores), scores, C, converged, model.predict_proba(features))
 
 
 def _tf_idf(inputs: Sequence[Any], train: np.ndarray) -> Any:

@@ -10,7 +10,7 @@ the fourth moment of the groups' influences grants (Satterthwaite 1946): few lar
 Student's t, cover 83-88% of the time at an accuracy or AUROC of 0.95 with 20 to 60 groups.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,14 +42,16 @@ class Bootstrap:
     groups: np.ndarray | None = None
     resamples: int = RESAMPLES
 
-    def intervals(self, predictions: Predictions, level: float = LEVEL) -> dict[str, tuple[float, float]]:
-        """The `level` confidence interval of each metric that is defined: name -> (low, high).
+    def intervals(
+        self, predictions: Predictions, level: float = LEVEL, names: Iterable[str] | None = None
+    ) -> dict[str, tuple[float, float]]:
+        """The `level` confidence interval of each metric that is defined, or of those of `names`: name -> (low, high).
 
         A perfect share, all right or all wrong, has the exact interval of that many independent examples (Clopper and
         Pearson 1934): those of the rarest class, save for accuracy. What does not vary otherwise has no width. The
         calibration error has no interval, its estimate being biased; a single group has none but accuracy's, 0 to 1.
         """
-        values = {name: value for name, value in measure(predictions).items() if name not in _NO_INTERVAL}
+        values = {name: value for name, value in measure(predictions, names).items() if name not in _NO_INTERVAL}
         if self.n_units < 2:
             return {"accuracy": (0.0, 1.0)} if "accuracy" in values else {}
         drawn = self._each(predictions, self.weights(), list(values))

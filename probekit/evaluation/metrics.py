@@ -52,10 +52,10 @@ def headline(counts: Iterable[int]) -> str:
     return "auroc" if counts.max() > IMBALANCE * counts.sum() else "accuracy"
 
 
-def measure(predictions: Predictions) -> dict[str, float]:
-    """The value of each metric that is defined for these predictions: name -> value, in the order of `METRICS`."""
+def measure(predictions: Predictions, names: Iterable[str] | None = None) -> dict[str, float]:
+    """The value of each metric, or of those of `names`, that is defined for these predictions: name -> value."""
     once = np.ones((1, len(predictions.truth)))
-    values = {name: float(values[0]) for name, values in weighted_metrics(predictions, once).items()}
+    values = {name: float(values[0]) for name, values in weighted_metrics(predictions, once, names).items()}
     return {name: value for name, value in values.items() if np.isfinite(value)}
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit, logit
+from scipy.stats import norm
 
 from probekit.errors import UsageError
-from probekit.evaluation.intervals import LEVEL
+from probekit.evaluation.intervals import LEVEL, Bootstrap
 from probekit.evaluation.metrics import LOWER_IS_BETTER, METRICS, Predictions, measure, weighted_metrics
 
 PERMUTATIONS = 1000
@@ -29,7 +30,8 @@ class Permutation:
         p_values: [L], of each layer by itself.
         p_max: of the best of all layers against the best of all layers under the null, so picking it costs nothing.
         null_mean: [L], the mean of each layer under the null: its chance level.
-        null_high: the 95% quantile of the best layer under the null; a curve that stays below it shows nothing.
+        null_high: the 95% quantile of the best layer under the null; a curve below it shows nothing. -inf where the
+            metric is undefined.
     """
 
     p_values: np.ndarray
@@ -38,31 +40,54 @@ class Permutation:
     null_high: float
 
 
-def simultaneous_band(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
+def curve_band(
+    bootstrap: Bootstrap,
+    predictions: Sequence[Predictions],
+    metric: str,
+    resampled: np.ndarray,
+    level: float = LEVEL,
+) -> np.ndarray:
     """A band that holds the true values of all layers at once with probability `level`: [L, 2].
 
-    Each layer's standard error times the quantile of the largest studentised deviation of all layers (Beran 1988;
-    Montiel Olea and Plagborg-Moller 2019, sup-t). What lies between 0 and 1 in every resample has its band in log odds,
-    which keeps it there. A layer that never varies has no width.
+    Each layer's own interval, at the higher level whose normal quantile is that of the largest studentised deviation of
+    all layers (sup-t: Montiel Olea and Plagborg-Moller 2019). So the band is wider than every interval, exact for
+    perfect layers and fit for few groups, as they are. A layer for which the metric is undefined has nan.
+
+    Args:
+        bootstrap: of the test examples.
+        predictions: one a layer.
+        metric: a name of `METRICS`.
+        resampled: [L, S], what `bootstrap.resampled` says of the layers.
+        level: of the band.
+    """
+    values = np.array([measure(p, [metric]).get(metric, np.nan) for p in predictions])
+    _, *known = _known(values, resampled)
+    quantile = _largest_deviation(*known, level)
+    pointwise = max(level, float(2 * norm.cdf(quantile) - 1))
+    return np.array([bootstrap.intervals(p, pointwise, [metric]).get(metric, (np.nan, np.nan)) for p in predictions])
+
+
+def simultaneous_band(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
+    """The same from values alone: each layer's bootstrap standard error times that quantile: [L, 2].
+
+    What lies between 0 and 1 in every resample has its band in log odds, which keeps it there. A layer that never
+    varies has no width, and with 20 groups the band holds the curve 90% of the time instead of 95%: where there are
+    predictions, use `curve_band`.
 
     Args:
         values: [L].
         resampled: [L, S] over shared resamples; those in which a layer is nan are left out.
         level: of the band.
     """
-    values, resampled = _checked(values, resampled)
-    errors = resampled.std(axis=1)
-    varies = errors > _SAME
-    if not varies.any():
-        return np.stack([values, values], axis=1)
-    deviation = np.abs(resampled - values[:, None])[varies] / errors[varies, None]
-    half = float(np.quantile(deviation.max(axis=0), level)) * np.where(varies, errors, 0)
-    shares = ((resampled >= 0) & (resampled <= 1)).all(axis=1) & (values > 0) & (values < 1)
+    known, values, resampled = _known(values, resampled)
+    half = _largest_deviation(values, resampled, level) * resampled.std(axis=1)
     plain = np.stack([values - half, values + half], axis=1)
-    slope = np.where(shares, values * (1 - values), 1)
+    shares = ((resampled >= 0) & (resampled <= 1)).all(axis=1) & (values > 0) & (values < 1)
     inside = np.where(shares, values, 0.5)
-    odds = expit(logit(inside)[:, None] + (half / slope)[:, None] * [-1, 1])
-    return np.where(shares[:, None], odds, plain)
+    odds = expit(logit(inside)[:, None] + (half / (inside * (1 - inside)))[:, None] * [-1, 1])
+    band = np.full((len(known), 2), np.nan)
+    band[known] = np.where((shares & (half > 0))[:, None], odds, plain)
+    return band
 
 
 def best_set(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
@@ -77,8 +102,10 @@ def best_set(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) ->
         resampled: [L, S] over shared resamples; those in which a layer is nan are left out.
         level: of the set.
     """
-    values, resampled = _checked(values, resampled)
-    return np.array([_may_be_best(values, resampled, layer, level) for layer in range(len(values))], dtype=bool)
+    known, values, resampled = _known(values, resampled)
+    chosen = np.zeros(len(known), dtype=bool)
+    chosen[known] = [_may_be_best(values, resampled, layer, level) for layer in range(len(values))]
+    return chosen
 
 
 def permutation_test(
@@ -108,23 +135,25 @@ def permutation_test(
         better = ", ".join(name for name in METRICS if name not in LOWER_IS_BETTER)
         raise UsageError(f"a permutation test needs a metric of which higher is better, {better}; got {metric!a}")
     observed = np.array([measure(p).get(metric, -np.inf) for p in predictions])
-    truths = permuted(predictions[0].truth, seed, groups, permutations)
-    null = np.nan_to_num(np.stack([_under(p, truths, metric) for p in predictions]), nan=-np.inf)
+    rng, truth = np.random.default_rng(seed), predictions[0].truth
+    chunks = []
+    for size in _steps(permutations, len(truth)):
+        truths = permuted(truth, rng, groups, size)
+        chunks.append(np.stack([_under(p, truths, metric) for p in predictions]))
+    null = np.concatenate(chunks, axis=1)
+    null[np.isnan(null)] = -np.inf
     best = null.max(axis=0)
     at_least = null >= observed[:, None] - _SAME  # sums in another order differ by rounding
     return Permutation(
         p_values=(1 + at_least.sum(axis=1)) / (1 + permutations),
         p_max=float((1 + (best >= observed.max() - _SAME).sum()) / (1 + permutations)),
-        null_mean=np.where(
-            np.isfinite(null).any(axis=1), np.ma.masked_invalid(null).mean(axis=1).filled(np.nan), np.nan
-        ),
-        null_high=float(np.quantile(best, LEVEL)),
+        null_mean=np.ma.masked_invalid(null).mean(axis=1).filled(np.nan),
+        null_high=float(np.quantile(best, LEVEL, method="higher")),
     )
 
 
-def permuted(truth: np.ndarray, seed: int, groups: np.ndarray | None, permutations: int) -> np.ndarray:
+def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
     """Labels [N] shuffled `permutations` times, within groups or whole groups at a time: [S, N]."""
-    rng = np.random.default_rng(seed)
     if groups is None:
         return rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
     member = np.unique(groups, return_inverse=True)[1].ravel()
@@ -141,12 +170,25 @@ def permuted(truth: np.ndarray, seed: int, groups: np.ndarray | None, permutatio
     return shuffled
 
 
-def _checked(values: np.ndarray, resampled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _known(values: np.ndarray, resampled: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which layers have a value [L], these values, and their resamples, less those in which one is nan."""
     values, resampled = np.asarray(values, dtype=np.float64), np.asarray(resampled, dtype=np.float64)
     if resampled.ndim != 2 or values.shape != resampled.shape[:1]:
         raise UsageError(f"expected values [L] and resampled [L, S]; got {values.shape} and {resampled.shape}")
+    known = np.isfinite(values)
+    values, resampled = values[known], resampled[known]
     resampled = resampled[:, np.isfinite(resampled).all(axis=0)]
-    return values, resampled if resampled.shape[1] else values[:, None]
+    return known, values, resampled if resampled.shape[1] else values[:, None]
+
+
+def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float) -> float:
+    """The `level` quantile of the largest studentised deviation; where nothing varies, Bonferroni's."""
+    errors = resampled.std(axis=1)
+    varies = errors > _SAME
+    if not varies.any():
+        return float(norm.ppf(1 - (1 - level) / (2 * max(1, len(values)))))
+    deviation = np.abs(resampled - values[:, None])[varies] / errors[varies, None]
+    return float(np.quantile(deviation.max(axis=0), level))
 
 
 def _may_be_best(values: np.ndarray, resampled: np.ndarray, layer: int, level: float) -> bool:
@@ -177,15 +219,20 @@ def _under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndar
 def _with_every_label(predictions: Predictions) -> Predictions:
     """C copies of the examples, the c-th with the label c: a labelling is then a choice of weights."""
     n_classes = predictions.n_classes
-    times = lambda a: None if a is None else np.concatenate([a] * n_classes)  # noqa: E731
+    rows = np.tile(np.arange(len(predictions.truth)), n_classes)
     truth = np.repeat(np.arange(n_classes), len(predictions.truth))
-    return Predictions(
-        truth, times(predictions.predicted), times(predictions.scores), n_classes, times(predictions.probabilities)
-    )
+    return Predictions(truth, predictions.predicted[rows], predictions.scores[rows], n_classes)
 
 
 def _one_label_each(predictions: Predictions, truths: np.ndarray) -> Iterator[np.ndarray]:
-    step = max(1, _CHUNK // (predictions.n_classes * truths.shape[1]))
-    for start in range(0, len(truths), step):
-        part = truths[start : start + step]
+    start = 0
+    for size in _steps(len(truths), predictions.n_classes * truths.shape[1]):
+        part = truths[start : start + size]
+        start += size
         yield np.concatenate([part == c for c in range(predictions.n_classes)], axis=1).astype(np.float64)
+
+
+def _steps(total: int, width: int) -> list[int]:
+    """How many rows of this width to take at a time."""
+    step = max(1, _CHUNK // width)
+    return [min(step, total - start) for start in range(0, total, step)]

@@ -32,8 +32,22 @@ MAX_ITER = 500
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
 ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.3  # Wolfe's conditions; the second is what a search along a line costs for
 BALANCED = 1e-13  # the sum of residuals, relative to that of the weights, at which an intercept is the best one
-AIM = {torch.float32: 1.0, torch.float64: 1e-22}  # float64 features are worth going down to where rounding begins
-NOISE = {torch.float32: 1e-7, torch.float64: 1e-23}  # a decrease below this, relative, is rounding
+
+
+@dataclass(frozen=True)
+class _Arithmetic:
+    """How far down each type of number is followed."""
+
+    aim: float  # relative gap that is enough, where it is less than the tolerance
+    least: float  # relative decrease that is not worth a pass
+    rounding: float  # of the objective, relative
+    patience: int  # passes that gain nothing but a flatter gradient, which has more digits than the objective
+
+
+ARITHMETIC = {
+    torch.float32: _Arithmetic(aim=1.0, least=1e-7, rounding=1e-7, patience=1),
+    torch.float64: _Arithmetic(aim=1e-22, least=1e-23, rounding=1e-15, patience=5),  # down to rounding
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +121,7 @@ class _Point:
         return _Point(self.v[which], self.z[:, which], self.f[which], self.g[which], self.A[which])
 
     def put(self, which: Tensor, other: "_Point") -> None:
-        """Take some problems from another point: from one of these alone, or from one of all."""
-        if which.dtype == torch.bool:
-            other = other.of(which)
+        """Take some problems, by their numbers, from a point of these alone."""
         self.z[:, which] = other.z
         for name in ("v", "f", "g", "A"):
             getattr(self, name)[which] = getattr(other, name)
@@ -288,7 +300,7 @@ def _solve(objective: _Objective, tol: float, max_iter: int) -> Solutions:
     P = len(objective.C)
     v = torch.zeros(P, objective.K, objective.features.d + 1, dtype=torch.float64, device=objective.C.device)
     dtype = objective.features.dtype
-    v, n_iter = _descend(objective, v, dtype, min(tol, AIM[dtype]), max_iter)
+    v, n_iter = _descend(objective, v, dtype, min(tol, ARITHMETIC[dtype].aim), max_iter)
     certified = _certify(objective, v)
     for sharper in (4, 100, 1e4):
         late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
@@ -331,36 +343,37 @@ def _descend(objective: _Objective, v: Tensor, dtype: torch.dtype, tol: float, m
     """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations."""
     found, n_iter = v.clone(), torch.zeros(len(v), dtype=torch.int64, device=v.device)
     left, memory, point = torch.arange(len(v), device=v.device), _Memory(), objective.at(v, dtype)
-    stuck = torch.zeros_like(left, dtype=torch.bool)
+    how, idle, best = ARITHMETIC[dtype], torch.zeros_like(left), v
     for i in range(max_iter + 1):
         d = -memory.apply(point.g, partial(objective.precondition, point.A))
-        done = stuck | _finished(objective, point, d, tol, NOISE[dtype]) | (i == max_iter)
-        found[left[done]], n_iter[left[done]] = point.v[done], i
+        done = (idle >= how.patience) | _finished(objective, point, d, tol, how.least) | (i == max_iter)
+        found[left[done]], n_iter[left[done]] = best[done], i
         if done.all():
             break
         if done.any():
             going = ~done
-            left, objective, point, d = left[going], objective.of(going), point.of(going), d[going]
+            objective, point, d = objective.of(going), point.of(going), d[going]
+            left, idle, best = left[going], idle[going], best[going]
             memory.of(going)
-        new = _step(objective, point, d)
-        stuck = (new.f >= point.f) & (new.bound() > 0.5 * point.bound())  # f has fewer digits than its gradient
-        new.put(stuck, point)
+        new = _step(objective, point, d, how.rounding)
+        better = (new.f < point.f) | (new.bound() < 0.5 * point.bound())
+        idle, best = torch.where(better, 0, idle + 1), torch.where(better[:, None, None], new.v, best)
         memory.add(new.v - point.v, new.g - point.g)
         point = new
     return found, n_iter
 
 
-def _finished(objective: _Objective, point: _Point, d: Tensor, tol: float, noise: float) -> Tensor:
+def _finished(objective: _Objective, point: _Point, d: Tensor, tol: float, least: float) -> Tensor:
     decrease = -0.5 * (point.g * d).sum(dim=(1, 2))  # that is left, as far as the memory knows
     drift = point.g[..., -1].square().sum(dim=1) / (objective.C * point.A.diagonal(dim1=1, dim2=2).sum(dim=1) + 1e-300)
-    return (point.bound() + drift <= tol * point.f) | (decrease <= noise * point.f)
+    return (point.bound() + drift <= tol * point.f) | (decrease <= least * point.f)
 
 
-def _step(objective: _Objective, point: _Point, d: Tensor) -> _Point:
+def _step(objective: _Objective, point: _Point, d: Tensor, rounding: float) -> _Point:
     """The point one step further: the whole of d where that does, else as far along d as is best."""
     trial = objective.at(point.v + d, point.z.dtype)
     slope0, slope = ((p.g * d).sum(dim=(1, 2)) for p in (point, trial))
-    enough = trial.f <= point.f + ENOUGH_DECREASE * slope0
+    enough = trial.f <= point.f + ENOUGH_DECREASE * slope0 + rounding * point.f
     far = torch.nonzero(~(enough & (slope.abs() <= ENOUGH_FLATTER * slope0.abs())))[:, 0]
     if len(far):
         part, here, there, along = objective.of(far), point.of(far), trial.of(far), d[far]

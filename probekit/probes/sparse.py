@@ -106,10 +106,11 @@ def _entered(Z: np.ndarray, targets: np.ndarray, ZtY: np.ndarray) -> np.ndarray:
     """The largest of `PENALTIES` at which each feature has a weight for any of the targets [N, C], or 0: [D]."""
     gram = Z.T @ Z
     entered = np.zeros(len(gram))
+    largest = np.abs(ZtY).max() / (len(Z) * L1_RATIO)
+    if largest == 0:
+        return entered
     for target, Zty in zip(targets.T, ZtY.T, strict=True):
-        largest = np.abs(Zty).max() / (len(Z) * L1_RATIO)
-        if largest > 0:
-            known: Any = {"precompute": gram, "Xy": Zty}
-            _, coefs, _ = enet_path(Z, target, l1_ratio=L1_RATIO, alphas=largest * PENALTIES, max_iter=10_000, **known)
-            entered = np.maximum(entered, (PENALTIES[:, None] * (coefs.T != 0)).max(axis=0))
+        known: Any = {"precompute": gram, "Xy": Zty}
+        _, coefs, _ = enet_path(Z, target, l1_ratio=L1_RATIO, alphas=largest * PENALTIES, max_iter=10_000, **known)
+        entered = np.maximum(entered, (PENALTIES[:, None] * (coefs.T != 0)).max(axis=0))
     return entered

@@ -20,8 +20,8 @@ class Task:
     Attributes:
         name: what titles and manifests call it.
         inputs: N texts, or N lists of token ids.
-        labels: label set -> int64 [N] with values 0..n_classes-1.
-        label_names: label set -> the class names, in label order.
+        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N], the target of a regression.
+        label_names: label set -> the class names, in label order; none for a regression.
         splits: [N] of "train", "validation", "test".
         target: the label set that is meant when none is named.
         position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
@@ -52,14 +52,15 @@ class Task:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split} {(self.splits == split).sum()}" for split in SPLITS)
-        return f"Task({self.name!r}: {sizes}; target {self.target!r} of {self.n_classes()} classes)"
+        kind = f"of {self.n_classes()} classes" if self.n_classes() else "a regression"
+        return f"Task({self.name!r}: {sizes}; target {self.target!r} {kind})"
 
     def n_classes(self, label_set: str | None = None) -> int:
-        """How many classes the label set (default: the target) has."""
+        """How many classes the label set (default: the target) has; 0 for a regression."""
         return len(self.label_names[self._known(label_set)])
 
     def counts(self, label_set: str | None = None) -> dict[str, dict[str, int]]:
-        """How often each class stands in each split: {split: {class name: n}}."""
+        """How often each class stands in each split: {split: {class name: n}}; a regression has no classes."""
         label_set = self._known(label_set)
         labels, names = self.labels[label_set], self.label_names[label_set]
         return {
@@ -87,7 +88,8 @@ class Task:
             digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
         for label_set in sorted(self.labels):
             digest.update(repr((label_set, _plain(self.label_names[label_set]))).encode("utf-8", "surrogatepass"))
-            digest.update(self.labels[label_set].astype("<i8").tobytes())
+            labels = self.labels[label_set]
+            digest.update(labels.astype("<f8" if self._is_regression(label_set) else "<i8").tobytes())
         position = self.position if isinstance(self.position, str) else self.position.astype("<i8").tobytes()
         groups = None if self.groups is None else self.groups.tolist()
         digest.update(repr((self.target, position, groups)).encode("utf-8", "surrogatepass"))
@@ -99,11 +101,18 @@ class Task:
         Raises:
             UsageError: no such label set.
             DataError: parts that do not fit together, an empty input, labels out of range, fewer than two classes, or
-                a class that a split lacks; with the counts per class and split.
+                a class that a split lacks; with the counts per class and split. Of a regression: NaN, infinity, or a
+                split without two different values.
         """
         label_set = self._known(label_set)
         self._check_shapes()
         self._check_inputs()
+        if self._is_regression(label_set):
+            self._check_target(label_set)
+        else:
+            self._check_classes(label_set)
+
+    def _check_classes(self, label_set: str) -> None:
         self._check_labels(label_set)
         counts = self.counts(label_set)
         if sum(any(classes[name] for classes in counts.values()) for name in self.label_names[label_set]) < 2:
@@ -147,10 +156,31 @@ class Task:
             if not given or (isinstance(given, str) and not given.strip()):
                 raise DataError(f"example {row!r} has an empty input; leave it out")
 
+    def _is_regression(self, label_set: str) -> bool:
+        return not len(self.label_names[label_set]) and self.labels[label_set].dtype.kind == "f"
+
+    def _check_target(self, label_set: str) -> None:
+        labels = self.labels[label_set]
+        if not (finite := np.isfinite(labels)).all():
+            row = int(finite.argmin())
+            raise DataError(
+                f"a regression needs finite numbers, example {self.ids[row]!a} has {labels[row]} as its {label_set!a}; "
+                f"leave it out ({int((~finite).sum())} in all)"
+            )
+        values = {split: labels[self.splits == split] for split in SPLITS}
+        if any(len(np.unique(own)) < 2 for own in values.values()):
+            found = "; ".join(f"{split}: {_values_of(own)}" for split, own in values.items())
+            raise DataError(
+                f"a regression needs two different values of {label_set!a} or more in every split, got {found}; "
+                "add examples, or name another column of labels"
+            )
+
     def _check_labels(self, label_set: str) -> None:
         labels, n = self.labels[label_set], self.n_classes(label_set)
         if not np.issubdtype(labels.dtype, np.integer):
-            raise DataError(f"labels {label_set!r} must be integers, got {labels.dtype}")
+            raise DataError(
+                f"labels {label_set!r} must be integers, got {labels.dtype}; those of a regression have no class names"
+            )
         if ((labels < 0) | (labels >= n)).any():
             found = {
                 split: {str(k): int((labels[self.splits == split] == k).sum()) for k in np.unique(labels)}
@@ -169,6 +199,10 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _values_of(labels: np.ndarray) -> str:
+    return f"{len(labels)} of {labels.min():g} to {labels.max():g}" if len(labels) else "nothing"
 
 
 def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from probekit.errors import DataError
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.files import SPLIT_NAMES, Table, choose_column, flaw_of, quote, read_table
-from probekit.tasks.labels import as_classes, encode, group_flaw, group_name, is_unlabelled, label_flaw
+from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, is_unlabelled, label_flaw
 from probekit.tasks.load import LABEL_COLUMNS, TEXT_COLUMNS, carve_missing, leaks, refuse_numbers, text_flaw
 from probekit.tasks.splits import components
 
@@ -84,7 +84,7 @@ def _made(
 ) -> Task:
     if not cells:
         raise DataError(f"{name!a} has no labels; expected one for each example")
-    classes = as_classes(cells, places, label)
+    classes = as_labels(cells, places, label)
     for value, place in zip(classes, places, strict=True):
         if is_unlabelled(value):
             raise DataError(f"{place}: the label is -1, which stands for 'not labelled'; {BOTH}")

@@ -14,7 +14,7 @@ from probekit.tasks.agreement import agreement
 from probekit.tasks.base import POSITIONS, SPLITS, Task
 from probekit.tasks.files import READERS, Table, choose_column, find_files, flaw_of, quote, read_table
 from probekit.tasks.hub import hub_tables
-from probekit.tasks.labels import NA, as_classes, encode, group_flaw, group_name, is_number, is_unlabelled, label_flaw
+from probekit.tasks.labels import NA, as_labels, encode, group_flaw, group_name, is_number, is_unlabelled, label_flaw
 from probekit.tasks.splits import carve, components, sample
 
 BUILTIN_TASKS = ("agreement",)
@@ -37,6 +37,7 @@ def load_task(
     keep_blanks: bool = False,
     on_bad_row: OnBadRow = "error",
     position: str = "last",
+    regression: bool = False,
 ) -> Task:
     """A checked task from a built-in name, a file or folder, or a dataset of the Hub.
 
@@ -55,6 +56,8 @@ def load_task(
         keep_blanks: leave white space at the end of texts, which is dropped and counted otherwise.
         on_bad_row: "error", or "skip" to leave out and count rows that cannot be used.
         position: which token is read: "last", "first" or "mean".
+        regression: labels that are whole numbers, such as years, are the target of a regression and not classes.
+            Numbers that are not all whole always are.
 
     Raises:
         UsageError: an unknown name, column or option.
@@ -65,10 +68,12 @@ def load_task(
     if source in BUILTIN_TASKS:
         if columns != _Columns():
             raise UsageError(f"{source!r} is built in and has no columns; leave text, label and group column out")
+        if regression:
+            raise UsageError(f"{source!r} has classes; leave regression out")
         task = agreement(seed=seed)
     else:
         name, tables, info = _open(source, columns)
-        task = _assemble(name, tables, columns, seed, keep_blanks, skip=on_bad_row == "skip", info=info)
+        task = _assemble(name, tables, columns, seed, keep_blanks, on_bad_row == "skip", regression, info)
     task = replace(task, position=position)
     task.check()
     task = task if limit is None else _limited(task, limit, seed)
@@ -164,6 +169,7 @@ def _assemble(
     seed: int,
     keep_blanks: bool,
     skip: bool,
+    regression: bool,
     info: dict[str, Any],
 ) -> Task:
     tables = {"train": next(iter(tables.values()))} if len(tables) == 1 else tables
@@ -175,7 +181,7 @@ def _assemble(
             chosen = columns.of(tables[split])
             _collect(rows, split, tables[split], chosen, keep_blanks, skip)
     names = tables["train"].class_names.get(chosen.label)
-    classes = as_classes(rows.cells, rows.places, chosen.label)
+    classes = as_labels(rows.cells, rows.places, chosen.label, regression)
     if skip and any(map(is_unlabelled, classes)):
         labelled = [i for i, value in enumerate(classes) if not is_unlabelled(value)]
         rows.skipped["unlabelled"] += len(classes) - len(labelled)
@@ -256,9 +262,10 @@ def carve_missing(
     labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: list[str], seed: int
 ) -> np.ndarray:
     """The splits [N], with a tenth of train moved to each missing one; rows with equal keys move together."""
+    least = 2 if labels.dtype.kind == "f" else len(np.unique(labels))
     splits = np.array(given, dtype="<U10")
     n = int((splits == "train").sum())
-    size = max(len(np.unique(labels)), round(CARVED * n))
+    size = max(least, round(CARVED * n))
     for k, split in enumerate(reversed(missing)):
         train = np.flatnonzero(splits == "train")
         chosen = carve(labels[train], [keys[i] for i in train.tolist()], min(size, len(train)), [seed, k])
@@ -282,8 +289,9 @@ def leaks(task: Task) -> dict[str, Any]:
 
 def _limited(task: Task, limit: int, seed: int) -> Task:
     """At most `limit` texts of each split, each class of the target with its share."""
-    if limit < task.n_classes():
-        raise UsageError(f"limit {limit} is less than the {task.n_classes()} classes of {task.name!a}; raise it")
+    if limit < (task.n_classes() or 2):
+        least = f"{task.n_classes()} classes" if task.n_classes() else "2 values that a regression needs"
+        raise UsageError(f"limit {limit} is less than the {least} of {task.name!a}; raise it")
     labels = task.labels[task.target]
     parts = [np.flatnonzero(task.splits == split) for split in SPLITS]
     return task.subset(np.concatenate([part[sample(labels[part], limit, seed)] for part in parts]))

@@ -6,14 +6,17 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 Counts = dict[int, int]
+BINS = 10  # of a regression's values, each of ten rows or more
 
 
 def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequence[int]) -> np.ndarray:
     """Choose about `n` rows such that rows with equal keys are chosen together: a boolean mask [N].
 
     Each class gets its share of n, and at least one row. Where every key stands once, the counts are met exactly;
-    otherwise a key is taken where that brings the counts of the classes nearer to their shares.
+    otherwise a key is taken where that brings the counts of the classes nearer to their shares. The classes of float
+    labels are their `strata`.
     """
+    labels = strata(labels)
     members: dict[Hashable, list[int]] = {}
     for row, key in enumerate(keys):
         members.setdefault(key, []).append(row)
@@ -28,6 +31,15 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
             for k, more in adds.items():
                 missing[k] -= more
     return chosen
+
+
+def strata(labels: np.ndarray) -> np.ndarray:
+    """Float labels as the numbers of their quantile bins, int64 [N]; classes as they are."""
+    if labels.dtype.kind != "f" or not len(labels):
+        return labels
+    bins = max(1, min(BINS, len(labels) // BINS))
+    edges = np.quantile(labels, np.arange(1, bins) / bins)
+    return np.searchsorted(edges, labels, side="right")
 
 
 def components(*columns: Sequence[Hashable]) -> np.ndarray:

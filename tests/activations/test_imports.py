@@ -553,7 +553,7 @@ BAD_LABELS = {
     "ragged": ("label,text\n0,a\n1\n", "line 3: expected 2 cells"),
     "one class": ("label\n" + "1\n" * N, "needs two classes"),
     "too few": ("label\n0\n1\n", "every split needs every class"),
-    "regression": ("label\n0.5\n1\n", "not a whole number"),
+    "regression": ("label\n0.5\n0.5\n", "needs two different values"),
     "column": ("klass\n0\n1\n", "--label-column"),
 }
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from probekit.evaluation.baselines import bag_of_words, majority
+from probekit.evaluation.baselines import bag_of_words, length, majority, mean
 
 N = 240
 ROWS = np.arange(N)
@@ -80,3 +80,53 @@ def test_majority_is_that_of_training():
     assert guess.scores.shape == (N,)
     assert majority(labels, TRAIN, 3).scores.shape == (N, 3)
     assert (majority(ROWS % 2, TRAIN, 2).predicted == 0).all()  # of equals the first
+
+
+def test_probabilities_are_those_of_the_scores():
+    texts, labels = word_task(False)
+    for guess in (bag_of_words(texts, labels, TRAIN, VALIDATION, 2), length(texts, labels, TRAIN, 2)):
+        assert guess.probabilities is not None
+        np.testing.assert_allclose(guess.probabilities[:, 1], 1 / (1 + np.exp(-guess.scores)), atol=1e-12)
+    labels = np.where(ROWS % 8 == 0, 0, 1 + ROWS % 2)
+    guess = majority(labels, TRAIN, 3)
+    assert guess.probabilities is not None
+    np.testing.assert_allclose(guess.probabilities, np.tile(np.bincount(labels[TRAIN]) / len(TRAIN), (N, 1)))
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_length_knows_length_alone(as_ids):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=N)
+    ids = [rng.integers(5, 30, size=rng.integers(3, 9) + 8 * y).tolist() for y in labels]
+    inputs = ids if as_ids else [" ".join(f"w{i}" for i in one) for one in ids]
+    assert right(length(inputs, labels, TRAIN, 2), labels, TEST) == 1
+    texts, labels = word_task(as_ids)
+    assert abs(right(length(texts, labels, TRAIN, 2), labels, TEST) - 0.5) < 0.2
+
+
+def test_characters_and_words_are_told_apart():
+    """As many characters in all, in few words or in many."""
+    labels = ROWS % 2
+    inputs = ["ab cd ef gh ij kl" if y else "abcdefghij klmnop" for y in labels]
+    assert right(length(inputs, labels, TRAIN, 2), labels, TEST) == 1
+
+
+def squared_error(guess, labels):
+    return ((guess.predicted - labels)[TEST] ** 2).mean() / labels[TEST].var()
+
+
+def test_a_regression_has_the_mean_the_words_and_the_length():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 2, size=(N, 6))
+    labels = counts @ np.array([1.5, -2.0, 3.0, 0.5, -1.0, 2.5]) + 10
+    texts = [" ".join(["x", *(f"w{k}" for k in np.flatnonzero(row))]) for row in counts]
+    words = bag_of_words(texts, labels, TRAIN, VALIDATION, 0)
+    assert (words.name, words.probabilities, words.converged) == ("bag-of-words", None, True)
+    assert squared_error(words, labels) < 0.15
+    np.testing.assert_array_equal(words.scores, words.predicted)
+    assert (mean(labels, TRAIN).predicted == labels[TRAIN].mean()).all()
+    long = ["w " * int(n) for n in rng.integers(1, 50, size=N)]
+    sizes = np.log([len(text) for text in long])
+    assert squared_error(length(long, sizes, TRAIN, 0), sizes) < 0.02
+    nothing = bag_of_words([" "] * N, labels, TRAIN, VALIDATION, 0)
+    assert (nothing.predicted == labels[TRAIN].mean()).all()

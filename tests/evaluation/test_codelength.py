@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from probekit.errors import UsageError
 from probekit.evaluation.codelength import FRACTIONS, Codelength, OnlineCode
@@ -18,8 +19,9 @@ def log_probabilities(X: np.ndarray, code: OnlineCode) -> list[np.ndarray]:
     for problem in code.problems():
         assert problem.weights is not None
         rows = problem.weights > 0
-        probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[rows], problem.labels[rows])
-        told.append(np.asarray(probe.predict_log_proba(X)))
+        with threadpool_limits(1):  # tiny fits, which threads make slow
+            probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[rows], problem.labels[rows])
+            told.append(np.asarray(probe.predict_log_proba(X)))
     return told
 
 
@@ -42,7 +44,7 @@ def test_a_simple_rule_has_a_shorter_code_than_a_random_one_of_the_same_accuracy
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_random_labels_cost_about_the_uniform_code_and_never_much_more(n_classes):
     compressions = []
-    for seed in range(8):
+    for seed in range(5):
         rng = np.random.default_rng(seed)
         labels = rng.integers(n_classes, size=300)
         code = length(rng.normal(size=(300, 20)), labels, seed, n_classes=n_classes)

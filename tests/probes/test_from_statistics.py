@@ -7,9 +7,9 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from probekit.activations import Moments
 from probekit.errors import DataError, UsageError
-from probekit.probes import MeanDifferenceProbe, RidgeProbe
+from probekit.probes import LDAProbe, MeanDifferenceProbe, RidgeProbe
 
-PROBES = [RidgeProbe(1e-4), RidgeProbe(1.0), RidgeProbe(1e4), MeanDifferenceProbe()]
+PROBES = [RidgeProbe(1e-4), RidgeProbe(1.0), RidgeProbe(1e4), MeanDifferenceProbe(), LDAProbe(0.1), LDAProbe(1.0)]
 
 
 def rows(n=400, D=16, n_classes=2, massive=True, seed=0):
@@ -91,6 +91,10 @@ def test_moments_that_make_no_probe_are_refused():
         RidgeProbe().fit_statistics(**{**good, "mean": good["mean"] * torch.nan})
     with pytest.raises(UsageError, match="C must be a positive"):
         RidgeProbe(-1.0).fit_statistics(**good)
+    with pytest.raises(UsageError, match="looks at the rows"):
+        LDAProbe("auto").fit_statistics(**good)
+    with pytest.raises(DataError, match="more rows than classes; got 2"):
+        LDAProbe(0.1).fit_statistics(**moments_of(X[:2], np.array([0, 1]), 2, parts=1).for_probe("kind"))
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])

@@ -158,9 +158,10 @@ def test_lines_are_counted_through_cells_with_line_breaks(tmp_path):
         ),
         ("data.jsonl", b'{"text"\n{"label"\n', "data.jsonl, line 1: expected one JSON object"),
         ("data.jsonl", b"{}\n", "data.jsonl, line 1: expected a JSON object with names"),
-        ("data.csv", b"text,label\na,0.5\nb,1\n", "data.csv, line 2: expected a class, got the label '0.5' of 'label'"),
-        ("data.jsonl", b'{"text": "a", "label": 0.5}\n', "regression is not offered"),
-        ("data.jsonl", b'{"text": "a", "label": 1e999}\n', "which is not a whole number"),
+        ("data.csv", b"text,label\na,0.5\nb,1\nc,inf\n", "line 4: expected a finite number, got the label 'inf' of"),
+        ("data.csv", b"text,label\na,0.5\nb,1\nc,north\n", "line 4: expected a finite number, got the label 'north'"),
+        ("data.jsonl", b'{"text": "a", "label": 0.5}\n{"text": "b", "label": "x"}\n', "must all be of one kind"),
+        ("data.jsonl", b'{"text": "a", "label": 1e999}\n', "line 1: expected a finite number, got the label inf"),
         (
             "data.jsonl",
             b'{"text": "a", "label": "x"}\n{"text": "b", "label": 1}\n',

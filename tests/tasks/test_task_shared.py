@@ -5,7 +5,6 @@ import csv
 import numpy as np
 import pytest
 
-from probekit.errors import DataError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
 
@@ -79,6 +78,12 @@ def test_sae_probes(shared_dir, file, classes):
     assert [classes[k] for k in task.labels[task.target]] == [row["target"] for row in rows]
 
 
-def test_regression_is_refused(shared_dir):
-    with pytest.raises(DataError, match=r"11_us_lat\.csv, line 2: .*'33\.6772' of 'target'.*regression is not offered"):
-        load_task(shared_dir / "data" / "sae-probes" / "11_us_lat.csv")
+def test_latitudes_are_a_regression(shared_dir):
+    path = shared_dir / "data" / "sae-probes" / "11_us_lat.csv"
+    task = load_task(path)
+    with path.open(encoding="utf-8", newline="") as given:
+        rows = list(csv.DictReader(given))
+    assert (task.n_classes(), task.label_names) == (0, {"target": []})
+    assert task.labels["target"].tolist() == [float(row["target"]) for row in rows]
+    medians = [np.median(task.labels["target"][task.splits == split]) for split in SPLITS]
+    assert np.ptp(medians) < 0.5

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.tasks.splits import carve, components, sample, share
+from probekit.tasks.load import carve_missing
+from probekit.tasks.splits import carve, components, sample, share, strata
 
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(np.array)
 
@@ -80,3 +81,29 @@ def test_the_seed_decides():
 
 def test_sample_takes_all_where_there_are_fewer():
     assert sample(np.array([0, 1, 1]), 10, 0).tolist() == [0, 1, 2]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(0, 5))
+def test_strata_of_numbers_are_quantile_bins_of_ten_rows_or_more(values, seed):
+    labels = np.array(values)
+    bins = strata(labels)
+    order = np.argsort(labels, kind="stable")
+    assert (np.diff(bins[order]) >= 0).all()
+    assert bins.max() < max(1, min(10, len(values) // 10))
+    chosen = carve(labels, range(len(values)), len(values) // 2, seed)
+    assert Counter(bins[chosen].tolist()) == Counter({k: n for k, n in share(bins, len(values) // 2).items() if n})
+
+
+def test_numbers_fall_alike_on_both_sides():
+    labels = np.random.default_rng(0).normal(size=1000) ** 3
+    assert np.bincount(strata(labels)).tolist() == [100] * 10
+    chosen = carve(labels, range(1000), 100, 0)
+    assert np.bincount(strata(labels)[chosen]).tolist() == [10] * 10
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), min_size=20, max_size=80), st.booleans())
+def test_groups_never_straddle_carved_splits(rows, floats):
+    labels = np.array([label for label, _ in rows], dtype=float if floats else int)
+    groups = [group for _, group in rows]
+    splits = carve_missing(labels, ["train"] * len(rows), groups, ["validation", "test"], 0)
+    assert len(set(zip(groups, splits.tolist(), strict=True))) == len(set(groups))

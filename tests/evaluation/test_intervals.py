@@ -1,0 +1,195 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom, binomtest, norm
+
+from probekit.evaluation.intervals import Bootstrap
+from probekit.evaluation.metrics import Predictions, measure, weighted_metrics
+
+WORLDS = 150
+FALSE_ALARM = 1e-4
+
+
+def answers(n: int, n_right: int) -> Predictions:
+    truth = np.arange(n) % 2
+    predicted = np.where(np.arange(n) < n_right, truth, 1 - truth)
+    return Predictions(truth, predicted, predicted.astype(float), 2)
+
+
+def shift_world(seed: int, n: int, shift: float, size=1) -> tuple[Predictions, np.ndarray | None]:
+    """Two normal classes `shift` apart; groups of `size` have one class and share half of the variance."""
+    rng = np.random.default_rng([seed, n])
+    group = np.arange(n) // size
+    truth = rng.integers(2, size=n)[group]
+    noise = np.sqrt(0.5) * (rng.normal(size=n)[group] + rng.normal(size=n)) if size > 1 else rng.normal(size=n)
+    scores = shift * (truth - 0.5) + noise
+    return Predictions(truth, (scores > 0).astype(int), scores, 2), None if size == 1 else group
+
+
+def assert_covered(inside: int, share=0.95) -> None:
+    """As many as a coverage of `share` gives; wrong once in 10,000 times."""
+    low, high = binom.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], WORLDS, share)
+    assert low <= inside <= high
+
+
+@pytest.mark.parametrize(("n", "n_right"), [(100, 50), (100, 97), (300, 4), (872, 700)])
+def test_the_interval_of_accuracy_is_wilsons(n, n_right):
+    wilson = binomtest(n_right, n).proportion_ci(method="wilson")
+    assert Bootstrap(n).intervals(answers(n, n_right))["accuracy"] == pytest.approx((wilson.low, wilson.high))
+
+
+@pytest.mark.parametrize("n", [100, 250, 1000])
+def test_the_exact_coverage_of_accuracy_is_93_to_97_percent(n):
+    """The sum over all numbers of right answers, so without Monte Carlo error."""
+    bootstrap = Bootstrap(n, resamples=2)
+    low, high = np.array([bootstrap.intervals(answers(n, k), names=["accuracy"])["accuracy"] for k in range(n + 1)]).T
+    for chance in (0.5, 0.8, 0.95):
+        assert 0.93 <= binom.pmf(np.arange(n + 1), n, chance)[(low <= chance) & (chance <= high)].sum() <= 0.97
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_perfect_score_is_not_perfectly_sure(size):
+    """k = n right answers: the exact lower bound L solves L^n = 2.5% (Clopper and Pearson 1934), n counting groups.
+
+    All of the m pairs of one positive and one negative example are in order with probability AUROC^m, so it is the
+    same with m, the number of units of the rarer class.
+    """
+    n = 200
+    groups = None if size == 1 else np.arange(n) // size
+    truth = (np.arange(n) // size % 2 == 0).astype(int)
+    right = Predictions(truth, truth, truth.astype(float), 2)
+    intervals = Bootstrap(n, groups=groups).intervals(right)
+    low, high = intervals["accuracy"]
+    assert high == 1
+    assert low ** (n / size) == pytest.approx(0.025)
+    assert intervals["auroc"] == pytest.approx((0.025 ** (2 * size / n), 1))
+    wrong = Bootstrap(n, groups=groups).intervals(Predictions(truth, 1 - truth, 1.0 - truth, 2))
+    assert wrong["accuracy"] == pytest.approx((0, 1 - low))
+    assert wrong["auroc"] == pytest.approx((0, 1 - 0.025 ** (2 * size / n)))
+
+
+@pytest.mark.parametrize(("n", "size", "accuracy"), [(100, 5, 0.8), (300, 5, 0.95), (300, 3, 0.5)])
+def test_intervals_of_accuracy_cover_the_truth_with_groups(n, size, accuracy):
+    inside = 0
+    for seed in range(WORLDS):
+        p, groups = shift_world(seed, n, 2 * norm.ppf(accuracy), size)
+        low, high = Bootstrap(n, seed, groups, resamples=200).intervals(p, names=["accuracy"])["accuracy"]
+        inside += low <= accuracy <= high
+    assert_covered(inside)
+
+
+@pytest.mark.parametrize(("n", "size", "auroc"), [(100, 1, 0.5), (100, 1, 0.95), (200, 1, 0.8), (200, 5, 0.95)])
+def test_intervals_of_auroc_cover_the_truth(n, size, auroc):
+    inside = 0
+    for seed in range(WORLDS):
+        p, groups = shift_world(seed, n, np.sqrt(2) * norm.ppf(auroc), size)
+        low, high = Bootstrap(n, seed, groups, resamples=200).intervals(p, names=["auroc"])["auroc"]
+        inside += low <= auroc <= high
+    assert_covered(inside)
+
+
+def test_intervals_of_a_regression_cover_the_truth():
+    """Bivariate normal of correlation r: R2 is r^2, Spearman's 6/pi asin(r/2), the error the mean of a half normal."""
+    r = 0.8
+    truth = {"r2": r**2, "spearman": 6 / np.pi * np.arcsin(r / 2), "mae": np.sqrt((1 - r**2) * 2 / np.pi)}
+    inside = dict.fromkeys(truth, 0)
+    for seed in range(WORLDS):
+        rng = np.random.default_rng(seed)
+        said = r * rng.normal(size=150)
+        p = Predictions(said + np.sqrt(1 - r**2) * rng.normal(size=150), said, said, 0)
+        for name, (low, high) in Bootstrap(150, seed, resamples=200).intervals(p).items():
+            inside[name] += low <= truth[name] <= high
+    for name in truth:
+        assert_covered(inside[name])
+
+
+def test_not_knowing_about_groups_is_paid_for():
+    inside = 0
+    for seed in range(WORLDS):
+        p, _ = shift_world(seed, 200, 0.0, size=10)
+        low, high = Bootstrap(200, seed, resamples=2).intervals(p, names=["accuracy"])["accuracy"]
+        inside += low <= 0.5 <= high
+    assert inside / WORLDS < 0.75
+
+
+def test_copies_within_a_group_add_nothing():
+    p, _ = shift_world(0, 90, 2.0)
+    rows = np.repeat(np.arange(90), 3)
+    copied = Predictions(p.truth[rows], p.predicted[rows], p.scores[rows], 2)
+    alone = Bootstrap(90, groups=np.arange(90)).intervals(p)
+    copies = Bootstrap(270, groups=rows).intervals(copied)
+    assert {name: copies[name] for name in alone} == {name: pytest.approx(ends) for name, ends in alone.items()}
+
+
+def test_groups_of_one_are_nearly_examples():
+    p, _ = shift_world(1, 400, 1.5)
+    alone, grouped = (Bootstrap(400, groups=groups).intervals(p) for groups in (None, np.arange(400)))
+    for name, ends in alone.items():
+        assert grouped[name] == pytest.approx(ends, abs=0.01)
+
+
+def test_intervals_stay_where_the_metric_can_be_and_are_plain_numbers():
+    p, _ = shift_world(2, 60, 4.2)
+    odds = np.clip(3 * p.scores, -30, 30)
+    p = replace(p, probabilities=np.stack([1 / (1 + np.exp(odds)), 1 / (1 + np.exp(-odds))], axis=1))
+    intervals = Bootstrap(60).intervals(p)
+    assert set(intervals) == set(measure(p)) - {"ece"}
+    assert json.loads(json.dumps(intervals, allow_nan=False)) == {name: list(ends) for name, ends in intervals.items()}
+    for name, (low, high) in intervals.items():
+        assert 0 <= low <= measure(p)[name] <= high <= 1
+
+
+def test_a_smaller_level_lies_inside():
+    p, _ = shift_world(3, 100, 1.0)
+    wide, narrow = Bootstrap(100).intervals(p, 0.99), Bootstrap(100).intervals(p, 0.5)
+    assert all(wide[name][0] < narrow[name][0] < narrow[name][1] < wide[name][1] for name in wide)
+
+
+def test_constant_scores_have_an_auroc_of_exactly_one_half():
+    p = Predictions(np.arange(40) % 2, np.zeros(40, dtype=int), np.zeros(40), 2)
+    assert Bootstrap(40).intervals(p)["auroc"] == (0.5, 0.5)
+
+
+def test_one_group_says_nothing_and_two_examples_little():
+    p = answers(6, 4)
+    assert Bootstrap(6, groups=np.zeros(6)).intervals(p) == {"accuracy": (0, 1)}
+    low, high = Bootstrap(2).intervals(answers(2, 1))["accuracy"]
+    assert high - low > 0.8
+
+
+def test_groups_that_agree_by_luck_are_as_sure_as_their_examples():
+    """Half right in each of 25 groups of four: no group differs from the next, which is not to know everything."""
+    p, groups = answers(100, 0), np.arange(100) // 4
+    p = replace(p, predicted=np.where(np.arange(100) % 4 < 2, p.truth, 1 - p.truth))
+    low, high = Bootstrap(100, groups=groups).intervals(p)["accuracy"]
+    assert (low, high) == pytest.approx(Bootstrap(100).intervals(p)["accuracy"], abs=0.01)
+
+
+def test_what_no_resample_defines_has_no_interval():
+    p = Predictions(np.array([0, 0]), np.array([0, 1]), np.array([0.0, 1.0]), 2)
+    assert set(Bootstrap(2).intervals(p)) == {"accuracy", "balanced_accuracy", "f1"}
+
+
+def test_resampled_values_are_those_of_the_shared_resamples():
+    p, groups = shift_world(4, 60, 1.0, size=3)
+    bootstrap = Bootstrap(60, seed=5, groups=groups, resamples=30)
+    W = np.concatenate(list(bootstrap.weights()))
+    np.testing.assert_allclose(bootstrap.resampled(p, "auroc"), weighted_metrics(p, W)["auroc"])
+    np.testing.assert_array_equal(bootstrap.resampled(p, "auroc"), bootstrap.resampled(p, "auroc"))
+
+
+def test_resamples_are_the_same_for_a_seed_and_keep_the_number_of_units(monkeypatch):
+    groups = np.array(["b", "a", "b", "c", "a"])
+    whole = np.concatenate(list(Bootstrap(5, seed=3, groups=groups, resamples=50).weights()))
+    assert (whole[:, 0] == whole[:, 2]).all()
+    assert (whole[:, [0, 1, 3]].sum(axis=1) == 3).all()
+    alone = np.concatenate(list(Bootstrap(5, seed=3, resamples=50).weights()))
+    assert (alone.sum(axis=1) == 5).all()
+    again = np.concatenate(list(Bootstrap(5, seed=3, resamples=50).weights()))
+    np.testing.assert_array_equal(alone, again)
+    monkeypatch.setattr("probekit.evaluation.intervals._CHUNK", 7 * 5)
+    chunks = list(Bootstrap(5, seed=3, resamples=50).weights())
+    assert len(chunks) == 8
+    np.testing.assert_array_equal(np.concatenate(chunks), alone)

@@ -1,0 +1,85 @@
+"""Many fits on shared features are the fits one by one."""
+
+import numpy as np
+import pytest
+import torch
+from probe_problems import problem
+
+from probekit.errors import DataError, UsageError
+from probekit.probes import PROBES, RidgeProbe, RidgeRegressionProbe, ridge
+from probekit.probes.problem import Problem
+
+X, TWO = problem(n=120)
+_, THREE = problem(n=120, n_classes=3)
+MASK = (np.arange(120) % 3 > 0).astype(np.float64)
+FEW = np.zeros(120)  # fewer rows than features
+for each in range(3):
+    FEW[np.flatnonzero(each == THREE)[:3]] = 1
+
+
+def assert_same(many, one):
+    np.testing.assert_array_equal(many.classes_, one.classes_)
+    assert many.n_features_in_ == 12
+    scores = one.decision_function(X)
+    np.testing.assert_allclose(many.decision_function(X), scores, rtol=1e-4, atol=1e-5 * np.abs(scores).max())
+
+
+@pytest.mark.parametrize("name", sorted(PROBES))
+def test_fits_on_shared_features_are_the_fits_on_their_own_rows(name):
+    strengths = (0.01, 1.0) if "C" in PROBES[name]().get_params() else (None,)
+    problems = [Problem(y, n, C, w) for w in (None, MASK, FEW) for y, n in ((TWO, 2), (THREE, 3)) for C in strengths]
+    for probe, p in zip(PROBES[name].fit_many(torch.from_numpy(X), problems), problems, strict=True):
+        rows = slice(None) if p.weights is None else p.weights > 0
+        alone = PROBES[name]()
+        if p.C is not None:
+            alone.set_params(C=p.C)
+            assert probe.get_params()["C"] == p.C
+        assert_same(probe, alone.fit(X[rows], p.labels[rows]))
+
+
+def test_regressions_on_shared_features_are_the_fits_on_their_own_rows():
+    rng = np.random.default_rng(0)
+    year, place = rng.normal(size=120), rng.normal(size=(120, 2))
+    year[0] = np.nan  # a row that is left out may hold anything
+    weights = np.ones(120)
+    weights[0] = 0
+    problems = [Problem(y, 0, C, weights) for y in (year, place) for C in (0.1, 10.0)]
+    for probe, p in zip(RidgeRegressionProbe.fit_many(torch.from_numpy(X), problems), problems, strict=True):
+        alone = RidgeRegressionProbe(p.C).fit(X[1:], p.labels[1:])
+        np.testing.assert_allclose(probe.predict(X), alone.predict(X), rtol=1e-8, atol=1e-8)
+        assert probe.predict(X).shape == p.labels.shape
+
+
+def test_the_ridge_path_is_one_eigendecomposition_a_mask(monkeypatch):
+    calls, eigen = [], ridge.eigen
+    monkeypatch.setattr(ridge, "eigen", lambda *given: calls.append(given) or eigen(*given))
+    problems = [Problem(y, n, C, w) for C in (0.1, 1.0, 10.0) for y, n in ((TWO, 2), (THREE, 3)) for w in (None, MASK)]
+    RidgeProbe.fit_many(torch.from_numpy(X), problems)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("name", sorted(PROBES))
+def test_rows_that_lack_a_class_are_refused(name):
+    with pytest.raises(DataError, match="class 2"):
+        PROBES[name].fit_many(torch.from_numpy(X), [Problem(THREE, 3, None, (THREE != 2).astype(np.float64))])
+    with pytest.raises(DataError, match="class 3"):
+        PROBES[name].fit_many(torch.from_numpy(X), [Problem(THREE, 500, None)])
+
+
+@pytest.mark.parametrize("name", sorted(set(PROBES) - {"logistic"}))
+def test_rows_are_taken_or_left_out(name):
+    with pytest.raises(UsageError, match="weights must be 0 or 1"):
+        PROBES[name].fit_many(torch.from_numpy(X), [Problem(TWO, 2, None, MASK / 2)])
+    with pytest.raises(UsageError, match="weights must be 0 or 1"):
+        RidgeRegressionProbe.fit_many(torch.from_numpy(X), [Problem(TWO * 1.0, 0, None, MASK / 2)])
+
+
+def test_problems_of_another_kind_and_broken_features_are_refused():
+    with pytest.raises(UsageError, match="n_classes=0; got 2"):
+        RidgeRegressionProbe.fit_many(torch.from_numpy(X), [Problem(TWO, 2)])
+    with pytest.raises(UsageError, match="2 classes or more; got n_classes=0"):
+        RidgeProbe.fit_many(torch.from_numpy(X), [Problem(TWO * 1.0, 0)])
+    with pytest.raises(DataError, match=r"labels must be 0\.\.1; got 0\.\.2"):
+        RidgeProbe.fit_many(torch.from_numpy(X), [Problem(THREE, 2)])
+    with pytest.raises(DataError, match="NaN or infinity in the features"):
+        RidgeProbe.fit_many(torch.from_numpy(X) * torch.inf, [Problem(TWO, 2)])

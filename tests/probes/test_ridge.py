@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+import torch
+from probe_problems import problem
+from scipy.linalg import lstsq
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from probekit.errors import UsageError
+from probekit.probes import REGRESSORS, RidgeProbe, RidgeRegressionProbe, fit_ridge_path, load_probe
+
+GRID = [1e-4, 0.03, 1.0, 1e4]
+
+
+def regression(n=200, d=12, T=1, noise=0.1, seed=0):
+    rng = np.random.default_rng(seed)
+    X, W = rng.normal(size=(n, d)), rng.normal(size=(d, T))
+    Y = 40 + X @ W + noise * rng.normal(size=(n, T))
+    return X * np.logspace(-3, 3, d) + 5, Y if T > 1 else Y[:, 0]
+
+
+@pytest.mark.parametrize("shape", [(300, 12), (9, 12)], ids=str)
+@pytest.mark.parametrize("C", GRID)
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_ridge_equals_scikit_learn_on_standardised_features(n_classes, C, shape):
+    X, y = problem(*shape, n_classes=n_classes)
+    oracle = make_pipeline(StandardScaler(), RidgeClassifier(alpha=1 / (2 * C), solver="svd")).fit(X, y)
+    probe = RidgeProbe(C).fit(X, y)
+    np.testing.assert_allclose(probe.decision_function(X), oracle.decision_function(X), rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(probe.predict(X), oracle.predict(X))
+
+
+@pytest.mark.parametrize("shape", [(200, 12), (9, 12)], ids=str)
+@pytest.mark.parametrize("C", GRID)
+@pytest.mark.parametrize("T", [1, 3])
+def test_ridge_regression_equals_scikit_learn_on_standardised_features(T, C, shape):
+    X, Y = regression(*shape, T=T)
+    oracle = make_pipeline(StandardScaler(), Ridge(alpha=1 / (2 * C), solver="svd")).fit(X, Y)
+    probe = RidgeRegressionProbe(C).fit(torch.from_numpy(X), torch.from_numpy(Y))
+    np.testing.assert_allclose(probe.predict(X), oracle.predict(X), rtol=1e-8)
+    assert probe.predict(X).shape == Y.shape
+    assert probe.score(X, Y) == pytest.approx(oracle.score(X, Y))
+    assert probe.direction.shape == ((12,) if T == 1 else (3, 12))
+
+
+def test_a_planted_linear_map_is_found_and_shuffled_targets_are_not():
+    X, Y = regression(n=2000, T=2)
+    held_out = slice(1000, None)
+    assert RidgeRegressionProbe().fit(X[:1000], Y[:1000]).score(X[held_out], Y[held_out]) > 0.99
+    shuffled = np.random.default_rng(1).permutation(Y)
+    assert abs(RidgeRegressionProbe(1e-4).fit(X[:1000], shuffled[:1000]).score(X[held_out], shuffled[held_out])) < 0.05
+
+
+@pytest.mark.parametrize("shape", [(300, 12), (9, 12)], ids=str)
+def test_a_path_is_the_single_fits(shape):
+    X, y = problem(*shape, n_classes=3, names=["a", "b", "c"])
+    for C, probe in zip(GRID, fit_ridge_path(X, y, C=GRID), strict=True):
+        alone = RidgeProbe(C).fit(X, y)
+        assert (probe.C, list(probe.classes_)) == (C, list(alone.classes_))
+        np.testing.assert_allclose(probe.decision_function(X), alone.decision_function(X), rtol=1e-9, atol=1e-9)
+    X, Y = regression(*shape, T=2)
+    for C, probe in zip(GRID, fit_ridge_path(X, Y, C=GRID, regression=True), strict=True):
+        assert isinstance(probe, RidgeRegressionProbe)
+        np.testing.assert_allclose(probe.predict(X), RidgeRegressionProbe(C).fit(X, Y).predict(X), rtol=1e-9)
+    with pytest.raises(UsageError, match="C must be a positive"):
+        fit_ridge_path(X, Y, C=[1.0, -1.0], regression=True)
+
+
+def test_with_hardly_any_regularisation_it_is_least_squares_of_least_norm():
+    X, Y = regression(n=9)
+    Z = StandardScaler().fit_transform(X)
+    least = lstsq(Z, Y - Y.mean(), cond=1e-10)[0]
+    probe = RidgeRegressionProbe(1e12).fit(X, Y)
+    np.testing.assert_allclose(probe.coef_ * X.std(axis=0), least, rtol=1e-6, atol=1e-9)
+
+
+def test_a_massive_dimension_does_not_spoil_float32_features():
+    X, y = problem(n=500)
+    X[:, 0] = 3000 + X[:, 0] / X[:, 0].std()
+    X = X.astype(np.float32)
+    wide = X.astype(np.float64)
+    oracle = make_pipeline(StandardScaler(), RidgeClassifier(alpha=0.5, solver="svd")).fit(wide, y)
+    decision = oracle.decision_function(wide)
+    np.testing.assert_allclose(RidgeProbe().fit(X, y).decision_function(X), decision, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("T", [1, 2])
+def test_a_regression_saved_and_loaded_predicts_the_same(T, tmp_path):
+    X, Y = regression(T=T)
+    probe = REGRESSORS["ridge"](0.5).fit(X, Y)
+    loaded = load_probe(probe.save(tmp_path / "latitude"))
+    assert isinstance(loaded, RidgeRegressionProbe)
+    assert loaded.get_params() == {"C": 0.5}
+    np.testing.assert_array_equal(loaded.predict(X), probe.predict(X))
+    assert not hasattr(loaded, "classes_")
+
+
+def test_targets_that_are_constant_or_not_numbers():
+    X, Y = regression()
+    probe = RidgeRegressionProbe().fit(X, 0 * Y + 7)
+    np.testing.assert_allclose(probe.predict(X), 7)
+    with pytest.raises(ValueError, match="NaN"):
+        RidgeRegressionProbe().fit(X, Y * np.nan)
+    with pytest.raises(ValueError, match="could not convert"):
+        RidgeRegressionProbe().fit(X, np.where(Y > 0, "north", "south"))
