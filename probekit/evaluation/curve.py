@@ -21,7 +21,7 @@ from probekit.evaluation.judge import Bench, Verdict, decide, log_probabilities,
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol
 from probekit.evaluation.results import LayerResult
-from probekit.evaluation.significance import best_set, permutation_test, simultaneous_band
+from probekit.evaluation.significance import best_set, curve_band, permutation_test
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,15 +96,19 @@ def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerR
     predictions = [answer.verdict.test for answer in answers]
     values = np.array([value_of(each, question.headline) for each in predictions])
     resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
-    bands = simultaneous_band(values, resampled, LEVEL)
+    bands = curve_band(question.bootstrap, predictions, question.headline, resampled, LEVEL)
     in_best = best_set(values, resampled, LEVEL)
     null = permutation_test(predictions, question.headline, question.seed, question.bootstrap.groups)
     results = [
-        replace(answer.result, band=(float(low), float(high)), in_best_set=bool(best), p_value=float(p))
-        for answer, (low, high), best, p in zip(answers, bands, in_best, null.p_values, strict=True)
+        replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=float(p))
+        for answer, band, best, p in zip(answers, bands, in_best, null.p_values, strict=True)
     ]
     null_high = float(null.null_high) if np.isfinite(null.null_high) else None
     return results, {"p_max": float(null.p_max), "null_high": null_high}
+
+
+def _ends(band: np.ndarray) -> tuple[float, float] | None:
+    return (float(band[0]), float(band[1])) if np.isfinite(band).all() else None
 
 
 def optimism(results: Sequence[LayerResult], best: LayerResult, headline: str) -> dict[str, Any]:
@@ -123,7 +127,8 @@ def procedure(answers: Sequence[Answer], question: Question) -> dict[str, Any]:
         parts.append(_part(best.verdict.test, slice(end - len(each.test), end)))
         layers.append(best.result.place)
     whole = pooled(parts)
-    return {"metrics": measure(whole), "intervals": question.bootstrap.intervals(whole), "layers": layers}
+    intervals = {name: list(ends) for name, ends in question.bootstrap.intervals(whole).items()}
+    return {"metrics": measure(whole), "intervals": intervals, "layers": layers}
 
 
 def _part(predictions: Predictions, rows: slice) -> Predictions:
