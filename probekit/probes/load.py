@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from probekit.probes.base import ClassifierProbe
 from probekit.probes.files import read_probe
 from probekit.probes.lda import LDAProbe
 from probekit.probes.logistic import LogisticProbe
@@ -12,7 +11,7 @@ from probekit.probes.mlp import MLPProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe
 from probekit.probes.sparse import KSparseProbe
 
-PROBES: dict[str, type[ClassifierProbe]] = {
+PROBES: dict[str, type[Any]] = {
     "logistic": LogisticProbe,
     "ridge": RidgeProbe,
     "lda": LDAProbe,
@@ -20,7 +19,7 @@ PROBES: dict[str, type[ClassifierProbe]] = {
     "mlp": MLPProbe,
     "k-sparse": KSparseProbe,
 }
-REGRESSORS = {"ridge": RidgeRegressionProbe}
+REGRESSORS: dict[str, type[Any]] = {"ridge": RidgeRegressionProbe}
 
 
 def load_probe(path: str | Path) -> Any:

@@ -127,8 +127,8 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
 
 def fit_ridge_path(
     X: Any, y: Any, C: Sequence[float] = (1e-4, 1e-2, 1.0, 1e2, 1e4), regression: bool = False
-) -> Sequence[RidgeProbe | RidgeRegressionProbe]:
-    """One probe per C, all from one eigendecomposition of the features.
+) -> list[Any]:
+    """One fitted `RidgeProbe` or `RidgeRegressionProbe` per C, all from one eigendecomposition of the features.
 
     Args:
         X: features [N, D].

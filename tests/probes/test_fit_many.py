@@ -45,7 +45,7 @@ def test_regressions_on_shared_features_are_the_fits_on_their_own_rows():
     weights[0] = 0
     problems = [Problem(y, 0, C, weights) for y in (year, place) for C in (0.1, 10.0)]
     for probe, p in zip(RidgeRegressionProbe.fit_many(torch.from_numpy(X), problems), problems, strict=True):
-        alone = RidgeRegressionProbe(p.C).fit(X[1:], p.labels[1:])
+        alone = RidgeRegressionProbe().set_params(C=p.C).fit(X[1:], p.labels[1:])
         np.testing.assert_allclose(probe.predict(X), alone.predict(X), rtol=1e-8, atol=1e-8)
         assert probe.predict(X).shape == p.labels.shape
 

@@ -27,6 +27,7 @@ def test_with_nothing_held_out_it_memorises_random_labels():
     memory = MLPProbe(hidden=256, weight_decay=0.0, validation_fraction=0.0).fit(X, y)
     assert memory.score(X, y) == 1
     assert memory.converged_
+    assert memory.loss_ is not None
     assert memory.loss_ < 0.05
     stopped = MLPProbe(hidden=256).fit(X, y)
     assert stopped.n_iter_ < memory.n_iter_

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 from probe_problems import problem
-from scipy.linalg import lstsq
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -70,7 +69,7 @@ def test_a_path_is_the_single_fits(shape):
 def test_with_hardly_any_regularisation_it_is_least_squares_of_least_norm():
     X, Y = regression(n=9)
     Z = StandardScaler().fit_transform(X)
-    least = lstsq(Z, Y - Y.mean(), cond=1e-10)[0]
+    least = np.linalg.lstsq(Z, Y - Y.mean(), rcond=1e-10)[0]
     probe = RidgeRegressionProbe(1e12).fit(X, Y)
     np.testing.assert_allclose(probe.coef_ * X.std(axis=0), least, rtol=1e-6, atol=1e-9)
 

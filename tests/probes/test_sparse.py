@@ -83,4 +83,4 @@ def test_unknown_methods_and_numbers_of_neurons_are_refused():
         rank_neurons(*problem(), method="elasticnet")
     for k in (0, -1, 2.0, "3", True):
         with pytest.raises(UsageError, match="k must be a whole number, 1 or more"):
-            KSparseProbe(k).fit(*problem())
+            KSparseProbe().set_params(k=k).fit(*problem())

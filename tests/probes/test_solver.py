@@ -1,0 +1,205 @@
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from sklearn.linear_model import LogisticRegression
+
+from probekit.probes import solver
+from probekit.probes.features import Stream
+from probekit.probes.problem import Problem
+from probekit.probes.solver import solve_logistic
+
+PATH = (1e-4, 1e-2, 1.0, 1e2, 1e4)
+
+
+def world(n=300, d=12, n_classes=2, seed=0, noise=1.0):
+    """Correlated features of several scales and labels that depend on them, as float64."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) / np.sqrt(d) * np.logspace(-1, 1, d)
+    logits = X / X.std(axis=0) @ rng.normal(size=(d, n_classes))
+    return X, (logits + noise * rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+
+def objective(X, y, C, coef, intercept, weights=1.0):
+    """0.5 |w|^2 + C * (weighted sum of log losses), in float64 and from its definition."""
+    z = X @ coef.T + intercept
+    if len(coef) == 1:
+        loss = np.logaddexp(0, -z[:, 0] * (2 * y - 1))
+    else:
+        loss = logsumexp(z, axis=1) - z[np.arange(len(y)), y]
+    return 0.5 * (coef**2).sum() + C * (weights * loss).sum()
+
+
+def reference(X, y, C, weights=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says so when it can go no further down
+        model = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-12, max_iter=500).fit(X, y, weights)
+    return objective(X, y, C, model.coef_, model.intercept_, 1.0 if weights is None else weights)
+
+
+def standardised(X, weights=None):
+    mean = np.average(X, axis=0, weights=weights)
+    scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weights))
+    return (X - mean) / np.where(scale > 0, scale, 1)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("seed", range(25))
+def test_the_objective_is_that_of_newton_cholesky(n_classes, seed):
+    X, y = world(n_classes=n_classes, seed=seed, n=200 + 20 * seed, d=3 + seed)
+    C = 10.0 ** (seed % 5 - 2)
+    standardise = seed % 2 == 0
+    found = solve_logistic(torch.from_numpy(X), [Problem(y, n_classes, C)], standardise)
+    best = reference(standardised(X) if standardise else X, y, C)
+    assert found.converged.all()
+    assert found.objective[0] == pytest.approx(best, rel=1e-9)
+    if not standardise:
+        assert objective(X, y, C, found.coef[0], found.intercept[0]) == pytest.approx(best, rel=1e-9)
+
+
+HARD = {
+    "separable": lambda: world(n=120, d=30, noise=0.0),
+    "fewer rows than features": lambda: world(n=40, d=90),
+    "a dimension at 3,000 times the median": lambda: massive(*world(n=500, d=20)),
+    "duplicate and constant columns": lambda: doubled(*world(n=300, d=10)),
+    "one positive in a thousand": lambda: rare(*world(n=3000, d=8)),
+}
+
+
+def massive(X, y):
+    X[:, 3] = X[:, 3] / X[:, 3].std() * 30 + 3000 * np.median(np.abs(X))
+    return X, y
+
+
+def doubled(X, y):
+    return np.concatenate([X, X[:, :4], np.full((len(X), 2), 0.1)], axis=1), y
+
+
+def rare(X, y):
+    return X, (X[:, 0] >= np.sort(X[:, 0])[-3]).astype(int)
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", HARD)
+def test_hard_problems_are_certified_and_the_certificate_is_true(case, dtype, standardise):
+    X, y = HARD[case]()
+    X = torch.from_numpy(X).to(dtype)
+    found = solve_logistic(X, [Problem(y, 2, C) for C in PATH], standardise)
+    assert found.converged.all()
+    assert (found.gap <= 1e-6).all()
+    Z = standardised(X.double().numpy()) if standardise else X.double().numpy()
+    for C, f in zip(PATH, found.objective, strict=True):
+        assert abs(f / reference(Z, y, C) - 1) <= 1.01e-6
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("max_iter", [0, 1, 2, 4])
+def test_the_gap_bounds_the_distance_of_a_fit_that_was_cut_short(n_classes, max_iter):
+    X, y = world(n_classes=n_classes)
+    problems = [Problem(y, n_classes, C) for C in PATH]
+    early = solve_logistic(torch.from_numpy(X), problems, max_iter=max_iter)
+    best = solve_logistic(torch.from_numpy(X), problems)
+    distance = early.objective / best.objective - 1
+    assert (distance <= early.gap * (1 + 1e-9) + 1e-14).all()
+    assert (early.converged == (early.gap <= 1e-6)).all()
+    assert not early.converged[-1]
+
+
+def test_a_gap_that_would_be_below_zero_is_infinite_not_small():
+    X, y = world(noise=0.0)
+    found = solve_logistic(torch.from_numpy(X), [Problem(y, 2, 1e4)], max_iter=0)
+    assert np.isinf(found.gap[0])
+    assert not found.converged[0]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_weight_is_a_row_repeated_and_a_weight_of_0_a_row_left_out(n_classes):
+    X, y = world(n_classes=n_classes)
+    weights = np.random.default_rng(0).integers(3, size=len(y)).astype(float)
+    C = 0.3
+    found = solve_logistic(torch.from_numpy(X), [Problem(y, n_classes, C, weights)])
+    rows = np.repeat(np.arange(len(y)), weights.astype(int))
+    repeated = solve_logistic(torch.from_numpy(X[rows]), [Problem(y[rows], n_classes, C)])
+    assert found.objective[0] == pytest.approx(repeated.objective[0], rel=1e-12)
+    np.testing.assert_allclose(found.coef, repeated.coef, rtol=1e-6, atol=1e-9)
+    assert found.objective[0] == pytest.approx(reference(standardised(X, weights), y, C, weights), rel=1e-9)
+
+
+def test_problems_together_are_as_alone():
+    X, y = world(n=240, d=9)
+    rng = np.random.default_rng(0)
+    labels = [y, rng.permutation(y)]
+    masks = [None, *((np.arange(240) % 4 != fold).astype(float) for fold in range(4))]
+    problems = [Problem(*c) for c in itertools.product(labels, [2], PATH, masks)]
+    together = solve_logistic(torch.from_numpy(X), problems)
+    assert together.converged.all()
+    for i in range(0, len(problems), 7):
+        alone = solve_logistic(torch.from_numpy(X), [problems[i]])
+        assert together.objective[i] == pytest.approx(alone.objective[0], rel=1e-12)
+        np.testing.assert_allclose(together.coef[i], alone.coef[0], rtol=1e-5, atol=1e-7)
+
+
+def test_problems_in_parts_are_as_together(monkeypatch):
+    X, y = world()
+    problems = [Problem(y, 2, C) for C in PATH]
+    together = solve_logistic(torch.from_numpy(X), problems)
+    monkeypatch.setattr(solver, "MOST_SCORES", 2 * len(y))
+    parts = solve_logistic(torch.from_numpy(X), problems)
+    np.testing.assert_allclose(parts.objective, together.objective, rtol=1e-12)
+
+
+def test_a_fold_in_which_a_feature_never_varies_gives_it_no_weight():
+    X, y = world(n=200, d=5)
+    weights = (np.arange(200) < 100).astype(float)
+    X[:100, 2] = 7.0
+    found = solve_logistic(torch.from_numpy(X), [Problem(y, 2, 10.0, weights)])
+    alone = solve_logistic(torch.from_numpy(X[:100]), [Problem(y[:100], 2, 10.0)])
+    assert found.coef[0, 0, 2] == 0
+    np.testing.assert_allclose(found.coef, alone.coef, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_features_of_any_type_are_certified_against_the_values_they_hold(dtype):
+    X, y = world(n=400)
+    X = torch.from_numpy(X).to(dtype)
+    found = solve_logistic(X, [Problem(y, 2, C) for C in PATH], standardise=False)
+    exact = solve_logistic(X.double(), [Problem(y, 2, C) for C in PATH], standardise=False)
+    assert found.converged.all()
+    assert (found.objective / exact.objective - 1 <= found.gap + 1e-12).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_stream_in_an_order_of_its_own_is_the_same_problem(dtype):
+    X, y = world(n=500, d=7)
+    X = torch.from_numpy(X).to(dtype)
+    order = np.random.default_rng(0).permutation(500)
+    stream = Stream(500, 7, lambda: iter(X[torch.from_numpy(order)].split(130)), order)
+    weights = (np.arange(500) % 5 > 0).astype(float)
+    problems = [Problem(y, 2, C, weights) for C in PATH]
+    streamed, held = solve_logistic(stream, problems), solve_logistic(X, problems)
+    assert streamed.converged.all()
+    np.testing.assert_allclose(streamed.objective, held.objective, rtol=1e-6 if dtype == torch.float32 else 1e-12)
+
+
+def test_the_same_call_gives_the_same_bits():
+    X, y = world(n=3000, n_classes=3)
+    problems = [Problem(y, 3, C) for C in PATH]
+    one, other = (solve_logistic(torch.from_numpy(X).float(), problems) for _ in range(2))
+    for name in vars(one):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_wide_sample_gives_a_basis_that_is_poorer_not_wrong(monkeypatch):
+    from probekit.probes import features
+
+    X, y = world(n=300, d=40)
+    full = solve_logistic(torch.from_numpy(X), [Problem(y, 2, C) for C in PATH])
+    monkeypatch.setattr(features, "WIDE", 10)
+    monkeypatch.setattr(features, "WIDE_SAMPLE", 16)
+    narrow = solve_logistic(torch.from_numpy(X), [Problem(y, 2, C) for C in PATH])
+    assert narrow.converged.all()
+    np.testing.assert_allclose(narrow.objective, full.objective, rtol=1e-12)
