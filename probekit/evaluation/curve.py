@@ -145,7 +145,7 @@ def _part(predictions: Predictions, rows: slice) -> Predictions:
 def _answer(place: Place, X: Tensor, question: Question) -> Answer:
     columns, code = question.columns, question.code
     problems = [*columns.problems, *([] if code is None else code.problems())]
-    probes = question.probe.fit_many(X, problems)
+    probes = question.probe.fit_many(_rows_of(X, question.protocol.used), problems)
     own = len(columns.problems)
     bench = Bench(columns, probes[:own], X, question.headline)
     verdict = bench.verdict(0)
@@ -160,7 +160,7 @@ def _answer(place: Place, X: Tensor, question: Question) -> Answer:
         probe=verdict.probe,
         gap=verdict.gap,
         **_control(bench, verdict),
-        codelength=None if code is None else _codelength(code, probes[own:], X),
+        codelength=None if code is None else _codelength(code, probes[own:], X, question.protocol.used),
     )
     return Answer(result, verdict)
 
@@ -182,15 +182,22 @@ def _control(bench: Bench, verdict: Verdict) -> dict[str, Any]:
     return {"control": mean, "selectivity": value_of(verdict.test, bench.headline) - mean}
 
 
-def _codelength(code: OnlineCode, probes: Sequence[Any], X: Tensor) -> dict[str, float]:
-    """What the training labels cost by the probes of the code's problems."""
+def _rows_of(X: Tensor, rows: np.ndarray) -> Tensor:
+    """X [N, D] at rising rows, without a copy where they follow one another."""
+    if len(rows) == rows[-1] - rows[0] + 1:
+        return X[int(rows[0]) : int(rows[-1]) + 1]
+    return X[torch.from_numpy(rows).to(X.device)]
+
+
+def _codelength(code: OnlineCode, probes: Sequence[Any], X: Tensor, used: np.ndarray) -> dict[str, float]:
+    """What the training labels cost by the probes of the code's problems, which number the `used` rows of X alone."""
     step = len(code.grid)
     said: list[np.ndarray] = []
 
     def logs(i: int, rows: np.ndarray) -> np.ndarray:
         nonlocal said
         if i % step == 0:  # all strengths of a prefix are asked of the same rows, one after another
-            said = decide(probes[i : i + step], X, rows)
+            said = decide(probes[i : i + step], X, used[rows])
         return log_probabilities(said[i % step])
 
     told = code.codelength(logs)

@@ -130,7 +130,9 @@ def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength:
     labels, groups = asked.labels[rows.taught], asked.acts.groups
     code = None
     if codelength and asked.n_classes and asked.probe == "logistic":
-        code = OnlineCode(asked.labels, asked.n_classes, rows.taught, _thinned(asked.grid), seed, groups)
+        used, own = rows.used, np.searchsorted(rows.used, rows.taught)
+        of = None if groups is None else np.asarray(groups)[used]
+        code = OnlineCode(asked.labels[used], asked.n_classes, own, _thinned(asked.grid), seed, of)
     return Question(
         probe=asked.kind,
         columns=columns_of(rows, [asked.labels, *draws], asked.n_classes, asked.grid),
