@@ -77,17 +77,28 @@ def audit(task: Task, label_set: str | None = None) -> Audit:
     torn = _torn_groups(task)
     if no_texts:
         return Audit(label_set, splits, groups_across_splits=torn, no_texts=True)
-    inputs = Inputs.of(task.inputs)
-    later = np.unique(inputs.number[task.splits != SPLITS[0]])
-    one, other, index = near_pairs(inputs.shingles(), later)
-    leaks, shared = np.zeros(len(task), dtype=bool), {}
-    for here, there in combinations(splits, 2):
-        shared[f"{there} in {here}"], rows = _shared(task, inputs.number, (one, other, index), here, there)
-        leaks |= rows
+    number, shared, leaks = _compare(task)
+    while leaks.any():  # what belongs to a template depends on what is there, so that a few more may come to light
+        rest = np.flatnonzero(~leaks)
+        more = _compare(task.subset(rest))[2]
+        if not more.any():
+            break
+        leaks[rest[more]] = True
     for split in splits:
         splits[split]["leaks"] = int((leaks & (task.splits == split)).sum())
-    conflicts = _conflicts(task, inputs.number, task.labels[label_set])
+    conflicts = _conflicts(task, number, task.labels[label_set])
     return Audit(label_set, splits, shared, conflicts, torn, np.flatnonzero(leaks))
+
+
+def _compare(task: Task) -> tuple[np.ndarray, dict[str, dict[str, Any]], np.ndarray]:
+    """Number of each input, equal for equal ones; what each two splits share; and the rows that leak, bool [N]."""
+    inputs = Inputs.of(task.inputs)
+    pairs = near_pairs(inputs.shingles(), np.unique(inputs.number[task.splits != SPLITS[0]]))
+    shared, leaks = {}, np.zeros(len(task), dtype=bool)
+    for here, there in combinations([split for split in SPLITS if (task.splits == split).any()], 2):
+        shared[f"{there} in {here}"], rows = _shared(task, inputs.number, pairs, here, there)
+        leaks |= rows
+    return inputs.number, shared, leaks
 
 
 def _split(task: Task, label_set: str, split: str) -> dict[str, Any]:

@@ -6,8 +6,8 @@ marked, have a Jaccard index of `THRESHOLD` or more: one word in fifteen replace
 found by prefix filtering (Bayardo, Ma and Srikant 2007, "Scaling up all pairs similarity search"; Xiao et al. 2008):
 two sets that are near share an element among the rarest few of each, so only such pairs are counted out.
 
-Shingles in more than a tenth of the inputs belong to a template and are left aside; an input with fewer than
-`LEAST_SHINGLES` others is compared as a whole only, since short phrases differ by what they say.
+Shingles in more than a tenth of the inputs, or in more than 500, belong to a template and are left aside; an input
+with fewer than `LEAST_SHINGLES` others is compared as a whole only, since short phrases differ by what they say.
 
 Axes: N inputs, U distinct ones, V kinds of shingles.
 """
@@ -25,7 +25,7 @@ from scipy import sparse
 SHINGLE = 3  # words in a row
 THRESHOLD = 0.7
 LEAST_SHINGLES = 10
-TEMPLATE_SHARE, TEMPLATE_LEAST = 0.1, 10
+TEMPLATE_SHARE, TEMPLATE_LEAST, TEMPLATE_MOST = 0.1, 10, 500  # inputs with a template's shingle
 RARE = 9  # a shingle of token ids is as long as it takes for one in 10^9 to be met by chance
 _WRITTEN_WITHOUT_SPACES = "぀-ヿ㐀-䶿一-鿿豈-﫿"
 _WORD = re.compile(rf"[{_WRITTEN_WITHOUT_SPACES}]|[^\W{_WRITTEN_WITHOUT_SPACES}]+|[^\w\s]")
@@ -87,10 +87,15 @@ class Inputs:
         found.data[:] = 1
         frequency = np.bincount(found.indices)
         order = np.argsort(frequency, kind="stable")
-        order = order[frequency[order] <= max(TEMPLATE_LEAST, TEMPLATE_SHARE * U)]
+        order = order[frequency[order] <= most_common(U)]
         found = sparse.csr_array(found[:, order])
         found.sort_indices()
         return found
+
+
+def most_common(n: int) -> float:
+    """In how many of n inputs a shingle may stand that belongs to no template."""
+    return max(TEMPLATE_LEAST, min(TEMPLATE_SHARE * n, TEMPLATE_MOST))
 
 
 def near_pairs(shingles: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

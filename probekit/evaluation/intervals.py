@@ -7,7 +7,8 @@ bootstrap over examples, or over whole groups (Efron 1979). With groups Student'
 the fourth moment of the groups' influences grants (Satterthwaite 1946): few large or few erring groups make few.
 
 `benchmarks/coverage.py` shows how often they cover the truth. Percentiles of the same bootstrap, plain or widened by
-Student's t, cover 83-88% of the time at an accuracy or AUROC of 0.95 with 20 to 60 groups.
+Student's t, cover 83-92% of the time at an accuracy or AUROC of 0.95 with 20 to 60 groups. With 20 groups and an
+accuracy of 0.95, where two or three groups hold all errors, they cover 98%.
 """
 
 from collections.abc import Iterable, Iterator
@@ -59,7 +60,10 @@ class Bootstrap:
         unbias = np.sqrt(self.n_units / (self.n_units - 1))
         intervals = {}
         for name, value in values.items():
-            error = float(np.nanstd(drawn[name])) * unbias
+            known = drawn[name][np.isfinite(drawn[name])]
+            if not len(known):
+                continue
+            error = float(known.std() * unbias)
             if name == "accuracy":
                 intervals[name] = self._wilson(value, error, freedom[name], level)
             elif name in _SHARES and value in (0, 1):
@@ -155,7 +159,11 @@ def _studentised(name: str, value: float, half: float) -> tuple[float, float]:
     elif name == "spearman":
         low, high = np.tanh(np.arctanh(value) + step / (1 - value**2)) if abs(value) < 1 else (value, value)
     elif name == "r2":  # the share that is not explained is an error
-        low, high = 1 - (1 - value) * np.exp(-step / (1 - value)) if value < 1 else (value, value)
+        low, high = 1 - (1 - value) * _factor(-step / (1 - value)) if value < 1 else (value, value)
     else:
-        low, high = value * np.exp(step / value)
+        low, high = value * _factor(step / value)
     return float(low), float(high)
+
+
+def _factor(step: np.ndarray) -> np.ndarray:
+    return np.exp(np.clip(step, -30, 30))  # what is known so badly needs no more digits, and never overflows

@@ -3,7 +3,7 @@
 from probekit.probes.base import ClassifierProbe, LinearProbe, Probe
 from probekit.probes.lda import LDAProbe
 from probekit.probes.load import PROBES, REGRESSORS, load_probe
-from probekit.probes.logistic import LogisticProbe
+from probekit.probes.logistic import LogisticProbe, fit_logistic_path
 from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.mlp import MLPProbe
 from probekit.probes.moments import MomentsProbe
@@ -25,6 +25,7 @@ __all__ = [
     "Ranking",
     "RidgeProbe",
     "RidgeRegressionProbe",
+    "fit_logistic_path",
     "fit_ridge_path",
     "load_probe",
     "rank_neurons",

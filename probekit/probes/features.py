@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.errors import DataError
+
 BLOCK = {"cpu": 2048}  # rows at once: a block of them stays in the processor's cache
 BLOCK_ELSEWHERE = 65536
 # of the sample from which the basis is computed: enough for its eigenvalues to be right within some 25%
 SAMPLE_PER_FEATURE = 16
-WIDE = 1024  # features; beyond, a basis of `WIDE_SAMPLE` directions is much cheaper than all, and nearly as good
-WIDE_SAMPLE = 2048
+WIDE = 1024  # features; beyond, a basis of as many directions as half of `WIDE_SAMPLE` rows span is far cheaper
+WIDE_SAMPLE = 4096
 CONSTANT = 1e-12  # of a column's mean square about the middle of all rows: less variance than that is none
 
 
@@ -94,7 +96,11 @@ class Moments:
 
 
 def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Moments, Tensor]:
-    """The moments under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift)."""
+    """The moments under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift).
+
+    Raises:
+        DataError: NaN or infinity in the features.
+    """
     M, D = weights.shape[1], features.d
     first, second = (torch.zeros(M, D, dtype=torch.float64, device=features.device) for _ in range(2))
     step, sample = max(1, features.n // _sample_size(D)), []
@@ -103,6 +109,8 @@ def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Mom
         first += W.T @ X
         second += W.T @ X.square()
         sample.append(X[-rows.start % step :: step].clone())
+    if not torch.isfinite(second).all():
+        raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
     total = weights.sum(dim=0)
     mean, square = first / total[:, None], second / total[:, None]
     variance = square - mean.square()
@@ -131,16 +139,30 @@ class Basis:
     rest: float
 
 
-def basis(sample: Tensor, inverse_scale: Tensor) -> Basis:
-    """The eigenvectors of the covariance of a sample of rows [S, D], each column times its inverse scale [D]."""
+def basis(sample: Tensor, inverse_scale: Tensor, whole: bool) -> Basis:
+    """The eigenvectors of the covariance of rows [S, D], each column times its inverse scale [D].
+
+    A sample that spans less than all directions flatters those that it spans, so half of it only measures the
+    variances; unless it is `whole`: then there is no variance elsewhere.
+    """
     S, D = sample.shape
     Z = (sample - sample.mean(dim=0)) * inverse_scale.to(sample.dtype)
-    values, U = _eigh(_gram(Z.T if S < D else Z) / S)
-    if S >= D:
-        return Basis(U, values.clamp_min(0), 0.0)
+    if S >= SAMPLE_PER_FEATURE * D or (whole and S >= D):
+        values, vectors = _eigh(_gram(Z) / S)
+        return Basis(vectors, values.clamp_min(0), 0.0)
+    if whole:
+        return Basis(*_span(Z), 0.0)
+    vectors, _ = _span(Z[::2])
+    measured = Z[1::2].double()
+    values, total = (measured @ vectors).square().mean(dim=0), measured.square().mean(dim=0).sum()
+    return Basis(vectors, values, float((total - values.sum()).clamp_min(0)) / max(1, D - len(values)))
+
+
+def _span(Z: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal directions [D, R] that span rows [S, D] with S < D, and the variance along each [R]."""
+    values, U = _eigh(_gram(Z.T) / len(Z))
     kept = values > 1e-6 * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
-    V = Z.T.double() @ (U[:, kept] / (values[kept] * S).sqrt())
-    return Basis(V, values[kept], 0.0)
+    return Z.T.double() @ (U[:, kept] / (values[kept] * len(Z)).sqrt()), values[kept]
 
 
 def _gram(X: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Logistic regression, solved to the optimum and certified (`probekit.probes.solver`)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +32,8 @@ class LogisticProbe(WithProbabilities, LinearProbe):
     Attributes:
         objective_: what was minimised, at the weights found.
         gradient_norm_: of its gradient there, with the intercept minimised out.
-        gap_: an upper bound on (objective - optimum) / optimum; `converged_` says whether it is within `tol`.
+        gap_: an upper bound on (objective - optimum) / optimum; `converged_` says whether it is within `tol`. Infinite
+            (in a probe that was saved: None) where the bound says nothing.
     """
 
     FACTS = ("objective_", "gradient_norm_", "gap_")
@@ -89,6 +91,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
     def fit_many(cls, X: Tensor | Stream, problems: Sequence[Problem]) -> list[Self]:
         """One probe for each problem, all found in one solve; see `Probe.fit_many`. Any weights will do."""
         probes = [cls._for(problem) for problem in problems]
+        problems = [replace(problem, C=probe.C) for probe, problem in zip(probes, problems, strict=True)]
         for n_classes in dict.fromkeys(problem.n_classes for problem in problems):
             group = [p for p, problem in enumerate(problems) if problem.n_classes == n_classes]
             for p in group:

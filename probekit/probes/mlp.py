@@ -5,8 +5,6 @@ Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101),
 Axes: N examples, D features, H hidden units, C classes.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from probekit.probes.base import (
     standardise,
     unstandardise,
 )
+from probekit.probes.threads import one_thread
 
 TOLERANCE = 1e-4  # a loss that falls by less has not fallen
 
@@ -89,7 +88,7 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         generator = torch.Generator("cpu").manual_seed(int(check_random_state(self.random_state).randint(2**31)))
         Z, mean, scale = standardise(X)
         held_out = _held_out(torch.from_numpy(labels), self.validation_fraction, generator)
-        with torch.enable_grad(), _one_thread():
+        with torch.enable_grad(), one_thread():
             layers = self._train(torch.from_numpy(Z).float(), torch.from_numpy(labels), held_out, generator)
         W, b, U, c = (layer.detach().double().numpy() for layer in layers)
         self.hidden_coef_, self.hidden_intercept_ = unstandardise(W, b, mean, scale)
@@ -144,17 +143,6 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         if shapes != [(H, D), (H,), (outputs, H), (outputs,)]:
             raise ValueError(f"{len(self.classes_)} classes with layers of {shapes}")
         self.n_features_in_ = D
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums in one order whatever the machine is asked for; and steps this small lose more to threads than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _held_out(labels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:

@@ -15,6 +15,7 @@ Axes: N rows, D features, P problems, K score columns of a problem (1 for two cl
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,10 +26,12 @@ from torch import Tensor
 from probekit.probes.features import Basis, Features, Moments, Stream, basis, moments, on_device
 from probekit.probes.losses import Binary, Multinomial
 from probekit.probes.problem import Problem
+from probekit.probes.threads import one_thread
 
 TOLERANCE = 1e-6  # of the relative distance to the optimum
 MEMORY = 10  # pairs that L-BFGS remembers
 MAX_ITER = 500
+SMALL = 1 << 19  # features in all, up to which one thread is the fastest
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
 ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.3  # Wolfe's conditions; the second is what a search along a line costs for
 BALANCED = 1e-13  # the sum of residuals, relative to that of the weights, at which an intercept is the best one
@@ -90,6 +93,13 @@ def solve_logistic(
         tol: which relative distance counts as converged.
         max_iter: iterations, after which a problem is given back unconverged.
     """
+    with one_thread() if X.shape[0] * X.shape[1] <= SMALL else nullcontext():
+        return _solve_parts(X, problems, standardise, tol, max_iter)
+
+
+def _solve_parts(
+    X: Tensor | Stream, problems: Sequence[Problem], standardise: bool, tol: float, max_iter: int
+) -> Solutions:
     features = Features(X)
     K = 1 if problems[0].n_classes == 2 else problems[0].n_classes
     every = _objective(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
@@ -402,7 +412,7 @@ def _objective(
         C=on_device([problem.C for problem in problems], features.device, torch.float64),
         K=K,
         moments=known,
-        basis=basis(sample, known.inverse_scale.amax(dim=0)),
+        basis=basis(sample, known.inverse_scale.amax(dim=0), whole=len(sample) == features.n),
     )
 
 

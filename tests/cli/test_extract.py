@@ -195,3 +195,14 @@ def test_names_that_look_like_markup_or_escapes_are_text(here: Path, gpt2_folder
     assert "\x1b" not in out + err
     assert "\u202e" not in out + err
     assert "[bold]a" in out
+
+
+def test_whole_numbers_are_a_regression_when_asked(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
+    Path("years.csv").write_text("text,year\n" + "".join(f"text {i},{1900 + i % 7}\n" for i in range(60)))
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", "years.csv", "--label-column", "year", "--limit", "9"]
+    assert run([*job, "--regression", "--out", "store"]) == 0
+    assert "labels   year is a number, 1900 to 1906: a regression" in capsys.readouterr().err
+    acts = load_activations("store")
+    assert (acts.labels["year"].dtype, acts.label_names) == (np.float64, {"year": []})
+    assert run([*job, "--out", "classes"]) == 0
+    assert load_activations("classes").task.n_classes() == 7

@@ -23,7 +23,8 @@ def brute_force(distinct, width):
     for one in sets:
         for shingle in one:
             counts[shingle] = counts.get(shingle, 0) + 1
-    most = max(duplicates.TEMPLATE_LEAST, duplicates.TEMPLATE_SHARE * len(sets))
+    most = 10  # a tenth, or ten
+    assert most == duplicates.most_common(len(sets))
     sets = [{shingle for shingle in one if counts[shingle] <= most} for one in sets]
     found = {}
     for (i, a), (j, b) in product(enumerate(sets), repeat=2):

@@ -172,6 +172,15 @@ def test_what_no_resample_defines_has_no_interval():
     assert set(Bootstrap(2).intervals(p)) == {"accuracy", "balanced_accuracy", "f1"}
 
 
+def test_next_to_nothing_known_is_a_wide_interval_and_no_overflow():
+    rng = np.random.default_rng(0)
+    said = rng.normal(size=30)
+    p = Predictions(said + rng.normal(size=30), said, said, 0)
+    intervals = Bootstrap(30, groups=np.arange(30) % 2).intervals(p, level=1 - 1e-6)
+    assert all(low < measure(p)[name] < high for name, (low, high) in intervals.items())
+    assert np.isfinite(list(intervals.values())).all()
+
+
 def test_resampled_values_are_those_of_the_shared_resamples():
     p, groups = shift_world(4, 60, 1.0, size=3)
     bootstrap = Bootstrap(60, seed=5, groups=groups, resamples=30)
