@@ -112,6 +112,7 @@ def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
     assert len(procedure["layers"]) == 4
     assert "layer and C chosen anew inside each fold: accuracy" in results.summary()
     assert "120 examples in 4 nested folds" in results.summary()
+    assert "chosen on the inner folds' accuracy; the outer ones judge" in results.summary()
     best: Any = results.best
     kept = best.probe
     whole = LogisticProbe(C=best.C).fit(acts[results.best.place], acts.labels["kind"])
