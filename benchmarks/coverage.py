@@ -72,7 +72,8 @@ def curve_holds(name: str, kind: str, n: int, world: int) -> list[float]:
     resampled = np.stack([bootstrap.resampled(p, "accuracy") for p in layers])
     low, high = curve_band(bootstrap, layers, "accuracy", resampled).T
     chosen = best_set(values, resampled)
-    return [((low <= truth) & (truth <= high)).all(), chosen[truth.argmax()], chosen.sum()]
+    holds = bool(((low <= truth) & (truth <= high)).all())
+    return [holds, bool(chosen[truth.argmax()]), int(chosen.sum())]
 
 
 def null_rejects(metric: str, kind: str, n: int, world: int) -> list[float]:

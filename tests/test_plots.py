@@ -2,72 +2,155 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from probekit.errors import StorageError
 from probekit.evaluation import BaselineResult, LayerResult, ProbeResults
-from probekit.plots import _shown_ticks, _spread, plot_accuracy_by_layer, save_plot
+from probekit.plots import plot_accuracy_by_layer, save_plot
+from probekit.plots.curve import _runs, _shown_ticks
+from probekit.plots.margin import spread
 from probekit.probes import MeanDifferenceProbe
 
 PROBE = MeanDifferenceProbe().fit(np.eye(2), [0, 1])
 
 
-def scores(test: float, validation: float) -> dict[str, dict[str, float]]:
+BASELINES = {"majority": 0.5, "bag-of-words": 0.7}
+HOSTILE = {"model": "$x_1$ 100% " + "m" * 60, "task": "a<b>&\x1b[31m_t" + "t" * 80, "label": r"\frac{$" + "l" * 50}
+
+
+def scores(test: float, validation: float, metric: str = "accuracy") -> dict[str, dict[str, float]]:
     values = {"train": 1.0, "validation": validation, "test": test}
-    return {split: {"accuracy": v, "balanced_accuracy": v, "auroc": v} for split, v in values.items()}
+    return {split: {metric: v} for split, v in values.items()}
 
 
-def make(n_layers=4, point="resid_pre", wanted=None, baselines=(0.5, 0.7), flat=False, **meta: Any) -> ProbeResults:
+def make(
+    n_layers: int = 4,
+    point: str = "resid_pre",
+    wanted: Iterable[int] | None = None,
+    baselines: dict[str, float] = BASELINES,
+    flat: bool = False,
+    full: bool = False,
+    metric: str = "accuracy",
+    **meta: Any,
+) -> ProbeResults:
+    """A curve that rises; a full one with band, best set, controls, random weights and codelength."""
     rng = np.random.default_rng(0)
-    layers = []
+    layers, random = [], []
     for i in range(n_layers + 1) if wanted is None else wanted:
         test = 0.5 if flat else 0.55 + 0.4 * i / n_layers
         at = ("resid_post", n_layers - 1) if i == n_layers and point != "resid_post" else (point, i)
-        metrics = scores(test, test + rng.normal() / 100)
-        layers.append(LayerResult(*at, 0.1, True, metrics, {"accuracy": (test - 0.02, test + 0.02)}, [], PROBE))
-    named = zip(("majority", "bag-of-words"), baselines, strict=False)
-    beside = [BaselineResult(name, None, True, scores(v, v), {"accuracy": (v, v)}) for name, v in named]
+        metrics = scores(test, test + rng.normal() / 100, metric)
+        beside: dict[str, Any] = {}
+        if full:
+            beside = {"band": (test - 0.04, test + 0.04), "in_best_set": test > 0.85, "control": 0.52 + 0.001 * i}
+            beside["codelength"] = {"bits": 50.0, "uniform_bits": 100.0, "compression": 1 + test}
+            random.append(LayerResult(*at, 0.1, True, scores(0.6, 0.6, metric), {metric: (0.58, 0.62)}, []))
+        ends = {metric: (test - 0.02, test + 0.02)}
+        layers.append(LayerResult(*at, 0.1, True, metrics, ends, [], PROBE, **beside))
+    others = [BaselineResult(name, None, True, scores(v, v, metric), {metric: (v, v)}) for name, v in baselines.items()]
     about = {"model": "gpt2", "task": "sst2", "label": "label", "point": point, "position": "last", "probe": "logistic"}
-    return ProbeResults(layers, beside, {**about, "n_layers": n_layers, "n": {"test": 100}, **meta})
+    about |= {"headline": metric}
+    return ProbeResults(layers, others, {**about, "n_layers": n_layers, "n": {"test": 100}, **meta}, random)
 
 
-def draw(results: ProbeResults) -> Any:
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+def draw(results: ProbeResults, size: tuple[float, float] = (8, 4.5)) -> Axes:
+    figure = Figure(figsize=size, layout="constrained")
     ax = plot_accuracy_by_layer(results, figure.subplots())
     FigureCanvasAgg(figure).draw()
     return ax
 
 
-def texts(ax) -> str:
-    legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    return "\n".join([ax.get_title("left"), ax.get_xlabel(), *(t.get_text() for t in ax.texts), *legend])
+def shown(ax: Axes) -> list[Text]:
+    """Every text that is drawn."""
+    ticks = [*ax.xaxis.get_major_ticks(), *ax.xaxis.get_minor_ticks(), *ax.yaxis.get_major_ticks()]
+    of_ticks = {text for tick in ticks for text in (tick.label1, tick.label2)}
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    drawn = [t.label1 for t in ax.xaxis.get_major_ticks() if left <= t.get_loc() <= right]
+    drawn += [t.label1 for t in ax.yaxis.get_major_ticks() if low <= t.get_loc() <= high]
+    rest = [text for text in ax.findobj(Text) if isinstance(text, Text) and text not in of_ticks]
+    return [text for text in [*drawn, *rest] if text.get_visible() and text.get_text().strip()]
+
+
+def texts(ax: Axes) -> str:
+    return "\n".join(text.get_text() for text in shown(ax))
+
+
+def line(ax: Axes, label: str) -> Line2D:
+    (found,) = [line for line in ax.lines if line.get_label() == label]
+    return found
+
+
+def points(line: Line2D) -> tuple[list[float], list[float]]:
+    return np.asarray(line.get_xdata(), dtype=float).tolist(), np.asarray(line.get_ydata(), dtype=float).tolist()
 
 
 def test_it_shows_the_curve_and_says_what_it_is():
     results = make()
     ax = draw(results)
-    curves = {line.get_label(): line for line in ax.lines}
-    np.testing.assert_array_equal(curves["test"].get_xdata(), range(5))
-    np.testing.assert_allclose(curves["test"].get_ydata(), [r.metrics["test"]["accuracy"] for r in results.layers])
-    np.testing.assert_allclose(
-        curves["validation"].get_ydata(), [r.metrics["validation"]["accuracy"] for r in results.layers]
-    )
+    assert points(line(ax, "test"))[0] == list(range(5))
+    for split in ("test", "validation"):
+        values = [r.metrics[split]["accuracy"] for r in results.layers]
+        np.testing.assert_allclose(points(line(ax, split))[1], values)
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "1", "2", "3", "out"]
     for part in ("gpt2", "sst2", "resid_pre", "last token", "logistic", "input of block i; last = output"):
         assert part in texts(ax)
-    assert "majority\n0.500" in texts(ax)
-    assert "bag-of-words\n0.700" in texts(ax)
-    best = results.best
-    assert f"best on validation: output, test {best.metrics['test']['accuracy']:.3f}" in texts(ax)
-    assert any(len(line.get_xdata()) == 1 and line.get_xdata()[0] == 4 for line in ax.lines)
+    for part in ("majority 0.500", "bag-of-words 0.700", "95% pointwise interval", "100 test examples"):
+        assert part in texts(ax)
+    value = results.best.metrics["test"]["accuracy"]
+    ring = line(ax, f"chosen on validation: output, test accuracy {value:.3f} [{value - 0.02:.3f}, {value + 0.02:.3f}]")
+    assert points(ring) == ([4], [value])
+
+
+def test_what_a_sceptic_asks_for_is_in_the_picture():
+    results = make(full=True)
+    ax = draw(results)
+    assert "95% simultaneous band" in texts(ax)
+    (band,) = ax.collections
+    corners = np.asarray(band.get_paths()[0].vertices)
+    for i, layer in enumerate(results.layers):
+        assert layer.band is not None
+        np.testing.assert_allclose(sorted({y for x, y in corners if x == i}), layer.band)
+    assert points(line(ax, "control task"))[1] == [layer.control for layer in results.layers]
+    assert points(line(ax, "random weights"))[1] == [0.6] * 5
+    assert "control task 0.524" in texts(ax)
+    assert "random weights 0.600" in texts(ax)
+    first, last = points(line(ax, "tied with the best"))[0]
+    assert 2 < first < 3
+    assert 4 < last < 5
+
+
+@pytest.mark.parametrize(
+    ("metric", "label"), [("accuracy", "accuracy"), ("auroc", "AUROC"), ("r2", "R\N{SUPERSCRIPT TWO}")]
+)
+def test_the_headline_is_on_the_axis(metric, label):
+    ax = draw(make(metric=metric, baselines={"mean": -30.0} if metric == "r2" else BASELINES))
+    assert ax.get_ylabel() == label
+    assert ax.get_ylim()[0] > -0.4
+    assert ax.get_ylim()[1] < 1.1
+
+
+def test_codelength_stands_under_the_curve_where_the_figure_is_ours(tmp_path):
+    code = "import test_plots as t; ax = t.make(full=True).plot(); upper, lower = ax.figure.axes;"
+    code += "assert upper is ax and lower.get_xlabel() and not upper.get_xlabel();"
+    code += (
+        "assert list(lower.lines[1].get_ydata()) == [x.codelength['compression'] for x in t.make(full=True).layers];"
+    )
+    code += "assert len(t.make(full=True, wanted=[2]).plot().figure.axes) == 1"
+    run_here(code)
+    assert len(draw(make(full=True)).figure.axes) == 1
+    assert "compression" in save_plot(make(full=True), tmp_path).with_suffix(".svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -89,31 +172,34 @@ def test_the_layer_axis_is_honest(point, wanted, label, last):
     assert ax.get_xticklabels()[-1].get_text() == last
 
 
-@pytest.mark.parametrize("n_layers", [1, 4, 12, 24, 36, 48, 96])
-@pytest.mark.parametrize("baselines", [(0.5, 0.7), (0.50, 0.51), (0.99, 1.0), ()])
-def test_no_label_lies_on_another(n_layers, baselines):
-    ax = draw(make(n_layers, baselines=baselines))
-    ticks = [tick.label1.get_window_extent() for tick in ax.xaxis.get_major_ticks()]
-    assert all(a.x1 < b.x0 for a, b in pairwise(ticks))
+CROWD = {"majority": 0.5, "bag-of-words": 0.7, "length": 0.53, "embedding": 0.6}
+SAME = dict.fromkeys(CROWD, 0.6)
+TOP = dict(zip(CROWD, (1.0, 1.0, 0.99, 0.98), strict=True))
+
+
+SIZES = [(8, 4.8), (4.2, 3.8), (14, 4)]
+CASES = [(size, n, *how) for size in SIZES for n in (12, 24, 48) for how in ((CROWD, {}), (SAME, HOSTILE))]
+CASES += [(SIZES[0], n, TOP, {}) for n in (1, 4, 36, 96)] + [(SIZES[1], n, {}, HOSTILE) for n in (1, 96)]
+
+
+@pytest.mark.parametrize(("size", "n_layers", "baselines", "names"), CASES)
+def test_no_text_lies_on_another_or_leaves_the_picture(size, n_layers, baselines, names):
+    ax = draw(make(n_layers, baselines=baselines, full=bool(baselines), **names), size)
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in shown(ax)]  # without the lines to them
+    assert len(boxes) > 12
+    for (one, a), (other, b) in combinations(boxes, 2):
+        assert a.x1 <= b.x0 or b.x1 <= a.x0 or a.y1 <= b.y0 + 1 or b.y1 <= a.y0 + 1, (one, other)
+    for text, box in boxes:
+        assert figure.bbox.x0 <= box.x0, text
+        assert box.x1 <= figure.bbox.x1, text
+        assert box.y1 <= figure.bbox.y1 + 1, text
     assert ax.get_xticklabels()[-1].get_text() == "out"
-    beside = sorted((t.get_window_extent() for t in ax.texts if "\n" in t.get_text()), key=lambda box: box.y0)
-    assert len(beside) == len(baselines)
-    assert all(a.y1 <= b.y0 for a, b in pairwise(beside))
-    figure = ax.get_figure().bbox
-    above = [
-        ax.get_legend().get_window_extent(),
-        *[t.get_window_extent() for t in ax.texts if "\n" not in t.get_text()],
-    ]
-    title = ax._left_title.get_window_extent()
-    assert above[0].y1 <= above[1].y0
-    assert above[1].y1 <= title.y0
-    for box in [*beside, *above, title]:
-        assert figure.x0 <= box.x0
-        assert box.x1 <= figure.x1
 
 
 def test_noise_does_not_fill_the_picture_and_limits_hold_everything():
-    low, high = draw(make(flat=True, baselines=(0.5,))).get_ylim()
+    low, high = draw(make(flat=True, baselines={"majority": 0.5})).get_ylim()
     assert high - low >= 0.3
     low, high = draw(make()).get_ylim()
     assert low < 0.5
@@ -124,7 +210,8 @@ def test_sparse_layers_keep_their_places_and_one_layer_has_its_interval():
     ax = draw(make(48, wanted=[3, 4, 20, 30]))
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["3", "4", "20", "30"]
     ax = draw(make(wanted=[2]))
-    assert "best on validation" not in texts(ax)
+    assert "chosen" not in texts(ax)
+    assert "95% interval" in texts(ax)
     assert any(len(c.get_paths()) == 1 for c in ax.collections)
 
 
@@ -145,17 +232,11 @@ def test_names_are_drawn_as_they_are_spelled(tmp_path):
     assert "\x1b" not in svg
 
 
-def test_a_long_title_still_fits():
-    ax = draw(make(model="m" * 100, task="t" * 100, label="l" * 100))
-    assert ax._left_title.get_window_extent().x1 <= ax.get_figure().bbox.x1
-    assert "…" in ax.get_title("left")
-
-
 def test_saved_pictures_are_the_same_bytes_whatever_the_users_style(tmp_path):
-    path = save_plot(make(), tmp_path / "a")
+    path = save_plot(make(full=True), tmp_path / "a")
     assert path == tmp_path / "a" / "accuracy_by_layer.png"
     with mpl.rc_context({"font.size": 20, "axes.facecolor": "black", "svg.fonttype": "path"}):
-        save_plot(make(), tmp_path / "b")
+        save_plot(make(full=True), tmp_path / "b")
         assert mpl.rcParams["font.size"] == 20
     for name in ("accuracy_by_layer.png", "accuracy_by_layer.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -176,15 +257,22 @@ def test_saving_touches_no_pyplot_and_plotting_makes_one_figure(tmp_path):
         "assert plt.get_fignums() == [1] and ax.figure is plt.gcf();"
         "fig, mine = plt.subplots(); assert t.make().plot(mine) is mine and plt.get_fignums() == [1, 2]"
     )
+    run_here(code, str(tmp_path))
+
+
+def run_here(code: str, *args: str) -> None:
+    """In a process of its own, where nobody has imported pyplot yet."""
     here = str(Path(__file__).parent)
     env = {**os.environ, "PYTHONPATH": f"{here}:{here}/..", "MPLBACKEND": "agg"}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=env)
+    subprocess.run([sys.executable, "-c", code, *args], check=True, env=env)
 
 
 def test_ticks_and_heights():
     assert _shown_ticks(range(26)) == list(range(26))
     assert _shown_ticks(range(49)) == [*range(0, 48, 4), 48]
     assert _shown_ticks(range(48)) == [*range(0, 45, 4), 47]
-    assert _spread([], 0.1, 0, 1) == []
-    assert _spread([0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.45, 0.55])
-    assert _spread([1.0, 1.0], 0.1, 0, 1) == pytest.approx([0.85, 0.95], abs=1e-6)
+    assert _runs([]) == []
+    assert _runs([0, 1, 2, 5]) == [(0, 2), (5, 5)]
+    assert spread([], 0.1, 0, 1) == []
+    assert spread([0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.45, 0.55])
+    assert spread([1.0, 1.0], 0.1, 0, 1) == pytest.approx([0.85, 0.95], abs=1e-6)

@@ -155,6 +155,10 @@ class Store(Activations):
         inside = np.repeat(held, counts[record.rows])
         return record, np.flatnonzero(inside), _spread(starts, counts, record.rows[held])
 
+    def shard_examples(self) -> list[np.ndarray]:
+        """The examples of each shard, int64, in the order in which `shards` gives them."""
+        return [record.rows for record in self._records]
+
     def shards(self, key: PointSpec) -> Iterator[tuple[np.ndarray, Tensor]]:
         """One place shard by shard, in the order of the shards: (its examples int64, their rows [R, D]).
 

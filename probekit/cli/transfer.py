@@ -12,7 +12,7 @@ from probekit.cli import console, options
 Stores = Annotated[list[Path], typer.Argument(help="Stores of one model, each of another task.")]
 Layer = Annotated[str, typer.Option(metavar="LAYERS", help="3 fixes it; of all, 0,4,8 or 2-6 validation chooses.")]
 Point = Annotated[str | None, typer.Option(metavar="NAME", help="Point to read.  [default: the first store's first]")]
-Probe = Annotated[str, typer.Option(metavar="NAME", help="As for train-probe.")]
+Probe = Annotated[str | None, typer.Option(metavar="NAME", help="As for train-probe.  [default: logistic, or ridge]")]
 Label = Annotated[str | None, typer.Option(metavar="NAME", help="Label set to predict.  [default: each task's target]")]
 Position = Annotated[
     str | None,
@@ -31,7 +31,7 @@ def transfer(
     stores: Stores,
     layer: Layer = "all",
     point: Point = None,
-    probe: Probe = "logistic",
+    probe: Probe = None,
     label: Label = None,
     position: Position = None,
     C: C = None,

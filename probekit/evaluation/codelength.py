@@ -161,7 +161,7 @@ def _block_ends(allowed: np.ndarray) -> list[int]:
 
 
 def _normalised(logs: np.ndarray) -> np.ndarray:
-    off = np.abs(logsumexp(logs, axis=1)).max(initial=0)
+    off = np.abs(np.exp(logs).sum(axis=1) - 1).max(initial=0)
     if not off < 1e-4:
         raise UsageError(f"expected natural logarithms of probabilities that sum to 1; their sum is off by {off:.2g}")
     return logs

@@ -61,8 +61,8 @@ def curve_band(
         level: of the band.
     """
     values = np.array([measure(p, [metric]).get(metric, np.nan) for p in predictions])
-    _, *known = _known(values, resampled)
-    quantile = _largest_deviation(*known, level)
+    _, values, resampled = _known(values, resampled)
+    quantile = _largest_deviation(values, resampled, level)
     pointwise = max(level, float(2 * norm.cdf(quantile) - 1))
     return np.array([bootstrap.intervals(p, pointwise, [metric]).get(metric, (np.nan, np.nan)) for p in predictions])
 

@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from probekit.activations.layout import place_name
 from probekit.activations.sets import Activations
 from probekit.errors import DataError, UsageError
+from probekit.evaluation.asked import Asked, asked_of
+from probekit.evaluation.curve import features_of
 from probekit.evaluation.intervals import Bootstrap
+from probekit.evaluation.judge import decide, predictions_of
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.results import LayerResult, ProbeResults
+from probekit.evaluation.show import where
 from probekit.evaluation.train import train_probes
 from probekit.evaluation.transfer_results import TransferCell, TransferResults
-from probekit.probes.base import as_numpy, predicted_labels
 from probekit.text import printable
 
 # what must be equal for a probe of one to mean anything on the other, where both say it
@@ -37,7 +41,7 @@ CHANCE = {"auroc": 0.5, "r2": 0.0}  # and of an accuracy the even share
 def transfer(
     activations: Sequence[Activations],
     layers: str | int | Iterable[int] = "all",
-    probe: str = "logistic",
+    probe: str | None = None,
     C: float | Iterable[float] | None = None,
     seed: int = 0,
     point: str | None = None,
@@ -62,23 +66,20 @@ def transfer(
         UsageError: fewer than two sets, the same one twice, other models, points, layers or numbers of classes.
         DataError: as in `train_probes`; places of other widths.
     """
-    sets = [acts if position is None else acts.at(position) for acts in _checked(activations)]
-    names = _names(sets)
-    labels = [acts.target if label is None else label for acts in sets]
-    for acts, of in zip(sets, labels, strict=True):
-        acts.task.check(of)
-    _check_same(sets, names, labels)
-    how: dict[str, Any] = {"probe": probe, "C": C, "seed": seed, "layers": layers}
+    given = _checked(activations)
+    first = asked_of(given[0], layers, probe, C, point, label, position)
+    asked = [first, *[asked_of(acts, layers, first.probe, C, first.point, label, position) for acts in given[1:]]]
+    names = _names(asked)
+    _check_same(asked, names)
+    numbers, notes = _classes(asked, names)
+    how: dict[str, Any] = {"layers": layers, "probe": first.probe, "C": C, "seed": seed, "point": first.point}
+    how |= {"baselines": False, "controls": 0, "codelength": False}
     trained: list[ProbeResults] = []
-    for acts, of in zip(sets, labels, strict=True):
-        shown = _shifted(progress, len(trained), len(sets))
-        trained.append(train_probes(acts, point=point, label=of, baselines=False, progress=shown, **how))
-        point = trained[0].meta["point"]
-    _check_places(trained, names)
-    numbers, notes = _classes(sets, labels, names)
-    cells = _cells(sets, trained, names, numbers, labels, seed)
-    meta = _meta(sets, trained, names, labels, notes)
-    return TransferResults(cells, meta)
+    for one in asked:
+        shown = _shifted(progress, len(trained), len(asked))
+        trained.append(train_probes(one.acts, label=one.label, progress=shown, **how))
+    _check_widths(trained, names)
+    return TransferResults(_cells(asked, trained, names, numbers, seed), _meta(asked, trained, names, notes))
 
 
 def _checked(activations: Sequence[Activations]) -> list[Activations]:
@@ -89,33 +90,40 @@ def _checked(activations: Sequence[Activations]) -> list[Activations]:
     return list(activations)
 
 
-def _names(sets: Sequence[Activations]) -> list[str]:
+def _names(asked: Sequence[Asked]) -> list[str]:
     """What the tasks are called; of equal names, the later ones have a number."""
     names: list[str] = []
-    for acts in sets:
-        name = str(acts.meta.get("task", acts.task.name))
-        same = [f"{name} ({i})" for i in range(2, len(sets) + 1)]
-        names.append(next(one for one in (name, *same) if one not in names))
+    for one in asked:
+        name = str(one.acts.meta.get("task", one.acts.task.name))
+        tried = [name, *[f"{name} ({i})" for i in range(2, len(asked) + 1)]]
+        names.append(next(one for one in tried if one not in names))
     return names
 
 
-def _check_same(sets: Sequence[Activations], names: Sequence[str], labels: Sequence[str]) -> None:
-    first, about = sets[0], printable(names[0])
-    for acts, name in zip(sets[1:], map(printable, names[1:]), strict=True):
-        for key, what in SAME.items():
-            one, other = first.meta.get(key), acts.meta.get(key)
-            is_known = key == "model" and "model_fingerprint" in {*first.meta} & {*acts.meta}
-            if not is_known and one is not None and other is not None and one != other:
-                shown = f"{_brief(one)} there, {_brief(other)} here"
-                raise UsageError(f"{name!a} is of {what} than {about!a} ({key}: {shown}); transfer needs the same")
-    prints = [(acts.task.fingerprint(), label) for acts, label in zip(sets, labels, strict=True)]
+def _check_same(asked: Sequence[Asked], names: Sequence[str]) -> None:
+    """Raise a UsageError unless a probe of any of these means the same on all the others."""
+    for one, name in zip(asked[1:], names[1:], strict=True):
+        _check_model(asked[0].acts.meta, one.acts.meta, f"{name!a} is of {{}} than {names[0]!a} ({{}})")
+        if odd := set(one.places) ^ set(asked[0].places):
+            place = min(place_name(place) for place in odd)
+            raise UsageError(f"{names[0]!a} and {name!a} do not both hold {place}; name layers that all of them have")
+    prints = [(one.acts.task.fingerprint(), one.label) for one in asked]
     for (one, a), (other, b) in itertools.combinations(zip(names, prints, strict=True), 2):
         if a == b:
             raise UsageError(f"{one!a} and {other!a} hold the very same examples; give each task once")
-    counts = [acts.task.n_classes(label) for acts, label in zip(sets, labels, strict=True)]
-    if len(set(counts)) > 1:
-        shown = ", ".join(f"{name!a} {n}" for name, n in zip(names, counts, strict=True))
+    if len({one.n_classes for one in asked}) > 1:
+        shown = ", ".join(f"{name!a} {one.n_classes or 'numbers'}" for name, one in zip(names, asked, strict=True))
         raise UsageError(f"a probe goes from task to task where all have as many classes; there are: {shown}")
+
+
+def _check_model(there: dict[str, Any], here: dict[str, Any], says: str) -> None:
+    for key, what in SAME.items():
+        one, other = there.get(key), here.get(key)
+        if key == "model" and there.get("model_fingerprint") and here.get("model_fingerprint"):
+            continue  # which says more than a name
+        if one is not None and other is not None and one != other:
+            values = f"{key}: {_brief(other)} here, {_brief(one)} there"
+            raise UsageError(f"{says.format(what, values)}; transfer needs activations of one model")
 
 
 def _brief(value: object) -> str:
@@ -123,27 +131,19 @@ def _brief(value: object) -> str:
     return ascii(text if len(text) <= 40 else f"{text[:12]}…")
 
 
-def _check_places(trained: Sequence[ProbeResults], names: Sequence[str]) -> None:
-    places = [[layer.place for layer in results.layers] for results in trained]
-    for name, there in zip(names[1:], places[1:], strict=True):
-        if odd := [*(set(places[0]) ^ set(there))]:
-            raise UsageError(
-                f"{names[0]!a} and {name!a} do not both hold {min(odd)}; name layers that all of them have"
-            )
+def _check_widths(trained: Sequence[ProbeResults], names: Sequence[str]) -> None:
     widths = [[layer.probe.n_features_in_ for layer in results.layers] for results in trained]
     for name, there in zip(names[1:], widths[1:], strict=True):
         if there != widths[0]:
             raise DataError(f"{names[0]!a} is {widths[0][0]} wide and {name!a} {there[0]}; transfer needs one model")
 
 
-def _classes(
-    sets: Sequence[Activations], labels: Sequence[str], names: Sequence[str]
-) -> tuple[list[np.ndarray], list[str]]:
+def _classes(asked: Sequence[Asked], names: Sequence[str]) -> tuple[list[np.ndarray], list[str]]:
     """The first task's number of each class of each task, and what must be said of that.
 
     Classes of the same names are the same, whatever their order; others are matched by their number.
     """
-    every = [list(acts.label_names[label]) for acts, label in zip(sets, labels, strict=True)]
+    every = [list(one.acts.label_names[one.label]) for one in asked]
     numbers, notes = [], []
     for classes, name in zip(every, names, strict=True):
         like = next(one for one in every if set(one) == set(classes))  # the first task with these names
@@ -155,33 +155,30 @@ def _classes(
 
 
 def _cells(
-    sets: Sequence[Activations],
+    asked: Sequence[Asked],
     trained: Sequence[ProbeResults],
     names: Sequence[str],
     numbers: Sequence[np.ndarray],
-    labels: Sequence[str],
     seed: int,
 ) -> list[TransferCell]:
     """Every probe on every test split; one place of one task is in memory at a time."""
-    cells = []
-    for j, acts in enumerate(sets):
-        test = np.flatnonzero(acts.splits == "test")
-        groups = None if acts.groups is None else np.asarray(acts.groups)[test]
-        bootstrap = Bootstrap(len(test), seed, groups)
-        truth = np.asarray(acts.labels[labels[j]])[test]
-        for k, place in enumerate(trained[0].layers):
-            X = as_numpy(acts[place.point, place.layer][test.tolist()]).astype(np.float64)
+    cells = {}
+    for j, one in enumerate(asked):
+        rows, groups = np.flatnonzero(one.acts.splits == "test"), one.acts.groups
+        bootstrap = Bootstrap(len(rows), seed, None if groups is None else np.asarray(groups)[rows])
+        for k, place in enumerate(one.places):
+            probes = [results.layers[k].probe for results in trained]
+            scores = decide(probes, features_of(one.acts, place), rows)
             for i, results in enumerate(trained):
-                back = np.argsort(numbers[i])  # the first task's number -> this probe's
-                said = _predictions(results.layers[k].probe, X, back[numbers[j][truth]])
-                cells.append(_cell(names[i], names[j], results, results.layers[k], said, bootstrap))
-    order = {name: i for i, name in enumerate(names)}
-    return sorted(cells, key=lambda cell: (order[cell.train_task], order[cell.test_task]))
+                truth = _renumbered(one.labels[rows], numbers[j], numbers[i])
+                said = predictions_of(truth, scores[i], one.n_classes, probes[i])
+                cells[i, j, k] = _cell(names[i], names[j], results, results.layers[k], said, bootstrap)
+    return [cells[at] for at in sorted(cells)]
 
 
-def _predictions(probe: Any, X: np.ndarray, truth: np.ndarray) -> Predictions:
-    scores = probe.decision_function(X)
-    return Predictions(truth, predicted_labels(scores), scores, len(probe.classes_))
+def _renumbered(labels: np.ndarray, own: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Labels of one task by the numbers that another has for these classes; those of a regression stay."""
+    return np.argsort(other)[own[labels]] if len(own) else labels
 
 
 def _cell(
@@ -207,50 +204,53 @@ def _shifted(progress: Callable[[int, int], None] | None, i: int, n: int) -> Cal
 
 
 def _meta(
-    sets: Sequence[Activations],
-    trained: Sequence[ProbeResults],
-    names: list[str],
-    labels: list[str],
-    notes: list[str],
+    asked: Sequence[Asked], trained: Sequence[ProbeResults], names: list[str], notes: list[str]
 ) -> dict[str, Any]:
-    first = trained[0].meta
+    first, n_classes = trained[0].meta, asked[0].n_classes
     heads = {results.headline for results in trained}
     headline = heads.pop() if len(heads) == 1 else "auroc"
     if heads:
         notes = [*notes, "Classes are imbalanced in some of the tasks, so AUROC is compared in all of them."]
-    shared = _shared_texts(sets)
-    for (i, j), n in shared.items():
-        notes = [*notes, f"{n:,} test texts of {names[j]!a} also stand in the train split of {names[i]!a}."]
-    n_classes = sets[0].task.n_classes(labels[0])
+    positions = [results.meta["position"] for results in trained]
+    if any(one != positions[0] for one in positions):
+        read = ", ".join(f"{name!a} {where(one)}" for name, one in zip(names, positions, strict=True))
+        notes = [*notes, f"Different tokens are read: {read}."]
+    shared = [{"train": names[i], "test": names[j], "n": n} for (i, j), n in _shared_texts(asked).items()]
+    for one in shared:
+        notes = [
+            *notes,
+            f"{one['n']:,} test texts of {one['test']!a} also stand in the train split of {one['train']!a}.",
+        ]
     kept = ("model", "point", "position", "probe", "C", "seed", "n_layers", "interval", "versions")
     return {
         **{key: first[key] for key in kept},
         "tasks": names,
-        "labels": labels,
+        "labels": [one.label for one in asked],
         "headline": headline,
-        "chance": CHANCE.get(headline, 1 / n_classes),
+        "chance": CHANCE.get(headline, 1 / max(1, n_classes)),
         "n_classes": n_classes,
         "n": [results.meta["n"] for results in trained],
         "classes": [results.meta["classes"] for results in trained],
-        "majority": [_majority(acts, label) for acts, label in zip(sets, labels, strict=True)],
-        "shared_texts": [{"train": names[i], "test": names[j], "n": n} for (i, j), n in shared.items()],
+        "majority": [_majority(one) for one in asked] if n_classes else None,
+        "shared_texts": shared,
         "activations": [results.meta["activations"] for results in trained],
         "notes": notes,
     }
 
 
-def _majority(acts: Activations, label: str) -> float:
+def _majority(asked: Asked) -> float:
     """The test accuracy of the commonest class of train."""
-    values = np.asarray(acts.labels[label])
-    commonest = np.bincount(values[acts.splits == "train"]).argmax()
-    return float((values[acts.splits == "test"] == commonest).mean())
+    splits = asked.acts.splits
+    commonest = np.bincount(asked.labels[splits == "train"]).argmax()
+    return float((asked.labels[splits == "test"] == commonest).mean())
 
 
-def _shared_texts(sets: Sequence[Activations]) -> dict[tuple[int, int], int]:
+def _shared_texts(asked: Sequence[Asked]) -> dict[tuple[int, int], int]:
     """How many test texts of task j stand in the train split of task i, where any do: (i, j) -> n.
 
     Texts are compared without regard to case and white space.
     """
+    sets = [one.acts for one in asked]
     texts = [None if acts.task.info.get("no_texts") else [_plain(one) for one in acts.inputs] for acts in sets]
     found = {}
     for i, j in itertools.permutations(range(len(sets)), 2):

@@ -195,9 +195,10 @@ def _value(cell: TransferCell, metric: str) -> str:
 
 def _notes(results: TransferResults) -> list[str]:
     """How layers were chosen, and what a reader must know before believing the matrix."""
-    several = len({cell.place for cell in results.cells}) > 1
-    how = "Layer and C were" if several else "C was"
-    notes = [f"{how} chosen on the validation split of the task that is trained on; no test split decided anything."]
+    what = ["layer"] * (len({cell.place for cell in results.cells}) > 1) + ["C"] * (len(results.meta["C"] or []) > 1)
+    were = f"{' and '.join(what)} {'was' if len(what) == 1 else 'were'}".replace("layer", "Layer")
+    notes = [f"{were} chosen on the validation split of the task that is trained on; no test split decided anything."]
+    notes = notes if what else ["Nothing was chosen: one place, one setting."]
     if late := [printable(row[0].train_task) for row in results.chosen if not row[0].converged]:
         notes.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
     return notes + results.meta["notes"]

@@ -42,6 +42,7 @@ PLACES = {
 }
 NARROW = 5.0  # inches; narrower axes have shorter names, two lines of legend, and no values in the margin
 BOUNDS = {"r2": (-0.25, 1.0)}  # of the y axis; an R2 may be far below 0, which says no more than that it is
+TIMES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)  # ticks of the compression
 _SMALLEST_SPAN = 0.3  # of the y axis, so that noise never fills the picture
 _RULE = 0.4  # of a layer, to either side
 
@@ -121,10 +122,10 @@ def _test(results: "ProbeResults", layer: "LayerResult") -> float:
 def _bands(results: "ProbeResults") -> tuple[list[tuple[float, float]], str]:
     """(low, high) of each place, and what they are; a headline without an interval has its value for one."""
     if len(results.layers) > 1 and all(layer.band is not None for layer in results.layers):
-        return [layer.band for layer in results.layers if layer.band], "95% band of all layers at once"
+        return [layer.band for layer in results.layers if layer.band], "95% simultaneous band"
     values = [(_test(results, layer), _test(results, layer)) for layer in results.layers]
     ends = [x.intervals.get(results.headline, v) for x, v in zip(results.layers, values, strict=True)]
-    return ends, "95% interval of each layer" if len(results.layers) > 1 else "95% interval"
+    return ends, "95% pointwise interval" if len(results.layers) > 1 else "95% interval"
 
 
 def _draw_curve(results: "ProbeResults", ax: Axes, xs: Sequence[int]) -> None:
@@ -279,11 +280,14 @@ def _draw_codelength(results: "ProbeResults", ax: Axes, xs: Sequence[int]) -> No
     values = [layer.codelength["compression"] for layer in results.layers if layer.codelength]
     ax.axhline(1, color=GREY, linewidth=1, linestyle=(0, (1, 1.5)), zorder=1)
     ax.plot(xs, values, color=INK, linewidth=1.4, marker="o", markersize=2.5)
-    ax.set_ylim(min(0.95, *values) - 0.05, max(1.5, *values) * 1.06)
+    low, high = min(0.9, *values), max(2.2, *values)
+    ax.set_yscale("log")  # from nearly nothing to a hundred times
+    ax.set_ylim(low * 0.95, high * 1.15)
+    ticks = [tick for tick in TIMES if tick <= high]
+    ticks = ticks if len(ticks) < 5 else [tick for tick in ticks if f"{tick}"[0] == "1"]
+    ax.set_yticks(ticks, [f"{tick}\N{MULTIPLICATION SIGN}" for tick in ticks], fontsize="small")
+    ax.set_yticks([], minor=True)
     ax.set_ylabel("compression\nof the labels", fontsize="small")
-    ax.tick_params(axis="y", labelsize="small")
-    ax.locator_params(axis="y", nbins=3)
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}\N{MULTIPLICATION SIGN}")
 
 
 def _write_above(results: "ProbeResults", ax: Axes) -> None:
@@ -327,6 +331,6 @@ def _legend(ax: Axes, entries: dict[str, Artist], columns: int, height: float) -
         frameon=False,
         fontsize="small",
         handlelength=1.8,
-        columnspacing=1.4,
+        columnspacing=1.2,
         labelspacing=0.35,
     )

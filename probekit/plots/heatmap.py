@@ -62,16 +62,23 @@ def _size(results: "TransferResults") -> tuple[float, float]:
 
 
 def _draw_cells(results: "TransferResults", ax: Axes) -> None:
-    values = results.matrix
-    norm = TwoSlopeNorm(results.meta["chance"], vmin=0, vmax=1)
-    colours = colormaps[COLOURS]
+    fills = _fills(results)
     size = _letters(results, ax)
     for i, row in enumerate(results.chosen):
         for j, cell in enumerate(row):
-            value = values[i, j]
-            fill = colours(0.04 + 0.92 * float(norm(value))) if np.isfinite(value) else (0.93, 0.93, 0.93, 1.0)
+            fill = tuple(fills[i, j])
             ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor="white", linewidth=1.5))
             _write_cell(ax, (j, i), cell, results.headline, "white" if _is_dark(fill) else INK, size)
+
+
+def _fills(results: "TransferResults") -> np.ndarray:
+    """A colour for each cell, [T, T, 4]: from chance outwards to both sides; grey where there is no value."""
+    least = -1.0 if results.headline == "r2" else 0.0
+    norm = TwoSlopeNorm(results.meta["chance"], vmin=least, vmax=1)
+    values = np.clip(results.matrix, least, 1)
+    fills = colormaps[COLOURS](0.04 + 0.92 * np.asarray(norm(np.nan_to_num(values))))
+    fills[np.isnan(values)] = (0.93, 0.93, 0.93, 1)
+    return fills
 
 
 def _letters(results: "TransferResults", ax: Axes) -> float:

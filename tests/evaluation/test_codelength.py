@@ -18,6 +18,7 @@ def log_probabilities(X: np.ndarray, code: OnlineCode) -> list[np.ndarray]:
     told = []
     for problem in code.problems():
         assert problem.weights is not None
+        assert problem.C is not None
         rows = problem.weights > 0
         with threadpool_limits(1):  # tiny fits, which threads make slow
             probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[rows], problem.labels[rows])

@@ -74,7 +74,7 @@ def test_a_perfect_score_is_not_perfectly_sure(size):
 def test_intervals_of_accuracy_cover_the_truth_with_groups(n, size, accuracy):
     inside = 0
     for seed in range(WORLDS):
-        p, groups = shift_world(seed, n, 2 * norm.ppf(accuracy), size)
+        p, groups = shift_world(seed, n, float(2 * norm.ppf(accuracy)), size)
         low, high = Bootstrap(n, seed, groups, resamples=200).intervals(p, names=["accuracy"])["accuracy"]
         inside += low <= accuracy <= high
     assert_covered(inside)
@@ -84,7 +84,7 @@ def test_intervals_of_accuracy_cover_the_truth_with_groups(n, size, accuracy):
 def test_intervals_of_auroc_cover_the_truth(n, size, auroc):
     inside = 0
     for seed in range(WORLDS):
-        p, groups = shift_world(seed, n, np.sqrt(2) * norm.ppf(auroc), size)
+        p, groups = shift_world(seed, n, float(np.sqrt(2) * norm.ppf(auroc)), size)
         low, high = Bootstrap(n, seed, groups, resamples=200).intervals(p, names=["auroc"])["auroc"]
         inside += low <= auroc <= high
     assert_covered(inside)

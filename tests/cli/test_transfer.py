@@ -1,0 +1,103 @@
+"""`probekit transfer`: what is printed, what is written where, and what is refused."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from probekit.activations import list_stores
+from probekit.cli.main import run
+from probekit.evaluation import TransferResults
+
+Capture = pytest.CaptureFixture[str]
+FILES = ["transfer.csv", "transfer.json", "transfer.png", "transfer.svg"]
+
+
+@pytest.fixture(scope="module")
+def stores(gpt2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two tasks of one model: the same words at the end, behind different beginnings."""
+    folder, made = tmp_path_factory.mktemp("tasks"), []
+    for name in ("plain", "negated"):
+        rows = "".join(f"{name} {i} is {'good' if i % 2 else 'bad'},{i % 2}\n" for i in range(60))
+        (folder / f"{name}.csv").write_text(f"text,label\n{rows}")
+        job = ["extract", "--model", str(gpt2_folder), "--dataset", str(folder / f"{name}.csv"), "--quiet"]
+        assert run([*job, "--out", str(folder / name), "--points", "resid_post"]) == 0
+        made.append(folder / name)
+    return made
+
+
+@pytest.fixture
+def job(here: Path, stores: list[Path], capsys: Capture) -> list[str]:
+    for store in stores:
+        shutil.copytree(store, store.name)
+    capsys.readouterr()
+    return ["transfer", "plain", "negated", "--probe", "mean-diff"]
+
+
+def test_the_matrix_is_printed_and_kept_in_the_first_store(job: list[str], capsys: Capture) -> None:
+    assert run(job) == 0
+    out = capsys.readouterr().out
+    picture = Path(out.splitlines()[-1].removeprefix("Picture: "))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in picture.parent.iterdir()) == FILES
+    assert picture.parts[:2] == ("plain", "results")
+    assert "majority class" in out
+    results = TransferResults.load(picture.parent)
+    assert results.matrix.shape == (2, 2)
+    assert {cell.layer for cell in results.cells} == {0, 1, 2}
+    with (picture.parent / "transfer.csv").open() as file:
+        assert {row["layer"] for row in csv.DictReader(file)} == {"0", "1", "2"}
+    assert [one.state for one in list_stores(".")] == ["complete", "complete"]
+
+
+def test_every_option_reaches_it(job: list[str], capsys: Capture) -> None:
+    more = ["--layer", "1", "--point", "resid_post", "--label", "label", "--seed", "3", "--out", "there"]
+    assert run([*job[:3], "--probe", "ridge", "--C", "0.5,2", *more, "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert err == ""
+    assert (found["results"], found["picture"], found["stores"]) == ("there", "there/transfer.png", job[1:3])
+    assert {cell["layer"] for cell in found["cells"]} == {1}
+    assert {cell["C"] for cell in found["cells"]} <= {0.5, 2.0}
+    assert (found["meta"]["seed"], found["meta"]["probe"]) == (3, "ridge")
+    assert not Path("plain/results").exists()
+
+
+def test_quiet_prints_the_picture_alone_and_other_questions_have_other_folders(job: list[str], capsys: Capture) -> None:
+    for more in ([], ["--layer", "0"], ["--seed", "1"], []):
+        assert run([*job, *more, "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    first, layer, seed, again = out.splitlines()
+    assert first == again
+    assert len({first, layer, seed}) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["plain"], "two tasks or more; got 1"),
+        (["plain", "plain"], "very same examples"),
+        (["plain", "other"], "another model"),
+        (["plain", "negated", "--point", "attn_out"], "no activations of attn_out"),
+        (["plain", "negated", "--layer", "7"], "7"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    job: list[str], capsys: Capture, make_model, args: list[str], says: str, tmp_path: Path
+) -> None:
+    if "other" in args:
+        folder = make_model(tmp_path / "deeper", n_layers=4)
+        Path("t.csv").write_text("text,label\n" + "".join(f"text {i},{i % 2}\n" for i in range(60)))
+        made = ["extract", "--model", str(folder), "--dataset", "t.csv", "--points", "resid_post", "--out", "other"]
+        assert run([*made, "--quiet"]) == 0
+        capsys.readouterr()
+    assert run(["transfer", *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("probekit: error: ")
+    assert says in err
+    assert err.count("\n") == 1
