@@ -1,12 +1,10 @@
 """The baselines of a curve, judged on the same rows and resamples as its probes."""
 
-from typing import Any
-
 import numpy as np
 
 from probekit.activations.layout import Place
 from probekit.evaluation.asked import Asked
-from probekit.evaluation.baselines import Guess
+from probekit.evaluation.baselines import Guess, bag_of_words, length, majority, mean
 from probekit.evaluation.curve import Question
 from probekit.evaluation.judge import pooled
 from probekit.evaluation.metrics import Predictions, measure
@@ -33,12 +31,12 @@ def _rows(question: Question) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _guesses(asked: Asked, train: np.ndarray, validation: np.ndarray) -> list[Guess]:
-    from probekit.evaluation.baselines import bag_of_words, majority
-
-    g = [majority(asked.labels, train, asked.n_classes)]
-    if not asked.acts.task.info.get("no_texts"):
-        g.append(bag_of_words(asked.acts.inputs, asked.labels, train, validation, asked.n_classes))
-    return g
+    labels, n_classes, task = asked.labels, asked.n_classes, asked.acts.task
+    guesses = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
+    if not task.info.get("no_texts"):
+        guesses.append(bag_of_words(task.inputs, labels, train, validation, n_classes))
+        guesses.append(length(task.inputs, labels, train, n_classes))
+    return guesses
 
 
 def _judged(guesses: list[Guess], question: Question) -> BaselineResult:
@@ -58,8 +56,6 @@ def _judged(guesses: list[Guess], question: Question) -> BaselineResult:
 
 
 def _said(guess: Guess, rows: np.ndarray, question: Question) -> Predictions:
-    likely: Any = getattr(guess, "probabilities", None)
+    likely = None if guess.probabilities is None else guess.probabilities[rows]
     truth, n_classes = question.columns.label_sets[0][rows], question.columns.n_classes
-    return Predictions(
-        truth, guess.predicted[rows], guess.scores[rows], n_classes, None if likely is None else likely[rows]
-    )
+    return Predictions(truth, guess.predicted[rows], guess.scores[rows], n_classes, likely)

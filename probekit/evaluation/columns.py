@@ -25,7 +25,7 @@ class Columns:
         label_sets: int64 [N] or float64 [N] each; the target first, then the control tasks.
         n_classes: of all of them; 0 for a regression.
         grid: strengths to choose from, rising; [None] for a probe without one.
-        problems: in the order in which they are fitted.
+        problems: in the order in which they are fitted, over the protocol's `used` rows alone.
         where: the number of each.
     """
 
@@ -45,14 +45,15 @@ def columns_of(
     protocol: Protocol, label_sets: Sequence[np.ndarray], n_classes: int, grid: Sequence[float | None]
 ) -> Columns:
     """The problems of all label sets; only the target's are fitted for the probe that is kept."""
-    problems, where = [], {}
+    problems, where, used = [], {}, protocol.used
+    masks = [None if mask[used].all() else mask[used] for mask in protocol.masks]
     asked = {mask for mask, _ in protocol.choosers} | {each.mask for each in protocol.rounds}
-    for number, labels in enumerate(label_sets):
+    for number, given in enumerate(label_sets):
+        labels = given[used]
         for mask in sorted(asked | {protocol.final} if number == 0 else asked):
-            weights = protocol.masks[mask]
             for i, C in enumerate(grid):
                 where[number, mask, i] = len(problems)
-                problems.append(Problem(labels, n_classes, C, None if weights.all() else weights))
+                problems.append(Problem(labels, n_classes, C, masks[mask]))
     return Columns(protocol, list(label_sets), n_classes, list(grid), problems, where)
 
 

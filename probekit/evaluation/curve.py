@@ -21,7 +21,7 @@ from probekit.evaluation.judge import Bench, Verdict, decide, log_probabilities,
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol
 from probekit.evaluation.results import LayerResult
-from probekit.evaluation.significance import best_set, permutation_test, simultaneous_band
+from probekit.evaluation.significance import best_set, curve_band, permutation_test
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,15 +96,19 @@ def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerR
     predictions = [answer.verdict.test for answer in answers]
     values = np.array([value_of(each, question.headline) for each in predictions])
     resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
-    bands = simultaneous_band(values, resampled, LEVEL)
+    bands = curve_band(question.bootstrap, predictions, question.headline, resampled, LEVEL)
     in_best = best_set(values, resampled, LEVEL)
     null = permutation_test(predictions, question.headline, question.seed, question.bootstrap.groups)
     results = [
-        replace(answer.result, band=(float(low), float(high)), in_best_set=bool(best), p_value=float(p))
-        for answer, (low, high), best, p in zip(answers, bands, in_best, null.p_values, strict=True)
+        replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=float(p))
+        for answer, band, best, p in zip(answers, bands, in_best, null.p_values, strict=True)
     ]
     null_high = float(null.null_high) if np.isfinite(null.null_high) else None
     return results, {"p_max": float(null.p_max), "null_high": null_high}
+
+
+def _ends(band: np.ndarray) -> tuple[float, float] | None:
+    return (float(band[0]), float(band[1])) if np.isfinite(band).all() else None
 
 
 def optimism(results: Sequence[LayerResult], best: LayerResult, headline: str) -> dict[str, Any]:
@@ -123,7 +127,8 @@ def procedure(answers: Sequence[Answer], question: Question) -> dict[str, Any]:
         parts.append(_part(best.verdict.test, slice(end - len(each.test), end)))
         layers.append(best.result.place)
     whole = pooled(parts)
-    return {"metrics": measure(whole), "intervals": question.bootstrap.intervals(whole), "layers": layers}
+    intervals = {name: list(ends) for name, ends in question.bootstrap.intervals(whole).items()}
+    return {"metrics": measure(whole), "intervals": intervals, "layers": layers}
 
 
 def _part(predictions: Predictions, rows: slice) -> Predictions:
@@ -140,7 +145,7 @@ def _part(predictions: Predictions, rows: slice) -> Predictions:
 def _answer(place: Place, X: Tensor, question: Question) -> Answer:
     columns, code = question.columns, question.code
     problems = [*columns.problems, *([] if code is None else code.problems())]
-    probes = question.probe.fit_many(X, problems)
+    probes = question.probe.fit_many(_rows_of(X, question.protocol.used), problems)
     own = len(columns.problems)
     bench = Bench(columns, probes[:own], X, question.headline)
     verdict = bench.verdict(0)
@@ -155,7 +160,7 @@ def _answer(place: Place, X: Tensor, question: Question) -> Answer:
         probe=verdict.probe,
         gap=verdict.gap,
         **_control(bench, verdict),
-        codelength=None if code is None else _codelength(code, probes[own:], X),
+        codelength=None if code is None else _codelength(code, probes[own:], X, question.protocol.used),
     )
     return Answer(result, verdict)
 
@@ -177,15 +182,22 @@ def _control(bench: Bench, verdict: Verdict) -> dict[str, Any]:
     return {"control": mean, "selectivity": value_of(verdict.test, bench.headline) - mean}
 
 
-def _codelength(code: OnlineCode, probes: Sequence[Any], X: Tensor) -> dict[str, float]:
-    """What the training labels cost by the probes of the code's problems."""
+def _rows_of(X: Tensor, rows: np.ndarray) -> Tensor:
+    """X [N, D] at rising rows, without a copy where they follow one another."""
+    if len(rows) == rows[-1] - rows[0] + 1:
+        return X[int(rows[0]) : int(rows[-1]) + 1]
+    return X[torch.from_numpy(rows).to(X.device)]
+
+
+def _codelength(code: OnlineCode, probes: Sequence[Any], X: Tensor, used: np.ndarray) -> dict[str, float]:
+    """What the training labels cost by the probes of the code's problems, which number the `used` rows of X alone."""
     step = len(code.grid)
     said: list[np.ndarray] = []
 
     def logs(i: int, rows: np.ndarray) -> np.ndarray:
         nonlocal said
         if i % step == 0:  # all strengths of a prefix are asked of the same rows, one after another
-            said = decide(probes[i : i + step], X, rows)
+            said = decide(probes[i : i + step], X, used[rows])
         return log_probabilities(said[i % step])
 
     told = code.codelength(logs)

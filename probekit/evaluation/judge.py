@@ -185,7 +185,7 @@ def pooled(parts: Sequence[Predictions]) -> Predictions:
 
 def value_of(predictions: Predictions, metric: str) -> float:
     """One metric; nan where it is not defined."""
-    return measure(predictions).get(metric, float("nan"))
+    return measure(predictions, [metric]).get(metric, float("nan"))
 
 
 def _best(sound: np.ndarray, values: np.ndarray) -> int:

@@ -64,6 +64,11 @@ class Protocol:
         return [chooser for each in self.rounds for chooser in each.choosers]
 
     @property
+    def used(self) -> np.ndarray:
+        """The rows that anything is fitted on; no other row comes near a fit."""
+        return np.flatnonzero(np.any(self.masks, axis=0))
+
+    @property
     def taught(self) -> np.ndarray:
         """The rows that the probe that is kept is fitted on."""
         return np.flatnonzero(self.masks[self.final])

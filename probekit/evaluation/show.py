@@ -45,6 +45,8 @@ def chosen(results: "ProbeResults") -> str:
     if not what:
         return f"{best.place}{how}: {test}. Nothing was chosen: one place, one setting."
     were = (" and ".join(what).replace("layer", "Layer")) + (" was" if len(what) == 1 else " were")
+    if results.meta.get("folds"):
+        return f"Best: {best.place}{how}, {test}. {were} chosen on the inner folds' {metric}; the outer ones judge."
     return f"Best: {best.place}{how}, {test}. {were} chosen on validation {metric}; test decided nothing."
 
 

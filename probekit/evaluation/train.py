@@ -27,6 +27,7 @@ from probekit.evaluation.results import LayerResult, ProbeResults
 from probekit.probes.base import check_whole
 
 CONTROLS = 3  # draws of the control task
+FEW = 5  # strengths that the online code mixes as they are
 
 
 def train_probes(
@@ -129,7 +130,9 @@ def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength:
     labels, groups = asked.labels[rows.taught], asked.acts.groups
     code = None
     if codelength and asked.n_classes and asked.probe == "logistic":
-        code = OnlineCode(asked.labels, asked.n_classes, rows.taught, asked.grid, seed, groups)
+        used, own = rows.used, np.searchsorted(rows.used, rows.taught)
+        of = None if groups is None else np.asarray(groups)[used]
+        code = OnlineCode(asked.labels[used], asked.n_classes, own, _thinned(asked.grid), seed, of)
     return Question(
         probe=asked.kind,
         columns=columns_of(rows, [asked.labels, *draws], asked.n_classes, asked.grid),
@@ -138,6 +141,11 @@ def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength:
         code=code,
         seed=seed,
     )
+
+
+def _thinned(grid: list[float | None]) -> list[float | None]:
+    """Every other strength of a long grid: the code mixes them, so a coarser one costs it next to nothing."""
+    return grid if len(grid) <= FEW else grid[::2]
 
 
 def _random(asked: Asked, question: Question, acts: Activations | None, done: Callable[[], None]) -> list[LayerResult]:

@@ -108,7 +108,7 @@ def test_names_from_data_make_safe_paths(here: Path, gpt2_folder: Path, capsys: 
 
 
 def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "load", lambda model, task, seed, *_: load(model, task, seed, {}, {"limit": 200}))
+    monkeypatch.setattr(demo, "load", lambda model, task, seed, *_: load(model, task, seed, {}, {"limit": 80}))
     assert run(["demo"]) == 0
     out, err = capsys.readouterr()
     assert "agreement-gpt2" in err
@@ -117,7 +117,7 @@ def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkey
     assert picture.read_bytes().startswith(b"\x89PNG")
     store = picture.parents[2]
     config = Path(probekit.__file__).parents[1] / "configs/demo.yaml"
-    assert run(["extract", "--config", str(config), "--set", "extract.limit=200"]) == 0
+    assert run(["extract", "--config", str(config), "--set", "extract.limit=80"]) == 0
     assert capsys.readouterr().out == f"{store}\n"
     assert run(["train-probe", "--config", str(config), "--probe", "mean-diff", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

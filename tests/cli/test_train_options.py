@@ -1,0 +1,159 @@
+"""What `probekit train-probe` makes of its options, of a folder that is not its own, and of labels of every kind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probekit.cli.main import run
+from probekit.evaluation import ProbeResults
+
+Capture = pytest.CaptureFixture[str]
+FAST = ["--layer", "0", "--C", "0.01,1"]
+
+
+@pytest.fixture
+def refused(capsys: Capture) -> Callable[..., str]:
+    """Run a command that must fail; its one line of error."""
+
+    def refuse(code: int, *args: object) -> str:
+        assert run([str(arg) for arg in args]) == code
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Traceback" not in err
+        (line,) = [line for line in err.splitlines() if line.startswith("probekit: error: ")]
+        return line
+
+    return refuse
+
+
+def make_store(gpt2_folder: Path, labels: list[str], *more: str) -> None:
+    """A store of `len(labels)` texts of words that differ, with these labels."""
+    rows = [f"text {i * i * 31 % 1009} of the {chr(97 + i % 26)}{i} kind,{label}" for i, label in enumerate(labels)]
+    Path("t.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", "t.csv", "--out", "s", "--layers", "0", "--quiet"]
+    assert run([*job, *more]) == 0
+
+
+def test_the_full_answer_needs_no_options(here: Path, store: Path, capsys: Capture) -> None:
+    shutil.copytree(store, "store")
+    assert run(["train-probe", "store", "--layer", "0-1"]) == 0
+    text = capsys.readouterr().out
+    for part in ("selectivity", "bits)", "Cannot be told from the best", "p = ", "Had test picked the layer", "length"):
+        assert part in text
+    assert [path.name for path in Path("store/results").iterdir()] == ["label-resid_pre-logistic-layers-0-1"]
+
+
+def test_each_option_has_its_own_results_and_its_effect(here: Path, store: Path, capsys: Capture) -> None:
+    shutil.copytree(store, "store")
+    job = ["train-probe", "store", *FAST, "--quiet"]
+    for more in (["--folds", "3"], ["--drop-leaks"], ["--controls", "0", "--no-codelength"], ["--controls", "1"]):
+        assert run([*job, *more]) == 0
+    name = "label-resid_pre-logistic-layers-0-C-0.01-1"
+    tags = ("-folds-3", "-drop-leaks", "-controls-0-no-codelength", "-controls-1")
+    assert {path.name for path in Path("store/results").iterdir()} == {name + tag for tag in tags}
+    folds, drop, bare, one = (ProbeResults.load(f"store/results/{name}{tag}") for tag in tags)
+    assert (folds.meta["folds"], drop.meta["drop_leaks"], bare.meta["control"]) == (3, True, None)
+    assert bare.layers[0].codelength is None
+    assert one.meta["control"]["draws"] == 1
+
+
+def test_random_weights_are_a_baseline(here: Path, store: Path, gpt2_folder: Path, capsys: Capture) -> None:
+    shutil.copytree(store, "store")
+    assert run(["train-probe", "store", *FAST, "--baseline", "random-init"]) == 0
+    assert "random init" in capsys.readouterr().out
+    (folder,) = Path("store/results").iterdir()
+    assert folder.name == "label-resid_pre-logistic-layers-0-C-0.01-1-random-init"
+    assert [layer.place for layer in ProbeResults.load(folder).random_init] == ["resid_pre.0"]
+
+
+def test_what_cannot_be_asked_is_one_line(here: Path, store: Path, refused: Callable[..., str]) -> None:
+    job = ["train-probe", store, "--layer", "0"]
+    assert "no baseline 'randm'; the one that can be added is random-init" in refused(2, *job, "--baseline", "randm")
+    assert "3" in refused(2, *job, "--folds", "2")
+    assert "greater than or equal to 0" in refused(2, *job, "--controls", "-1")
+    assert "did you mean logistic" in refused(2, *job, "--probe", "logistc")
+
+
+def test_a_folder_with_something_else_is_left_alone(here: Path, store: Path, refused: Callable[..., str]) -> None:
+    for foreign in ("notes.txt", "probes/mine.pt", "data/x", "results.json/x"):
+        folder = Path("out") / foreign.split("/")[0].split(".")[0]
+        (folder / foreign).parent.mkdir(parents=True)
+        (folder / foreign).write_text("mine")
+        line = refused(4, "train-probe", store, *FAST, "--out", folder)
+        assert "which is not of results; give a new or empty folder" in line
+        assert [path for path in folder.rglob("*") if path.is_file()] == [folder / foreign]
+    Path("file").write_text("mine")
+    assert "is a file" in refused(4, "train-probe", store, *FAST, "--out", "file")
+    assert Path("file").read_text() == "mine"
+
+
+def test_a_run_that_fails_leaves_no_mixture(here: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def files() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in Path("o").rglob("*") if path.is_file()}
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    job = ["train-probe", str(store), "--probe", "mean-diff", "--quiet", "--out", "o"]
+    assert run([*job, "--layer", "0-1"]) == 0
+    first = files()
+    assert run([*job, "--layer", "7"]) == 2  # refused before anything is touched
+    assert files() == first
+    with monkeypatch.context() as patch:
+        patch.setattr("probekit.plots.save_plot", fail)
+        assert run([*job, "--layer", "0"]) != 0
+    left = {Path(path).name for path in files()}
+    assert not {"accuracy_by_layer.png", "accuracy_by_layer.svg", "resid_pre.1.json"} & left
+    assert run([*job, "--layer", "0-1"]) == 0
+    assert files() == first
+
+
+def test_two_runs_write_the_same_bytes(here: Path, store: Path) -> None:
+    for folder in ("a", "b"):
+        assert run(["train-probe", str(store), *FAST, "--quiet", "--out", folder]) == 0
+    for path in (path for path in Path("a").rglob("*") if path.is_file()):
+        assert path.read_bytes() == (Path("b") / path.relative_to("a")).read_bytes()
+
+
+@pytest.mark.parametrize("labels", [["yes", "no"], ["true", "false"], ["1", "0"], ["0.0", "1.0"]])
+def test_classes_may_be_texts_booleans_and_whole_numbers(
+    here: Path, gpt2_folder: Path, capsys: Capture, labels: list[str]
+) -> None:
+    make_store(gpt2_folder, labels * 30)
+    assert run(["train-probe", "s", *FAST, "--json"]) == 0
+    meta = json.loads(capsys.readouterr().out.partition("\n")[2])["meta"]
+    assert (meta["n_classes"], meta["headline"], meta["probe"]) == (2, "accuracy", "logistic")
+
+
+def test_numbers_are_a_regression(here: Path, gpt2_folder: Path, capsys: Capture, refused: Callable[..., str]) -> None:
+    make_store(gpt2_folder, [f"{x:.3f}" for x in np.linspace(-1, 1, 60)])
+    capsys.readouterr()
+    assert run(["train-probe", "s", *FAST]) == 0
+    assert "test R2" in capsys.readouterr().out
+    assert Path("s/results/label-resid_pre-ridge-layers-0-C-0.01-1/results.json").exists()
+    assert "for those take ridge" in refused(2, "train-probe", "s", "--probe", "logistic")
+
+
+def test_more_folds_or_classes_than_rows(
+    here: Path, gpt2_folder: Path, capsys: Capture, refused: Callable[..., str]
+) -> None:
+    make_store(gpt2_folder, ["yes", "no"] * 15)
+    capsys.readouterr()
+    assert "31 folds need 31 rows" in refused(3, "train-probe", "s", *FAST, "--folds", "31")
+    rows = "\n".join(["text,label", *(f"text {i},class {i}" for i in range(40))])
+    Path("t.csv").write_text(rows + "\n")
+    line = refused(3, "extract", "--model", gpt2_folder, "--dataset", "t.csv", "--out", "s")
+    assert "class 0" in line
+
+
+def test_activations_that_are_no_numbers(here: Path, gpt2_folder: Path, refused: Callable[..., str]) -> None:
+    X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    X[7, 2] = np.nan
+    np.save("resid_pre.0.npy", X)
+    Path("labels.csv").write_text("label\n" + "\n".join("ab"[i % 2] for i in range(40)) + "\n")
+    line = refused(3, "import", "resid_pre.0.npy", "--labels", "labels.csv", "--out", "s")
+    assert "NaN" in line
