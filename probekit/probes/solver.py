@@ -257,10 +257,10 @@ class _Objective:
         H = sums.new_empty(K, D + 1, K, D + 1)
         for (k, other), part in zip(pairs, self.C[p] * (change @ sums @ change.T), strict=True):
             H[k, :, other], H[other, :, k] = part, part.T
+        if K > 1:  # the same added to the intercepts of all classes changes nothing: this makes the steps' sum 0
+            H[:, D, :, D] += H[:, D, :, D].diagonal().mean()
         H = H.view(K * (D + 1), -1)
-        # the intercepts have no penalty, and the same added to those of all classes changes nothing
         H.diagonal().view(K, D + 1)[:, :D] += 1
-        H.diagonal().view(K, D + 1)[:, D] *= 1 + 1e-10
         return H
 
     def search(self, point: _Point, trial: _Point, d: Tensor) -> Tensor:
