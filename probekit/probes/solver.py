@@ -34,7 +34,7 @@ NEWTON_AFTER = 12  # iterations, or a sixteenth of the unknowns: then their Hess
 NEWTON_UP_TO = 4200  # unknowns of one problem
 SMALL = 1 << 19  # features in all, up to which one thread is the fastest
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
-ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.3  # Wolfe's conditions; the second is what a search along a line costs for
+ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.6  # Wolfe's conditions; the second is what a search along a line costs for
 BALANCED = 1e-13  # the sum of residuals, relative to that of the weights, at which an intercept is the best one
 
 
@@ -165,7 +165,7 @@ class _Objective:
         def block(rows: slice, X: Tensor) -> list[Tensor]:
             here = scores[rows]
             if not known:
-                torch.addmm(offset, X, columns.T, out=here.view(len(X), -1))
+                torch.add((columns @ X.T).T, offset, out=here.view(len(X), -1))
             labels, weights = self._rows(rows, dtype)
             r, second = self.loss.derivatives(here, labels, weights)
             G = (r.flatten(1).T @ X).view(W.shape)
@@ -185,7 +185,7 @@ class _Objective:
         z = v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
-            torch.addmm(offset, X, columns.T, out=z[rows].view(len(X), -1))
+            torch.add((columns @ X.T).T, offset, out=z[rows].view(len(X), -1))
             return []
 
         self.features.sum(block, dtype)
