@@ -93,7 +93,7 @@ def scikit_learn(solver: str, dtype: type) -> Callable[[Case, np.ndarray, list[n
 
     def run(case: Case, X: np.ndarray, ys: list[np.ndarray]) -> np.ndarray:
         jobs = [(X.astype(dtype, copy=False), y, c) for y in ys for c in C]
-        found = list(Parallel(n_jobs=2)(delayed(fit)(*job) for job in jobs) or [])
+        found = [*(Parallel(n_jobs=2)(delayed(fit)(*job) for job in jobs) or ())]
         return np.array([objective(X, y, c, *weights) for (_, y, c), weights in zip(jobs, found, strict=True)])
 
     return run

@@ -162,7 +162,11 @@ class Objective:
         pairs = [(k, other) for k in range(K) for other in range(k + 1)]
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
-            h = self.loss.curvature(z[rows].double(), None if weights is None else weights[rows])
+            here, own = z[rows].double(), None
+            if weights is not None:
+                kept = weights[rows, 0] > 0
+                X, here, own = X[kept], here[kept], weights[rows][kept]
+            h = self.loss.curvature(here, own)
             X = torch.cat([X, torch.ones_like(X[:, :1])], dim=1)
             return [torch.stack([(X * h[:, k, other, None]).T @ X for k, other in pairs])]
 
@@ -192,7 +196,7 @@ class Objective:
                 break
             newton = t - slope / bend.clamp_min(torch.finfo(bend.dtype).tiny)
             inside = (newton > low) & (newton < high) & (newton < 10 * t)
-            guess = torch.where(high.isinf(), 4 * t, 0.5 * (low + high))
+            guess = torch.where(high.isinf(), 4 * t, torch.where(low > 0, 0.5 * (low + high), 0.1 * high))
             t = torch.where(near, t, torch.where(inside, newton, guess))
         return t
 
@@ -215,7 +219,7 @@ class Objective:
         """V with the intercept that is best for its weights, and the scores z that it gives; Newton's method."""
         for _ in range(MOST_STEPS):
             drift, A = self._drift(z)
-            if (drift.abs().amax(dim=1) <= BALANCED * self.moments.total[self.weight_of]).all():
+            if self.balanced(drift).all():
                 break
             if self.K > 1:  # the same added to all classes changes nothing: this makes the steps' sum 0
                 A = A + A.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
@@ -223,6 +227,10 @@ class Objective:
             v = torch.cat([v[..., :-1], (v[..., -1] + step)[..., None]], dim=2)
             z = z + step.to(z.dtype)
         return v, z
+
+    def balanced(self, drift: Tensor) -> Tensor:
+        """Whether the residuals' sums [P, K] are those of the best intercepts: [P]."""
+        return drift.abs().amax(dim=1) <= BALANCED * self.moments.total[self.weight_of]
 
     def _drift(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The sum over rows of the loss's first [P, K] and second [P, K, K] derivative by the scores."""

@@ -31,9 +31,9 @@ from probekit.probes.threads import shares
 TOLERANCE = 1e-6  # of the relative distance to the optimum
 MEMORY = 10  # pairs that L-BFGS remembers
 MAX_ITER = 500
-NEWTON_AFTER = 12  # iterations, or a sixteenth of the unknowns: then their Hessian is worth its price
+NEWTON_AFTER = 12, 1 / 16  # iterations, or so many for an unknown: they have cost what some Hessians would
 NEWTON_UP_TO = 4200  # unknowns of one problem
-SMALL = 1 << 19  # features in all, up to which one thread is the fastest
+SMALL = 1 << 17  # features in all, up to which one thread is the fastest
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
 ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.6  # Wolfe's conditions; the second is what a search along a line costs for
 
@@ -172,7 +172,7 @@ class _Certified:
 def _certify(objective: Objective, v: Tensor) -> _Certified:
     v, z = objective.best_intercept(v, objective.scores(v, torch.float64))
     point = objective.at(v, torch.float64, z)
-    bound = point.bound()
+    bound = torch.where(objective.balanced(point.g[..., -1] / objective.C[:, None]), point.bound(), torch.inf)
     gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
     return _Certified(v, point.f, (2 * bound).sqrt(), gap)
 
@@ -182,8 +182,8 @@ def _descend(
 ) -> tuple[Tensor, Tensor]:
     """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations."""
     found, n_iter = v.clone(), torch.zeros_like(before)
-    size = objective.K * (objective.features.d + 1)
-    patience = max(NEWTON_AFTER, size // 16) if size <= NEWTON_UP_TO else max_iter
+    (few, share), size = NEWTON_AFTER, objective.K * objective.features.d
+    patience = max(few, share * size) if size <= NEWTON_UP_TO else max_iter
     left, memory, point = torch.arange(len(v), device=v.device), _Memory(), objective.at(v, dtype)
     how, idle, best = ARITHMETIC[dtype], torch.zeros_like(left), v
     for i in range(max_iter + 1):
@@ -202,6 +202,8 @@ def _descend(
             left, idle, best = left[going], idle[going], best[going]
             memory.of(going)
         new = _step(objective, point, d, how.rounding)
+        worse = torch.nonzero(~(new.f <= point.f * (1 + how.rounding)))[:, 0]  # or not a number
+        new.put(worse, point.of(worse))
         better = (new.f < point.f) | (new.bound() < 0.5 * point.bound())
         idle, best = torch.where(better, 0, idle + 1), torch.where(better[:, None, None], new.v, best)
         memory.add(new.v - point.v, new.g - point.g)

@@ -200,3 +200,17 @@ def test_a_wide_sample_gives_a_basis_that_is_poorer_not_wrong(monkeypatch):
     narrow = solve_logistic(torch.from_numpy(X), [Problem(y, 2, C) for C in PATH])
     assert narrow.converged.all()
     np.testing.assert_allclose(narrow.objective, full.objective, rtol=1e-9)
+
+
+def test_no_weight_runs_away_where_nothing_but_the_penalty_holds_it():
+    """Prefixes of separable rows at the weakest regularisation: the loss is flat, and so is the intercept's Hessian."""
+    X, y = world(n=600, d=24, noise=0.02)
+    X = torch.from_numpy(X).float()
+    prefixes = [(np.arange(600) < n).astype(float) for n in (5, 20, 80, 320, 600)]
+    problems = [Problem(y, 2, C, weights) for weights in prefixes for C in (1.0, 1e2, 1e4, 1e6)]
+    found = solve_logistic(X, problems)
+    exact = solve_logistic(X.double(), problems)
+    at_zero = np.array([p.C * p.weights.sum() * np.log(2) for p in problems])
+    assert found.converged.all()
+    assert (found.objective < at_zero).all()
+    assert (np.abs(found.objective / exact.objective - 1) <= 1.01e-6).all()
