@@ -31,6 +31,12 @@ class Binary:
         return _weighted(wrong.mul_(y), weights)[..., None], second[:, None, None]
 
     @staticmethod
+    def curvature(z: Tensor, weights: Tensor | None) -> Tensor:
+        """The second derivative by the scores [B, K] of one problem, with weights [B, 1]: [B, K, K]."""
+        p = torch.sigmoid(z)
+        return _weighted(p * torch.sigmoid(-z), weights)[..., None]
+
+    @staticmethod
     def along(z: Tensor, move: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """The summed loss's first and second derivative along `move` [B, P, K] of the scores: float64 [P] each."""
         wrong, step = torch.sigmoid(z[..., 0] * y), move[..., 0] * y
@@ -62,6 +68,13 @@ class Multinomial:
         own = torch.expm1(_own(log_p, y))[..., None]  # the probability of the own class minus 1
         first = p.scatter(2, _index(z, y), own)
         return first if weights is None else first * weights[..., None], second
+
+    @staticmethod
+    def curvature(z: Tensor, weights: Tensor | None) -> Tensor:
+        """The second derivative by the scores [B, K] of one problem, with weights [B, 1]: [B, K, K]."""
+        p = torch.softmax(z, dim=1)
+        each = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+        return each if weights is None else each * weights[..., None]
 
     @staticmethod
     def along(z: Tensor, move: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,8 @@ from probekit.probes.threads import shares
 TOLERANCE = 1e-6  # of the relative distance to the optimum
 MEMORY = 10  # pairs that L-BFGS remembers
 MAX_ITER = 500
+NEWTON_AFTER = 12  # iterations, or a sixteenth of the unknowns: then their Hessian is worth its price
+NEWTON_UP_TO = 4200  # unknowns of one problem
 SMALL = 1 << 19  # features in all, up to which one thread is the fastest
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
 ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.3  # Wolfe's conditions; the second is what a search along a line costs for
@@ -226,6 +228,41 @@ class _Objective:
         intercept = torch.where(flat, 0, q[..., -1:] / bend.masked_fill(flat, 1))
         return U @ torch.cat([out, intercept], dim=2)
 
+    def newton(self, point: _Point) -> tuple[Tensor, Tensor]:
+        """Newton's direction [P, K, D + 1], and for which problems there is one: [P]."""
+        d, found = torch.zeros_like(point.g), torch.zeros(len(self.C), dtype=torch.bool, device=self.C.device)
+        for p in range(len(self.C)):
+            H = self._hessian(p, point.z[:, p])
+            factor, failed = torch.linalg.cholesky_ex(H)
+            if not failed:
+                d[p] = -torch.cholesky_solve(point.g[p].reshape(-1, 1), factor).view_as(d[p])
+                found[p] = True
+        return d, found
+
+    def _hessian(self, p: int, z: Tensor) -> Tensor:
+        """The Hessian [K * (D + 1), K * (D + 1)] of problem p where its scores are z [N, K], in float64."""
+        D, K, which = self.features.d, self.K, self.weight_of[p]
+        weights = None if self.weights is None else self.weights[:, which, None]
+        pairs = [(k, other) for k in range(K) for other in range(k + 1)]
+
+        def block(rows: slice, X: Tensor) -> list[Tensor]:
+            h = self.loss.curvature(z[rows].double(), None if weights is None else weights[rows])
+            X = torch.cat([X, torch.ones_like(X[:, :1])], dim=1)
+            return [torch.stack([(X * h[:, k, other, None]).T @ X for k, other in pairs])]
+
+        (sums,) = self.features.sum(block, torch.float64)
+        inverse_scale, mean = self.moments.inverse_scale[which], self.moments.mean[which]
+        change = torch.diag(torch.cat([inverse_scale, torch.ones_like(inverse_scale[:1])]))
+        change[:D, D] = -mean * inverse_scale  # from (x, 1) to the standardised (x, 1)
+        H = sums.new_empty(K, D + 1, K, D + 1)
+        for (k, other), part in zip(pairs, self.C[p] * (change @ sums @ change.T), strict=True):
+            H[k, :, other], H[other, :, k] = part, part.T
+        if K > 1:  # the same added to the intercepts of all classes changes nothing: this makes the steps' sum 0
+            H[:, D, :, D] += H[:, D, :, D].diagonal().mean()
+        H = H.view(K * (D + 1), -1)
+        H.diagonal().view(K, D + 1)[:, :D] += 1
+        return H
+
     def search(self, point: _Point, trial: _Point, d: Tensor) -> Tensor:
         """The step t [P] that minimises the objective at point.v + t d, given t = 1; no pass over the features."""
         low, high = d.new_zeros(len(d)), d.new_full((len(d),), torch.inf)
@@ -314,7 +351,8 @@ def _solve(objective: _Objective, tol: float, max_iter: int) -> Solutions:
     P = len(objective.C)
     v = torch.zeros(P, objective.K, objective.features.d + 1, dtype=torch.float64, device=objective.C.device)
     dtype = objective.features.dtype
-    v, n_iter = _descend(objective, v, dtype, min(tol, ARITHMETIC[dtype].aim), max_iter)
+    n_iter = torch.zeros(P, dtype=torch.int64, device=v.device)
+    v, n_iter = _descend(objective, v, n_iter, dtype, min(tol, ARITHMETIC[dtype].aim), max_iter)
     certified = _certify(objective, v)
     for sharper in (4, 100, 1e4):
         late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
@@ -322,7 +360,7 @@ def _solve(objective: _Objective, tol: float, max_iter: int) -> Solutions:
             break
         part = objective.of(late)
         better, more = _descend(
-            part, certified.v[late], torch.float64, tol / sharper, max_iter - int(n_iter[late].min())
+            part, certified.v[late], n_iter[late], torch.float64, tol / sharper, max_iter - int(n_iter[late].min())
         )
         n_iter[late] += more
         certified.put(late, _certify(part, better))
@@ -353,13 +391,21 @@ def _certify(objective: _Objective, v: Tensor) -> _Certified:
     return _Certified(v, point.f, (2 * bound).sqrt(), gap)
 
 
-def _descend(objective: _Objective, v: Tensor, dtype: torch.dtype, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
+def _descend(
+    objective: _Objective, v: Tensor, before: Tensor, dtype: torch.dtype, tol: float, max_iter: int
+) -> tuple[Tensor, Tensor]:
     """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations."""
-    found, n_iter = v.clone(), torch.zeros(len(v), dtype=torch.int64, device=v.device)
+    found, n_iter = v.clone(), torch.zeros_like(before)
+    size = objective.K * (objective.features.d + 1)
+    patience = max(NEWTON_AFTER, size // 16) if size <= NEWTON_UP_TO else max_iter
     left, memory, point = torch.arange(len(v), device=v.device), _Memory(), objective.at(v, dtype)
     how, idle, best = ARITHMETIC[dtype], torch.zeros_like(left), v
     for i in range(max_iter + 1):
         d = -memory.apply(point.g, partial(objective.precondition, point.A))
+        slow = torch.nonzero(before[left] + i >= patience)[:, 0]
+        if len(slow):
+            direct, found_one = objective.of(slow).newton(point.of(slow))
+            d[slow[found_one]] = direct[found_one]
         done = (idle >= how.patience) | _finished(objective, point, d, tol, how.least) | (i == max_iter)
         found[left[done]], n_iter[left[done]] = best[done], i
         if done.all():
