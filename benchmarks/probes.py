@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from joblib import Parallel, delayed
-from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
@@ -94,7 +93,7 @@ def scikit_learn(solver: str, dtype: type) -> Callable[[Case, np.ndarray, list[n
 
     def run(case: Case, X: np.ndarray, ys: list[np.ndarray]) -> np.ndarray:
         jobs = [(X.astype(dtype, copy=False), y, c) for y in ys for c in C]
-        found = Parallel(n_jobs=2)(delayed(fit)(*job) for job in jobs)
+        found = list(Parallel(n_jobs=2)(delayed(fit)(*job) for job in jobs) or [])
         return np.array([objective(X, y, c, *weights) for (_, y, c), weights in zip(jobs, found, strict=True)])
 
     return run
@@ -130,8 +129,9 @@ def objective(X: np.ndarray, y: np.ndarray, c: float, coef: np.ndarray, intercep
     coef, z = coef.astype(np.float64), np.empty((len(X), len(coef)))
     for start in range(0, len(X), 8192):
         z[start : start + 8192] = X[start : start + 8192].astype(np.float64) @ coef.T + intercept
-    own = z[np.arange(len(y)), y] if len(coef) > 1 else 0.0
-    loss = logsumexp(z, axis=1) - own if len(coef) > 1 else np.logaddexp(0, -z[:, 0] * (2 * y - 1))
+    if len(coef) == 1:
+        z = z * [-0.5, 0.5]  # the same as two scores that differ by it
+    loss = np.logaddexp.reduce(z, axis=1) - z[np.arange(len(y)), y]
     return float(0.5 * (coef**2).sum() + c * loss.sum())
 
 

@@ -93,7 +93,7 @@ def grid_of(probe: str, kind: Any, C: float | Iterable[float] | None) -> list[fl
     grid = list(C) if isinstance(C, Iterable) and not isinstance(C, str) else [C]
     if not grid:
         raise UsageError("no C to choose from; give one positive number or more")
-    return sorted({check_positive("C", value) for value in grid})
+    return [*sorted({check_positive("C", value) for value in grid})]
 
 
 def one_position(acts: Activations, position: str | int | None) -> Activations:

@@ -64,7 +64,7 @@ class Bench:
         values = np.array([[self._score(number, each, i) for i in range(len(columns.grid))] for each in rounds])
         sound = np.array([[self._sound(number, each, i) for i in range(len(columns.grid))] for each in rounds])
         means = values.mean(axis=0)
-        overall = _best(sound.all(axis=0), means)
+        overall = _best(np.logical_and.reduce(sound), means)
         picks = [_best(sound[r], values[r]) for r in range(len(rounds))]
         chosen = [(bool(sound[r, i]), float(values[r, i])) for r, i in enumerate(picks)]
         probe = self._probe(number, columns.protocol.final, overall) if number == 0 else None

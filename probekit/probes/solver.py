@@ -5,7 +5,8 @@ a row for each class (multinomial). Standardising is a change of variables, and 
 
 Problems go down together by L-BFGS (Liu and Nocedal 1989), so that a pass over X is one matrix product. In the
 eigenbasis of the covariance the Hessian is nearly diagonal, C * (curvature of the loss) * eigenvalue + 1, and that is
-what L-BFGS starts from at every iteration.
+what L-BFGS starts from at every iteration. A problem that is slow all the same (nearly separable, few rows) goes on by
+Newton's method, with its own Hessian.
 
 The certificate needs nothing but the gradient. With the intercept minimised out the objective F is 1-strongly convex in
 w, so F(w) - min F <= |grad F(w)|^2 / 2, which for logistic regression is the duality gap at the dual point that the
@@ -15,15 +16,15 @@ Axes: N rows, D features, P problems, K score columns of a problem (1 for two cl
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.features import Basis, Features, Moments, Stream, basis, moments, on_device
-from probekit.probes.losses import Binary, Multinomial
+from probekit.probes.features import Features, Stream
+from probekit.probes.objective import Objective, Point, objective_of
 from probekit.probes.problem import Problem
 from probekit.probes.threads import shares
 
@@ -34,8 +35,7 @@ NEWTON_AFTER = 12  # iterations, or a sixteenth of the unknowns: then their Hess
 NEWTON_UP_TO = 4200  # unknowns of one problem
 SMALL = 1 << 19  # features in all, up to which one thread is the fastest
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
-ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.3  # Wolfe's conditions; the second is what a search along a line costs for
-BALANCED = 1e-13  # the sum of residuals, relative to that of the weights, at which an intercept is the best one
+ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.6  # Wolfe's conditions; the second is what a search along a line costs for
 
 
 @dataclass(frozen=True)
@@ -98,225 +98,11 @@ def solve_logistic(
     with shares(parallel=on_cpu and X.shape[0] * X.shape[1] > SMALL) as by_thread:
         features = Features(X, by_thread)
         K = 1 if problems[0].n_classes == 2 else problems[0].n_classes
-        every = _objective(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
+        every = objective_of(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
         size = max(1, MOST_SCORES // (features.n * K))
         parts = [_solve(every.of(part), tol, max_iter) for part in torch.arange(len(problems)).split(size)]
     fields = (np.concatenate([getattr(part, name) for part in parts]) for name in Solutions.__dataclass_fields__)
     return Solutions(*fields)
-
-
-@dataclass(frozen=True, eq=False)
-class _Point:
-    """Where the problems stand.
-
-    Attributes:
-        v: [P, K, D + 1], the weights and the intercept of the centred and scaled features.
-        z: [N, P, K], the scores.
-        f: [P], the objective.
-        g: [P, K, D + 1], its gradient.
-        A: [P, K, K], the sum over rows of the loss's second derivative by the scores.
-    """
-
-    v: Tensor
-    z: Tensor
-    f: Tensor
-    g: Tensor
-    A: Tensor
-
-    def of(self, which: Tensor) -> "_Point":
-        return _Point(self.v[which], self.z[:, which], self.f[which], self.g[which], self.A[which])
-
-    def put(self, which: Tensor, other: "_Point") -> None:
-        """Take some problems, by their numbers, from a point of these alone."""
-        self.z[:, which] = other.z
-        for name in ("v", "f", "g", "A"):
-            getattr(self, name)[which] = getattr(other, name)
-
-    def bound(self) -> Tensor:
-        """How far above the optimum each objective is at most, if the intercept's gradient is 0: [P]."""
-        return 0.5 * self.g[..., :-1].square().sum(dim=(1, 2))
-
-
-@dataclass(frozen=True, eq=False)
-class _Objective:
-    """P problems over features that all share, as functions of v [P, K, D + 1]."""
-
-    features: Features
-    loss: type[Binary] | type[Multinomial]
-    labels: Tensor  # [N, L], as the loss takes them
-    weights: Tensor | None  # [N, M]; None where all are 1
-    label_of: Tensor  # [P], a column of labels
-    weight_of: Tensor  # [P], a column of weights
-    C: Tensor  # [P]
-    K: int
-    moments: Moments
-    basis: Basis
-
-    def of(self, which: Tensor) -> "_Objective":
-        return replace(self, label_of=self.label_of[which], weight_of=self.weight_of[which], C=self.C[which])
-
-    def at(self, v: Tensor, dtype: torch.dtype, z: Tensor | None = None) -> _Point:
-        """One pass over the features, in `dtype`; scores that are known are not computed again."""
-        W, offset = self._raw(v)
-        columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
-        known = z is not None
-        scores = z if known else v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
-
-        def block(rows: slice, X: Tensor) -> list[Tensor]:
-            here = scores[rows]
-            if not known:
-                torch.addmm(offset, X, columns.T, out=here.view(len(X), -1))
-            labels, weights = self._rows(rows, dtype)
-            r, second = self.loss.derivatives(here, labels, weights)
-            G = (r.flatten(1).T @ X).view(W.shape)
-            return [self.loss.loss(here, labels, weights), second, G, r.sum(dim=0, dtype=torch.float64)]
-
-        loss, A, G, drift = self.features.sum(block, dtype)
-        mean, inverse_scale = self.moments.mean[self.weight_of], self.moments.inverse_scale[self.weight_of]
-        G = (G - drift[..., None] * mean[:, None]) * inverse_scale[:, None]
-        g = self.C[:, None, None] * torch.cat([G, drift[..., None]], dim=2)
-        g[..., :-1] += v[..., :-1]
-        return _Point(v, scores, self._penalty(v) + self.C * loss, g, A)
-
-    def scores(self, v: Tensor, dtype: torch.dtype) -> Tensor:
-        """[N, P, K], in one pass over the features."""
-        W, offset = self._raw(v)
-        columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
-        z = v.new_empty(self.features.n, len(v), self.K, dtype=dtype)
-
-        def block(rows: slice, X: Tensor) -> list[Tensor]:
-            torch.addmm(offset, X, columns.T, out=z[rows].view(len(X), -1))
-            return []
-
-        self.features.sum(block, dtype)
-        return z
-
-    @staticmethod
-    def _penalty(v: Tensor) -> Tensor:
-        return 0.5 * v[..., :-1].square().sum(dim=(1, 2))
-
-    def _raw(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights [P, K, D] and intercepts [P, K] for the features minus their shift."""
-        W = v[..., :-1] * self.moments.inverse_scale[self.weight_of][:, None]
-        return W, v[..., -1] - (W * self.moments.mean[self.weight_of][:, None]).sum(dim=2)
-
-    def raw(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights [P, K, D] and intercepts [P, K] for the features as they are."""
-        W, offset = self._raw(v)
-        return W, offset - W @ self.features.shift.double()
-
-    def _rows(self, rows: slice, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Labels and weights of some rows, [B, P] each, or [B, 1] where all problems have the same."""
-        y = self._columns(self.labels[rows], self.label_of)
-        weights = None if self.weights is None else self._columns(self.weights[rows], self.weight_of).to(dtype)
-        return y.to(dtype) if y.is_floating_point() else y, weights
-
-    @staticmethod
-    def _columns(x: Tensor, which: Tensor) -> Tensor:
-        return x if x.shape[1] == 1 else x[:, which]
-
-    def precondition(self, A: Tensor, q: Tensor) -> Tensor:
-        """The inverse of the nearly diagonal Hessian, times q [P, K, D + 1]."""
-        curvatures, U = (A[..., 0], torch.ones_like(A)) if self.K == 1 else torch.linalg.eigh(A)
-        bend = (self.C[:, None] * curvatures.clamp_min(0))[..., None]
-        q = U.mT @ q
-        here = q[..., :-1] @ self.basis.vectors
-        out = (here / (1 + bend * self.basis.values)) @ self.basis.vectors.T
-        if self.basis.vectors.shape[1] < self.features.d:
-            out += (q[..., :-1] - here @ self.basis.vectors.T) / (1 + bend * self.basis.rest)
-        flat = bend <= 1e-12 * bend.amax(dim=1, keepdim=True)  # the same added to all classes' scores changes nothing
-        intercept = torch.where(flat, 0, q[..., -1:] / bend.masked_fill(flat, 1))
-        return U @ torch.cat([out, intercept], dim=2)
-
-    def newton(self, point: _Point) -> tuple[Tensor, Tensor]:
-        """Newton's direction [P, K, D + 1], and for which problems there is one: [P]."""
-        d, found = torch.zeros_like(point.g), torch.zeros(len(self.C), dtype=torch.bool, device=self.C.device)
-        for p in range(len(self.C)):
-            H = self._hessian(p, point.z[:, p])
-            factor, failed = torch.linalg.cholesky_ex(H)
-            if not failed:
-                d[p] = -torch.cholesky_solve(point.g[p].reshape(-1, 1), factor).view_as(d[p])
-                found[p] = True
-        return d, found
-
-    def _hessian(self, p: int, z: Tensor) -> Tensor:
-        """The Hessian [K * (D + 1), K * (D + 1)] of problem p where its scores are z [N, K], in float64."""
-        D, K, which = self.features.d, self.K, self.weight_of[p]
-        weights = None if self.weights is None else self.weights[:, which, None]
-        pairs = [(k, other) for k in range(K) for other in range(k + 1)]
-
-        def block(rows: slice, X: Tensor) -> list[Tensor]:
-            h = self.loss.curvature(z[rows].double(), None if weights is None else weights[rows])
-            X = torch.cat([X, torch.ones_like(X[:, :1])], dim=1)
-            return [torch.stack([(X * h[:, k, other, None]).T @ X for k, other in pairs])]
-
-        (sums,) = self.features.sum(block, torch.float64)
-        inverse_scale, mean = self.moments.inverse_scale[which], self.moments.mean[which]
-        change = torch.diag(torch.cat([inverse_scale, torch.ones_like(inverse_scale[:1])]))
-        change[:D, D] = -mean * inverse_scale  # from (x, 1) to the standardised (x, 1)
-        H = sums.new_empty(K, D + 1, K, D + 1)
-        for (k, other), part in zip(pairs, self.C[p] * (change @ sums @ change.T), strict=True):
-            H[k, :, other], H[other, :, k] = part, part.T
-        if K > 1:  # the same added to the intercepts of all classes changes nothing: this makes the steps' sum 0
-            H[:, D, :, D] += H[:, D, :, D].diagonal().mean()
-        H = H.view(K * (D + 1), -1)
-        H.diagonal().view(K, D + 1)[:, :D] += 1
-        return H
-
-    def search(self, point: _Point, trial: _Point, d: Tensor) -> Tensor:
-        """The step t [P] that minimises the objective at point.v + t d, given t = 1; no pass over the features."""
-        low, high = d.new_zeros(len(d)), d.new_full((len(d),), torch.inf)
-        slope0 = (point.g * d).sum(dim=(1, 2))
-        t = torch.ones_like(low)
-        for _ in range(12):
-            slope, bend = self._along(point, trial, d, t)
-            low, high = torch.where(slope < 0, t, low), torch.where(slope >= 0, torch.minimum(t, high), high)
-            near = slope.abs() <= 0.1 * slope0.abs()
-            if near.all():
-                break
-            newton = t - slope / bend.clamp_min(torch.finfo(bend.dtype).tiny)
-            inside = (newton > low) & (newton < high) & (newton < 10 * t)
-            guess = torch.where(high.isinf(), 4 * t, 0.5 * (low + high))
-            t = torch.where(near, t, torch.where(inside, newton, guess))
-        return t
-
-    def _along(self, point: _Point, trial: _Point, d: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """First and second derivative of the objective by t: [P] each."""
-        w, step = point.v[..., :-1], d[..., :-1]
-        bend = step.square().sum(dim=(1, 2))
-        slope = (w * step).sum(dim=(1, 2)) + t * bend
-
-        def block(rows: slice) -> list[Tensor]:
-            z = point.z[rows]
-            move = trial.z[rows] - z
-            labels, weights = self._rows(rows, z.dtype)
-            return list(self.loss.along(z + t.to(z.dtype)[None, :, None] * move, move, labels, weights))
-
-        first, second = self.features.sum_rows(block)
-        return slope + self.C * first, bend + self.C * second
-
-    def best_intercept(self, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """V with the intercept that is best for its weights, and the scores z that it gives; Newton's method."""
-        for _ in range(MAX_ITER):
-            drift, A = self._drift(z)
-            if (drift.abs().amax(dim=1) <= BALANCED * self.moments.total[self.weight_of]).all():
-                break
-            if self.K > 1:  # the same added to all classes changes nothing: this makes the steps' sum 0
-                A = A + A.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
-            step = -torch.linalg.solve(A + torch.finfo(A.dtype).tiny, drift).clamp(-1, 1)
-            v = torch.cat([v[..., :-1], (v[..., -1] + step)[..., None]], dim=2)
-            z = z + step.to(z.dtype)
-        return v, z
-
-    def _drift(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum over rows of the loss's first [P, K] and second [P, K, K] derivative by the scores."""
-
-        def block(rows: slice) -> list[Tensor]:
-            r, second = self.loss.derivatives(z[rows], *self._rows(rows, z.dtype))
-            return [r.sum(dim=0), second]
-
-        drift, A = self.features.sum_rows(block)
-        return drift, A
 
 
 class _Memory:
@@ -346,7 +132,7 @@ class _Memory:
         return q
 
 
-def _solve(objective: _Objective, tol: float, max_iter: int) -> Solutions:
+def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
     """Down in the features' own type, then, what that leaves open, in float64."""
     P = len(objective.C)
     v = torch.zeros(P, objective.K, objective.features.d + 1, dtype=torch.float64, device=objective.C.device)
@@ -383,7 +169,7 @@ class _Certified:
             getattr(self, name)[which] = values
 
 
-def _certify(objective: _Objective, v: Tensor) -> _Certified:
+def _certify(objective: Objective, v: Tensor) -> _Certified:
     v, z = objective.best_intercept(v, objective.scores(v, torch.float64))
     point = objective.at(v, torch.float64, z)
     bound = point.bound()
@@ -392,7 +178,7 @@ def _certify(objective: _Objective, v: Tensor) -> _Certified:
 
 
 def _descend(
-    objective: _Objective, v: Tensor, before: Tensor, dtype: torch.dtype, tol: float, max_iter: int
+    objective: Objective, v: Tensor, before: Tensor, dtype: torch.dtype, tol: float, max_iter: int
 ) -> tuple[Tensor, Tensor]:
     """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations."""
     found, n_iter = v.clone(), torch.zeros_like(before)
@@ -423,13 +209,13 @@ def _descend(
     return found, n_iter
 
 
-def _finished(objective: _Objective, point: _Point, d: Tensor, tol: float, least: float) -> Tensor:
+def _finished(objective: Objective, point: Point, d: Tensor, tol: float, least: float) -> Tensor:
     decrease = -0.5 * (point.g * d).sum(dim=(1, 2))  # that is left, as far as the memory knows
     drift = point.g[..., -1].square().sum(dim=1) / (objective.C * point.A.diagonal(dim1=1, dim2=2).sum(dim=1) + 1e-300)
     return (point.bound() + drift <= tol * point.f) | (decrease <= least * point.f)
 
 
-def _step(objective: _Objective, point: _Point, d: Tensor, rounding: float) -> _Point:
+def _step(objective: Objective, point: Point, d: Tensor, rounding: float) -> Point:
     """The point one step further: the whole of d where that does, else as far along d as is best."""
     trial = objective.at(point.v + d, point.z.dtype)
     slope0, slope = ((p.g * d).sum(dim=(1, 2)) for p in (point, trial))
@@ -441,33 +227,3 @@ def _step(objective: _Objective, point: _Point, d: Tensor, rounding: float) -> _
         z = torch.lerp(here.z, there.z, t.to(here.z.dtype)[None, :, None])
         trial.put(far, part.at(here.v + t[:, None, None] * along, point.z.dtype, z))
     return trial
-
-
-def _objective(
-    features: Features, problems: Sequence[Problem], K: int, standardise: bool, order: np.ndarray | None
-) -> _Objective:
-    labels, label_of = _distinct([problem.labels for problem in problems], order)
-    one = np.ones(features.n)
-    weights, weight_of = _distinct([one if p.weights is None else p.weights for p in problems], order)
-    W = on_device(weights, features.device, torch.float64)
-    known, sample = moments(features, W, standardise)
-    loss = Binary if K == 1 else Multinomial
-    return _Objective(
-        features=features,
-        loss=loss,
-        labels=loss.prepare(on_device(labels, features.device, torch.int64)),
-        weights=None if bool((W == 1).all()) else W,
-        label_of=on_device(label_of, features.device, torch.int64),
-        weight_of=on_device(weight_of, features.device, torch.int64),
-        C=on_device([problem.C for problem in problems], features.device, torch.float64),
-        K=K,
-        moments=known,
-        basis=basis(features, sample, known.inverse_scale.amax(dim=0)),
-    )
-
-
-def _distinct(arrays: Sequence[np.ndarray], order: np.ndarray | None) -> tuple[np.ndarray, list[int]]:
-    """The arrays [N] that differ, as columns, and which of them each one is."""
-    number = {key: i for i, key in enumerate(dict.fromkeys(map(id, arrays)))}
-    columns = np.stack(list({id(x): x for x in arrays}.values()), axis=1)
-    return columns if order is None else columns[order], [number[id(x)] for x in arrays]

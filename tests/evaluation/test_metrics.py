@@ -61,7 +61,7 @@ def oracle(p: Predictions, weights=None) -> dict[str, float]:
 def regression_oracle(p: Predictions) -> dict[str, float]:
     return {
         "r2": float(sk.r2_score(p.truth, p.predicted)),
-        "spearman": float(spearmanr(p.truth, p.predicted)[0]),
+        "spearman": float(np.asarray(spearmanr(p.truth, p.predicted))[0]),
         "mae": float(sk.mean_absolute_error(p.truth, p.predicted)),
     }
 

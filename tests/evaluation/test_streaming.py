@@ -50,7 +50,7 @@ def test_tokens_of_shards_out_of_order_find_their_rows(tmp_path, monkeypatch):
         splits=np.array(["train", "validation", "test"])[np.arange(60) // 2 % 3],
         target="odd",
     )
-    store = extract(model, task, position="all", out=tmp_path / "store")
+    store = extract(model, task, position="all", out=tmp_path / "store", batch_tokens=32, block_nodes=16)
     assert isinstance(store, Store)
     assert len(store.shard_examples()) > 1
     stream = stream_of(store, ("resid_pre", 0))
