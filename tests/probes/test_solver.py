@@ -206,7 +206,7 @@ def test_no_weight_runs_away_where_nothing_but_the_penalty_holds_it():
     """Prefixes of separable rows at the weakest regularisation: the loss is flat, and so is the intercept's Hessian."""
     X, y = world(n=600, d=24, noise=0.02)
     X = torch.from_numpy(X).float()
-    prefixes = [(np.arange(600) < n).astype(float) for n in (5, 20, 80, 320, 600)]
+    prefixes = [(np.arange(600) < n).astype(float) for n in (20, 80, 320, 600)]
     problems = [Problem(y, 2, C, weights) for weights in prefixes for C in (1.0, 1e2, 1e4, 1e6)]
     found = solve_logistic(X, problems)
     exact = solve_logistic(X.double(), problems)
