@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, help="folder with GPT-2's vocab.json and merges.txt")
     parser.add_argument("--out", type=Path, help="where pictures and results are kept")
     parser.add_argument("--only", nargs="*", choices=TASKS, default=list(TASKS), help="which of the tasks")
+    parser.add_argument("--layers", default="all", help="of the random model, as in `extract`")
     args = parser.parse_args()
     warnings.simplefilter("always")
     sections[args.section](args)
@@ -75,7 +76,7 @@ def tasks(args: argparse.Namespace) -> None:
     print_head(HEAD)
     with random_gpt2(args.tokenizer) as model:
         for name in args.only:
-            run = trained(name, model, task_of(args.data, name))
+            run = trained(name, model, task_of(args.data, name), args.layers)
             keep(run, args.out)
             print_row(verdict_row(run))
 
@@ -99,7 +100,7 @@ def agreement(args: argparse.Namespace) -> None:
 def matrix(args: argparse.Namespace) -> None:
     """Truth of four kinds of statements in a random network."""
     with random_gpt2(args.tokenizer) as model:
-        sets = [extract(model, truth_task(args.data, name)) for name in TRUTH]
+        sets = [extract(model, truth_task(args.data, name), layers=args.layers) for name in TRUTH]
     start = time.perf_counter()
     found = transfer(sets)
     print(found.summary())
@@ -113,7 +114,10 @@ def twice(args: argparse.Namespace) -> None:
     """The same run into two folders: are their files equal to the byte?"""
     with random_gpt2(args.tokenizer) as model, tempfile.TemporaryDirectory() as tmp:
         task = task_of(args.data, "cities")
-        prints = [fingerprints(train_probes(extract(model, task)).save(Path(tmp, name))) for name in ("one", "two")]
+        prints = [
+            fingerprints(train_probes(extract(model, task, layers=args.layers)).save(Path(tmp, name)))
+            for name in ("one", "two")
+        ]
     print(f"{len(prints[0])} files, results.json, results.csv and probes; equal to the byte: {prints[0] == prints[1]}")
     for name in sorted(set(prints[0]) | set(prints[1])):
         if prints[0].get(name) != prints[1].get(name):
@@ -129,7 +133,7 @@ def folds(args: argparse.Namespace) -> None:
             "sp_en_trans": load_task(args.data / "geometry-of-truth/sp_en_trans.csv"),
         }
         for name, task in small.items():
-            run = trained(f"{name}-folds", model, task, folds=5)
+            run = trained(f"{name}-folds", model, task, args.layers, folds=5)
             keep(run, args.out)
             print(run.results.summary())
             print(f"extract {run.seconds[0]:.0f} s, train {run.seconds[1]:.0f} s\n")
@@ -138,7 +142,8 @@ def folds(args: argparse.Namespace) -> None:
 def task_of(data: Path, name: str) -> Task:
     if name == "sst2":
         return of_each_split(load_task(data / "sst2", limit=2000), {"validation": 500})
-    return load_task(data / TASKS[name], group_column="city" if name == "cities" else None)
+    task = load_task(data / TASKS[name], group_column="city" if name == "cities" else None)
+    return of_each_split(task, {"train": 1000}) if "sae-probes" in TASKS[name] else task
 
 
 def truth_task(data: Path, name: str) -> Task:
@@ -152,7 +157,7 @@ def of_each_split(task: Task, most: dict[str, int]) -> Task:
     for split, n in most.items():
         rows = np.flatnonzero(task.splits == split)
         kept[rows] = False
-        kept[rows[sample(labels[rows], n, 0)]] = True
+        kept[rows[sample(labels[rows], min(n, len(rows)), 0)]] = True
     return task.subset(kept)
 
 
@@ -168,9 +173,9 @@ def random_gpt2(tokenizer: Path) -> Iterator[GPT2]:
         yield load_model(folder, random_init=True)
 
 
-def trained(name: str, model: GPT2, task: Task, **how: Any) -> Run:
+def trained(name: str, model: GPT2, task: Task, layers: str, **how: Any) -> Run:
     start = time.perf_counter()
-    acts: Activations = extract(model, task)
+    acts: Activations = extract(model, task, layers=layers)
     middle = time.perf_counter()
     results = train_probes(acts, **how)
     return Run(name, results, (middle - start, time.perf_counter() - middle))

@@ -29,7 +29,7 @@ class Verdict:
         C: the strength that is chosen over all rounds; of equals the smallest.
         tried: (C, headline on validation) of each candidate.
         converged: whether every fit that the predictions rest on did.
-        gap: their worst certificate, or None where there is none.
+        gap: their worst certificate; None where there is none, or one of them bounds nothing.
         probe: the probe that is kept; None of a control task.
         chosen: (converged, headline on validation) of each round's own choice.
         test: the predictions of the test rows, round after round.
@@ -76,7 +76,7 @@ class Bench:
             C=columns.grid[overall],
             tried=tried,
             converged=all(bool(fit.converged_) for fit in behind),
-            gap=max(gaps, default=None),
+            gap=max(gaps) if gaps and np.isfinite(gaps).all() else None,
             probe=probe,
             chosen=chosen,
             test=self._pooled(number, picks),

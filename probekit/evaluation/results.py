@@ -63,7 +63,7 @@ class LayerResult:
         tried: (C, headline on validation) of each candidate.
         probe: the fitted probe; None where only numbers are kept, as of random weights.
         gap: the worst certificate of these fits: an upper bound on (objective - optimum) / optimum; None where the
-            probe gives none.
+            probe gives none, or a fit that did not converge has none that is finite.
         band: (low, high) of the headline on test; together the bands hold the whole curve with 95%.
         in_best_set: whether the place cannot be told from the best on test (95%, all places at once).
         p_value: of the headline on test, against permuted labels.

@@ -10,6 +10,7 @@ import pytest
 from probekit.errors import DataError
 from probekit.evaluation import ProbeResults, train_probes
 from probekit.evaluation.results import COLUMNS
+from probekit.probes import LogisticProbe
 
 HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
 
@@ -32,6 +33,24 @@ def test_a_choice_at_the_edge_of_the_grid_is_said(results):
         in dataclasses.replace(results, layers=at_edge).summary()
     )
     assert "largest C" not in dataclasses.replace(results, layers=inside).summary()
+
+
+def test_fits_whose_certificate_bounds_nothing_are_saved_and_marked(world, tmp_path, monkeypatch):
+    fit_many = LogisticProbe.fit_many
+
+    def hopeless(X, problems):
+        probes = fit_many(X, problems)
+        for probe in probes:
+            probe.converged_, probe.gap_ = False, float("inf")
+        return probes
+
+    monkeypatch.setattr(LogisticProbe, "fit_many", hopeless)
+    results = train_probes(world(), layers=[0, 1], C=[1], controls=0, codelength=False)
+    results.save(tmp_path / "r")
+    loaded = ProbeResults.load(tmp_path / "r")
+    assert loaded == results
+    assert [(layer.converged, layer.gap) for layer in loaded.layers] == [(False, None)] * 2
+    assert "Not converged: resid_pre.0, resid_pre.1" in loaded.summary()
 
 
 def test_saved_and_loaded_results_are_the_same(results, world, tmp_path):
