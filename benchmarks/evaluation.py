@@ -6,9 +6,10 @@
     python benchmarks/evaluation.py twice --data DATA --tokenizer TOKENIZER
     python benchmarks/evaluation.py folds --data DATA --tokenizer TOKENIZER --out PICTURES
 
-DATA holds sst2/ (train, dev, test), geometry-of-truth/ and sae-probes/ as their authors publish them. Where TOKENIZER is
-needed, the model has GPT-2 small's shape and random weights: a probe of it may find what words, lengths and positions
-give away, and nothing else. `train_probes` runs with its defaults: control tasks, code lengths, baselines, audit.
+DATA holds sst2/ (train, dev, test), geometry-of-truth/ and sae-probes/ as their authors publish them; of a sae-probes
+task 1,000 rows train. Where TOKENIZER is needed, the model has GPT-2 small's shape and random weights: a probe of it may
+find what words, lengths and positions give away, and nothing else. `train_probes` runs with its defaults: control tasks,
+code lengths, baselines, audit.
 """
 
 import argparse

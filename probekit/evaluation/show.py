@@ -128,7 +128,7 @@ def _row(
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+    return "" if value is None else f"{value:z.3f}"  # z: no minus before 0.000
 
 
 def _interval(results: "ProbeResults", result: "LayerResult | BaselineResult") -> str:

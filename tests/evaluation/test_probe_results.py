@@ -35,6 +35,13 @@ def test_a_choice_at_the_edge_of_the_grid_is_said(results):
     assert "largest C" not in dataclasses.replace(results, layers=inside).summary()
 
 
+def test_what_rounds_to_zero_has_no_sign(results):
+    tiny = dataclasses.replace(results.layers[0], selectivity=-0.0001)
+    lines = dataclasses.replace(results, layers=[tiny, *results.layers[1:]]).summary()
+    assert "-0.000" not in lines
+    assert "0.000" in lines
+
+
 def test_fits_whose_certificate_bounds_nothing_are_saved_and_marked(world, tmp_path, monkeypatch):
     fit_many = LogisticProbe.fit_many
 
