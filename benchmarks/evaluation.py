@@ -7,9 +7,9 @@
     python benchmarks/evaluation.py folds --data DATA --tokenizer TOKENIZER --out PICTURES
 
 DATA holds sst2/ (train, dev, test), geometry-of-truth/ and sae-probes/ as their authors publish them; of a sae-probes
-task 1,000 rows train. Where TOKENIZER is needed, the model has GPT-2 small's shape and random weights: a probe of it may
-find what words, lengths and positions give away, and nothing else. `train_probes` runs with its defaults: control tasks,
-code lengths, baselines, audit.
+task 1,000 rows train. Where TOKENIZER is needed, the model has GPT-2 small's shape and random weights: a probe of it
+may find what words, lengths and positions give away, and nothing else. `train_probes` runs with its defaults: control
+tasks, code lengths, baselines, audit.
 """
 
 import argparse
@@ -240,7 +240,7 @@ def score(results: ProbeResults, one: Any) -> float | None:
 
 
 def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else f"{value:z.3f}"
 
 
 def interval(ends: tuple[float, float] | None) -> str:

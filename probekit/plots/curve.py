@@ -204,7 +204,7 @@ def _draw_chosen(results: "ProbeResults", ax: Axes) -> None:
     name = "output" if is_output(results, best) else best.point if best.layer is None else f"layer {best.layer}"
     low, high = best.intervals.get(results.headline, (value, value))
     on, what = ("", "") if _is_narrow(ax) else (" on validation", f"test {metric_name(results.headline)} ")
-    found = f"{name}, {what}{value:.3f} [{low:.3f}, {high:.3f}]"
+    found = f"{name}, {what}{value:z.3f} [{low:z.3f}, {high:z.3f}]"
     ax.plot(
         [_x(results, best)],
         [value],

@@ -37,7 +37,7 @@ def draw_margin(ax: Axes, labels: Sequence[MarginLabel], values: bool) -> None:
     for label, height in zip(labels, heights, strict=True):
         if label.is_line:
             ax.axhline(label.value, color=GREY, linewidth=1.1, linestyle=(0, (1, 1.8)), zorder=1)
-        _name(ax, label, height, f" {label.value:.3f}" if values else "")
+        _name(ax, label, height, f" {label.value:z.3f}" if values else "")
 
 
 def _name(ax: Axes, label: MarginLabel, height: float, value: str) -> None:
