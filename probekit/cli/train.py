@@ -40,6 +40,7 @@ C = Annotated[
     typer.Option("--C", metavar="NUMBERS", help="Inverse regularisation to choose from.  [default: the probe's grid]"),
 ]
 Controls = Annotated[int, typer.Option(metavar="N", min=0, help="Draws of the control task; 0 leaves it out.")]
+ControlType = Annotated[str, typer.Option(metavar="TYPE", help="What gets a random label: each token read, or text.")]
 NoCodelength = Annotated[bool, typer.Option("--no-codelength", help="Leave the code length out.")]
 Folds = Annotated[
     int | None,
@@ -64,6 +65,7 @@ def train_probe(
     position: Position = None,
     C: C = None,
     controls: Controls = CONTROLS,
+    control_type: ControlType = "token",
     no_codelength: NoCodelength = False,
     folds: Folds = None,
     drop_leaks: DropLeaks = False,
@@ -87,7 +89,13 @@ def train_probe(
         probekit train-probe runs/gpt2-sst2 --drop-leaks --baseline random-init
     """
     how: dict[str, Any] = {"layers": layer, "point": point, "probe": probe, "label": label, "seed": seed}
-    how |= {"controls": controls, "codelength": not no_codelength, "folds": folds, "drop_leaks": drop_leaks}
+    how |= {
+        "controls": controls,
+        "control_type": control_type,
+        "codelength": not no_codelength,
+        "folds": folds,
+        "drop_leaks": drop_leaks,
+    }
     if position is not None:
         how["position"] = options.position_of(position)
     if C is not None:
@@ -163,6 +171,7 @@ def _folder(store: "Store", found: dict[str, Any], how: dict[str, Any]) -> Path:
     name += "-drop-leaks" if how.get("drop_leaks") else ""
     name += "-random-init" if "random_init" in how else ""
     name += f"-controls-{how['controls']}" if how.get("controls", CONTROLS) != CONTROLS else ""
+    name += "-control-text" if how.get("control_type", "token") == "text" else ""
     name += "-no-codelength" if not how.get("codelength", True) else ""
     name += f"-seed-{how['seed']}" if how["seed"] else ""
     if len(name) > 200:

@@ -1,8 +1,9 @@
 """Control tasks: how much of a probe's accuracy could be memory.
 
-Each type, the token that is read, is given one label at random, the same wherever it stands. A probe can only learn
-that by heart; what it does better on the real labels is its *selectivity* (Hewitt and Liang 2019, "Designing and
-Interpreting Probes with Control Tasks").
+Each type is given one label at random, the same wherever it stands. A probe can only learn that by heart; what it does
+better on the real labels is its *selectivity* (Hewitt and Liang 2019, "Designing and Interpreting Probes with Control
+Tasks"). The type is the token that is read: a control task that test can be good at. Or it is the whole text, which
+test has never seen: that must come out at chance, and says that nothing leaks.
 
 Axes: N examples, T types, C classes.
 """
@@ -18,10 +19,13 @@ from probekit.evaluation.duplicates import words_of
 
 MOST_COMMON = 0.5  # share of the examples; above it a type tells them apart too little
 TRIES = 100
+CONTROL_TYPES = ("token", "text")
 
 
-def control_types(acts: Activations) -> list[Any] | None:
+def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     """The type of each example: the id of the token that is read (an int), or else the last word of its text (a str).
+
+    Of the kind "text" it is the whole input instead.
 
     The word stands in where the tokens were not written down (imports, older stores), where their mean is read, and
     where half of the examples end in one token, such as a full stop; marks are no words then. The first word stands in
@@ -29,10 +33,14 @@ def control_types(acts: Activations) -> list[Any] | None:
 
     Args:
         acts: activations of one position (`acts.at`).
+        kind: one of `CONTROL_TYPES`.
 
     Returns:
         N types, or None: no texts, or half of them are of one type.
     """
+    if kind == "text":
+        whole = None if acts.task.info.get("no_texts") else [_whole(given) for given in acts.inputs]
+        return whole if whole and _varied(whole) else None
     tokens = acts.layout.tokens
     if tokens is not None and len(tokens) == acts.n_examples and (tokens >= 0).all() and _varied(tokens.tolist()):
         return tokens.tolist()
@@ -41,6 +49,10 @@ def control_types(acts: Activations) -> list[Any] | None:
     first = acts.layout.positions == ["first"]
     types = [_word(given, 0 if first else -1) for given in acts.inputs]
     return types if _varied(types) else None
+
+
+def _whole(given: Any) -> Hashable:
+    return given if isinstance(given, str) else tuple(given)
 
 
 def _word(given: Any, at: int) -> Hashable:

@@ -190,7 +190,10 @@ def _of_control(results: "ProbeResults") -> list[str]:
         return ["No control task: no texts, half of the examples end alike, or too few types for the classes."]
     metric = metric_name(results.headline)
     kind, draws = control["type"], control["draws"]
-    line = f"Selectivity: test {metric} less that of a control task, where each {kind} that is read has a random label"
+    what = "text" if kind == "text" else f"{kind} that is read"
+    line = f"Selectivity: test {metric} less that of a control task, where each {what} has a random label"
+    if kind == "text":
+        return [f"{line} (mean of {draws}); the control is at chance, unless test texts stand in train."]
     return [f"{line} (mean of {draws}); near 0, the probe may have learnt {kind}s by heart."]
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.sets import Activations
+from probekit.errors import UsageError, nearest
 from probekit.evaluation.asked import Asked, asked_of, same_examples
 from probekit.evaluation.audit import Audit, audit
 from probekit.evaluation.beside import baselines_of
 from probekit.evaluation.codelength import OnlineCode
 from probekit.evaluation.columns import columns_of, with_every_class
-from probekit.evaluation.controls import control_labels, control_types
+from probekit.evaluation.controls import CONTROL_TYPES, control_labels, control_types
 from probekit.evaluation.curve import Question, answers_of, compared, optimism, procedure
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.metrics import headline
@@ -43,6 +44,7 @@ def train_probes(
     progress: Callable[[int, int], None] | None = None,
     *,
     controls: int = CONTROLS,
+    control_type: str = "token",
     codelength: bool = True,
     folds: int | None = None,
     drop_leaks: bool = False,
@@ -66,6 +68,7 @@ def train_probes(
         baselines: whether to add what needs no model (the commonest class, the words, the length) and the embedding.
         progress: called with (places done, places) after each.
         controls: draws of the control task (Hewitt and Liang 2019); 0 leaves it out.
+        control_type: what gets a random label: each "token" that is read, or each "text".
         codelength: whether to measure the online code (Voita and Titov 2020); of the logistic probe alone.
         folds: nested folds over all rows instead of the task's splits; None uses the splits.
         drop_leaks: whether rows that stand in a later split too are left out (see `audit`).
@@ -78,10 +81,12 @@ def train_probes(
     """
     check_whole("seed", seed, 0)
     check_whole("controls", controls, 0)
+    if control_type not in CONTROL_TYPES:
+        raise UsageError(f"unknown control type {control_type!a}; {nearest(str(control_type), CONTROL_TYPES)}")
     asked = asked_of(acts, layers, probe, C, point, label, position)
     random_init = None if random_init is None else same_examples(asked, random_init, position)
     found, rows = _rows(asked, folds, drop_leaks, seed)
-    draws, control = _controls(asked, rows, controls, seed)
+    draws, control = _controls(asked, rows, controls, control_type, seed)
     question = _question(asked, rows, draws, codelength, seed)
     tick = _ticker(progress, len(asked.places) * (1 if random_init is None else 2))
     answers = answers_of(asked.acts, asked.places, question, tick)
@@ -114,16 +119,19 @@ def _rows(asked: Asked, folds: int | None, drop_leaks: bool, seed: int) -> tuple
     return found, protocol
 
 
-def _controls(asked: Asked, rows: Protocol, draws: int, seed: int) -> tuple[list[np.ndarray], dict[str, Any] | None]:
+def _controls(
+    asked: Asked, rows: Protocol, draws: int, kind: str, seed: int
+) -> tuple[list[np.ndarray], dict[str, Any] | None]:
     """The labels of the control tasks, [N] each, and what is to say of them; None where none were asked for."""
     if draws == 0:
         return [], None
-    types = control_types(asked.acts)
+    types = control_types(asked.acts, kind)
     if types is None:
         return [], {"type": None, "draws": 0}
     drawn = control_labels(asked.labels, types, asked.n_classes, draws, seed, rows.taught)
     usable = with_every_class(rows, drawn, asked.n_classes)
-    return usable, {"type": "token" if isinstance(types[0], int) else "word", "draws": len(usable)}
+    name = kind if kind == "text" or isinstance(types[0], int) else "word"
+    return usable, {"type": name, "draws": len(usable)}
 
 
 def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength: bool, seed: int) -> Question:

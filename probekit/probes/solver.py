@@ -31,8 +31,10 @@ from probekit.probes.threads import shares
 TOLERANCE = 1e-6  # of the relative distance to the optimum
 MEMORY = 10  # pairs that L-BFGS remembers
 MAX_ITER = 500
-NEWTON_AFTER = 12, 1 / 16  # iterations, or so many for an unknown: they have cost what some Hessians would
-NEWTON_UP_TO = 4200  # unknowns of one problem
+NEWTON_AFTER = 12, 250  # iterations at least, and at most
+NEWTON_STEPS = 8  # that a problem takes by Newton's method, about
+NEWTON_UP_TO = 2000  # unknowns of one problem
+ELEMENTWISE = 5000  # what a score costs in an iteration beside the products, in multiplications
 SMALL = 1 << 17  # features in all, up to which one thread is the fastest
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
 ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.6  # Wolfe's conditions; the second is what a search along a line costs for
@@ -182,8 +184,7 @@ def _descend(
 ) -> tuple[Tensor, Tensor]:
     """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations."""
     found, n_iter = v.clone(), torch.zeros_like(before)
-    (few, share), size = NEWTON_AFTER, objective.K * objective.features.d
-    patience = max(few, share * size) if size <= NEWTON_UP_TO else max_iter
+    patience = _patience(objective, max_iter)
     left, memory, point = torch.arange(len(v), device=v.device), _Memory(), objective.at(v, dtype)
     how, idle, best = ARITHMETIC[dtype], torch.zeros_like(left), v
     for i in range(max_iter + 1):
@@ -209,6 +210,16 @@ def _descend(
         memory.add(new.v - point.v, new.g - point.g)
         point = new
     return found, n_iter
+
+
+def _patience(objective: Objective, max_iter: int) -> float:
+    """The iterations that cost what Newton's method would have: those that need more had better had it at once."""
+    n, d, K = objective.features.n, objective.features.d, objective.K
+    if K * d > NEWTON_UP_TO:
+        return max_iter
+    hessian = n * (K * d) ** 2 + (K * d) ** 3 / 3
+    least, most = NEWTON_AFTER
+    return min(most, max(least, NEWTON_STEPS * hessian / (n * K * (2 * d + ELEMENTWISE))))
 
 
 def _finished(objective: Objective, point: Point, d: Tensor, tol: float, least: float) -> Tensor:

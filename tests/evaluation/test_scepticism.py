@@ -279,3 +279,12 @@ def test_features_that_say_nothing_end_at_chance():
     results = train_probes(acts)
     assert all(layer.metrics["test"]["auroc"] == 0.5 for layer in results.layers)
     assert all(layer.converged for layer in results.layers)
+
+
+def test_a_control_of_texts_is_at_chance_where_no_text_stands_twice(world):
+    acts = world(n=600)
+    results = train_probes(acts, C=[0.01, 1.0], control_type="text", codelength=False)
+    assert results.meta["control"] == {"type": "text", "draws": 3}
+    assert all(abs(layer.control - 0.5) < 0.1 for layer in results.layers)
+    with pytest.raises(UsageError, match="unknown control type 'texts'; did you mean"):
+        train_probes(acts, control_type="texts")
