@@ -263,7 +263,7 @@ def objective_of(
         C=on_device([problem.C for problem in problems], features.device, torch.float64),
         K=K,
         moments=known,
-        basis=basis(features, sample, known.inverse_scale.amax(dim=0)),
+        basis=basis(features, sample, known.inverse_scale[known.total.argmax()]),
     )
 
 

@@ -15,8 +15,8 @@ residuals make. It is computed in float64, from X as it is, whatever the iterati
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -36,6 +36,7 @@ NEWTON_STEPS = 8  # that a problem takes by Newton's method, about
 NEWTON_UP_TO = 2000  # unknowns of one problem
 ELEMENTWISE = 5000  # what a score costs in an iteration beside the products, in multiplications
 SMALL = 1 << 17  # features in all, up to which one thread is the fastest
+FEW_ROWS = 0.6  # a share; a problem on fewer of the rows has them copied
 MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
 ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.6  # Wolfe's conditions; the second is what a search along a line costs for
 
@@ -96,6 +97,49 @@ def solve_logistic(
         tol: which relative distance counts as converged.
         max_iter: iterations, after which a problem is given back unconverged.
     """
+    which, solved = [], []
+    for numbers, rows, some in _by_rows(X, problems):
+        which.append(numbers)
+        solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
+    back = np.argsort(np.concatenate(which))
+    return Solutions(*(np.concatenate(values)[back] for values in zip(*map(_fields, solved), strict=True)))
+
+
+def _fields(found: Solutions) -> list[np.ndarray]:
+    return [getattr(found, field.name) for field in fields(found)]
+
+
+Part = tuple[np.ndarray, Tensor | Stream, Sequence[Problem]]  # which problems, on what rows, and how they read there
+
+
+def _by_rows(X: Tensor | Stream, problems: Sequence[Problem]) -> Iterator[Part]:
+    """The problems on few rows on a copy of these, a mask at a time, where all rows would cost them most; the rest on X.
+
+    Few rows, such as a prefix of the labels' online code, may also vary on other scales than X does.
+    """
+    groups: dict[int | None, list[int]] = {}
+    for i, problem in enumerate(problems):
+        few = problem.weights is not None and np.count_nonzero(problem.weights) <= FEW_ROWS * len(problem.weights)
+        groups.setdefault(id(problem.weights) if few and isinstance(X, Tensor) else None, []).append(i)
+    for key, which in groups.items():
+        some = [problems[i] for i in which]
+        if key is None or isinstance(X, Stream):
+            yield np.array(which), X, some
+        else:
+            rows = np.flatnonzero(np.asarray(some[0].weights))
+            yield np.array(which), X[torch.from_numpy(rows).to(X.device)], _on_rows(some, rows)
+
+
+def _on_rows(problems: Sequence[Problem], rows: np.ndarray) -> list[Problem]:
+    """Problems of one mask on some rows alone; what they shared, they share."""
+    weights = np.asarray(problems[0].weights)[rows]
+    labels = {id(problem.labels): problem.labels[rows] for problem in problems}
+    return [replace(problem, labels=labels[id(problem.labels)], weights=weights) for problem in problems]
+
+
+def _solve_shared(
+    X: Tensor | Stream, problems: Sequence[Problem], standardise: bool, tol: float, max_iter: int
+) -> Solutions:
     on_cpu = isinstance(X, Stream) or X.device.type == "cpu"
     with shares(parallel=on_cpu and X.shape[0] * X.shape[1] > SMALL) as by_thread:
         features = Features(X, by_thread)
@@ -103,8 +147,7 @@ def solve_logistic(
         every = objective_of(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
         size = max(1, MOST_SCORES // (features.n * K))
         parts = [_solve(every.of(part), tol, max_iter) for part in torch.arange(len(problems)).split(size)]
-    fields = (np.concatenate([getattr(part, name) for part in parts]) for name in Solutions.__dataclass_fields__)
-    return Solutions(*fields)
+    return Solutions(*(np.concatenate(values) for values in zip(*map(_fields, parts), strict=True)))
 
 
 class _Memory:

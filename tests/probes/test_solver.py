@@ -214,3 +214,21 @@ def test_no_weight_runs_away_where_nothing_but_the_penalty_holds_it():
     assert found.converged.all()
     assert (found.objective < at_zero).all()
     assert (np.abs(found.objective / exact.objective - 1) <= 1.01e-6).all()
+
+
+def test_a_mask_of_few_rows_spoils_no_fit_beside_it():
+    """Rows of which only 12 are distinct: four of them vary on scales that all of them do not have."""
+    rng = np.random.default_rng(0)
+    distinct = rng.normal(size=(12, 64)).astype(np.float32)
+    X = torch.from_numpy(distinct[rng.choice(12, size=600, p=rng.dirichlet(np.ones(12)))])
+    y = rng.integers(2, size=600)
+    four = np.zeros(600)
+    four[np.concatenate([np.flatnonzero(y == 0)[:2], np.flatnonzero(y == 1)[:2]])] = 1
+    problems = [Problem(y, 2, C) for C in PATH]
+    together = solve_logistic(X, [*problems, Problem(y, 2, 1.0, four)])
+    alone = solve_logistic(X, problems)
+    assert together.converged.all()
+    np.testing.assert_array_equal(together.n_iter[:-1], alone.n_iter)
+    np.testing.assert_array_equal(together.objective[:-1], alone.objective)
+    of_four = solve_logistic(X[torch.from_numpy(four > 0)], [Problem(y[four > 0], 2, 1.0)])
+    assert together.objective[-1] == pytest.approx(of_four.objective[0], rel=1e-6)
