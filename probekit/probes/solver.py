@@ -113,7 +113,7 @@ Part = tuple[np.ndarray, Tensor | Stream, Sequence[Problem]]  # which problems, 
 
 
 def _by_rows(X: Tensor | Stream, problems: Sequence[Problem]) -> Iterator[Part]:
-    """The problems on few rows on a copy of these, a mask at a time, where all rows would cost them most; the rest on X.
+    """The problems on few rows on a copy of these, a mask at a time, for all rows would cost them most; the rest on X.
 
     Few rows, such as a prefix of the labels' online code, may also vary on other scales than X does.
     """
