@@ -8,7 +8,6 @@ Axes: N rows, D features, B rows of a block, M weightings of the rows, R directi
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from probekit.errors import DataError
 from probekit.probes.threads import Shares
 
 BLOCK_BYTES = 3 << 20  # a block of rows that stays in a processor's cache
+BLOCK_OF_SCORES = 8192  # rows, where the features themselves are not read
 BLOCK_ELSEWHERE = 1 << 16  # rows, on a device that wants much at once
 # of the sample from which the basis is computed: enough for its eigenvalues to be right within some 25%
 SAMPLE_PER_FEATURE = 16
@@ -55,12 +55,14 @@ class Features:
         shift: [D], the point, in `dtype` and so subtracted exactly.
         dtype: what sums over rows are computed in: float64 for float64 features, float32 for all else.
         device: where the rows are.
+        streamed: whether each pass reads the rows anew.
     """
 
     def __init__(self, rows: Tensor | Stream, shares: Shares):
         self._rows, self._shares = rows, shares
         self.n, self.d = rows.shape
-        first = next(self._parts())
+        self.streamed = isinstance(rows, Stream)
+        first = next(part for part in self._parts() if len(part))
         self.device = first.device
         self.dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
         self.shift = first[:2048].double().mean(dim=0).to(self.dtype)
@@ -81,12 +83,14 @@ class Features:
             for sums in self._shares(partial(self._share, work, dtype, part, start), len(part)):
                 total.add(sums)
             start += len(part)
+        if start != self.n:
+            raise DataError(f"expected {self.n} rows of features, got {start}; say as many as the stream gives")
         return total.values
 
     def sum_rows(self, work: Callable[[slice], list[Tensor]], n: int | None = None) -> list[Tensor]:
         """The sums over n rows, by default all, of what `work` gives of some of them; without the features."""
         total = _Sum()
-        for sums in self._shares(partial(_summed, work, size=8192), self.n if n is None else n):
+        for sums in self._shares(partial(_summed, work, size=BLOCK_OF_SCORES), self.n if n is None else n):
             total.add(sums)
         return total.values
 
@@ -149,11 +153,11 @@ def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Mom
     step, picked = max(1, features.n // _sample_size(features.d)), {}
 
     def block(rows: slice, X: Tensor) -> list[Tensor]:
-        W = weights[rows].to(X.dtype)
-        picked[rows.start] = X[-rows.start % step :: step].clone()
+        W = weights[rows]
+        picked[rows.start] = X[-rows.start % step :: step].to(features.dtype, copy=True)
         return [W.T @ X, W.T @ X.square()]
 
-    first, second = features.sum(block, features.dtype)
+    first, second = features.sum(block, torch.float64)  # a mean may lie far from the shift: it is of other rows
     if not torch.isfinite(second).all():
         raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
     total = weights.sum(dim=0)
@@ -197,7 +201,7 @@ def basis(features: Features, sample: Tensor, inverse_scale: Tensor) -> Basis:
         values, vectors = _eigh(_gram(features, Z) / S)
         return Basis(vectors, values.clamp_min(0), 0.0)
     if whole:
-        return Basis(*_span(features, Z), 0.0)
+        return Basis(*_span(features, Z.double()), 0.0)  # no rest: a direction that leaks there would take over
     vectors, _ = _span(features, Z[::2])
     measured = Z[1::2].double()
     values, total = (measured @ vectors).square().mean(dim=0), measured.square().mean(dim=0).sum()
@@ -221,8 +225,3 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     exact = len(A) <= WIDE
     values, vectors = torch.linalg.eigh(A if exact else A.float())
     return values.double(), vectors.double()
-
-
-def on_device(x: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """An array or a tensor as a tensor of this type, there."""
-    return torch.as_tensor(x, dtype=dtype, device=device)

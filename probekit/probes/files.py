@@ -78,7 +78,8 @@ def _restored(probe: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) 
         probe.feature_names_in_ = np.array(about["feature_names"], dtype=object)
     probe.converged_, probe.n_iter_ = about["converged"], about["n_iter"]
     for name in probe.FACTS:
-        setattr(probe, name, about.get("facts", {}).get(name))
+        value = about["facts"][name] if "facts" in about else None
+        setattr(probe, name, math.inf if value is None else value)
     return probe
 
 
@@ -99,7 +100,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, or None, which JSON can hold."""
+    """A finite number, or None for an infinite one, which JSON cannot hold."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 

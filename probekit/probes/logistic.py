@@ -1,17 +1,19 @@
 """Logistic regression, solved to the optimum and certified (`probekit.probes.solver`)."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.probes.base import LinearProbe, WithProbabilities, as_numpy, check_classes, check_positive
+from probekit.probes.base import LinearProbe, WithProbabilities, as_numpy, check_classes, check_positive, check_whole
 from probekit.probes.features import Stream
 from probekit.probes.problem import Problem
 from probekit.probes.solver import MAX_ITER, TOLERANCE, Solutions, solve_logistic
@@ -26,14 +28,15 @@ class LogisticProbe(WithProbabilities, LinearProbe):
         C: inverse strength of the regularisation.
         standardise: regularise the weights of standardised features; False regularises those of the features as they
             are, as scikit-learn's LogisticRegression does. `coef_` is for the features as they are in either case.
-        tol: the relative distance to the optimum that counts as converged.
+        tol: the relative distance to the optimum that counts as converged; float64 features are followed down to
+            rounding in any case.
         max_iter: iterations after which the fit is given back unconverged.
 
     Attributes:
         objective_: what was minimised, at the weights found.
         gradient_norm_: of its gradient there, with the intercept minimised out.
         gap_: an upper bound on (objective - optimum) / optimum; `converged_` says whether it is within `tol`. Infinite
-            (in a probe that was saved: None) where the bound says nothing.
+            where the bound says nothing.
     """
 
     FACTS = ("objective_", "gradient_norm_", "gap_")
@@ -64,7 +67,9 @@ class LogisticProbe(WithProbabilities, LinearProbe):
             None if sample_weight is None else _check_sample_weight(sample_weight, labels, ensure_non_negative=True)
         )
         problem = Problem(labels, len(self.classes_), check_positive("C", self.C), weights)
+        _check(problem)
         self._take(self._solutions(X, [problem]), 0)
+        self._warn()
         return self
 
     def _validated(self, X: Any, y: Any) -> tuple[Tensor, np.ndarray]:
@@ -79,7 +84,13 @@ class LogisticProbe(WithProbabilities, LinearProbe):
 
     def _solutions(self, X: Tensor | Stream, problems: Sequence[Problem]) -> Solutions:
         tol = check_positive("tol", self.tol)
+        check_whole("max_iter", self.max_iter, 0)
         return solve_logistic(X, problems, standardise=self.standardise, tol=tol, max_iter=self.max_iter)
+
+    def _warn(self) -> None:
+        if not self.converged_:
+            message = f"not converged after {self.n_iter_} iterations: the relative distance to the optimum may be "
+            warnings.warn(f"{message}{self.gap_:.1e}, more than tol={self.tol:g}", ConvergenceWarning, stacklevel=3)
 
     def _take(self, found: Solutions, p: int) -> None:
         self.coef_, self.intercept_ = found.coef[p], found.intercept[p]
@@ -126,6 +137,7 @@ def fit_logistic_path(
             if hasattr(first, name):
                 setattr(probe, name, getattr(first, name))
         probe._take(found, p)
+        probe._warn()
     return probes
 
 

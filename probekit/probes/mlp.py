@@ -88,7 +88,7 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         generator = torch.Generator("cpu").manual_seed(int(check_random_state(self.random_state).randint(2**31)))
         Z, mean, scale = standardise(X)
         held_out = _held_out(torch.from_numpy(labels), self.validation_fraction, generator)
-        with torch.enable_grad(), one_thread():
+        with torch.inference_mode(mode=False), torch.enable_grad(), one_thread():
             layers = self._train(torch.from_numpy(Z).float(), torch.from_numpy(labels), held_out, generator)
         W, b, U, c = (layer.detach().double().numpy() for layer in layers)
         self.hidden_coef_, self.hidden_intercept_ = unstandardise(W, b, mean, scale)
@@ -111,22 +111,26 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         Z_judged, labels_judged = Z[judged], labels[judged]
         layers = _initial(Z.shape[1], self.hidden, len(self.classes_), generator)
         optimiser = self._optimiser(layers)
-        best, self.loss_, waited, self.n_iter_ = layers, np.inf, 0, 0
+        best, first = _copied(layers), self._loss(layers, Z_judged, labels_judged)
+        self.loss_, waited, self.n_iter_ = first, 0, 0
         while waited < self.patience and self.n_iter_ < self.max_epochs:
             order = fitted[torch.randperm(len(fitted), generator=generator, device="cpu")]
             for rows in order.split(self.batch_size):
                 optimiser.zero_grad()
                 cross_entropy(_logits(layers, Z[rows]), labels[rows]).backward()
                 optimiser.step()
-            with torch.no_grad():
-                loss = float(cross_entropy(_logits(layers, Z_judged), labels_judged))
+            loss = self._loss(layers, Z_judged, labels_judged)
             self.n_iter_ += 1
             waited = 0 if loss < self.loss_ - TOLERANCE else waited + 1
             if loss < self.loss_:
-                W, b, U, c = (layer.detach().clone() for layer in layers)
-                best, self.loss_ = (W, b, U, c), loss
-        self.converged_ = waited == self.patience
+                best, self.loss_ = _copied(layers), loss
+        self.converged_ = waited == self.patience and self.loss_ < first  # a fit that only climbed is none
         return best
+
+    @staticmethod
+    @torch.no_grad()
+    def _loss(layers: Layers, Z: Tensor, labels: Tensor) -> float:
+        return float(cross_entropy(_logits(layers, Z), labels))
 
     def _optimiser(self, layers: Layers) -> torch.optim.Optimizer:
         W, b, U, c = layers
@@ -143,6 +147,11 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         if shapes != [(H, D), (H,), (outputs, H), (outputs,)]:
             raise ValueError(f"{len(self.classes_)} classes with layers of {shapes}")
         self.n_features_in_ = D
+
+
+def _copied(layers: Layers) -> Layers:
+    W, b, U, c = (layer.detach().clone() for layer in layers)
+    return W, b, U, c
 
 
 def _held_out(labels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:

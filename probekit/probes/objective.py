@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.features import Basis, Features, Moments, basis, moments, on_device
+from probekit.probes.features import Basis, Features, Moments, basis, moments
 from probekit.probes.losses import Binary, Multinomial
 from probekit.probes.problem import Problem
 
-BALANCED = 1e-13  # the sum of residuals, relative to that of the weights, at which an intercept is the best one
+BALANCED = 1e-10  # the sum of the residuals, relative to that of their sizes, at which an intercept is the best one
 MOST_STEPS = 500  # of an intercept
 
 
@@ -142,7 +142,10 @@ class Objective:
             out += (q[..., :-1] - here @ self.basis.vectors.T) / (1 + bend * self.basis.rest)
         flat = bend <= 1e-12 * bend.amax(dim=1, keepdim=True)  # the same added to all classes' scores changes nothing
         intercept = torch.where(flat, 0, q[..., -1:] / bend.masked_fill(flat, 1))
-        return U @ torch.cat([out, intercept], dim=2)
+        d = U @ torch.cat([out, intercept], dim=2)
+        if self.K > 1:  # rounding would let the sum of the intercepts drift
+            d[..., -1] -= d[..., -1].mean(dim=1, keepdim=True)
+        return d
 
     def newton(self, point: Point) -> tuple[Tensor, Tensor]:
         """Newton's direction [P, K, D + 1], and for which problems there is one: [P]."""
@@ -215,32 +218,30 @@ class Objective:
         first, second = self.features.sum_rows(block)
         return slope + self.C * first, bend + self.C * second
 
-    def best_intercept(self, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """V with the intercept that is best for its weights, and the scores z that it gives; Newton's method."""
+    def best_intercept(self, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """V with the intercept that is best for its weights, its scores z, and whether it was found, [P]."""
         for _ in range(MOST_STEPS):
-            drift, A = self._drift(z)
-            if self.balanced(drift).all():
-                break
+            drift, size, A = self._residuals(z)
+            balanced = ((size > 0) & (drift.abs() <= BALANCED * size)).all(dim=1)
             if self.K > 1:  # the same added to all classes changes nothing: this makes the steps' sum 0
                 A = A + A.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
-            step = -torch.linalg.solve(A + torch.finfo(A.dtype).tiny, drift).clamp(-1, 1)
+            step, failed = torch.linalg.solve_ex(A, -drift)  # Newton's
+            if (balanced | (failed != 0) | ~step.isfinite().all(dim=1)).all():
+                break
+            step = torch.where(balanced[:, None], 0, step.nan_to_num(0, 0, 0)).clamp(-1, 1)
             v = torch.cat([v[..., :-1], (v[..., -1] + step)[..., None]], dim=2)
             z = z + step.to(z.dtype)
-        return v, z
+        return v, z, balanced
 
-    def balanced(self, drift: Tensor) -> Tensor:
-        """Whether the residuals' sums [P, K] are those of the best intercepts: [P]."""
-        return drift.abs().amax(dim=1) <= BALANCED * self.moments.total[self.weight_of]
-
-    def _drift(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum over rows of the loss's first [P, K] and second [P, K, K] derivative by the scores."""
+    def _residuals(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums over rows: of the loss's derivative by the scores [P, K], of its size, of the second one [P, K, K]."""
 
         def block(rows: slice) -> list[Tensor]:
             r, second = self.loss.derivatives(z[rows], *self._rows(rows, z.dtype))
-            return [r.sum(dim=0), second]
+            return [r.sum(dim=0), r.abs().sum(dim=0), second]
 
-        drift, A = self.features.sum_rows(block)
-        return drift, A
+        drift, size, A = self.features.sum_rows(block)
+        return drift, size, A
 
 
 def objective_of(
@@ -250,17 +251,17 @@ def objective_of(
     labels, label_of = _distinct([problem.labels for problem in problems], order)
     one = np.ones(features.n)
     weights, weight_of = _distinct([one if p.weights is None else p.weights for p in problems], order)
-    W = on_device(weights, features.device, torch.float64)
+    W = torch.as_tensor(weights, device=features.device, dtype=torch.float64)
     known, sample = moments(features, W, standardise)
     loss = Binary if K == 1 else Multinomial
     return Objective(
         features=features,
         loss=loss,
-        labels=loss.prepare(on_device(labels, features.device, torch.int64)),
+        labels=loss.prepare(torch.as_tensor(labels, device=features.device, dtype=torch.int64)),
         weights=None if bool((W == 1).all()) else W,
-        label_of=on_device(label_of, features.device, torch.int64),
-        weight_of=on_device(weight_of, features.device, torch.int64),
-        C=on_device([problem.C for problem in problems], features.device, torch.float64),
+        label_of=torch.as_tensor(label_of, device=features.device, dtype=torch.int64),
+        weight_of=torch.as_tensor(weight_of, device=features.device, dtype=torch.int64),
+        C=torch.as_tensor([problem.C for problem in problems], device=features.device, dtype=torch.float64),
         K=K,
         moments=known,
         basis=basis(features, sample, known.inverse_scale[known.total.argmax()]),

@@ -10,7 +10,9 @@ Newton's method, with its own Hessian.
 
 The certificate needs nothing but the gradient. With the intercept minimised out the objective F is 1-strongly convex in
 w, so F(w) - min F <= |grad F(w)|^2 / 2, which for logistic regression is the duality gap at the dual point that the
-residuals make. It is computed in float64, from X as it is, whatever the iterations were computed in.
+residuals make. It is computed in float64, from X as it is, whatever the iterations were computed in. The intercept is
+taken as minimised when the residuals cancel to 1e-10 of their sum of sizes: scaling one side by as much makes the dual
+point feasible, at a cost of some 1e-20 of the objective. Where they do not, there is no certificate.
 
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
@@ -23,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.errors import UsageError
 from probekit.probes.features import Features, Stream
 from probekit.probes.objective import Objective, Point, objective_of
 from probekit.probes.problem import Problem
@@ -31,7 +34,7 @@ from probekit.probes.threads import shares
 TOLERANCE = 1e-6  # of the relative distance to the optimum
 MEMORY = 10  # pairs that L-BFGS remembers
 MAX_ITER = 500
-NEWTON_AFTER = 12, 250  # iterations at least, and at most
+NEWTON_AFTER_LEAST, NEWTON_AFTER_MOST = 12, 250  # iterations
 NEWTON_STEPS = 8  # that a problem takes by Newton's method, about
 NEWTON_UP_TO = 2000  # unknowns of one problem
 ELEMENTWISE = 5000  # what a score costs in an iteration beside the products, in multiplications
@@ -96,13 +99,31 @@ def solve_logistic(
             rows, instead of those of the features as they are. The intercept makes their means irrelevant in any case.
         tol: which relative distance counts as converged.
         max_iter: iterations, after which a problem is given back unconverged.
+
+    Raises:
+        UsageError: no problems, or labels and weights that do not fit the rows.
+        DataError: NaN or infinity in the features; a stream of another number of rows.
     """
+    _check(X, problems)
+    X = X.detach() if isinstance(X, Tensor) else X
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)
         solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
     back = np.argsort(np.concatenate(which))
     return Solutions(*(np.concatenate(values)[back] for values in zip(*map(_fields, solved), strict=True)))
+
+
+def _check(X: Tensor | Stream, problems: Sequence[Problem]) -> None:
+    if not problems:
+        raise UsageError("no problem to solve; give one or more")
+    n = X.shape[0]
+    for labels in {id(problem.labels): problem.labels for problem in problems}.values():
+        if labels.shape != (n,):
+            raise UsageError(f"expected one label for each of the {n} rows, got labels of shape {list(labels.shape)}")
+    for weights in {id(problem.weights): problem.weights for problem in problems}.values():
+        if weights is not None and (weights.shape != (n,) or not (np.isfinite(weights) & (weights >= 0)).all()):
+            raise UsageError(f"expected a weight of 0 or more for each of the {n} rows; check the weights")
 
 
 def _fields(found: Solutions) -> list[np.ndarray]:
@@ -140,13 +161,15 @@ def _on_rows(problems: Sequence[Problem], rows: np.ndarray) -> list[Problem]:
 def _solve_shared(
     X: Tensor | Stream, problems: Sequence[Problem], standardise: bool, tol: float, max_iter: int
 ) -> Solutions:
+    """All on the same rows."""
     on_cpu = isinstance(X, Stream) or X.device.type == "cpu"
     with shares(parallel=on_cpu and X.shape[0] * X.shape[1] > SMALL) as by_thread:
         features = Features(X, by_thread)
         K = 1 if problems[0].n_classes == 2 else problems[0].n_classes
         every = objective_of(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
-        size = max(1, MOST_SCORES // (features.n * K))
-        parts = [_solve(every.of(part), tol, max_iter) for part in torch.arange(len(problems)).split(size)]
+        size = max(1, MOST_SCORES // (K * max(features.n, 2 * MEMORY * features.d)))
+        numbers = torch.arange(len(problems), device=features.device)
+        parts = [_solve(every.of(part), tol, max_iter) for part in numbers.split(size)]
     return Solutions(*(np.concatenate(values) for values in zip(*map(_fields, parts), strict=True)))
 
 
@@ -166,13 +189,13 @@ class _Memory:
 
     def apply(self, g: Tensor, initial: Callable[[Tensor], Tensor]) -> Tensor:
         """The inverse Hessian times g [P, K, D + 1], where `initial` is what is known without the steps."""
-        q, shares = g, []
+        q, amounts = g, []
         for s, y, rho in reversed(self._pairs):
             share = rho * (s * q).sum(dim=(1, 2))
             q = q - share[:, None, None] * y
-            shares.append(share)
+            amounts.append(share)
         q = initial(q)
-        for (s, y, rho), share in zip(self._pairs, reversed(shares), strict=True):
+        for (s, y, rho), share in zip(self._pairs, reversed(amounts), strict=True):
             q = q + (share - rho * (y * q).sum(dim=(1, 2)))[:, None, None] * s
         return q
 
@@ -190,9 +213,7 @@ def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
         if not len(late):
             break
         part = objective.of(late)
-        better, more = _descend(
-            part, certified.v[late], n_iter[late], torch.float64, tol / sharper, max_iter - int(n_iter[late].min())
-        )
+        better, more = _descend(part, certified.v[late], n_iter[late], torch.float64, tol / sharper, max_iter)
         n_iter[late] += more
         certified.put(late, _certify(part, better))
     coef, intercept = objective.raw(certified.v)
@@ -215,9 +236,9 @@ class _Certified:
 
 
 def _certify(objective: Objective, v: Tensor) -> _Certified:
-    v, z = objective.best_intercept(v, objective.scores(v, torch.float64))
+    v, z, balanced = objective.best_intercept(v, objective.scores(v, torch.float64))
     point = objective.at(v, torch.float64, z)
-    bound = torch.where(objective.balanced(point.g[..., -1] / objective.C[:, None]), point.bound(), torch.inf)
+    bound = torch.where(balanced, point.bound(), torch.inf)
     gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
     return _Certified(v, point.f, (2 * bound).sqrt(), gap)
 
@@ -225,18 +246,22 @@ def _certify(objective: Objective, v: Tensor) -> _Certified:
 def _descend(
     objective: Objective, v: Tensor, before: Tensor, dtype: torch.dtype, tol: float, max_iter: int
 ) -> tuple[Tensor, Tensor]:
-    """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations."""
+    """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations.
+
+    `before` [P] is how many iterations were spent on each already; `max_iter` counts them.
+    """
     found, n_iter = v.clone(), torch.zeros_like(before)
     patience = _patience(objective, max_iter)
     left, memory, point = torch.arange(len(v), device=v.device), _Memory(), objective.at(v, dtype)
     how, idle, best = ARITHMETIC[dtype], torch.zeros_like(left), v
     for i in range(max_iter + 1):
+        spent = before[left] + i
         d = -memory.apply(point.g, partial(objective.precondition, point.A))
-        slow = torch.nonzero(before[left] + i >= patience)[:, 0]
+        slow = torch.nonzero(spent >= patience)[:, 0]
         if len(slow):
             direct, found_one = objective.of(slow).newton(point.of(slow))
             d[slow[found_one]] = direct[found_one]
-        done = (idle >= how.patience) | _finished(objective, point, d, tol, how.least) | (i == max_iter)
+        done = (idle >= how.patience) | _finished(objective, point, d, tol, how.least) | (spent >= max_iter)
         found[left[done]], n_iter[left[done]] = best[done], i
         if done.all():
             break
@@ -257,12 +282,13 @@ def _descend(
 
 def _patience(objective: Objective, max_iter: int) -> float:
     """The iterations that cost what Newton's method would have: those that need more had better had it at once."""
-    n, d, K = objective.features.n, objective.features.d, objective.K
-    if K * d > NEWTON_UP_TO:
+    features, K = objective.features, objective.K
+    n, d = features.n, features.d
+    if K * d > NEWTON_UP_TO or features.streamed:
         return max_iter
     hessian = n * (K * d) ** 2 + (K * d) ** 3 / 3
-    least, most = NEWTON_AFTER
-    return min(most, max(least, NEWTON_STEPS * hessian / (n * K * (2 * d + ELEMENTWISE))))
+    worth = NEWTON_STEPS * hessian / (n * K * (2 * d + ELEMENTWISE))
+    return min(NEWTON_AFTER_MOST, max(NEWTON_AFTER_LEAST, worth))
 
 
 def _finished(objective: Objective, point: Point, d: Tensor, tol: float, least: float) -> Tensor:

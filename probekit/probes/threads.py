@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
+from threading import Lock
 from typing import TypeVar
 
 import torch
 
+ALONE = Lock()  # torch's number of threads is one for the process: two solves at once would change each other's bits
 Result = TypeVar("Result")
 Shares = Callable[[Callable[[slice], Result], int], list[Result]]
 
@@ -34,12 +36,17 @@ def shares(parallel: bool) -> Iterator[Shares]:
     Inside, torch computes with one thread in each; without `parallel` there is one share.
     """
     n_threads = torch.get_num_threads()
-    with one_thread():
+    with ALONE, torch.inference_mode(mode=False), torch.no_grad(), one_thread():
         if not parallel or n_threads == 1:
             yield lambda work, n: [work(slice(0, n))]
             return
-        with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(n_threads, initializer=_begin) as pool:
             yield lambda work, n: list(pool.map(work, _split(n, n_threads)))
+
+
+def _begin() -> None:
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
 
 
 def _split(n: int, parts: int) -> list[slice]:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from probe_problems import problem
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -60,7 +61,8 @@ def test_many_fits_may_mix_numbers_of_classes_and_weights():
 
 def test_a_fit_that_did_not_converge_says_so_and_keeps_saying_it(tmp_path):
     X, y = problem()
-    probe = LogisticProbe(100.0, max_iter=4).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="not converged after 4 iterations"):
+        probe = LogisticProbe(100.0, max_iter=4).fit(X, y)
     assert not probe.converged_
     assert probe.gap_ > probe.tol
     again = load_probe(probe.save(tmp_path / "probe"))
@@ -88,6 +90,8 @@ def test_nan_and_a_single_class_are_refused():
     X, y = problem()
     with pytest.raises(DataError, match="two classes or more"):
         LogisticProbe().fit(X, np.zeros_like(y))
+    with pytest.raises(DataError, match="no row of class 1"):
+        LogisticProbe().fit(X, y, sample_weight=(y == 0).astype(float))
     X[3, 2] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         LogisticProbe().fit(X, y)

@@ -7,7 +7,8 @@ import torch
 from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
-from probekit.probes import solver
+from probekit.errors import DataError, UsageError
+from probekit.probes import features, solver
 from probekit.probes.features import Stream
 from probekit.probes.problem import Problem
 from probekit.probes.solver import solve_logistic
@@ -191,8 +192,6 @@ def test_the_same_call_gives_the_same_bits():
 
 
 def test_a_wide_sample_gives_a_basis_that_is_poorer_not_wrong(monkeypatch):
-    from probekit.probes import features
-
     X, y = world(n=600, d=40)
     full = solve_logistic(torch.from_numpy(X), [Problem(y, 2, C) for C in PATH])
     monkeypatch.setattr(features, "WIDE", 10)
@@ -232,3 +231,140 @@ def test_a_mask_of_few_rows_spoils_no_fit_beside_it():
     np.testing.assert_array_equal(together.objective[:-1], alone.objective)
     of_four = solve_logistic(X[torch.from_numpy(four > 0)], [Problem(y[four > 0], 2, 1.0)])
     assert together.objective[-1] == pytest.approx(of_four.objective[0], rel=1e-6)
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """Blocks of a few rows, three threads: what a pass over many rows is made of."""
+    monkeypatch.setattr(features, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(features, "BLOCK_OF_SCORES", 50)
+    monkeypatch.setattr(solver, "SMALL", 0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.usefixtures("in_pieces")
+def test_blocks_and_threads_change_nothing(n_classes, dtype):
+    X, y = world(n=1013, d=9, n_classes=n_classes)
+    weights = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
+    X = torch.from_numpy(X).to(dtype)
+    problems = [Problem(y, n_classes, C, w) for C in (0.01, 1.0, 1e4) for w in (None, weights)]
+    found = solve_logistic(X, problems)
+    assert found.converged.all()
+    for problem, f in zip(problems, found.objective, strict=True):
+        Z = standardised(X.double().numpy(), problem.weights)
+        assert f == pytest.approx(reference(Z, y, problem.C, problem.weights), rel=1.01e-6)
+    again = solve_logistic(X, problems)
+    for name in vars(found):
+        np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", HARD)
+def test_the_gap_bounds_the_distance_of_what_is_given_back(case, dtype, standardise):
+    """From the returned weights, from the definition, in float64: not from what the solver says of itself."""
+    X, y = HARD[case]()
+    X = torch.from_numpy(X).to(dtype)
+    found = solve_logistic(X, [Problem(y, 2, C) for C in PATH], standardise)
+    X = X.double().numpy()
+    scale = X.std(axis=0) if standardise else np.ones(X.shape[1])
+    for i, C in enumerate(PATH):
+        loss = objective(X, y, C, found.coef[i], found.intercept[i]) - 0.5 * (found.coef[i] ** 2).sum()
+        reached = loss + 0.5 * ((found.coef[i] * scale) ** 2).sum()
+        best = reference(standardised(X) if standardise else X, y, C)
+        assert reached / best - 1 <= found.gap[i] + 1e-9
+
+
+@pytest.mark.parametrize("C", [1e4, 1e6])
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_raw_float32_with_fewer_rows_than_features_is_certified(C, scale):
+    rng = np.random.default_rng(0)
+    X = scale * rng.normal(size=(60, 150)).astype(np.float32)
+    found = solve_logistic(torch.from_numpy(X), [Problem((X[:, 0] > 0).astype(int), 2, C)], standardise=False)
+    assert found.converged.all()
+
+
+@pytest.mark.parametrize("n", [1_000, 30_000])
+@pytest.mark.parametrize("C", [1e6, 1e10])
+def test_the_gap_is_a_bound_where_every_residual_is_tiny(n, C):
+    X, y = world(n=n, d=4, noise=0.0, seed=2)
+    early = solve_logistic(torch.from_numpy(X).float(), [Problem(y, 2, C)])
+    best = solve_logistic(torch.from_numpy(X).float().double(), [Problem(y, 2, C)])
+    assert best.gap[0] < 1e-12
+    # float32 moments would be another problem: the same standardised features, to 1e-9
+    assert early.objective[0] / best.objective[0] - 1 <= early.gap[0] + 1e-8
+
+
+def test_rows_far_from_the_first_ones_are_standardised_as_they_are():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5000, 3)).astype(np.float32)
+    y = (X[:, 2] + rng.logistic(size=5000) > 0).astype(int)
+    X[:1500, 2] -= 5000
+    weights = (np.arange(5000) >= 1500).astype(float)
+    masked = solve_logistic(torch.from_numpy(X), [Problem(y, 2, 1.0, weights)])
+    assert masked.objective[0] == pytest.approx(
+        reference(standardised(X[1500:].astype(float)), y[1500:], 1.0), rel=2e-6
+    )
+
+
+@pytest.mark.parametrize("power", [-80, 60])
+def test_the_unit_of_float32_features_does_not_matter(power):
+    X, y = world()
+    X = torch.from_numpy(X).float()
+    one, other = (solve_logistic(x, [Problem(y, 2, 1.0)]) for x in (X, X * 2.0**power))
+    assert other.objective[0] == pytest.approx(one.objective[0], rel=1e-6)
+    np.testing.assert_allclose(other.coef * 2.0**power, one.coef, rtol=1e-2, atol=1e-4)
+
+
+def test_a_hundred_classes_keep_the_sum_of_their_intercepts_at_0():
+    X, y = world(n=1000, d=10, n_classes=100)
+    y = np.unique(y, return_inverse=True)[1]
+    found = solve_logistic(torch.from_numpy(X).float(), [Problem(y, int(y.max()) + 1, 10.0)])
+    assert found.converged.all()
+    assert abs(found.intercept.sum()) < 1e-3
+    np.testing.assert_allclose(found.coef.sum(axis=1), 0, atol=1e-2)
+
+
+def test_iterations_are_never_more_than_asked_for():
+    X, y = world(n=400, d=30, noise=0.0)
+    found = solve_logistic(torch.from_numpy(X).float(), [Problem(y, 2, C) for C in PATH], max_iter=9)
+    assert found.n_iter.max() <= 9
+
+
+def test_saturated_classes_bring_no_other_problem_down():
+    X, y = world(n=200, d=5, n_classes=4, noise=0.0)
+    found = solve_logistic(
+        torch.from_numpy(X * 100).float(), [Problem(y, 4, C) for C in (1.0, 1e30)], standardise=False
+    )
+    assert found.converged[0]
+
+
+def test_what_does_not_fit_the_rows_is_refused():
+    X, y = world()
+    X = torch.from_numpy(X)
+    with pytest.raises(UsageError, match="no problem to solve"):
+        solve_logistic(X, [])
+    with pytest.raises(UsageError, match="one label for each of the 300 rows, got labels of shape"):
+        solve_logistic(X, [Problem(np.r_[y, y])])
+    for bad in (-1.0, np.nan):
+        with pytest.raises(UsageError, match="a weight of 0 or more for each of the 300 rows"):
+            solve_logistic(X, [Problem(y, weights=np.full(300, bad))])
+    with pytest.raises(DataError, match="expected 400 rows of features, got 300"):
+        solve_logistic(Stream(400, 12, lambda: iter([X])), [Problem(np.r_[y, y[:100]])])
+    X[3, 2] = torch.nan
+    with pytest.raises(DataError, match="NaN or infinity"):
+        solve_logistic(X, [Problem(y)])
+
+
+def test_tensors_of_a_model_at_work_are_taken():
+    X, y = world()
+    with torch.inference_mode():
+        inside = solve_logistic(torch.from_numpy(X), [Problem(y)])
+    needing = solve_logistic(torch.from_numpy(X).requires_grad_(), [Problem(y)])
+    np.testing.assert_array_equal(inside.coef, needing.coef)
