@@ -220,6 +220,7 @@ class Objective:
 
     def best_intercept(self, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """V with the intercept that is best for its weights, its scores z, and whether it was found, [P]."""
+        balanced = torch.zeros(len(v), dtype=torch.bool, device=v.device)
         for _ in range(MOST_STEPS):
             drift, size, A = self._residuals(z)
             balanced = ((size > 0) & (drift.abs() <= BALANCED * size)).all(dim=1)
