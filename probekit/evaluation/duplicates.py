@@ -93,6 +93,18 @@ class Inputs:
         return found
 
 
+def met_in(train: Sequence[Any], test: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `test` stand in `train` too, and which others only nearly do: two bool arrays, one for each of `test`.
+
+    Both are looked at as one set, as the audit looks at a task's splits; both hold texts, or both token ids.
+    """
+    inputs, n = Inputs.of([*train, *test]), len(train)
+    taught, tested = inputs.number[:n], inputs.number[n:]
+    one, other, _ = near_pairs(inputs.shingles(), np.unique(tested))
+    exact = np.isin(tested, taught)
+    return exact, np.isin(tested, one[np.isin(other, taught)]) & ~exact
+
+
 def most_common(n: int) -> float:
     """In how many of n inputs a shingle may stand that belongs to no template."""
     return max(TEMPLATE_LEAST, min(TEMPLATE_SHARE * n, TEMPLATE_MOST))
