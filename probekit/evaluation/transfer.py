@@ -24,7 +24,7 @@ from probekit.evaluation.judge import decide, predictions_of
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.results import LayerResult, ProbeResults
 from probekit.evaluation.show import where
-from probekit.evaluation.train import train_probes
+from probekit.evaluation.train import curve_alone
 from probekit.evaluation.transfer_results import TransferCell, TransferResults
 from probekit.text import printable
 
@@ -73,12 +73,8 @@ def transfer(
     names = _names(asked)
     _check_same(asked, names)
     numbers, notes = _classes(asked, names)
-    how: dict[str, Any] = {"layers": layers, "probe": first.probe, "C": C, "seed": seed, "point": first.point}
-    how |= {"baselines": False, "controls": 0, "codelength": False}
-    trained: list[ProbeResults] = []
-    for one in asked:
-        shown = _shifted(progress, len(trained), len(asked))
-        trained.append(train_probes(one.acts, label=one.label, progress=shown, **how))
+    tick = _ticker(progress, sum(len(one.places) for one in asked))
+    trained = [curve_alone(one, seed, tick) for one in asked]
     _check_widths(trained, names)
     return TransferResults(_cells(asked, trained, names, numbers, seed), _meta(asked, trained, names, notes))
 
@@ -199,9 +195,9 @@ def _cell(
     )
 
 
-def _shifted(progress: Callable[[int, int], None] | None, i: int, n: int) -> Callable[[int, int], None] | None:
-    """The progress of the i-th of n trainings, as that of all."""
-    return None if progress is None else lambda done, total: progress(i * total + done, n * total)
+def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
+    done = itertools.count(1)
+    return lambda: None if progress is None else progress(next(done), total)
 
 
 def _meta(

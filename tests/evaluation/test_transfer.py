@@ -247,6 +247,18 @@ def test_the_table_is_tidy_and_files_come_back_the_same(found: TransferResults, 
         TransferResults.load(tmp_path / "x")
 
 
+def test_nothing_is_computed_that_is_not_shown(
+    worlds: list[ActivationSet], found: TransferResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nobody sees this")
+
+    monkeypatch.setattr("probekit.evaluation.train.audit", never)
+    for name in ("best_set", "curve_band", "permutation_test"):
+        monkeypatch.setattr(f"probekit.evaluation.curve.{name}", never)
+    assert transfer(worlds, C=C) == found
+
+
 def test_same_input_same_numbers_and_progress(worlds: list[ActivationSet], found: TransferResults) -> None:
     seen: list[tuple[int, int]] = []
     assert transfer(worlds, C=C, progress=lambda *at: seen.append(at)) == found
