@@ -71,7 +71,7 @@ def named(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
         numbers: as `components` gives them, int64 [N].
         groups: the name of each row's group, one of the columns that made the components; a hash stands for a long one.
     """
-    names = [groups[row] for row in np.unique(numbers, return_index=True)[1].tolist()]
+    names = [groups[int(row)] for row in np.unique(numbers, return_index=True)[1]]
     return np.array([_short(name) for name in names])[numbers]
 
 
