@@ -51,6 +51,15 @@ def hush_downloads(quiet: bool) -> None:
 
 
 @contextmanager
+def interrupt_says(what: str) -> Iterator[None]:
+    """Ctrl-C inside says what is kept and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(what) from None
+
+
+@contextmanager
 def progress(what: str, unit: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     """A bar on stderr, to be called with (done, total); None when quiet or when nobody watches."""
     if quiet or not sys.stderr.isatty():

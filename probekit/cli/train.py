@@ -3,8 +3,6 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,7 +123,9 @@ def run_training(
         StorageError: `out` holds something else; the disk refused.
         KeyboardInterrupt: with what is kept and how to go on.
     """
-    with _interrupt_says(f"the store {store.path} is whole, no results were written; run the same command again"):
+    with console.interrupt_says(
+        f"the store {store.path} is whole, no results were written; run the same command again"
+    ):
         from probekit.evaluation import check_folder, train_probes
         from probekit.plots import save_plot
 
@@ -138,7 +138,7 @@ def run_training(
         with console.progress("train", "layers", quiet) as progress:
             results = train_probes(store, **how, progress=progress)
     folder = out or _folder(store, results.meta, how)
-    with _interrupt_says(
+    with console.interrupt_says(
         f"the store {store.path} is whole, the results in {folder} are not; run the same command again"
     ):
         results.save(folder)
@@ -150,14 +150,6 @@ def run_training(
         console.result(picture)
     else:
         console.result(f"{results.summary()}\n\nPicture: {picture}")
-
-
-@contextmanager
-def _interrupt_says(what: str) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(what) from None
 
 
 def _folder(store: "Store", found: dict[str, Any], how: dict[str, Any]) -> Path:

@@ -56,16 +56,22 @@ def transfer(
     how["position"] = None if position is None else options.position_of(position)
     how["C"] = None if C is None else options.positive_numbers("--C", C)
 
-    from probekit.activations import load_activations
-    from probekit.evaluation import transfer as run_transfer
-    from probekit.plots import save_transfer_plot
+    whole = "the stores are whole"
+    with console.interrupt_says(f"{whole}, no results were written; run the same command again"):
+        from probekit.activations import load_activations
+        from probekit.evaluation import check_transfer_folder
+        from probekit.evaluation import transfer as run_transfer
+        from probekit.plots import save_transfer_plot
 
-    opened = [load_activations(path) for path in stores]
-    with console.progress("train", "places", quiet) as progress:
-        results = run_transfer(opened, **how, progress=progress)
+        if out is not None:
+            check_transfer_folder(out)
+        opened = [load_activations(path) for path in stores]
+        with console.progress("train", "places", quiet) as progress:
+            results = run_transfer(opened, **how, progress=progress)
     folder = out or _folder(stores, results.meta, how)
-    results.save(folder)
-    picture = save_transfer_plot(results, folder)
+    with console.interrupt_says(f"{whole}, the results in {folder} are not; run the same command again"):
+        results.save(folder)
+        picture = save_transfer_plot(results, folder)
     if json_:
         where = {"stores": [str(path) for path in stores], "results": str(folder), "picture": str(picture)}
         console.result_json(where | json.loads((folder / "transfer.json").read_text()))

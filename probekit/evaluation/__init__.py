@@ -4,7 +4,7 @@ from probekit.evaluation.asked import DEFAULT_C
 from probekit.evaluation.results import BaselineResult, LayerResult, ProbeResults, check_folder
 from probekit.evaluation.train import CONTROLS, train_probes
 from probekit.evaluation.transfer import transfer
-from probekit.evaluation.transfer_results import TransferCell, TransferResults
+from probekit.evaluation.transfer_results import TransferCell, TransferResults, check_transfer_folder
 
 __all__ = [
     "CONTROLS",
@@ -15,6 +15,7 @@ __all__ = [
     "TransferCell",
     "TransferResults",
     "check_folder",
+    "check_transfer_folder",
     "train_probes",
     "transfer",
 ]

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from probekit.tasks.base import SPLITS
+
 SHINGLE = 3  # words in a row
 THRESHOLD = 0.7
 LEAST_SHINGLES = 10
@@ -91,6 +93,26 @@ class Inputs:
         found = sparse.csr_array(found[:, order])
         found.sort_indices()
         return found
+
+
+def met_in(train: Sequence[Any], test: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `test` stand in `train` too, and which others only nearly do: two bool arrays, one for each of `test`.
+
+    Both are looked at as one set, as the audit looks at a task's splits; both hold texts, or both token ids.
+    """
+    inputs, n = Inputs.of([*train, *test]), len(train)
+    taught, tested = inputs.number[:n], inputs.number[n:]
+    one, other, _ = near_pairs(inputs.shingles(), np.unique(tested))
+    exact = np.isin(tested, taught)
+    return exact, np.isin(tested, one[np.isin(other, taught)]) & ~exact
+
+
+def torn_rows(groups: np.ndarray, splits: np.ndarray) -> np.ndarray:
+    """Rows [N] whose group stands in a later split too, int64 ascending: without them no group straddles two splits."""
+    torn = np.zeros(len(splits), dtype=bool)
+    for i, split in enumerate(SPLITS):
+        torn |= (splits == split) & np.isin(groups, groups[np.isin(splits, SPLITS[i + 1 :])])
+    return np.flatnonzero(torn)
 
 
 def most_common(n: int) -> float:

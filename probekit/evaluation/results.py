@@ -21,7 +21,7 @@ FORMAT = "probekit.results/2"
 COLUMNS = ("kind", "name", "point", "layer", "place", "C", "converged", "split", "metric", "value", "low", "high")
 COLUMNS += ("band_low", "band_high")
 # what may stand in a folder of results: whatever else does is somebody's own
-OWN_FILES = re.compile(r"results\.(json|csv)|\w+_by_layer\.(png|svg)")
+OWN_FILES = re.compile(r"results\.(json|csv)|\w+_by_layer\.(png|svg)|probes")
 PROBE_FILES = re.compile(r"\w+(\.\d+)?\.(json|safetensors)")
 
 
@@ -229,8 +229,12 @@ class ProbeResults:
             raise DataError(f"{str(path)!a} is not a whole file of results: {error!a}") from None
 
 
-def check_folder(folder: str | Path) -> None:
+def check_folder(folder: str | Path, own: re.Pattern[str] = OWN_FILES) -> None:
     """Whether results may be written to `folder`: it is not there, or nothing but results stands in it.
+
+    Args:
+        folder: where they would go.
+        own: names of what belongs to results of this kind.
 
     Raises:
         StorageError: something else stands there; it would be in danger.
@@ -240,23 +244,28 @@ def check_folder(folder: str | Path) -> None:
         return
     if not folder.is_dir():
         raise StorageError(f"{str(folder)!a} is a file; results need a folder, give another one (--out)")
-    foreign = [path.name for path in _entries(folder) if not _is_own(path)]
+    foreign = [path.name for path in _entries(folder) if not _is_own(path, own)]
     if foreign:
         raise StorageError(
             f"{str(folder)!a} holds {min(foreign)!a}, which is not of results; give a new or empty folder (--out)"
         )
 
 
-def clear(folder: Path) -> None:
-    """Take away the results that stand in `folder`, results.json first: what is half gone is no results.
+def clear(folder: Path, own: re.Pattern[str] = OWN_FILES) -> None:
+    """Take away the results that stand in `folder`, its .json first: what is half gone is no results.
+
+    Args:
+        folder: where they stand.
+        own: as for `check_folder`.
 
     Raises:
         StorageError: the disk refused, or something else stands in the folder.
     """
-    check_folder(folder)
-    files = [*_entries(folder / "probes"), *(path for path in _entries(folder) if path.is_file())]
+    check_folder(folder, own)
+    files = [path for path in _entries(folder) if path.is_file()]
+    files = [*sorted(files, key=lambda path: path.suffix != ".json"), *_entries(folder / "probes")]
     try:
-        for path in sorted(files, key=lambda path: path.name != "results.json"):
+        for path in files:
             path.unlink()
     except OSError as error:
         raise refused(folder, error) from error
@@ -269,10 +278,13 @@ def _entries(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
-def _is_own(path: Path) -> bool:
-    if path.name == "probes" and path.is_dir() and not path.is_symlink():
-        return all(PROBE_FILES.fullmatch(inner.name) and inner.is_file() for inner in _entries(path))
-    return path.is_file() and OWN_FILES.fullmatch(path.name) is not None
+def _is_own(path: Path, own: re.Pattern[str]) -> bool:
+    if own.fullmatch(path.name) is None:
+        return False
+    if path.name != "probes":
+        return path.is_file()
+    inside = (PROBE_FILES.fullmatch(inner.name) and inner.is_file() for inner in _entries(path))
+    return path.is_dir() and not path.is_symlink() and all(inside)
 
 
 def _read(path: Path) -> dict[str, Any]:

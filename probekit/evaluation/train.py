@@ -102,6 +102,24 @@ def train_probes(
     return results
 
 
+def curve_alone(asked: Asked, seed: int, done: Callable[[], None]) -> ProbeResults:
+    """The curve of `train_probes` on the task's splits, fitted, chosen and scored alike, with nothing to doubt it by.
+
+    Places are not compared, the data is not audited, and there are no controls, codes and baselines.
+
+    Args:
+        asked: the curve to be drawn.
+        seed: of the resamples.
+        done: called after each place.
+    """
+    check_whole("seed", seed, 0)
+    task = asked.acts.task
+    task.check(asked.label)
+    question = _question(asked, of_splits(task.splits, np.ones(len(task), dtype=bool)), [], codelength=False, seed=seed)
+    layers = [answer.result for answer in answers_of(asked.acts, asked.places, question, done)]
+    return ProbeResults(layers, [], origin_of(asked, question, Audit(asked.label, {}), drop_leaks=False, seed=seed))
+
+
 def _rows(asked: Asked, folds: int | None, drop_leaks: bool, seed: int) -> tuple[Audit, Protocol]:
     """What the audit found, and who teaches, chooses and judges."""
     task = asked.acts.task

@@ -18,12 +18,13 @@ from probekit.activations.sets import Activations
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.asked import Asked, asked_of
 from probekit.evaluation.curve import features_of
+from probekit.evaluation.duplicates import met_in
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.judge import decide, predictions_of
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.results import LayerResult, ProbeResults
 from probekit.evaluation.show import where
-from probekit.evaluation.train import train_probes
+from probekit.evaluation.train import curve_alone
 from probekit.evaluation.transfer_results import TransferCell, TransferResults
 from probekit.text import printable
 
@@ -72,12 +73,8 @@ def transfer(
     names = _names(asked)
     _check_same(asked, names)
     numbers, notes = _classes(asked, names)
-    how: dict[str, Any] = {"layers": layers, "probe": first.probe, "C": C, "seed": seed, "point": first.point}
-    how |= {"baselines": False, "controls": 0, "codelength": False}
-    trained: list[ProbeResults] = []
-    for one in asked:
-        shown = _shifted(progress, len(trained), len(asked))
-        trained.append(train_probes(one.acts, label=one.label, progress=shown, **how))
+    tick = _ticker(progress, sum(len(one.places) for one in asked))
+    trained = [curve_alone(one, seed, tick) for one in asked]
     _check_widths(trained, names)
     return TransferResults(_cells(asked, trained, names, numbers, seed), _meta(asked, trained, names, notes))
 
@@ -198,9 +195,9 @@ def _cell(
     )
 
 
-def _shifted(progress: Callable[[int, int], None] | None, i: int, n: int) -> Callable[[int, int], None] | None:
-    """The progress of the i-th of n trainings, as that of all."""
-    return None if progress is None else lambda done, total: progress(i * total + done, n * total)
+def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
+    done = itertools.count(1)
+    return lambda: None if progress is None else progress(next(done), total)
 
 
 def _meta(
@@ -215,12 +212,8 @@ def _meta(
     if any(one != positions[0] for one in positions):
         read = ", ".join(f"{name!a} {where(one)}" for name, one in zip(names, positions, strict=True))
         notes = [*notes, f"Different tokens are read: {read}."]
-    shared = [{"train": names[i], "test": names[j], "n": n} for (i, j), n in _shared_texts(asked).items()]
-    for one in shared:
-        notes = [
-            *notes,
-            f"{one['n']:,} test texts of {one['test']!a} also stand in the train split of {one['train']!a}.",
-        ]
+    texts, groups = _shared(asked, names, _shared_texts), _shared(asked, names, _shared_groups)
+    notes = [*notes, *map(_texts_note, texts), *map(_groups_note, groups)]
     kept = ("model", "point", "position", "probe", "C", "seed", "n_layers", "interval", "versions")
     return {
         **{key: first[key] for key in kept},
@@ -232,7 +225,8 @@ def _meta(
         "n": [results.meta["n"] for results in trained],
         "classes": [results.meta["classes"] for results in trained],
         "majority": [_majority(one) for one in asked] if n_classes else None,
-        "shared_texts": shared,
+        "shared_texts": texts,
+        "shared_groups": groups,
         "activations": [results.meta["activations"] for results in trained],
         "notes": notes,
     }
@@ -245,23 +239,47 @@ def _majority(asked: Asked) -> float:
     return float((asked.labels[splits == "test"] == commonest).mean())
 
 
-def _shared_texts(asked: Sequence[Asked]) -> dict[tuple[int, int], int]:
-    """How many test texts of task j stand in the train split of task i, where any do: (i, j) -> n.
+def _shared(
+    asked: Sequence[Asked], names: Sequence[str], count: Callable[[Activations, Activations], dict[str, int]]
+) -> list[dict[str, Any]]:
+    """What train splits share with test splits, those of their own task included, where they share anything."""
+    pairs = itertools.product(zip(names, asked, strict=True), repeat=2)
+    found = [{"train": a, "test": b, **count(one.acts, other.acts)} for (a, one), (b, other) in pairs]
+    return [each for each in found if any(each[key] for key in each.keys() - {"train", "test"})]
 
-    Texts are compared without regard to case and white space.
+
+def _shared_texts(one: Activations, other: Activations) -> dict[str, int]:
+    """How many test texts of `other` stand in the train split of `one`, and how many more nearly do."""
+    kinds = {type(acts.inputs[0]) is str for acts in (one, other)}
+    if len(kinds) > 1 or any(acts.task.info.get("no_texts") for acts in (one, other)):
+        return {"exact": 0, "near": 0}
+    exact, near = met_in(_of_split(one, "train"), _of_split(other, "test"))
+    return {"exact": int(exact.sum()), "near": int(near.sum())}
+
+
+def _of_split(acts: Activations, split: str) -> list[Any]:
+    return [acts.inputs[row] for row in np.flatnonzero(acts.splits == split)]
+
+
+def _shared_groups(one: Activations, other: Activations) -> dict[str, int]:
+    """How many groups of the train split of `one` stand in the test split of `other`.
+
+    Groups that are numbers are counted anew in each task: those of two tasks have nothing to do with each other.
     """
-    sets = [one.acts for one in asked]
-    texts = [None if acts.task.info.get("no_texts") else [_plain(one) for one in acts.inputs] for acts in sets]
-    found = {}
-    for i, j in itertools.permutations(range(len(sets)), 2):
-        there, here = texts[i], texts[j]
-        if there is None or here is None:
-            continue
-        train = {there[row] for row in np.flatnonzero(sets[i].splits == "train")}
-        if n := sum(here[row] in train for row in np.flatnonzero(sets[j].splits == "test")):
-            found[i, j] = n
-    return found
+    if one.groups is None or other.groups is None:
+        return {"n": 0}
+    groups = [np.asarray(acts.groups)[acts.splits == split] for acts, split in ((one, "train"), (other, "test"))]
+    if one is not other and any(each.dtype.kind not in "UO" for each in groups):
+        return {"n": 0}
+    return {"n": len(set(groups[0].tolist()) & set(groups[1].tolist()))}
 
 
-def _plain(text: str | Sequence[int]) -> str:
-    return " ".join(text.casefold().split()) if isinstance(text, str) else str(list(text))
+def _texts_note(shared: dict[str, Any]) -> str:
+    exact, near = f"{shared['exact']:,} test texts", f"{shared['near']:,} nearly"
+    counts = f"{exact}, and {near}," if shared["near"] else exact
+    return f"In the train split of {shared['train']!a} stand {counts} of {shared['test']!a}."
+
+
+def _groups_note(shared: dict[str, Any]) -> str:
+    there = f"the test split of {shared['test']!a}"
+    return f"{shared['n']:,} groups of the train split of {shared['train']!a} also stand in {there}."

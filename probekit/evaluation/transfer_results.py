@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +11,7 @@ import numpy as np
 
 from probekit.durable import write_as
 from probekit.errors import DataError
+from probekit.evaluation.results import check_folder, clear
 from probekit.evaluation.show import metric_name, where
 from probekit.text import printable
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 FORMAT = "probekit.transfer/1"
 COLUMNS = ("train_task", "test_task", "point", "layer", "place", "chosen", "C", "converged", "metric")
 COLUMNS += ("value", "low", "high")
+OWN_FILES = re.compile(r"transfer\.(json|csv|png|svg)")
 
 
 @dataclass(frozen=True)
@@ -109,15 +112,13 @@ class TransferResults:
 
     def summary(self) -> str:
         """The matrix as a plain table, and what a reader must know."""
-        rows = [_heading(self), *_rows(self)]
+        rows = _table(self)
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
         return "\n".join([title(self), "", *lines, "", *_notes(self)])
 
     def _repr_html_(self) -> str:
-        head, *rows = [
-            "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in [_heading(self), *_rows(self)]
-        ]
+        head, *rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in _table(self)]
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in _notes(self))
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<div><p><b>{html.escape(title(self))}</b></p><table><tr>{head}</tr>{body}</table>{notes}</div>"
@@ -128,13 +129,17 @@ class TransferResults:
     def save(self, folder: str | Path) -> Path:
         """Write transfer.csv and, last, transfer.json into `folder`, each whole; returns the folder.
 
+        Results of transfer that stood there are taken away first, pictures too.
+
         Raises:
-            StorageError: the disk refused.
+            StorageError: the disk refused, or something else stands in the folder.
         """
         folder = Path(folder)
         body = {"format": FORMAT, "meta": self.meta, "cells": [vars(cell) for cell in self.cells]}
         text = json.dumps(body, indent=1, allow_nan=False)
-        write_as(folder / "transfer.csv", self.to_frame().to_csv(index=False, lineterminator="\n").encode())
+        frame = self.to_frame().to_csv(index=False, lineterminator="\n").encode()
+        clear(folder, OWN_FILES)
+        write_as(folder / "transfer.csv", frame)
         write_as(folder / "transfer.json", text.encode())
         return folder
 
@@ -157,6 +162,15 @@ class TransferResults:
             raise DataError(f"no whole results of transfer at {str(path)!a}: {error}") from None
 
 
+def check_transfer_folder(folder: str | Path) -> None:
+    """Whether results of transfer may be written to `folder`: it is not there, or nothing else stands in it.
+
+    Raises:
+        StorageError: something else stands there; it would be in danger.
+    """
+    check_folder(folder, OWN_FILES)
+
+
 def _about(cell: TransferCell) -> tuple[Any, ...]:
     """The first columns of its rows."""
     return cell.train_task, cell.test_task, cell.point, cell.layer, cell.place, cell.chosen, cell.C, cell.converged
@@ -165,12 +179,17 @@ def _about(cell: TransferCell) -> tuple[Any, ...]:
 def title(results: TransferResults) -> str:
     """What was asked, in one line."""
     meta = results.meta
-    read = f"{printable(meta['point'])}, {where(meta['position'])}; {printable(meta['probe'])} probe"
-    return f"Transfer in {printable(meta['model'])}: {read}; test {metric_name(results.headline)}"
+    read = f"{meta['point']}, {where(meta['position'])}; {meta['probe']} probe"
+    return printable(f"Transfer in {meta['model']}: {read}; test {metric_name(results.headline)}")
+
+
+def _table(results: TransferResults) -> list[tuple[str, ...]]:
+    """Heading and rows, safe to show."""
+    return [tuple(map(printable, row)) for row in [_heading(results), *_rows(results)]]
 
 
 def _heading(results: TransferResults) -> tuple[str, ...]:
-    return ("train on \\ test on", *[printable(name) for name in results.tasks], "at", "C")
+    return ("train on \\ test on", *results.tasks, "at", "C")
 
 
 def _rows(results: TransferResults) -> list[tuple[str, ...]]:
@@ -183,7 +202,7 @@ def _rows(results: TransferResults) -> list[tuple[str, ...]]:
 def _row(results: TransferResults, row: list[TransferCell]) -> tuple[str, ...]:
     mark = "" if row[0].converged else " !"
     C = "" if row[0].C is None else f"{row[0].C:g}"
-    return (printable(row[0].train_task) + mark, *[_value(cell, results.headline) for cell in row], row[0].place, C)
+    return (row[0].train_task + mark, *[_value(cell, results.headline) for cell in row], row[0].place, C)
 
 
 def _value(cell: TransferCell, metric: str) -> str:
@@ -194,11 +213,11 @@ def _value(cell: TransferCell, metric: str) -> str:
 
 
 def _notes(results: TransferResults) -> list[str]:
-    """How layers were chosen, and what a reader must know before believing the matrix."""
+    """How layers were chosen, and what a reader must know before believing the matrix; safe to show."""
     what = ["layer"] * (len({cell.place for cell in results.cells}) > 1) + ["C"] * (len(results.meta["C"] or []) > 1)
     were = f"{' and '.join(what)} {'was' if len(what) == 1 else 'were'}".replace("layer", "Layer")
     notes = [f"{were} chosen on the validation split of the task that is trained on; no test split decided anything."]
     notes = notes if what else ["Nothing was chosen: one place, one setting."]
-    if late := [printable(row[0].train_task) for row in results.chosen if not row[0].converged]:
+    if late := [row[0].train_task for row in results.chosen if not row[0].converged]:
         notes.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
-    return notes + results.meta["notes"]
+    return [printable(note) for note in [*notes, *results.meta["notes"]]]

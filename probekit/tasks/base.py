@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.tasks.splits import carve, components
 
 SPLITS = ("train", "validation", "test")
 POSITIONS = ("last", "first", "mean")
@@ -81,6 +82,38 @@ class Task:
             groups=None if self.groups is None else self.groups[rows],
         )
 
+    def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
+        """The task with a validation split carved from train, where it has none.
+
+        Each class of the target (or each tenth of a regression's values) gets its share. Equal inputs, and groups, stay
+        on one side, so that large groups may make the split larger or smaller than asked for.
+
+        Args:
+            fraction: of the training examples, between 0 and 1.
+            seed: which ones; equal seeds choose the same.
+
+        Raises:
+            UsageError: a fraction out of range; the task has a validation split.
+            DataError: parts that do not fit together. Whether both sides have every class, `check` says.
+        """
+        if not 0 < fraction < 1:
+            raise UsageError(f"fraction must be between 0 and 1, got {fraction!a}")
+        if (self.splits == "validation").any():
+            raise UsageError(f"{self.name!a} has a validation split; only a task without one has it carved from train")
+        self._check_shapes()
+        train = np.flatnonzero(self.splits == "train")
+        size = max(self.n_classes() or 2, round(fraction * len(train)))
+        chosen = carve(self.labels[self.target][train], self._together()[train].tolist(), min(size, len(train)), seed)
+        splits = self.splits.astype("<U10")
+        splits[train[chosen]] = "validation"
+        made = {"fraction": float(fraction), "seed": seed}
+        return replace(self, splits=splits, info={**self.info, "validation_carved": made})
+
+    def _together(self) -> np.ndarray:
+        """Which rows have to stay in one split: equal numbers for equal inputs and within a group, int64 [N]."""
+        inputs = [one.strip() if isinstance(one, str) else tuple(_plain(one)) for one in self.inputs]
+        return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
+
     def fingerprint(self) -> str:
         """A sha256 over inputs, labels, class names, splits, ids, groups and position: equal for equal tasks."""
         digest = hashlib.sha256()
@@ -121,7 +154,7 @@ class Task:
             more = "" if self.groups is None else ", or make the groups smaller"
             raise DataError(
                 f"every split needs every class of {label_set!a}, got {count_line(counts)}; "
-                f"add examples, or merge rare classes{more}"
+                f"{self._carving()}add examples, or merge rare classes{more}"
             )
 
     def _known(self, label_set: str | None) -> str:
@@ -172,8 +205,12 @@ class Task:
             found = "; ".join(f"{split}: {_values_of(own)}" for split, own in values.items())
             raise DataError(
                 f"a regression needs two different values of {label_set!a} or more in every split, got {found}; "
-                "add examples, or name another column of labels"
+                f"{self._carving()}add examples, or name another column of labels"
             )
+
+    def _carving(self) -> str:
+        """What to do where there is no validation split."""
+        return "" if (self.splits == "validation").any() else "task.with_validation() carves the one that is missing; "
 
     def _check_labels(self, label_set: str) -> None:
         labels, n = self.labels[label_set], self.n_classes(label_set)

@@ -9,7 +9,7 @@ from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.files import SPLIT_NAMES, Table, choose_column, flaw_of, quote, read_table
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, is_unlabelled, label_flaw
 from probekit.tasks.load import LABEL_COLUMNS, TEXT_COLUMNS, carve_missing, leaks, refuse_numbers, text_flaw
-from probekit.tasks.splits import components
+from probekit.tasks.splits import components, named
 
 SPLIT_COLUMN = "split"
 NO_TEXTS = "no_texts"  # in a task's info: its inputs are names of rows and say nothing
@@ -101,7 +101,7 @@ def _made(
         splits=carve_missing(labels, given, keys, missing, seed),
         target=label,
         ids=ids,
-        groups=together,
+        groups=None if together is None or groups is None else named(together, groups),
         info={"seed": seed, "carved_from_train": missing, NO_TEXTS: texts is None},
     )
     task.check()

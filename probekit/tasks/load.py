@@ -15,7 +15,7 @@ from probekit.tasks.base import POSITIONS, SPLITS, Task
 from probekit.tasks.files import READERS, Table, choose_column, find_files, flaw_of, quote, read_table
 from probekit.tasks.hub import hub_tables
 from probekit.tasks.labels import NA, as_labels, encode, group_flaw, group_name, is_number, is_unlabelled, label_flaw
-from probekit.tasks.splits import carve, components, sample
+from probekit.tasks.splits import carve, components, named, sample
 
 BUILTIN_TASKS = ("agreement",)
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
@@ -50,7 +50,8 @@ def load_task(
         text_column: default: the first of text, sentence, statement, prompt that is there.
         label_column: default: the first of label, target that is there.
         group_column: rows with an equal cell there (a pair of statements, say) are one group, and so are groups that
-            share a text. Data that comes split stays so: `info["groups_across_splits"]` says how many groups are torn.
+            share a text, called by the first of them. Data that comes split stays so: `info["groups_across_splits"]`
+            says how many groups are torn.
         limit: at most so many texts of each split, stratified.
         seed: for carving, for the limit and for built-in tasks.
         keep_blanks: leave white space at the end of texts, which is dropped and counted otherwise.
@@ -200,6 +201,7 @@ def _assemble(
         "skipped": dict(rows.skipped),
     }
     label = chosen.label
+    groups = None if groups is None else named(groups, [str(group) for group in rows.groups])
     return Task(
         name, rows.texts, {label: labels}, {label: names}, splits, label, ids=rows.ids, groups=groups, info=info
     )

@@ -1,11 +1,13 @@
 """Carving one part off a labelled set: stratified, seeded, and with equal texts (or groups) on one side."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 Counts = dict[int, int]
+LONGEST = 60  # letters of a group's name
 BINS = 10  # of a regression's values, each of ten rows or more
 
 
@@ -60,6 +62,21 @@ def components(*columns: Sequence[Hashable]) -> np.ndarray:
             one, other = root(row), root(first.setdefault(key, row))
             parent[max(one, other)] = min(one, other)
     return np.unique([root(row) for row in range(len(parent))], return_inverse=True)[1].ravel().astype(np.int64)
+
+
+def named(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
+    """Components by the group of their first row, so that two tasks can tell that they share one: str [N].
+
+    Args:
+        numbers: as `components` gives them, int64 [N].
+        groups: the name of each row's group, one of the columns that made the components; a hash stands for a long one.
+    """
+    names = [groups[int(row)] for row in np.unique(numbers, return_index=True)[1]]
+    return np.array([_short(name) for name in names])[numbers]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:

@@ -96,7 +96,7 @@ def test_rows_of_one_group_stay_in_one_split(here: Path, gpt2_folder: Path, caps
     assert run([*job, "--group-column", "pair"]) == 0
     acts = load_activations("store")
     assert acts.groups is not None
-    assert acts.groups.tolist() == [i // 2 for i in range(60)]
+    assert acts.groups.tolist() == [f"pair {i // 2}" for i in range(60)]
     assert (acts.splits[::2] == acts.splits[1::2]).all()
 
 

@@ -75,6 +75,51 @@ def test_quiet_prints_the_picture_alone_and_other_questions_have_other_folders(j
     assert len({first, layer, seed}) == 3
 
 
+def test_a_folder_with_anything_else_is_refused_before_training_and_an_old_result_is_replaced_whole(
+    job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run([*job, "--out", "there", "--quiet"]) == 0
+    before = {path.name: path.read_bytes() for path in Path("there").iterdir()}
+    assert run([*job, "--out", "there", "--quiet", "--layer", "0"]) == 0
+    after = {path.name: path.read_bytes() for path in Path("there").iterdir()}
+    assert sorted(after) == FILES
+    assert before["transfer.json"] != after["transfer.json"]
+    TransferResults.load("there").save("there")
+    assert sorted(path.name for path in Path("there").iterdir()) == FILES[:2]
+    monkeypatch.setattr("probekit.evaluation.transfer", never)
+    for foreign in ("thesis.tex", "results.json", "probes"):
+        folder = Path(f"mine-{foreign}")
+        folder.mkdir()
+        (folder / foreign).write_text("mine")
+        capsys.readouterr()
+        assert run([*job, "--out", str(folder)]) == 4
+        assert f"holds '{foreign}', which is not of results" in capsys.readouterr().err
+        assert [path.read_text() for path in folder.iterdir()] == ["mine"]
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("trained")
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("probekit.evaluation.transfer", "no results were written"),
+        ("probekit.plots.save_transfer_plot", "the results in there are not"),
+    ],
+)
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch, where: str, says: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, interrupt)
+    assert run([*job, "--out", "there"]) == 130
+    line = f"probekit: error: the stores are whole, {says}; run the same command again\n"
+    assert capsys.readouterr() == ("", line)
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

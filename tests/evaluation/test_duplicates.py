@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.evaluation import duplicates
-from probekit.evaluation.duplicates import LEAST_SHINGLES, THRESHOLD, Inputs, near_pairs, words_of
+from probekit.evaluation.duplicates import LEAST_SHINGLES, THRESHOLD, Inputs, near_pairs, torn_rows, words_of
 
 
 def shingles_of(words, width):
@@ -128,3 +128,19 @@ def test_text_without_spaces_is_read_by_its_characters():
 @pytest.mark.parametrize("texts", [["!"], ["a", "a"], ["a b c d e f g h i j k l"] * 2, [[1], [1]], [[0, 1], [2]]])
 def test_little_is_enough(texts):
     assert found_in(texts)[1] == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), min_size=1, max_size=40), st.booleans())
+def test_torn_rows_are_those_whose_group_a_later_split_has(rows, named):
+    """Against the last split of each group, by hand."""
+    groups = np.array([f"g{group}" if named else group for group, _ in rows])
+    splits = np.array(["train", "validation", "test"])[[split for _, split in rows]]
+    last = {}
+    for group, split in rows:
+        last[group] = max(split, last.get(group, 0))
+    torn = torn_rows(groups, splits)
+    assert torn.tolist() == [i for i, (group, split) in enumerate(rows) if split < last[group]]
+    assert torn.dtype == np.int64
+    kept = np.delete(np.arange(len(rows)), torn)
+    assert len({(groups[i], splits[i]) for i in kept}) == len({groups[i] for i in kept})
+    assert set(splits[torn]) <= {"train", "validation"}

@@ -12,7 +12,9 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 from probekit.activations.sets import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import TransferResults, train_probes, transfer
+from probekit.evaluation.audit import audit
 from probekit.tasks.base import Task
+from probekit.tasks.load import load_task
 
 N, D, N_LAYERS = 240, 6, 2
 SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
@@ -122,15 +124,65 @@ def test_classes_are_matched_by_name_and_only_then_by_number() -> None:
     )
 
 
-def test_texts_that_teach_one_and_test_the_other_are_counted() -> None:
-    a = make("a")
+def test_texts_that_teach_one_and_test_the_other_are_counted_as_the_audit_counts() -> None:
+    """Against the audit of the one task that has the one's train and the other's test."""
+    rng = np.random.default_rng(0)
+    texts = [[" ".join(f"w{i}" for i in rng.integers(3000, size=20)) for _ in range(N)] for _ in range(2)]
     train, test = np.flatnonzero(SPLITS == "train"), np.flatnonzero(SPLITS == "test")
-    texts = [f"b {i}" for i in range(N)]
-    for i in range(5):
-        texts[test[i]] = f"  A {train[i]}\n"
-    results = transfer([a, make("b", inputs=texts, seed=1)], probe="mean-diff", layers=1)
-    assert results.meta["shared_texts"] == [{"train": "a", "test": "b", "n": 5}]
-    assert "5 test texts of 'b' also stand in the train split of 'a'." in results.summary()
+    for k, i in enumerate(test[:9]):
+        there = texts[0][train[k]]
+        texts[1][i] = f"  {there.upper()}\n" if k < 5 else f"{there} ."  # the last words are other ones, or more
+    a, b = make("a", inputs=texts[0]), make("b", inputs=texts[1], seed=1)
+    rows = np.concatenate([train, N + test])
+    joined = Task("both", texts[0] + texts[1], {"x": np.arange(2 * N) % 2}, {"x": ["0", "1"]}, np.tile(SPLITS, 2), "x")
+    expected = audit(joined.subset(rows)).shared["test in train"]
+    results = transfer([a, b], probe="mean-diff", layers=1)
+    (shared,) = results.meta["shared_texts"]
+    assert shared == {"train": "a", "test": "b", "exact": expected["exact"], "near": expected["near"]}
+    assert (shared["exact"], shared["near"]) == (5, 4)
+    assert "In the train split of 'a' stand 5 test texts, and 4 nearly, of 'b'." in results.summary()
+
+
+def test_equal_texts_are_those_of_the_audit_and_own_ones_count_too() -> None:
+    train, test = np.flatnonzero(SPLITS == "train"), np.flatnonzero(SPLITS == "test")
+    texts = [f"it 's b {i} ." for i in range(N)]
+    texts[test[0]] = f"It's  b {train[0]}."
+    results = transfer([make("a"), make("b", inputs=texts, seed=1)], probe="mean-diff", layers=1)
+    assert results.meta["shared_texts"] == [{"train": "b", "test": "b", "exact": 1, "near": 0}]
+    assert "In the train split of 'b' stand 1 test texts of 'b'." in results.summary()
+
+
+def test_groups_that_both_tasks_have_are_counted_by_name() -> None:
+    """Numbers are given in each task anew and say nothing of another one."""
+    cities = np.array([f"city {i // 4}" for i in range(N)])
+    a, b = make("a", groups=cities), make("b", groups=np.roll(cities, 1), seed=1)
+    n = len(set(cities[SPLITS == "train"]) & set(np.roll(cities, 1)[SPLITS == "test"]))
+    found = transfer([a, b], probe="mean-diff", layers=1)
+    counts = {(one["train"], one["test"]): one["n"] for one in found.meta["shared_groups"]}
+    assert counts == dict.fromkeys([("a", "a"), ("a", "b"), ("b", "a"), ("b", "b")], 60)
+    assert n == 60
+    assert "60 groups of the train split of 'a' also stand in the test split of 'b'." in found.summary()
+    numbers = [make(name, groups=np.arange(N), seed=seed) for seed, name in enumerate("ab")]
+    assert transfer(numbers, probe="mean-diff", layers=1).meta["shared_groups"] == []
+
+
+def test_entities_of_two_files_are_known_by_their_names(tmp_path: Any) -> None:
+    made, towns = [], []
+    for name, first in (("cities", 0), ("neg_cities", 7)):
+        rows = [(f"{name} {i} {k}", k, f"town {(i + first) % 40}") for i in range(40) for k in (0, 1)]
+        lines = "".join(f"{text},{label},{town}\n" for text, label, town in rows)
+        (tmp_path / f"{name}.csv").write_text(f"text,label,city\n{lines}")
+        task, town_of = load_task(tmp_path / f"{name}.csv", group_column="city"), {row[0]: row[2] for row in rows}
+        X = np.random.default_rng(0).normal(size=(len(task), D)).astype(np.float32)
+        made.append(ActivationSet({PLACES[0]: torch.from_numpy(X)}, task))
+        towns.append({(split, town_of[str(text)]) for text, split in zip(task.inputs, task.splits, strict=True)})
+    expected = {}
+    for i, j in ((0, 1), (1, 0)):
+        both = {town for split, town in towns[i] if split == "train"} & {t for split, t in towns[j] if split == "test"}
+        expected[made[i].task.name, made[j].task.name] = len(both)
+    found = transfer(made, probe="mean-diff").meta["shared_groups"]
+    assert {(one["train"], one["test"]): one["n"] for one in found} == expected
+    assert all(expected.values())
 
 
 def test_groups_are_those_of_the_task_that_is_tested_and_imbalance_is_everybodys() -> None:
@@ -195,6 +247,18 @@ def test_the_table_is_tidy_and_files_come_back_the_same(found: TransferResults, 
         TransferResults.load(tmp_path / "x")
 
 
+def test_nothing_is_computed_that_is_not_shown(
+    worlds: list[ActivationSet], found: TransferResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nobody sees this")
+
+    monkeypatch.setattr("probekit.evaluation.train.audit", never)
+    for name in ("best_set", "curve_band", "permutation_test"):
+        monkeypatch.setattr(f"probekit.evaluation.curve.{name}", never)
+    assert transfer(worlds, C=C) == found
+
+
 def test_same_input_same_numbers_and_progress(worlds: list[ActivationSet], found: TransferResults) -> None:
     seen: list[tuple[int, int]] = []
     assert transfer(worlds, C=C, progress=lambda *at: seen.append(at)) == found
@@ -209,3 +273,27 @@ def test_names_are_made_safe_and_told_apart() -> None:
     assert "\x1b" not in results.summary()
     assert "<b>\\x1b" not in results._repr_html_()
     assert "majority" in results.summary()
+
+
+def test_whatever_a_file_says_is_safe_to_show(found: TransferResults, tmp_path: Any) -> None:
+    """Every text of the file carries an escape sequence and a mark that reverses what follows."""
+    evil = "\x1b[2J\u202e\n"
+
+    def spoilt(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: spoilt(one) if key != "metrics" else one for key, one in value.items()}
+        if isinstance(value, list):
+            return [spoilt(one) for one in value]
+        return value + evil if isinstance(value, str) else value
+
+    path = found.save(tmp_path / "x") / "transfer.json"
+    body = json.loads(path.read_text())
+    body["cells"] = [{**cell, "converged": False} for cell in body["cells"]]
+    body["meta"]["notes"] = ["note"]
+    path.write_text(json.dumps({**spoilt(body), "format": body["format"]}))
+    loaded = TransferResults.load(tmp_path / "x")
+    loaded.meta["headline"] = "accuracy"
+    for shown in (loaded.summary(), loaded._repr_html_(), repr(loaded)):
+        assert all(char.isprintable() for line in shown.split("\n") for char in line)
+    assert len(loaded.summary().split("\n")) == len(found.summary().split("\n")) + 2  # not converged, the note
+    assert "note\\x1b[2J\\u202e\\n" in loaded.summary()

@@ -153,3 +153,62 @@ def test_lists_become_arrays_and_the_callers_dict_stays():
     task.check()
     assert task.counts() == {split: {"no": 1, "yes": 1} for split in ("train", "validation", "test")}
     assert given == {"label": [0, 1] * 3}
+
+
+def unvalidated(n=200, seed=0, **changes) -> Task:
+    """No validation split; classes of 3/4 and 1/4, half of the texts twice."""
+    texts = [f"text {i % (3 * n // 4)}" for i in range(n)]
+    labels = (np.random.default_rng(seed).permutation(n) % 4 == 0).astype(int)
+    splits = np.where(np.arange(n) % 5 == 0, "test", "train")
+    return small(inputs=texts, labels={"label": labels}, splits=splits, ids=[str(i) for i in range(n)], **changes)
+
+
+def test_without_a_validation_split_the_error_says_how_to_carve_one():
+    with pytest.raises(DataError, match=r"validation: no=0, yes=0;.*task\.with_validation\(\) carves the one that is"):
+        unvalidated().check()
+    numbers = unvalidated()
+    numbers = replace(numbers, labels={"label": np.arange(200.0)}, label_names={"label": []})
+    with pytest.raises(DataError, match=r"validation: nothing;.*task\.with_validation\(\) carves"):
+        numbers.check()
+    numbers.with_validation().check()
+    with pytest.raises(DataError) as caught:
+        small(labels=labelled(0, 1, 0, 1, 0, 0)).check()
+    assert "with_validation" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_carved_validation_split_is_stratified_grouped_and_seeded(fraction, seed):
+    task = unvalidated(groups=np.arange(200) // 2)
+    carved = task.with_validation(fraction, seed)
+    carved.check()
+    assert (carved.splits[task.splits == "test"] == "test").all()
+    before, after = task.counts(), carved.counts()
+    for name in ("no", "yes"):
+        assert after["train"][name] + after["validation"][name] == before["train"][name]
+        assert abs(after["validation"][name] - fraction * before["train"][name]) <= 4
+    own = carved.splits != "test"
+    assert carved.groups is not None
+    for keys in (carved.groups, np.array(carved.inputs)):
+        assert len(set(zip(keys[own], carved.splits[own], strict=True))) == len(set(keys[own]))
+    assert carved.fingerprint() == task.with_validation(fraction, seed).fingerprint()
+    assert carved.fingerprint() != task.with_validation(fraction, seed + 1).fingerprint()
+    assert carved.info["validation_carved"] == {"fraction": fraction, "seed": seed}
+
+
+def test_lists_of_token_ids_are_carved_too():
+    task = unvalidated()
+    ids = [np.array([i % 60, 1]) for i in range(200)]
+    carved = replace(task, inputs=ids, splits=np.array(["train"] * 200)).with_validation()  # pyright: ignore
+    assert all(carved.splits[i] == carved.splits[i + 60] for i in range(140))
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 2, float("nan")])
+def test_impossible_fractions_are_refused(fraction):
+    with pytest.raises(UsageError, match="fraction must be between 0 and 1"):
+        unvalidated().with_validation(fraction)
+
+
+def test_a_validation_split_that_is_there_stays():
+    with pytest.raises(UsageError, match="has a validation split"):
+        small().with_validation()
