@@ -193,7 +193,8 @@ def columns(runs: int) -> None:
             each = (timed(solve_logistic, torch.from_numpy(X), every[:many], False)[0] for _ in range(runs))
             times[many] = statistics.median(each)
         print(
-            f"{n:,} x 768: {times[5] / times[1]:.2f} x as long for 5 as for 1, {times[100] / times[5]:.2f} x for 100 as for 5"
+        few, many = times[5] / times[1], times[100] / times[5]
+        print(f"{n:,} x 768: 5 take {few:.2f} times as long as 1, 100 take {many:.2f} times as long as 5", flush=True)
         )
 
 

@@ -226,11 +226,12 @@ def test_without_texts_there_is_no_bag_of_words_and_it_says_so(tmp_path: Path, a
     labels = write_labels(tmp_path / "labels.jsonl", texts=False)
     store = import_activations(acts, labels, tmp_path / "store")
     results = train_probes(store, probe="mean-diff")
-    assert [baseline.name for baseline in results.baselines] == ["majority"]
+    assert [baseline.name for baseline in results.baselines] == ["majority", "embedding"]
     assert "No bag-of-words baseline: the activations were imported without texts." in results.summary()
     assert "token not recorded" in results.summary()
     with_texts = import_activations(acts, write_labels(tmp_path / "texts.jsonl"), tmp_path / "other")
-    assert len(train_probes(with_texts, probe="mean-diff").baselines) == 2
+    names = [baseline.name for baseline in train_probes(with_texts, probe="mean-diff").baselines]
+    assert names == ["majority", "bag-of-words", "length", "embedding"]
 
 
 def test_groups_stay_together_and_splits_are_kept_to(tmp_path: Path) -> None:
