@@ -192,10 +192,8 @@ def columns(runs: int) -> None:
             solve_logistic(torch.from_numpy(X), every[:many], standardise=False)
             each = (timed(solve_logistic, torch.from_numpy(X), every[:many], False)[0] for _ in range(runs))
             times[many] = statistics.median(each)
-        print(
         few, many = times[5] / times[1], times[100] / times[5]
         print(f"{n:,} x 768: 5 take {few:.2f} times as long as 1, 100 take {many:.2f} times as long as 5", flush=True)
-        )
 
 
 def layers() -> None:
