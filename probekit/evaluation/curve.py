@@ -21,7 +21,7 @@ from probekit.evaluation.judge import Bench, Verdict, decide, log_probabilities,
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol
 from probekit.evaluation.results import LayerResult
-from probekit.evaluation.significance import best_set, curve_band, permutation_test
+from probekit.evaluation.significance import PERMUTATIONS, best_set, curve_band, permutation_test
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,24 +98,40 @@ def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerR
     resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
     bands = curve_band(question.bootstrap, predictions, question.headline, resampled, LEVEL)
     in_best = best_set(values, resampled, LEVEL)
-    null = permutation_test(predictions, question.headline, question.seed, question.bootstrap.groups)
+    p_values, chance = _chance(predictions, question)
     results = [
-        replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=float(p))
-        for answer, band, best, p in zip(answers, bands, in_best, null.p_values, strict=True)
+        replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=p)
+        for answer, band, best, p in zip(answers, bands, in_best, p_values, strict=True)
     ]
+    return results, chance
+
+
+def _chance(predictions: list[Predictions], question: Question) -> tuple[list[float | None], dict[str, Any]]:
+    """The p-value of each place, and of the best of them.
+
+    None with folds: what is predicted of one fold was fitted on the labels of the others, so that predictions do not
+    stay as they are when labels are permuted.
+    """
+    if question.protocol.folds is not None:
+        return [None] * len(predictions), {"p_max": None, "null_high": None, "permutations": None}
+    null = permutation_test(predictions, question.headline, question.seed, question.bootstrap.groups)
     null_high = float(null.null_high) if np.isfinite(null.null_high) else None
-    return results, {"p_max": float(null.p_max), "null_high": null_high}
+    told = {"p_max": float(null.p_max), "null_high": null_high, "permutations": PERMUTATIONS}
+    return null.p_values.tolist(), told
 
 
 def _ends(band: np.ndarray) -> tuple[float, float] | None:
     return (float(band[0]), float(band[1])) if np.isfinite(band).all() else None
 
 
-def optimism(results: Sequence[LayerResult], best: LayerResult, headline: str) -> dict[str, Any]:
-    """What picking the layer on test would have claimed, and how much more that is than the honest number."""
-    top = max(results, key=lambda layer: layer.metrics["test"][headline])
+def optimism(results: Sequence[LayerResult], best: LayerResult, headline: str, judged: float) -> dict[str, Any]:
+    """What picking the layer on test would have claimed, and how much more that is than `judged`, the honest number.
+
+    Of equals it is the chosen place, or else the first.
+    """
+    top = max(results, key=lambda layer: (layer.metrics["test"][headline], layer is best))
     value = top.metrics["test"][headline]
-    return {"layer": top.place, "value": value, "over": value - best.metrics["test"][headline]}
+    return {"layer": top.place, "value": value, "over": value - judged}
 
 
 def procedure(answers: Sequence[Answer], question: Question) -> dict[str, Any]:

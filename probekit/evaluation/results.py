@@ -66,7 +66,7 @@ class LayerResult:
             probe gives none, or a fit that did not converge has none that is finite.
         band: (low, high) of the headline on test; together the bands hold the whole curve with 95%.
         in_best_set: whether the place cannot be told from the best on test (95%, all places at once).
-        p_value: of the headline on test, against permuted labels.
+        p_value: of the headline on test, against permuted labels; None with nested folds.
         control: mean headline on test of the control tasks (random labels of types).
         selectivity: headline on test less `control`.
         codelength: {"bits", "uniform_bits", "compression"} of the training labels given the activations.
@@ -115,7 +115,7 @@ class ProbeResults:
     def best(self) -> LayerResult:
         """The place with the highest headline on validation, the earliest of equals; test has no say in it.
 
-        A place whose fit did not converge is taken only where none did.
+        With nested folds every row had its say, so that no number of this place is an estimate: `judged` is. A place whose fit did not converge is taken only where none did.
         """
         name = self.headline
         return max(self.layers, key=lambda layer: (layer.converged, layer.metrics["validation"][name]))
@@ -124,6 +124,23 @@ class ProbeResults:
     def headline(self) -> str:
         """The metric that decides: "accuracy", "auroc" or "r2"."""
         return self.meta["headline"]
+
+    @property
+    def procedure(self) -> dict[str, Any] | None:
+        """With nested folds, how well the choice of layer and C does, made anew inside each fold."""
+        return self.meta.get("procedure")
+
+    @property
+    def judged(self) -> tuple[float, tuple[float, float] | None]:
+        """The headline to quote, with its interval, on rows that chose nothing.
+
+        It is that of the chosen place on test, or, with nested folds, that of the whole procedure.
+        """
+        metrics, intervals = self.best.metrics["test"], self.best.intervals
+        if self.procedure is not None:
+            metrics, intervals = self.procedure["metrics"], self.procedure["intervals"]
+        ends = intervals.get(self.headline)
+        return metrics[self.headline], None if ends is None else (ends[0], ends[1])
 
     def to_frame(self) -> "pd.DataFrame":
         """A tidy table: a row per probe, baseline, control or random-weight probe, split and metric.
@@ -182,11 +199,9 @@ class ProbeResults:
         return show.html_table(self)
 
     def __repr__(self) -> str:
-        best, name = self.best, self.headline
-        return (
-            f"ProbeResults({len(self.layers)} places; best on validation {best.place}, "
-            f"test {show.metric_name(name)} {best.metrics['test'][name]:.3f})"
-        )
+        what = "whole procedure," if self.procedure else f"best on validation {self.best.place}, test"
+        name, (value, _) = show.metric_name(self.headline), self.judged
+        return f"ProbeResults({len(self.layers)} places; {what} {name} {value:.3f})"
 
     def save(self, folder: str | Path) -> Path:
         """Write results.csv, probes/ and, last, results.json into `folder`; returns the folder.

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 Row = tuple[str, ...]
 _CHOSEN, _AS_GOOD, _LATE = "*", "=", "!"
-MARKS = f"Marks: {_CHOSEN} chosen on validation; {_AS_GOOD} cannot be told from the best on test; {_LATE} not converged"
+_OF_SPLITS = f"{_CHOSEN} chosen on validation; "
+_OF_ALL = f"{_AS_GOOD} cannot be told from the best on test; {_LATE} not converged"
 
 
 def title(results: "ProbeResults") -> str:
@@ -37,7 +38,9 @@ def metric_name(metric: str) -> str:
 
 
 def chosen(results: "ProbeResults") -> str:
-    """The best place with its test score, and on what it was chosen."""
+    """What is to be quoted: the best place's test score, and on what it was chosen; with folds the procedure's."""
+    if results.procedure is not None:
+        return _procedure(results)
     best, metric = results.best, metric_name(results.headline)
     how = "" if best.C is None else f" (C = {best.C:g})"
     test = f"test {metric} {best.metrics['test'][results.headline]:.3f}, 95% interval {_interval(results, best)}"
@@ -45,9 +48,21 @@ def chosen(results: "ProbeResults") -> str:
     if not what:
         return f"{best.place}{how}: {test}. Nothing was chosen: one place, one setting."
     were = (" and ".join(what).replace("layer", "Layer")) + (" was" if len(what) == 1 else " were")
-    if results.meta.get("folds"):
-        return f"Best: {best.place}{how}, {test}. {were} chosen on the inner folds' {metric}; the outer ones judge."
     return f"Best: {best.place}{how}, {test}. {were} chosen on validation {metric}; test decided nothing."
+
+
+def marks(results: "ProbeResults") -> str:
+    """What the marks of the table mean; with folds none is chosen, since every row had its say in that."""
+    return f"Marks: {'' if results.procedure is not None else _OF_SPLITS}{_OF_ALL}"
+
+
+def _procedure(results: "ProbeResults") -> str:
+    value, ends = results.judged
+    within = "" if ends is None else f", 95% interval [{ends[0]:.3f}, {ends[1]:.3f}]"
+    return (
+        f"Whole procedure: {metric_name(results.headline)} {value:.3f}{within}; "
+        "layer and C are chosen anew inside each fold, on its other rows."
+    )
 
 
 def summary(results: "ProbeResults") -> str:
@@ -55,7 +70,7 @@ def summary(results: "ProbeResults") -> str:
     rows = _table(results)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    return "\n".join([title(results), _counts(results), "", *lines, MARKS, "", *notes(results)])
+    return "\n".join([title(results), _counts(results), "", *lines, marks(results), "", *notes(results)])
 
 
 def html_table(results: "ProbeResults") -> str:
@@ -68,7 +83,7 @@ def html_table(results: "ProbeResults") -> str:
         cells = [f'<td style="{left if i == 0 else right}">{html.escape(cell)}</td>' for i, cell in enumerate(row)]
         body.append(f'<tr style="{weight}">{"".join(cells)}</tr>')
     names = "".join(f'<th style="{right}">{html.escape(name)}</th>' for name in head)
-    below = [_counts(results), MARKS, *notes(results)]
+    below = [_counts(results), marks(results), *notes(results)]
     return (
         f"<div><p><b>{html.escape(title(results))}</b></p><table><thead><tr>{names}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table>" + "".join(f"<p>{html.escape(note)}</p>" for note in below) + "</div>"
@@ -101,9 +116,10 @@ def _table(results: "ProbeResults") -> list[Row]:
 
 
 def _name(results: "ProbeResults", layer: "LayerResult", best: "LayerResult") -> str:
-    marks = (_CHOSEN if layer is best else " ") + (_AS_GOOD if layer.in_best_set else " ")
+    is_chosen = layer is best and results.procedure is None
+    mark = (_CHOSEN if is_chosen else " ") + (_AS_GOOD if layer.in_best_set else " ")
     output = " (output)" if is_output(results, layer) else ""
-    return f"{marks} {layer.place}{output}{_late(layer)}"
+    return f"{mark} {layer.place}{output}{_late(layer)}"
 
 
 def _late(result: "LayerResult | BaselineResult") -> str:
@@ -150,12 +166,17 @@ def _of_headline(results: "ProbeResults") -> list[str]:
 
 
 def _of_folds(results: "ProbeResults") -> list[str]:
-    whole = results.meta.get("procedure")
-    if whole is None:
+    if results.procedure is None:
         return []
-    value, (low, high) = whole["metrics"][results.headline], whole["intervals"][results.headline]
-    line = f"The whole procedure, layer and C chosen anew inside each fold: {metric_name(results.headline)} {value:.3f}"
-    return [f"{line}, 95% interval [{low:.3f}, {high:.3f}]. The probes kept are fitted on all rows."]
+    best = results.best
+    how = "" if best.C is None else f", C = {best.C:g}"
+    many = len(results.layers) > 1
+    return [
+        *(["The places' own numbers are a curve, not an estimate for a place picked from it."] if many else []),
+        f"The probes kept are fitted on all rows; all inner folds together choose {best.place}{how}.",
+        "Intervals take the pooled predictions as independent: they ignore that folds share training rows.",
+        "No p-values with folds: the pooled predictions depend on the labels that a permutation would shuffle.",
+    ]
 
 
 def _of_best_set(results: "ProbeResults") -> list[str]:
@@ -169,7 +190,8 @@ def _of_best_set(results: "ProbeResults") -> list[str]:
     told = results.meta.get("optimism")
     if told and len(results.layers) > 1:
         value = f"with {told['value']:.3f}, {told['over']:+.3f}"
-        how = "the same place" if told["layer"] == results.best.place else f"{told['layer']} {value} that is optimism"
+        same = results.procedure is None and told["layer"] == results.best.place
+        how = "the same place" if same else f"{told['layer']} {value} that is optimism"
         lines.append(f"Had test picked the layer: {how}.")
     return lines
 

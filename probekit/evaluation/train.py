@@ -53,8 +53,9 @@ def train_probes(
     """Train and judge a probe at every layer of one point.
 
     C and the best layer are chosen on the headline of validation (accuracy; AUROC where classes are imbalanced; R2 of a
-    regression; of equals the smaller C and the earlier layer); test decides nothing. One layer's activations are in
-    memory at a time.
+    regression; of equals the smaller C and the earlier layer); test decides nothing. With nested folds both are
+    chosen anew inside each fold, and what is to be quoted is how well that whole procedure does (`results.judged`). One
+    layer's activations are in memory at a time.
 
     Args:
         acts: what `extract` or `load_activations` gave.
@@ -97,8 +98,8 @@ def train_probes(
         meta={**origin_of(asked, question, found, drop_leaks, seed), "control": control, **whole},
         random_init=_random(asked, question, random_init, tick),
     )
-    results.meta["optimism"] = optimism(curve, results.best, question.headline)
     results.meta["procedure"] = None if folds is None else procedure(answers, question)
+    results.meta["optimism"] = optimism(curve, results.best, question.headline, results.judged[0])
     return results
 
 

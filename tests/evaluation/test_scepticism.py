@@ -110,9 +110,13 @@ def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
     assert abs(results.layers[0].metrics["test"]["accuracy"] - 0.5) < 0.2
     procedure = results.meta["procedure"]
     assert len(procedure["layers"]) == 4
-    assert "layer and C chosen anew inside each fold: accuracy" in results.summary()
+    assert f"Whole procedure: accuracy {procedure['metrics']['accuracy']:.3f}, 95% interval [" in results.summary()
     assert "120 examples in 4 nested folds" in results.summary()
-    assert "chosen on the inner folds' accuracy; the outer ones judge" in results.summary()
+    assert "a curve, not an estimate for a place picked from it" in results.summary()
+    assert not any(line.startswith("*") for line in results.summary().splitlines())
+    assert repr(results) == f"ProbeResults(5 places; whole procedure, accuracy {procedure['metrics']['accuracy']:.3f})"
+    told: Any = results.meta["optimism"]
+    assert told["over"] == told["value"] - procedure["metrics"]["accuracy"]
     best: Any = results.best
     kept = best.probe
     whole = LogisticProbe(C=best.C).fit(acts[results.best.place], acts.labels["kind"])
@@ -245,7 +249,7 @@ def test_numbers_are_predicted_too(folds, tmp_path):
     assert results.best.metrics["test"]["r2"] > 0.95
     assert results.layers[0].metrics["test"]["r2"] < 0.2
     assert {"r2", "spearman", "mae"} <= set(results.best.metrics["test"])
-    assert "test R2" in results.summary()
+    assert ("Whole procedure: R2" if folds else "test R2") in results.summary()
     results.save(tmp_path)
     assert type(results).load(tmp_path) == results
 
