@@ -6,7 +6,7 @@ from probekit.activations.layout import Place
 from probekit.evaluation.asked import Asked
 from probekit.evaluation.baselines import Guess, bag_of_words, length, majority, mean
 from probekit.evaluation.curve import Question
-from probekit.evaluation.judge import pooled
+from probekit.evaluation.judge import intervals_of, measured, pooled
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.results import BaselineResult, LayerResult
 
@@ -50,8 +50,8 @@ def _judged(guesses: list[Guess], question: Question) -> BaselineResult:
         name=guesses[0].name,
         C=guesses[0].C if len(strengths) == 1 else None,
         converged=all(guess.converged for guess in guesses),
-        metrics={**metrics, "test": measure(test)},
-        intervals=question.bootstrap.intervals(test),
+        metrics={**metrics, "test": measured(test)},
+        intervals=intervals_of(question.bootstrap, test),
     )
 
 

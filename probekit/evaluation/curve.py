@@ -17,7 +17,7 @@ from probekit.errors import DataError
 from probekit.evaluation.codelength import OnlineCode
 from probekit.evaluation.columns import Columns
 from probekit.evaluation.intervals import LEVEL, Bootstrap
-from probekit.evaluation.judge import Bench, Verdict, decide, log_probabilities, pooled, value_of
+from probekit.evaluation.judge import Bench, Verdict, decide, intervals_of, log_probabilities, measured, pooled, value_of
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol
 from probekit.evaluation.results import LayerResult
@@ -143,8 +143,8 @@ def procedure(answers: Sequence[Answer], question: Question) -> dict[str, Any]:
         parts.append(_part(best.verdict.test, slice(end - len(each.test), end)))
         layers.append(best.result.place)
     whole = pooled(parts)
-    intervals = {name: list(ends) for name, ends in question.bootstrap.intervals(whole).items()}
-    return {"metrics": measure(whole), "intervals": intervals, "layers": layers}
+    intervals = {name: list(ends) for name, ends in intervals_of(question.bootstrap, whole).items()}
+    return {"metrics": measured(whole), "intervals": intervals, "layers": layers}
 
 
 def _part(predictions: Predictions, rows: slice) -> Predictions:
@@ -171,7 +171,7 @@ def _answer(place: Place, X: Tensor, question: Question) -> Answer:
         C=verdict.C,
         converged=verdict.converged,
         metrics=_metrics(bench, verdict),
-        intervals=question.bootstrap.intervals(verdict.test),
+        intervals=intervals_of(question.bootstrap, verdict.test),
         tried=verdict.tried,
         probe=verdict.probe,
         gap=verdict.gap,
@@ -182,7 +182,7 @@ def _answer(place: Place, X: Tensor, question: Question) -> Answer:
 
 
 def _metrics(bench: Bench, verdict: Verdict) -> dict[str, dict[str, float]]:
-    rows, test = bench.columns.protocol.rows, measure(verdict.test)
+    rows, test = bench.columns.protocol.rows, measured(verdict.test)
     if bench.columns.protocol.folds is not None:
         return {"validation": {bench.headline: dict(verdict.tried)[verdict.C]}, "test": test}
     others = {split: measure(bench.predictions(verdict.probe, rows[split])) for split in ("train", "validation")}

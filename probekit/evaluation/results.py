@@ -57,8 +57,8 @@ class LayerResult:
         C: the regularisation that validation chose; None for a probe without one.
         converged: whether every fit that the numbers rest on reached its tolerance.
         metrics: split -> metric -> value; a metric that is not defined there is left out. With nested folds
-            "validation" is the mean over inner folds, "test" is of the pooled predictions of the outer ones, and
-            there is no "train".
+            "validation" is the mean over inner folds, "test" is of the pooled predictions of the outer ones (their
+            scores standardised within each), and there is no "train".
         intervals: metric -> (low, high) of the test split.
         tried: (C, headline on validation) of each candidate.
         probe: the fitted probe; None where only numbers are kept, as of random weights.

@@ -1,5 +1,6 @@
 """Nested folds: what is quoted of them is fair where there is nothing to find."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,9 @@ import torch
 
 from probekit.activations.sets import ActivationSet
 from probekit.evaluation import train_probes
+from probekit.evaluation.intervals import Bootstrap
+from probekit.evaluation.judge import intervals_of, measured, pooled
+from probekit.evaluation.metrics import Predictions, measure
 from probekit.tasks.base import Task
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
@@ -37,6 +41,37 @@ def test_the_number_that_is_printed_of_noise_is_chance():
     worlds = [train_probes(noise(seed), probe="mean-diff", folds=5, **BARE) for seed in range(30)]
     assert_mean([quoted(results) for results in worlds], 0.5)
     assert np.mean([results.meta["optimism"]["over"] for results in worlds]) > 0.05
+
+
+@pytest.mark.parametrize("probe", ["ridge", "mean-diff"])
+def test_scores_of_different_folds_are_comparable(probe):
+    """The rarer a class is in train, the commoner it is in test: intercepts alone would rank below chance."""
+    how: dict[str, Any] = {"probe": probe, "folds": 5, **BARE}
+    worlds = [train_probes(noise(seed, n_layers=1, positives=0.15), **how).layers[0] for seed in range(100)]
+    assert_mean([layer.metrics["test"]["auroc"] for layer in worlds], 0.5)
+
+
+def test_pooling_keeps_a_perfect_order_and_undoes_shift_and_scale():
+    rng = np.random.default_rng(0)
+    truths = [(np.arange(12) < k).astype(np.int64) for k in (1, 2, 5)]
+    scores = [rng.normal(size=12) / 10 + truth for truth in truths]
+    shifted = [scale * each + shift for each, scale, shift in zip(scores, (1, 5, 0.1), (0, 9, -7), strict=True)]
+    parts = [Predictions(t, t, s, 2) for t, s in zip(truths, scores, strict=True)]
+    others = [Predictions(t, t, s, 2) for t, s in zip(truths, shifted, strict=True)]
+    assert measured(pooled(others)) == measured(pooled(parts))
+    assert measured(pooled(others))["auroc"] == 1
+    assert measure(others[0])["auroc"] == measured(pooled([others[0]]))["auroc"]
+    flat = [replace(part, scores=np.full(12, 1e3 + i)) for i, part in enumerate(parts)]
+    assert measured(pooled(flat))["auroc"] == 0.5
+
+
+def test_a_regression_ranks_within_folds_and_measures_across():
+    truth = np.arange(10.0)
+    parts = [Predictions(truth, truth + shift, truth + shift, 0) for shift in (0, 100)]
+    whole = pooled(parts)
+    assert measured(whole)["spearman"] == pytest.approx(1)
+    assert measured(whole)["mae"] == 50
+    assert intervals_of(Bootstrap(20), whole)["spearman"][1] == pytest.approx(1)
 
 
 def test_folds_have_no_p_values_and_say_why():
