@@ -17,7 +17,7 @@ from probekit.errors import DataError
 from probekit.evaluation.codelength import OnlineCode
 from probekit.evaluation.columns import Columns
 from probekit.evaluation.intervals import LEVEL, Bootstrap
-from probekit.evaluation.judge import Bench, Verdict, decide, intervals_of, log_probabilities, measured, pooled, value_of
+from probekit.evaluation.judge import Bench, Verdict, certificate, decide, intervals_of, log_probabilities, measured, pooled, value_of
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol
 from probekit.evaluation.results import LayerResult
@@ -35,6 +35,7 @@ class Question:
         bootstrap: resamples of the test rows.
         code: the online code of the training labels, or None.
         seed: of what is permuted.
+        is_fair: whether the control tasks can be learnt for the test rows, so that selectivity means something.
     """
 
     probe: Any
@@ -43,6 +44,7 @@ class Question:
     bootstrap: Bootstrap
     code: OnlineCode | None
     seed: int
+    is_fair: bool = True
 
     def alone(self) -> "Question":
         """The question without control tasks and code."""
@@ -164,21 +166,33 @@ def _answer(place: Place, X: Tensor, question: Question) -> Answer:
     probes = question.probe.fit_many(_rows_of(X, question.protocol.used), problems)
     own = len(columns.problems)
     bench = Bench(columns, probes[:own], X, question.headline)
-    verdict = bench.verdict(0)
+    verdict, *controls = [bench.verdict(number) for number in range(len(columns.label_sets))]
+    coders = probes[own:]
+    fits = {"probe": (verdict.converged, verdict.gap)}
+    fits |= {"control": _certified([(each.converged, each.gap) for each in controls])} if controls else {}
+    fits |= {"code": _certified([(bool(fit.converged_), certificate(fit)) for fit in coders])} if coders else {}
+    converged, gap = _certified(list(fits.values()))
     result = LayerResult(
         point=place[0],
         layer=place[1],
         C=verdict.C,
-        converged=verdict.converged,
+        converged=converged,
         metrics=_metrics(bench, verdict),
         intervals=intervals_of(question.bootstrap, verdict.test),
         tried=verdict.tried,
         probe=verdict.probe,
-        gap=verdict.gap,
-        **_control(bench, verdict),
-        codelength=None if code is None else _codelength(code, probes[own:], X, question.protocol.used),
+        gap=gap,
+        late=[name for name, (is_done, _) in fits.items() if not is_done],
+        **_control(bench, verdict, controls, question.is_fair),
+        codelength=None if code is None else _codelength(code, coders, X, question.protocol.used),
     )
     return Answer(result, verdict)
+
+
+def _certified(fits: Sequence[tuple[bool, float | None]]) -> tuple[bool, float | None]:
+    """Whether all of them converged, and the worst certificate; None where one of them has none."""
+    gaps = [gap for _, gap in fits if gap is not None]
+    return all(converged for converged, _ in fits), max(gaps) if len(gaps) == len(fits) else None
 
 
 def _metrics(bench: Bench, verdict: Verdict) -> dict[str, dict[str, float]]:
@@ -189,13 +203,24 @@ def _metrics(bench: Bench, verdict: Verdict) -> dict[str, dict[str, float]]:
     return {**others, "test": test}
 
 
-def _control(bench: Bench, verdict: Verdict) -> dict[str, Any]:
-    controls = [bench.verdict(number).test for number in range(1, len(bench.columns.label_sets))]
-    known = [value for test in controls if np.isfinite(value := value_of(test, bench.headline))]
+def _control(bench: Bench, verdict: Verdict, controls: Sequence[Verdict], is_fair: bool) -> dict[str, Any]:
+    """The mean headline of the control tasks, and the selectivity where that can be told."""
+    known = [value for each in controls if np.isfinite(value := value_of(each.test, bench.headline))]
     if not known:
         return {}
     mean = float(np.mean(known))
-    return {"control": mean, "selectivity": value_of(verdict.test, bench.headline) - mean}
+    value = selectivity(value_of(verdict.test, bench.headline), mean, bench.headline)
+    return {"control": mean, "selectivity": value if is_fair else None}
+
+
+def selectivity(value: float, control: float, headline: str) -> float | None:
+    """How much better the headline is than the control's; no R2 below 0, which is no skill, counts.
+
+    A control with an R2 below 0 learnt nothing that could be taken off, and how far below is no merit of the probe.
+    """
+    if headline != "r2":
+        return value - control
+    return max(value, 0.0) - control if control >= 0 else None
 
 
 def _rows_of(X: Tensor, rows: np.ndarray) -> Tensor:

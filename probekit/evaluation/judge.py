@@ -71,13 +71,13 @@ class Bench:
         probe = self._probe(number, columns.protocol.final, overall) if number == 0 else None
         behind = [self._fits(number, each, i) for each, i in zip(rounds, picks, strict=True)]
         behind = [fit for fits in behind for fit in fits] + ([] if probe is None else [probe])
-        gaps = [float(fit.gap_) for fit in behind if getattr(fit, "gap_", None) is not None]
+        gaps = [gap for fit in behind if (gap := certificate(fit)) is not None]
         tried = [(C, float(value)) for C, value in zip(columns.grid, means, strict=True)]
         return Verdict(
             C=columns.grid[overall],
             tried=tried,
             converged=all(bool(fit.converged_) for fit in behind),
-            gap=max(gaps) if gaps and np.isfinite(gaps).all() else None,
+            gap=max(gaps) if len(gaps) == len(behind) else None,
             probe=probe,
             chosen=chosen,
             test=self._pooled(number, picks),
@@ -130,6 +130,12 @@ class Bench:
                 said = predictions_of(columns.label_sets[number][rows], decision, columns.n_classes)
                 scores[at, id(rows)] = float(METRICS[self.headline](said, once)[0])
         return scores
+
+
+def certificate(fit: Any) -> float | None:
+    """How far from its optimum a fit can be, as a share of that; None where it gives no finite bound."""
+    gap = getattr(fit, "gap_", None)
+    return float(gap) if gap is not None and np.isfinite(gap) else None
 
 
 def decide(probes: Sequence[Any], X: Tensor, rows: np.ndarray) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ import torch
 from probekit.activations.sets import Activations
 from probekit.evaluation.asked import Asked
 from probekit.evaluation.audit import Audit
+from probekit.evaluation.codelength import FRACTIONS
 from probekit.evaluation.curve import Question
 from probekit.evaluation.intervals import LEVEL, RESAMPLES
 from probekit.versions import versions_of
@@ -36,9 +37,10 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "folds": rows.folds,
         "counts": acts.task.counts(asked.label),
         "headline": question.headline,
-        "chosen_on": f"validation {question.headline}",
+        "chosen_on": f"{'validation' if rows.folds is None else 'inner folds:'} {question.headline}",
+        "code": None if question.code is None else {"C": question.code.grid, "fractions": list(FRACTIONS)},
         "interval": {
-            "kind": "bootstrap",
+            "kind": _kinds(asked.n_classes),
             "level": LEVEL,
             "resamples": RESAMPLES,
             "unit": "example" if question.bootstrap.groups is None else "group",
@@ -50,6 +52,21 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
+
+
+def _kinds(n_classes: int) -> dict[str, str]:
+    """How the interval of each metric is made."""
+    names = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")
+    names = names if n_classes else ("r2", "spearman", "mae")
+    return {name: "Wilson" if name == "accuracy" else "studentised bootstrap" for name in names}
+
+
+def random_origin(acts: Activations | None) -> dict[str, Any] | None:
+    """Which random weights stand beside the curve: their seed, and what identifies them."""
+    if acts is None:
+        return None
+    source = getattr(acts, "source", None) or {}
+    return {"seed": source.get("seed"), "fingerprint": acts.meta.get("model_fingerprint")}
 
 
 def _position(acts: Activations) -> Any:

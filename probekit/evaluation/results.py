@@ -55,7 +55,7 @@ class LayerResult:
         point: short name, such as "resid_pre".
         layer: None for a point that belongs to no layer.
         C: the regularisation that validation chose; None for a probe without one.
-        converged: whether every fit that the numbers rest on reached its tolerance.
+        converged: whether every fit that the numbers rest on reached its tolerance, control tasks' and code's too.
         metrics: split -> metric -> value; a metric that is not defined there is left out. With nested folds
             "validation" is the mean over inner folds, "test" is of the pooled predictions of the outer ones (their
             scores standardised within each), and there is no "train".
@@ -68,8 +68,10 @@ class LayerResult:
         in_best_set: whether the place cannot be told from the best on test (95%, all places at once).
         p_value: of the headline on test, against permuted labels; None with nested folds.
         control: mean headline on test of the control tasks (random labels of types).
-        selectivity: headline on test less `control`.
+        selectivity: headline on test less `control`; None for a control of whole texts, where less than half of the
+            test rows have a type that train has, and where the control of a regression has an R2 below 0.
         codelength: {"bits", "uniform_bits", "compression"} of the training labels given the activations.
+        late: which fits did not converge: "probe", "control", "code".
     """
 
     point: str
@@ -87,6 +89,7 @@ class LayerResult:
     control: float | None = None
     selectivity: float | None = None
     codelength: dict[str, float] | None = None
+    late: list[str] = field(default_factory=list)
 
     @property
     def place(self) -> str:
@@ -118,7 +121,7 @@ class ProbeResults:
         With nested folds every row had its say, so that no number of this place is an estimate: `judged` is. A place whose fit did not converge is taken only where none did.
         """
         name = self.headline
-        return max(self.layers, key=lambda layer: (layer.converged, layer.metrics["validation"][name]))
+        return max(self.layers, key=lambda layer: ("probe" not in layer.late, layer.metrics["validation"][name]))
 
     @property
     def headline(self) -> str:

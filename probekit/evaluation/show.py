@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from probekit.evaluation.results import BaselineResult, LayerResult, ProbeResults
 
 Row = tuple[str, ...]
+LEAST_SEEN = 0.5  # of the test rows have a type that train has, or the control cannot be learnt by heart
 _CHOSEN, _AS_GOOD, _LATE = "*", "=", "!"
 _OF_SPLITS = f"{_CHOSEN} chosen on validation; "
 _OF_ALL = f"{_AS_GOOD} cannot be told from the best on test; {_LATE} not converged"
@@ -106,7 +107,7 @@ def _counts(results: "ProbeResults") -> str:
 def _table(results: "ProbeResults") -> list[Row]:
     """The headings and the rows; a column in which nothing stands is left out."""
     best, metric = results.best, results.headline
-    headings = ("", "C", "validation", "test", "95% interval", "selectivity", "compression", "random init")
+    headings = ("", "C", "validation", "test", "95% interval", "control", "selectivity", "compression", "random init")
     random = {layer.place: layer for layer in results.random_init}
     rows = [_row(results, _name(results, layer, best), layer, random.get(layer.place)) for layer in results.layers]
     rows += [_row(results, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in results.baselines]
@@ -137,6 +138,7 @@ def _row(
         _number(result.metrics.get("validation", {}).get(metric)),
         _number(result.metrics["test"].get(metric)),
         _interval(results, result),
+        _number(getattr(result, "control", None)),
         _number(getattr(result, "selectivity", None)),
         "" if code is None else f"{code['compression']:.2f} ({code['bits']:,.0f} bits)",
         "" if random is None else _number(random.metrics["test"].get(metric)),
@@ -210,13 +212,18 @@ def _of_control(results: "ProbeResults") -> list[str]:
         return []
     if not control["draws"]:
         return ["No control task: no texts, half of the examples end alike, or too few types for the classes."]
-    metric = metric_name(results.headline)
-    kind, draws = control["type"], control["draws"]
-    what = "text" if kind == "text" else f"{kind} that is read"
-    line = f"Selectivity: test {metric} less that of a control task, where each {what} has a random label"
+    kind, draws, metric = control["type"], control["draws"], metric_name(results.headline)
+    what = f"each {'text' if kind == 'text' else f'{kind} that is read'} has a random label (mean of {draws})"
     if kind == "text":
-        return [f"{line} (mean of {draws}); the control is at chance, unless test texts stand in train."]
-    return [f"{line} (mean of {draws}); near 0, the probe may have learnt {kind}s by heart."]
+        return [f"Control: test {metric} where {what}; above chance only where test texts stand in train."]
+    seen = f"{control.get('seen', 1.0):.0%} of the test rows have a {kind} that stands in train"
+    if control.get("seen", 1.0) < LEAST_SEEN:
+        return [f"Control: test {metric} where {what}. Only {seen}, so it is no measure of memory: no selectivity."]
+    line = f"Selectivity: test {metric} less that of a control task, where {what}; {seen}."
+    line += f" Near 0, the probe may have learnt {kind}s by heart."
+    if results.headline == "r2":
+        line += " An R2 below 0 is no skill; where the control has one, there is no selectivity."
+    return [line]
 
 
 def _of_code(results: "ProbeResults") -> list[str]:
@@ -224,7 +231,9 @@ def _of_code(results: "ProbeResults") -> list[str]:
     if code is None:
         return []
     uniform = f"{code['uniform_bits']:,.0f} bits"
-    return [f"Compression: the training labels' {uniform} over those of their online code; 1 means nothing was learnt."]
+    line = f"Compression: the training labels' {uniform} over those of their online code; 1 means nothing was learnt."
+    mixed = (results.meta.get("code") or {}).get("C") or [None]
+    return [line if mixed == [None] else f"{line} The code mixes C = {', '.join(f'{C:g}' for C in mixed)} of the grid."]
 
 
 def _of_audit(results: "ProbeResults") -> list[str]:
@@ -248,6 +257,10 @@ def _spans(layers: "Sequence[LayerResult]") -> str:
 
 
 def _unconverged(results: "ProbeResults") -> list[str]:
-    late = [layer.place for layer in results.layers if not layer.converged]
+    late = [
+        layer.place + (f" ({' and '.join(layer.late)})" if layer.late and layer.late != ["probe"] else "")
+        for layer in results.layers
+        if not layer.converged
+    ]
     late += [f"{layer.place} of random weights" for layer in results.random_init if not layer.converged]
     return late + [baseline.name for baseline in results.baselines if not baseline.converged]

@@ -22,13 +22,14 @@ from probekit.evaluation.controls import CONTROL_TYPES, control_labels, control_
 from probekit.evaluation.curve import Question, answers_of, compared, optimism, procedure
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.metrics import headline
-from probekit.evaluation.origin import origin_of
+from probekit.evaluation.origin import origin_of, random_origin
 from probekit.evaluation.protocol import Protocol, check_taught, of_folds, of_splits, rows_together
 from probekit.evaluation.results import LayerResult, ProbeResults
+from probekit.evaluation.show import LEAST_SEEN
 from probekit.probes.base import check_whole
 
 CONTROLS = 3  # draws of the control task
-FEW = 5  # strengths that the online code mixes as they are
+FEW = 5  # strengths that the online code mixes
 
 
 def train_probes(
@@ -85,18 +86,18 @@ def train_probes(
     if control_type not in CONTROL_TYPES:
         raise UsageError(f"unknown control type {control_type!a}; {nearest(str(control_type), CONTROL_TYPES)}")
     asked = asked_of(acts, layers, probe, C, point, label, position)
-    random_init = None if random_init is None else same_examples(asked, random_init, position)
+    noise = None if random_init is None else same_examples(asked, random_init, position)
     found, rows = _rows(asked, folds, drop_leaks, seed)
     draws, control = _controls(asked, rows, controls, control_type, seed)
-    question = _question(asked, rows, draws, codelength, seed)
-    tick = _ticker(progress, len(asked.places) * (1 if random_init is None else 2))
+    question = replace(_question(asked, rows, draws, codelength, seed), is_fair=_is_fair(control))
+    tick = _ticker(progress, len(asked.places) * (1 if noise is None else 2))
     answers = answers_of(asked.acts, asked.places, question, tick)
     curve, whole = compared(answers, question)
     results = ProbeResults(
         layers=curve,
         baselines=baselines_of(asked, question, curve) if baselines else [],
-        meta={**origin_of(asked, question, found, drop_leaks, seed), "control": control, **whole},
-        random_init=_random(asked, question, random_init, tick),
+        meta={**origin_of(asked, question, found, drop_leaks, seed), "control": control, **whole, "random_init": random_origin(random_init)},
+        random_init=_random(asked, question, noise, tick),
     )
     results.meta["procedure"] = None if folds is None else procedure(answers, question)
     results.meta["optimism"] = optimism(curve, results.best, question.headline, results.judged[0])
@@ -128,11 +129,22 @@ def _controls(
         return [], None
     types = control_types(asked.acts, kind)
     if types is None:
-        return [], {"type": None, "draws": 0}
+        return [], {"type": None, "draws": 0, "asked": draws, "seen": 0.0}
     drawn = control_labels(asked.labels, types, asked.n_classes, draws, seed, rows.taught)
     usable = with_every_class(rows, drawn, asked.n_classes)
     name = kind if kind == "text" or isinstance(types[0], int) else "word"
-    return usable, {"type": name, "draws": len(usable)}
+    return usable, {"type": name, "draws": len(usable), "asked": draws, "seen": _seen(rows, types)}
+
+
+def _seen(rows: Protocol, types: list[Any]) -> float:
+    """The share of the test rows whose type stands among the rows that teach for them."""
+    known = [{types[i] for i in np.flatnonzero(rows.masks[each.mask])} for each in rows.rounds]
+    there = [types[i] in types_known for each, types_known in zip(rows.rounds, known, strict=True) for i in each.test]
+    return float(np.mean(there))
+
+
+def _is_fair(control: dict[str, Any] | None) -> bool:
+    return control is not None and control["type"] != "text" and control.get("seen", 0) >= LEAST_SEEN
 
 
 def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength: bool, seed: int) -> Question:
@@ -153,8 +165,8 @@ def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength:
 
 
 def _thinned(grid: list[float | None]) -> list[float | None]:
-    """Every other strength of a long grid: the code mixes them, so a coarser one costs it next to nothing."""
-    return grid if len(grid) <= FEW else grid[::2]
+    """A few strengths of a long grid, both ends among them: the code mixes them, so it loses next to nothing."""
+    return grid if len(grid) <= FEW else [grid[i] for i in np.linspace(0, len(grid) - 1, FEW).round().astype(int)]
 
 
 def _random(asked: Asked, question: Question, acts: Activations | None, done: Callable[[], None]) -> list[LayerResult]:

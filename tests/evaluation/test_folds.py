@@ -9,9 +9,11 @@ import torch
 
 from probekit.activations.sets import ActivationSet
 from probekit.evaluation import train_probes
+from probekit.evaluation.baselines import BAG_OF_WORDS_C, bags_of_words
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.judge import intervals_of, measured, pooled
 from probekit.evaluation.metrics import Predictions, measure
+from probekit.evaluation.protocol import of_folds, rows_together
 from probekit.tasks.base import Task
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
@@ -91,3 +93,29 @@ def test_the_picture_rings_no_place_that_all_rows_chose():
     labels = [str(line.get_label()) for line in ax.lines]
     assert not any("chosen" in label for label in labels)
     assert f"whole procedure: accuracy {results.judged[0]:.3f}" in " ".join(labels)
+
+
+def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
+    """The choosers choose its C; then it is fitted on the round's mask, as scikit-learn would."""
+    n, words = 90, "alpha beta gamma delta epsilon zeta eta theta".split()
+    rng = np.random.default_rng(0)
+    acts = noise(0, n=n, n_layers=1, inputs=[f"{' '.join(rng.choice(words, size=4))} b{i}" for i in range(n)])
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        "probekit.evaluation.beside.bags_of_words",
+        lambda inputs, labels, train, k: seen.append(set(train.tolist())) or bags_of_words(inputs, labels, train, k),
+    )
+    results = train_probes(acts, probe="mean-diff", folds=3, controls=0)
+    labels, texts = acts.labels["kind"], acts.inputs
+    protocol = of_folds(labels, rows_together(texts, None), np.ones(n, dtype=bool), 3, 0)
+    assert all(set(np.flatnonzero(protocol.masks[each.mask]).tolist()) in seen for each in protocol.rounds)
+    scores = np.empty(n)
+    for each in protocol.rounds:
+        risks = np.zeros(len(BAG_OF_WORDS_C))
+        for mask, rows in each.choosers:
+            guesses = bags_of_words(texts, labels, np.flatnonzero(protocol.masks[mask]), 2)
+            risks += [(guess.predicted != labels)[rows].mean() for guess in guesses]
+        kept = bags_of_words(texts, labels, np.flatnonzero(protocol.masks[each.mask]), 2)[int(risks.argmin())]
+        scores[each.test] = kept.predicted[each.test] == labels[each.test]
+    found = {baseline.name: baseline.metrics["test"]["accuracy"] for baseline in results.baselines}
+    assert found["bag-of-words"] == pytest.approx(scores.mean())

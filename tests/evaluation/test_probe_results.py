@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probekit.activations.sets import ActivationSet
 from probekit.errors import DataError
 from probekit.evaluation import ProbeResults, train_probes
 from probekit.evaluation.results import COLUMNS
@@ -17,7 +18,9 @@ HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
 
 @pytest.fixture
 def results(world):
-    return train_probes(world(), C=[0.01, 1], random_init=world(seed=3))
+    words = [f"text {i} is number {i % 19}" for i in range(300)]
+    acts, noise = world(inputs=words), world(seed=3)
+    return train_probes(acts, C=[0.01, 1], random_init=ActivationSet(dict(noise), acts.task, noise.meta))
 
 
 def with_meta(results, **changes):
