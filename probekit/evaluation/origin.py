@@ -10,6 +10,7 @@ from probekit.evaluation.audit import Audit
 from probekit.evaluation.codelength import FRACTIONS
 from probekit.evaluation.curve import Question
 from probekit.evaluation.intervals import LEVEL, RESAMPLES
+from probekit.evaluation.protocol import Protocol
 from probekit.versions import versions_of
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
@@ -35,7 +36,7 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "n_layers": acts.n_layers,
         "n": {split: len(which) for split, which in rows.rows.items()},
         "folds": rows.folds,
-        "counts": acts.task.counts(asked.label),
+        "counts": _counts(asked, rows),
         "headline": question.headline,
         "chosen_on": f"{'validation' if rows.folds is None else 'inner folds:'} {question.headline}",
         "code": None if question.code is None else {"C": question.code.grid, "fractions": list(FRACTIONS)},
@@ -51,6 +52,15 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta} | _task_fingerprint(acts),
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
+    }
+
+
+def _counts(asked: Asked, rows: Protocol) -> dict[str, dict[str, int]]:
+    """Of the rows that are used: split -> class -> n."""
+    names = asked.acts.label_names[asked.label]
+    return {
+        split: {name: int((asked.labels[which] == k).sum()) for k, name in enumerate(names)}
+        for split, which in rows.rows.items()
     }
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.sets import Activations
-from probekit.errors import UsageError, nearest
+from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.asked import Asked, asked_of, same_examples
-from probekit.evaluation.audit import Audit, audit
+from probekit.evaluation.audit import Audit, audit, audit_of_folds
 from probekit.evaluation.beside import baselines_of
 from probekit.evaluation.codelength import OnlineCode
 from probekit.evaluation.columns import columns_of, with_every_class
@@ -27,6 +27,7 @@ from probekit.evaluation.protocol import Protocol, check_taught, of_folds, of_sp
 from probekit.evaluation.results import LayerResult, ProbeResults
 from probekit.evaluation.show import LEAST_SEEN
 from probekit.probes.base import check_whole
+from probekit.tasks.splits import components
 
 CONTROLS = 3  # draws of the control task
 FEW = 5  # strengths that the online code mixes
@@ -73,13 +74,14 @@ def train_probes(
         control_type: what gets a random label: each "token" that is read, or each "text".
         codelength: whether to measure the online code (Voita and Titov 2020); of the logistic probe alone.
         folds: nested folds over all rows instead of the task's splits; None uses the splits.
-        drop_leaks: whether rows that stand in a later split too are left out (see `audit`).
+        drop_leaks: whether rows that stand in a later split too are left out (see `audit`); folds have no need of it.
         random_init: the same places of the same model with random weights, as a baseline.
 
     Raises:
         UsageError: an unknown probe, point or label, a layer that is not there, a C that is not positive and finite, a
-            probe of classes for labels that are numbers.
-        DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold.
+            probe of classes for labels that are numbers; `drop_leaks` with folds.
+        DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
+            once the leaks are left out.
     """
     check_whole("seed", seed, 0)
     check_whole("controls", controls, 0)
@@ -107,18 +109,36 @@ def train_probes(
 def _rows(asked: Asked, folds: int | None, drop_leaks: bool, seed: int) -> tuple[Audit, Protocol]:
     """What the audit found, and who teaches, chooses and judges."""
     task = asked.acts.task
-    if folds is None:
-        task.check(asked.label)
+    if folds is not None:
+        return _folds(asked, folds, drop_leaks, seed)
+    task.check(asked.label)
     found = audit(task, asked.label)
     kept = np.ones(len(task), dtype=bool)
-    if drop_leaks:
-        kept[found.leaks] = False
-    if folds is None:
-        task.subset(kept).check(asked.label)
+    if not drop_leaks:
         return found, of_splits(task.splits, kept)
-    protocol = of_folds(asked.labels, rows_together(task.inputs, task.groups), kept, folds, seed)
+    kept[found.leaks] = False
+    try:
+        task.subset(kept).check(asked.label)
+    except DataError as error:
+        raise DataError(
+            f"too little is left once the texts that stand in a later split are left out (drop_leaks): {error}"
+        ) from None
+    return replace(found, dropped=True), of_splits(task.splits, kept)
+
+
+def _folds(asked: Asked, folds: int, drop_leaks: bool, seed: int) -> tuple[Audit, Protocol]:
+    if drop_leaks:
+        raise UsageError(
+            "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so that "
+            "none leaks; leave it out"
+        )
+    task = asked.acts.task
+    alone = task.info.get("no_texts")
+    texts = np.arange(len(task)) if alone else rows_together(task.inputs, None)
+    together = texts if task.groups is None else components(texts.tolist(), task.groups.tolist())
+    protocol = of_folds(asked.labels, together, np.ones(len(task), dtype=bool), folds, seed)
     check_taught(protocol, asked.labels, task.label_names[asked.label], asked.label)
-    return found, protocol
+    return audit_of_folds(task, asked.label, texts), protocol
 
 
 def _controls(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from probekit.activations.sets import ActivationSet
+from probekit.errors import UsageError
 from probekit.evaluation import train_probes
 from probekit.evaluation.baselines import BAG_OF_WORDS_C, bags_of_words
 from probekit.evaluation.intervals import Bootstrap
@@ -119,3 +120,21 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
         scores[each.test] = kept.predicted[each.test] == labels[each.test]
     found = {baseline.name: baseline.metrics["test"]["accuracy"] for baseline in results.baselines}
     assert found["bag-of-words"] == pytest.approx(scores.mean())
+
+
+def test_repeated_texts_never_straddle_folds():
+    """Each text stands twice, nearly, with the same label and activations: only rows by heart would score."""
+    n = 80
+    rng = np.random.default_rng(1)
+    words = [" ".join(rng.choice([f"w{k}" for k in range(400)], size=14, replace=False)) for _ in range(n // 2)]
+    inputs = [f"{words[i // 2]} {'now' if i % 2 else 'then'}" for i in range(n)]
+    acts = noise(1, n=n, n_layers=1, inputs=inputs)
+    results = train_probes(acts, probe="mean-diff", folds=4, **BARE)
+    assert "Audit: 80 texts stand in another row too, exactly or nearly; folds keep them together." in results.summary()
+    assert results.meta["audit"]["linked"] == n
+    together = rows_together(inputs, None)
+    assert together.tolist() == [i // 2 for i in range(n)]
+    for each in of_folds(acts.labels["kind"], together, np.ones(n, dtype=bool), 4, 0).rounds:
+        assert sorted(each.test ^ 1) == sorted(each.test)
+    with pytest.raises(UsageError, match="folds keep repeated and nearly repeated texts together"):
+        train_probes(acts, folds=4, drop_leaks=True)

@@ -144,10 +144,25 @@ def test_leaks_are_told_and_dropped_when_asked():
     assert dropped.meta["n"] == {"train": 98, "validation": 50, "test": 50}
     assert kept.meta["audit"]["shared"]["test in train"]["exact"] == 1
     assert "1 of the 50 test texts also stand in train" in kept.summary()
+    assert "leaks: 2 of train would have to be left out" in kept.summary()
+    assert "1 of the 50 test texts also stood in train, before they were left out there" in dropped.summary()
+    assert "leaks: 2 of train were left out" in dropped.summary()
+    assert sum(dropped.meta["counts"]["train"].values()) == 98
     rows = np.flatnonzero(acts.splits == "train")
     rows = rows[~np.isin(rows, [1, 5])]
     alone = LogisticProbe(C=1).fit(acts["resid_pre", 0][torch.from_numpy(rows)], acts.labels["kind"][rows])
     np.testing.assert_allclose(dropped.layers[0].probe.coef_, alone.coef_, rtol=1e-2, atol=1e-2)
+
+
+def test_what_is_left_after_the_leaks_must_be_enough():
+    labels = np.arange(16) // 4 % 2
+    inputs = ["text of the kind" if label else f"sort {i}" for i, label in enumerate(labels)]
+    acts = set_of([np.random.default_rng(0).normal(size=(16, 3))], labels, ["a", "b"], inputs=inputs)
+    with pytest.raises(DataError, match=r"left once the texts .* are left out \(drop_leaks\): every split needs .*b=0"):
+        train_probes(acts, drop_leaks=True, **BARE)
+    alike = set_of([np.zeros((16, 3))], labels, ["a", "b"], inputs=["one text"] * 16)
+    with pytest.raises(DataError, match=r"\(drop_leaks\)"):
+        train_probes(alike, drop_leaks=True, **BARE)
 
 
 def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
