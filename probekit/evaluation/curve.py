@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import t
 from torch import Tensor
 
 from probekit.activations.layout import Place, place_name
@@ -20,7 +21,7 @@ from probekit.evaluation.intervals import LEVEL, Bootstrap
 from probekit.evaluation.judge import Bench, Verdict, certificate, decide, intervals_of, log_probabilities, measured, pooled, value_of
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol
-from probekit.evaluation.results import LayerResult
+from probekit.evaluation.results import BaselineResult, LayerResult
 from probekit.evaluation.significance import PERMUTATIONS, best_set, curve_band, permutation_test
 
 
@@ -136,17 +137,44 @@ def optimism(results: Sequence[LayerResult], best: LayerResult, headline: str, j
     return {"layer": top.place, "value": value, "over": value - judged}
 
 
-def procedure(answers: Sequence[Answer], question: Question) -> dict[str, Any]:
-    """How well the whole way of choosing does, the layer chosen anew inside each fold."""
+def procedure(whole: Predictions, layers: list[str], question: Question) -> dict[str, Any]:
+    """How well the whole way of choosing does: its metrics and intervals, and the layer of each fold."""
+    intervals = {name: list(ends) for name, ends in intervals_of(question.bootstrap, whole).items()}
+    return {"metrics": measured(whole), "intervals": intervals, "layers": layers}
+
+
+def lead(
+    best: Predictions, baselines: Sequence[tuple[BaselineResult, Predictions]], question: Question
+) -> dict[str, Any] | None:
+    """How far the headline of what is quoted is ahead of the best baseline's on test, with its 95% interval.
+
+    The difference is taken within each resample, so that what both get right or wrong alike cancels; Student's t times
+    its standard error.
+    """
+    values = [(value_of(said, question.headline), result.name, said) for result, said in baselines]
+    values = [each for each in values if np.isfinite(each[0])]
+    if not values:
+        return None
+    value, name, said = max(values, key=lambda each: each[0])
+    ahead = value_of(best, question.headline) - value
+    one, other = (question.bootstrap.resampled(each, question.headline) for each in (best, said))
+    apart = (one - other)[np.isfinite(one - other)]
+    n = question.bootstrap.n_units
+    if n < 2 or not len(apart):
+        return {"baseline": name, "over": ahead, "interval": None}
+    half = float(t.ppf((1 + LEVEL) / 2, n - 1) * apart.std() * np.sqrt(n / (n - 1)))
+    return {"baseline": name, "over": ahead, "interval": [ahead - half, ahead + half]}
+
+
+def chosen_inside(answers: Sequence[Answer], question: Question) -> tuple[Predictions, list[str]]:
+    """The test predictions of the layer that each fold's other rows choose, and which layers those are."""
     ends = np.cumsum([len(each.test) for each in question.protocol.rounds])
     parts, layers = [], []
     for number, (end, each) in enumerate(zip(ends, question.protocol.rounds, strict=True)):
         best = max(answers, key=lambda answer: answer.verdict.chosen[number])
         parts.append(_part(best.verdict.test, slice(end - len(each.test), end)))
         layers.append(best.result.place)
-    whole = pooled(parts)
-    intervals = {name: list(ends) for name, ends in intervals_of(question.bootstrap, whole).items()}
-    return {"metrics": measured(whole), "intervals": intervals, "layers": layers}
+    return pooled(parts), layers
 
 
 def _part(predictions: Predictions, rows: slice) -> Predictions:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 FORMAT = "probekit.results/2"
+OLDER = ("probekit.results/1",)
+HEADLINES = ("accuracy", "auroc", "r2")
 COLUMNS = ("kind", "name", "point", "layer", "place", "C", "converged", "split", "metric", "value", "low", "high")
 COLUMNS += ("band_low", "band_high")
 # what may stand in a folder of results: whatever else does is somebody's own
@@ -242,6 +244,7 @@ class ProbeResults:
             layers = [_layer_of(entry, path.parent) for entry in body["layers"]]
             baselines = [BaselineResult(**_with_tuples(entry)) for entry in body["baselines"]]
             random_init = [LayerResult(**_with_tuples(entry)) for entry in body["random_init"]]
+            _check_headline(body["meta"]["headline"], layers, path)
             return cls(layers, baselines, body["meta"], random_init)
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{str(path)!a} is not a whole file of results: {error!a}") from None
@@ -301,11 +304,22 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"could not read {str(path)!a}: {error}") from None
     found = body.get("format") if isinstance(body, dict) else None
+    if found in OLDER:
+        raise DataError(f"{str(path)!a} has an older format of results ({found}, now {FORMAT}); train again")
     if found != FORMAT:
         raise DataError(
             f"{str(path)!a} is not a file of results (expected format {FORMAT}, got {found!a}); train again"
         )
     return body
+
+
+def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
+    if name not in HEADLINES:
+        raise DataError(f"{str(path)!a} has the headline {name!a}; expected {', '.join(HEADLINES)}; train again")
+    lacking = [layer.place for layer in layers for split in SPLITS[1:] if name not in layer.metrics[split]]
+    if lacking or not layers:
+        where = lacking[0] if lacking else "any place"
+        raise DataError(f"{str(path)!a} lacks the headline {name} of {where}; train again")
 
 
 def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:

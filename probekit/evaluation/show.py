@@ -71,7 +71,8 @@ def summary(results: "ProbeResults") -> str:
     rows = _table(results)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    return "\n".join([title(results), _counts(results), "", *lines, marks(results), "", *notes(results)])
+    told = [title(results), _counts(results), "", *lines, marks(results), "", *notes(results)]
+    return "\n".join(map(printable, told))
 
 
 def html_table(results: "ProbeResults") -> str:
@@ -81,14 +82,18 @@ def html_table(results: "ProbeResults") -> str:
     body = []
     for row in rows:
         weight = "font-weight:bold" if row[0].startswith(_CHOSEN) else ""
-        cells = [f'<td style="{left if i == 0 else right}">{html.escape(cell)}</td>' for i, cell in enumerate(row)]
+        cells = [f'<td style="{left if i == 0 else right}">{_safe(cell)}</td>' for i, cell in enumerate(row)]
         body.append(f'<tr style="{weight}">{"".join(cells)}</tr>')
-    names = "".join(f'<th style="{right}">{html.escape(name)}</th>' for name in head)
+    names = "".join(f'<th style="{right}">{_safe(name)}</th>' for name in head)
     below = [_counts(results), marks(results), *notes(results)]
     return (
-        f"<div><p><b>{html.escape(title(results))}</b></p><table><thead><tr>{names}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table>" + "".join(f"<p>{html.escape(note)}</p>" for note in below) + "</div>"
+        f"<div><p><b>{_safe(title(results))}</b></p><table><thead><tr>{names}</tr></thead>"
+        f"<tbody>{''.join(body)}</tbody></table>" + "".join(f"<p>{_safe(note)}</p>" for note in below) + "</div>"
     )
+
+
+def _safe(text: str) -> str:
+    return html.escape(printable(text))
 
 
 def is_output(results: "ProbeResults", layer: "LayerResult") -> bool:
@@ -111,7 +116,7 @@ def _table(results: "ProbeResults") -> list[Row]:
     random = {layer.place: layer for layer in results.random_init}
     rows = [_row(results, _name(results, layer, best), layer, random.get(layer.place)) for layer in results.layers]
     rows += [_row(results, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in results.baselines]
-    table = [(f"   {metric_name(metric)}", *headings[1:]), *rows]
+    table = [tuple(map(printable, row)) for row in [(f"   {metric_name(metric)}", *headings[1:]), *rows]]
     kept = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
     return [tuple(row[i] for i in kept) for row in table]
 
@@ -157,8 +162,17 @@ def _interval(results: "ProbeResults", result: "LayerResult | BaselineResult") -
 def notes(results: "ProbeResults") -> list[str]:
     """What was chosen, and what a reader must know before believing the curve."""
     parts: list[Callable[[ProbeResults], list[str]]]
-    parts = [_of_headline, _of_folds, _of_best_set, _of_chance, _of_control, _of_code, _of_audit, _of_fits]
+    parts = [_of_lead, _of_headline, _of_folds, _of_best_set, _of_chance, _of_control, _of_code, _of_audit, _of_fits]
     return [chosen(results), *(line for part in parts for line in part(results))]
+
+
+def _of_lead(results: "ProbeResults") -> list[str]:
+    lead = results.meta.get("lead")
+    if lead is None:
+        return []
+    what = "Best" if results.procedure is None else "Whole procedure"
+    within = "" if lead["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*lead["interval"])
+    return [f"{what} minus the best baseline ({lead['baseline']}): {lead['over']:+z.3f}{within}, paired on test."]
 
 
 def _of_headline(results: "ProbeResults") -> list[str]:

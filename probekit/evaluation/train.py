@@ -19,7 +19,7 @@ from probekit.evaluation.beside import baselines_of
 from probekit.evaluation.codelength import OnlineCode
 from probekit.evaluation.columns import columns_of, with_every_class
 from probekit.evaluation.controls import CONTROL_TYPES, control_labels, control_types
-from probekit.evaluation.curve import Question, answers_of, compared, optimism, procedure
+from probekit.evaluation.curve import Question, answers_of, chosen_inside, compared, lead, optimism, procedure
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.metrics import headline
 from probekit.evaluation.origin import origin_of, random_origin
@@ -95,13 +95,20 @@ def train_probes(
     tick = _ticker(progress, len(asked.places) * (1 if noise is None else 2))
     answers = answers_of(asked.acts, asked.places, question, tick)
     curve, whole = compared(answers, question)
+    beside = baselines_of(asked, question, answers) if baselines else []
     results = ProbeResults(
         layers=curve,
-        baselines=baselines_of(asked, question, curve) if baselines else [],
+        baselines=[result for result, _ in beside],
         meta={**origin_of(asked, question, found, drop_leaks, seed), "control": control, **whole, "random_init": random_origin(random_init)},
         random_init=_random(asked, question, noise, tick),
     )
-    results.meta["procedure"] = None if folds is None else procedure(answers, question)
+    if folds is None:
+        said, results.meta["procedure"] = answers[curve.index(results.best)].verdict.test, None
+    else:
+        said, layers_inside = chosen_inside(answers, question)
+        results.meta["procedure"] = procedure(said, layers_inside, question)
+    others = [(result, its) for result, its in beside if its is not said]  # the embedding may be the best itself
+    results.meta["lead"] = lead(said, others, question)
     results.meta["optimism"] = optimism(curve, results.best, question.headline, results.judged[0])
     return results
 
