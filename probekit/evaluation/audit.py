@@ -54,7 +54,11 @@ class Audit:
 
     def lines(self) -> list[str]:
         """One line for each finding, with its number and its first example; none when all is well."""
-        found = [_shared_line(name, one, kind, self.dropped) for name, one in self.shared.items() for kind in ("exact", "near")]
+        found = [
+            _shared_line(name, one, kind, self.dropped)
+            for name, one in self.shared.items()
+            for kind in ("exact", "near")
+        ]
         found += [_conflict_line(self.conflicts)] if self.conflicts["texts"] else []
         found += (
             [f"groups that stand in several splits: {self.groups_across_splits:,}"] if self.groups_across_splits else []

@@ -18,7 +18,17 @@ from probekit.errors import DataError
 from probekit.evaluation.codelength import OnlineCode
 from probekit.evaluation.columns import Columns
 from probekit.evaluation.intervals import LEVEL, Bootstrap
-from probekit.evaluation.judge import Bench, Verdict, certificate, decide, intervals_of, log_probabilities, measured, pooled, value_of
+from probekit.evaluation.judge import (
+    Bench,
+    Verdict,
+    certificate,
+    decide,
+    intervals_of,
+    log_probabilities,
+    measured,
+    pooled,
+    value_of,
+)
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol
 from probekit.evaluation.results import BaselineResult, LayerResult

@@ -120,7 +120,8 @@ class ProbeResults:
     def best(self) -> LayerResult:
         """The place with the highest headline on validation, the earliest of equals; test has no say in it.
 
-        With nested folds every row had its say, so that no number of this place is an estimate: `judged` is. A place whose fit did not converge is taken only where none did.
+        With nested folds every row had its say, so that no number of this place is an estimate: `judged` is. A place
+        whose fit did not converge is taken only where none did.
         """
         name = self.headline
         return max(self.layers, key=lambda layer: ("probe" not in layer.late, layer.metrics["validation"][name]))

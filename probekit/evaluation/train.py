@@ -99,7 +99,12 @@ def train_probes(
     results = ProbeResults(
         layers=curve,
         baselines=[result for result, _ in beside],
-        meta={**origin_of(asked, question, found, drop_leaks, seed), "control": control, **whole, "random_init": random_origin(random_init)},
+        meta={
+            **origin_of(asked, question, found, drop_leaks, seed),
+            "control": control,
+            **whole,
+            "random_init": random_origin(random_init),
+        },
         random_init=_random(asked, question, noise, tick),
     )
     if folds is None:

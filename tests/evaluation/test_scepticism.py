@@ -110,7 +110,11 @@ def test_late_fits_of_controls_and_code_are_marked_and_choose_nothing(world, mon
 
 
 def test_the_code_mixes_both_ends_of_a_long_grid(world):
-    for grid, mixed in [(DEFAULT_C, [1e-4, 1e-2, 1, 1e2, 1e4]), ([1, 2, 3, 4, 5, 6], [1, 2, 3, 5, 6]), ([1, 2], [1, 2])]:
+    for grid, mixed in [
+        (DEFAULT_C, [1e-4, 1e-2, 1, 1e2, 1e4]),
+        ([1, 2, 3, 4, 5, 6], [1, 2, 3, 5, 6]),
+        ([1, 2], [1, 2]),
+    ]:
         results = train_probes(world(n=120), layers=0, C=grid, controls=0, baselines=False)
         assert results.meta["code"]["C"] == mixed
         assert f"The code mixes C = {', '.join(f'{C:g}' for C in mixed)}" in results.summary()
