@@ -364,6 +364,7 @@ def test_a_control_of_texts_is_at_chance_where_no_text_stands_twice(world):
     assert all(layer.selectivity is None for layer in results.layers)
     assert "selectivity" not in results.summary().lower()
     assert "Control: test accuracy where each text has a random label" in results.summary()
-    assert all(abs(layer.control - 0.5) < 0.1 for layer in results.layers)
+    controls: list[Any] = [layer.control for layer in results.layers]
+    assert all(abs(control - 0.5) < 0.1 for control in controls)
     with pytest.raises(UsageError, match="unknown control type 'texts'; did you mean"):
         train_probes(acts, control_type="texts")
