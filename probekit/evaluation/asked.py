@@ -133,8 +133,11 @@ def same_examples(asked: Asked, other: Activations, position: str | int | None) 
         UsageError: other examples, or a place that is not there.
     """
     other = one_position(other, position)
-    if other.ids != asked.acts.ids:
-        raise UsageError("random_init= holds other examples; make it of the same task (activations.random_init_of)")
+    if other.task.fingerprint() != asked.acts.task.fingerprint():
+        raise UsageError(
+            "random_init= holds other examples, or others' labels or splits; make it of the same task "
+            "(activations.random_init_of)"
+        )
     if missing := [place for place in asked.places if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
     return other

@@ -33,6 +33,8 @@ class Audit:
         leaks: rows to leave out, int64 ascending: then no text of validation or test, and none that is nearly one,
             stands in train, and none of test in validation.
         no_texts: whether there were no texts to compare.
+        dropped: whether the leaks were left out.
+        linked: with folds, rows whose text stands, exactly or nearly, in another row; they are in its fold.
     """
 
     label: str
@@ -42,6 +44,8 @@ class Audit:
     groups_across_splits: int | None = None
     leaks: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     no_texts: bool = False
+    dropped: bool = False
+    linked: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; of the leaks their number in each split."""
@@ -50,14 +54,20 @@ class Audit:
 
     def lines(self) -> list[str]:
         """One line for each finding, with its number and its first example; none when all is well."""
-        found = [_shared_line(name, one, kind) for name, one in self.shared.items() for kind in ("exact", "near")]
+        found = [
+            _shared_line(name, one, kind, self.dropped)
+            for name, one in self.shared.items()
+            for kind in ("exact", "near")
+        ]
         found += [_conflict_line(self.conflicts)] if self.conflicts["texts"] else []
         found += (
             [f"groups that stand in several splits: {self.groups_across_splits:,}"] if self.groups_across_splits else []
         )
+        found += [_linked_line(self.linked)] if self.linked else []
         found += [line for split in SPLITS if split in self.splits for line in _split_lines(self.splits, split)]
         left_out = [f"{one['leaks']:,} of {split}" for split, one in self.splits.items() if one["leaks"]]
-        found += [f"leaks: {' and '.join(left_out)} would have to be left out"] if left_out else []
+        were = "were left out" if self.dropped else "would have to be left out"
+        found += [f"leaks: {' and '.join(left_out)} {were}"] if left_out else []
         return [line for line in found if line]
 
 
@@ -88,6 +98,24 @@ def audit(task: Task, label_set: str | None = None) -> Audit:
         splits[split]["leaks"] = int((leaks & (task.splits == split)).sum())
     conflicts = _conflicts(task, number, task.labels[label_set])
     return Audit(label_set, splits, shared, conflicts, torn, np.flatnonzero(leaks))
+
+
+def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
+    """The same of all rows together, which folds part anew.
+
+    Args:
+        task: of N rows.
+        label_set: to look at.
+        texts: which rows are of one text, exactly or nearly: equal numbers, int64 [N] (`protocol.rows_together`).
+    """
+    if task.info.get("no_texts"):
+        return Audit(label_set, {}, no_texts=True, linked=0)
+    conflicts = _conflicts(task, Inputs.of(task.inputs).number, task.labels[label_set])
+    return Audit(label_set, {}, conflicts=conflicts, linked=int((np.bincount(texts)[texts] > 1).sum()))
+
+
+def _linked_line(rows: int) -> str:
+    return f"{rows:,} texts stand in another row too, exactly or nearly; folds keep them together"
 
 
 def _compare(task: Task) -> tuple[np.ndarray, dict[str, dict[str, Any]], np.ndarray]:
@@ -170,16 +198,18 @@ def _example(task: Task, one: int, other: int) -> dict[str, Any]:
     return {"ids": [quote(task.ids[i]) for i in (one, other)], "texts": [quote(task.inputs[i]) for i in (one, other)]}
 
 
-def _shared_line(name: str, one: dict[str, Any], kind: str) -> str:
+def _shared_line(name: str, one: dict[str, Any], kind: str, dropped: bool) -> str:
     if not one[kind]:
         return ""
     there, here = name.split(" in ")
     (one_id, other_id), (text, other) = one[f"first_{kind}"]["ids"], one[f"first_{kind}"]["texts"]
     if kind == "exact":
-        return f"{one[kind]:,} of the {one['n']:,} {there} texts also stand in {here}: {text} ({one_id}, {other_id})"
+        stand = f"also stood in {here}, before they were left out there" if dropped else f"also stand in {here}"
+        return f"{one[kind]:,} of the {one['n']:,} {there} texts {stand}: {text} ({one_id}, {other_id})"
     more = "more " if one["exact"] else ""
+    their = f"{here} texts, which were left out" if dropped else f"{here} texts"
     return (
-        f"{one[kind]:,} {more}of the {one['n']:,} {there} texts are near duplicates of {here} texts: "
+        f"{one[kind]:,} {more}of the {one['n']:,} {there} texts are near duplicates of {their}: "
         f"{text} ({one_id}) and {other} ({other_id})"
     )
 

@@ -75,12 +75,17 @@ def bag_of_words(
         validation: rows to choose C on.
         n_classes: C, or 0 for a regression.
     """
+    guesses = bags_of_words(inputs, labels, train, n_classes)
+    return min(guesses, key=lambda guess: loss(guess, labels, validation, n_classes))  # of equals the strongest C
+
+
+def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
+    """The guesses of `bag_of_words` that there are to choose from, the strongest regularisation first."""
     features = _tf_idf(inputs, train)
     if features is None:
         nothing = majority(labels, train, n_classes) if n_classes else mean(labels, train)
-        return replace(nothing, name="bag-of-words")
-    guesses = [_fit("bag-of-words", features, labels, train, C, n_classes) for C in BAG_OF_WORDS_C]
-    return min(guesses, key=lambda guess: _loss(guess, labels, validation, n_classes))  # of equals the strongest C
+        return [replace(nothing, name="bag-of-words")]
+    return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in BAG_OF_WORDS_C]
 
 
 def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
@@ -102,7 +107,8 @@ def _values(name: str, values: np.ndarray, C: float | None = None, converged: bo
     return Guess(name, values, values, C, converged)
 
 
-def _loss(guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int) -> float:
+def loss(guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int) -> float:
+    """What chooses between guesses, less being better: the share of errors, or the mean squared one."""
     if n_classes:
         return float((guess.predicted != labels)[rows].mean())
     return float(((guess.predicted - labels)[rows] ** 2).mean())

@@ -1,58 +1,77 @@
 """The baselines of a curve, judged on the same rows and resamples as its probes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from probekit.activations.layout import Place
 from probekit.evaluation.asked import Asked
-from probekit.evaluation.baselines import Guess, bag_of_words, length, majority, mean
-from probekit.evaluation.curve import Question
-from probekit.evaluation.judge import pooled
+from probekit.evaluation.baselines import Guess, bags_of_words, length, loss, majority, mean
+from probekit.evaluation.curve import Answer, Question
+from probekit.evaluation.judge import intervals_of, measured, pooled
 from probekit.evaluation.metrics import Predictions, measure
-from probekit.evaluation.results import BaselineResult, LayerResult
+from probekit.evaluation.protocol import Protocol, Round
+from probekit.evaluation.results import BaselineResult
 
 EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))
 
 
-def baselines_of(asked: Asked, question: Question, curve: list[LayerResult]) -> list[BaselineResult]:
-    """What needs no model, and what needs no block of it."""
-    rounds = [_guesses(asked, *rows) for rows in _rows(question)]
+def baselines_of(
+    asked: Asked, question: Question, answers: Sequence[Answer]
+) -> list[tuple[BaselineResult, Predictions]]:
+    """What needs no model, and what needs no block of it, each with what it says of the test rows."""
+    words = _Words(asked)
+    rounds = [_guesses(asked, question.protocol, each, words) for each in question.protocol.rounds]
     guessed = [_judged(list(each), question) for each in zip(*rounds, strict=True)]
-    first = curve[0]
-    if (first.point, first.layer) not in EMBEDDINGS or len(curve) == 1:
+    first = answers[0].result
+    if (first.point, first.layer) not in EMBEDDINGS or len(answers) == 1:
         return guessed
-    return [*guessed, BaselineResult("embedding", first.C, first.converged, first.metrics, first.intervals)]
+    embedding = BaselineResult("embedding", first.C, "probe" not in first.late, first.metrics, first.intervals)
+    return [*guessed, (embedding, answers[0].verdict.test)]
 
 
-def _rows(question: Question) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each round the rows that teach and those that choose; with folds the first of the folds that take turns."""
-    protocol = question.protocol
-    choosers = [each.choosers[0] for each in protocol.rounds]
-    return [(np.flatnonzero(protocol.masks[mask]), rows) for mask, rows in choosers]
+class _Words:
+    """The bags of words of every strength, fitted once for each mask."""
+
+    def __init__(self, asked: Asked):
+        self.asked, self.fitted = asked, {}
+
+    def __call__(self, protocol: Protocol, mask: int) -> list[Guess]:
+        if mask not in self.fitted:
+            task, train = self.asked.acts.task, np.flatnonzero(protocol.masks[mask])
+            self.fitted[mask] = bags_of_words(task.inputs, self.asked.labels, train, self.asked.n_classes)
+        return self.fitted[mask]
 
 
-def _guesses(asked: Asked, train: np.ndarray, validation: np.ndarray) -> list[Guess]:
+def _guesses(asked: Asked, protocol: Protocol, each: Round, words: _Words) -> list[Guess]:
+    """Those of one round, fitted on the rows on which its probe is; the choosers choose their C too."""
     labels, n_classes, task = asked.labels, asked.n_classes, asked.acts.task
+    train = np.flatnonzero(protocol.masks[each.mask])
     guesses = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
     if not task.info.get("no_texts"):
-        guesses.append(bag_of_words(task.inputs, labels, train, validation, n_classes))
+        losses = [
+            [loss(guess, labels, rows, n_classes) for guess in words(protocol, mask)] for mask, rows in each.choosers
+        ]
+        guesses.append(words(protocol, each.mask)[int(np.mean(losses, axis=0).argmin())])
         guesses.append(length(task.inputs, labels, train, n_classes))
     return guesses
 
 
-def _judged(guesses: list[Guess], question: Question) -> BaselineResult:
+def _judged(guesses: list[Guess], question: Question) -> tuple[BaselineResult, Predictions]:
     """One baseline's guesses of all rounds, pooled."""
     rounds, rows = question.protocol.rounds, question.protocol.rows
     test = pooled([_said(guess, each.test, question) for guess, each in zip(guesses, rounds, strict=True)])
     others = [split for split in rows if split != "test"]
     metrics = {split: measure(_said(guesses[0], rows[split], question)) for split in others}
     strengths = {guess.C for guess in guesses}
-    return BaselineResult(
+    result = BaselineResult(
         name=guesses[0].name,
         C=guesses[0].C if len(strengths) == 1 else None,
         converged=all(guess.converged for guess in guesses),
-        metrics={**metrics, "test": measure(test)},
-        intervals=question.bootstrap.intervals(test),
+        metrics={**metrics, "test": measured(test)},
+        intervals=intervals_of(question.bootstrap, test),
     )
+    return result, test
 
 
 def _said(guess: Guess, rows: np.ndarray, question: Question) -> Predictions:

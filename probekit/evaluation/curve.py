@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import t
 from torch import Tensor
 
 from probekit.activations.layout import Place, place_name
@@ -17,11 +18,21 @@ from probekit.errors import DataError
 from probekit.evaluation.codelength import OnlineCode
 from probekit.evaluation.columns import Columns
 from probekit.evaluation.intervals import LEVEL, Bootstrap
-from probekit.evaluation.judge import Bench, Verdict, decide, log_probabilities, pooled, value_of
+from probekit.evaluation.judge import (
+    Bench,
+    Verdict,
+    certificate,
+    decide,
+    intervals_of,
+    log_probabilities,
+    measured,
+    pooled,
+    value_of,
+)
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol
-from probekit.evaluation.results import LayerResult
-from probekit.evaluation.significance import best_set, curve_band, permutation_test
+from probekit.evaluation.results import BaselineResult, LayerResult
+from probekit.evaluation.significance import PERMUTATIONS, best_set, curve_band, permutation_test
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +46,7 @@ class Question:
         bootstrap: resamples of the test rows.
         code: the online code of the training labels, or None.
         seed: of what is permuted.
+        is_fair: whether the control tasks can be learnt for the test rows, so that selectivity means something.
     """
 
     probe: Any
@@ -43,6 +55,7 @@ class Question:
     bootstrap: Bootstrap
     code: OnlineCode | None
     seed: int
+    is_fair: bool = True
 
     def alone(self) -> "Question":
         """The question without control tasks and code."""
@@ -98,37 +111,80 @@ def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerR
     resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
     bands = curve_band(question.bootstrap, predictions, question.headline, resampled, LEVEL)
     in_best = best_set(values, resampled, LEVEL)
-    null = permutation_test(predictions, question.headline, question.seed, question.bootstrap.groups)
+    p_values, chance = _chance(predictions, question)
     results = [
-        replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=float(p))
-        for answer, band, best, p in zip(answers, bands, in_best, null.p_values, strict=True)
+        replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=p)
+        for answer, band, best, p in zip(answers, bands, in_best, p_values, strict=True)
     ]
+    return results, chance
+
+
+def _chance(predictions: list[Predictions], question: Question) -> tuple[list[float | None], dict[str, Any]]:
+    """The p-value of each place, and of the best of them.
+
+    None with folds: what is predicted of one fold was fitted on the labels of the others, so that predictions do not
+    stay as they are when labels are permuted.
+    """
+    if question.protocol.folds is not None:
+        return [None] * len(predictions), {"p_max": None, "null_high": None, "permutations": None}
+    null = permutation_test(predictions, question.headline, question.seed, question.bootstrap.groups)
     null_high = float(null.null_high) if np.isfinite(null.null_high) else None
-    return results, {"p_max": float(null.p_max), "null_high": null_high}
+    told = {"p_max": float(null.p_max), "null_high": null_high, "permutations": PERMUTATIONS}
+    return null.p_values.tolist(), told
 
 
 def _ends(band: np.ndarray) -> tuple[float, float] | None:
     return (float(band[0]), float(band[1])) if np.isfinite(band).all() else None
 
 
-def optimism(results: Sequence[LayerResult], best: LayerResult, headline: str) -> dict[str, Any]:
-    """What picking the layer on test would have claimed, and how much more that is than the honest number."""
-    top = max(results, key=lambda layer: layer.metrics["test"][headline])
+def optimism(results: Sequence[LayerResult], best: LayerResult, headline: str, judged: float) -> dict[str, Any]:
+    """What picking the layer on test would have claimed, and how much more that is than `judged`, the honest number.
+
+    Of equals it is the chosen place, or else the first.
+    """
+    top = max(results, key=lambda layer: (layer.metrics["test"][headline], layer is best))
     value = top.metrics["test"][headline]
-    return {"layer": top.place, "value": value, "over": value - best.metrics["test"][headline]}
+    return {"layer": top.place, "value": value, "over": value - judged}
 
 
-def procedure(answers: Sequence[Answer], question: Question) -> dict[str, Any]:
-    """How well the whole way of choosing does, the layer chosen anew inside each fold."""
+def procedure(whole: Predictions, layers: list[str], question: Question) -> dict[str, Any]:
+    """How well the whole way of choosing does: its metrics and intervals, and the layer of each fold."""
+    intervals = {name: list(ends) for name, ends in intervals_of(question.bootstrap, whole).items()}
+    return {"metrics": measured(whole), "intervals": intervals, "layers": layers}
+
+
+def lead(
+    best: Predictions, baselines: Sequence[tuple[BaselineResult, Predictions]], question: Question
+) -> dict[str, Any] | None:
+    """How far the headline of what is quoted is ahead of the best baseline's on test, with its 95% interval.
+
+    The difference is taken within each resample, so that what both get right or wrong alike cancels; Student's t times
+    its standard error.
+    """
+    values = [(value_of(said, question.headline), result.name, said) for result, said in baselines]
+    values = [each for each in values if np.isfinite(each[0])]
+    if not values:
+        return None
+    value, name, said = max(values, key=lambda each: each[0])
+    ahead = value_of(best, question.headline) - value
+    one, other = (question.bootstrap.resampled(each, question.headline) for each in (best, said))
+    apart = (one - other)[np.isfinite(one - other)]
+    n = question.bootstrap.n_units
+    if n < 2 or not len(apart):
+        return {"baseline": name, "over": ahead, "interval": None}
+    half = float(t.ppf((1 + LEVEL) / 2, n - 1) * apart.std() * np.sqrt(n / (n - 1)))
+    return {"baseline": name, "over": ahead, "interval": [ahead - half, ahead + half]}
+
+
+def chosen_inside(answers: Sequence[Answer], question: Question) -> tuple[Predictions, list[str]]:
+    """The test predictions of the layer that each fold's other rows choose, and which layers those are."""
     ends = np.cumsum([len(each.test) for each in question.protocol.rounds])
     parts, layers = [], []
     for number, (end, each) in enumerate(zip(ends, question.protocol.rounds, strict=True)):
         best = max(answers, key=lambda answer: answer.verdict.chosen[number])
         parts.append(_part(best.verdict.test, slice(end - len(each.test), end)))
         layers.append(best.result.place)
-    whole = pooled(parts)
-    intervals = {name: list(ends) for name, ends in question.bootstrap.intervals(whole).items()}
-    return {"metrics": measure(whole), "intervals": intervals, "layers": layers}
+    return pooled(parts), layers
 
 
 def _part(predictions: Predictions, rows: slice) -> Predictions:
@@ -148,38 +204,61 @@ def _answer(place: Place, X: Tensor, question: Question) -> Answer:
     probes = question.probe.fit_many(_rows_of(X, question.protocol.used), problems)
     own = len(columns.problems)
     bench = Bench(columns, probes[:own], X, question.headline)
-    verdict = bench.verdict(0)
+    verdict, *controls = [bench.verdict(number) for number in range(len(columns.label_sets))]
+    coders = probes[own:]
+    fits = {"probe": (verdict.converged, verdict.gap)}
+    fits |= {"control": _certified([(each.converged, each.gap) for each in controls])} if controls else {}
+    fits |= {"code": _certified([(bool(fit.converged_), certificate(fit)) for fit in coders])} if coders else {}
+    converged, gap = _certified(list(fits.values()))
     result = LayerResult(
         point=place[0],
         layer=place[1],
         C=verdict.C,
-        converged=verdict.converged,
+        converged=converged,
         metrics=_metrics(bench, verdict),
-        intervals=question.bootstrap.intervals(verdict.test),
+        intervals=intervals_of(question.bootstrap, verdict.test),
         tried=verdict.tried,
         probe=verdict.probe,
-        gap=verdict.gap,
-        **_control(bench, verdict),
-        codelength=None if code is None else _codelength(code, probes[own:], X, question.protocol.used),
+        gap=gap,
+        late=[name for name, (is_done, _) in fits.items() if not is_done],
+        **_control(bench, verdict, controls, question.is_fair),
+        codelength=None if code is None else _codelength(code, coders, X, question.protocol.used),
     )
     return Answer(result, verdict)
 
 
+def _certified(fits: Sequence[tuple[bool, float | None]]) -> tuple[bool, float | None]:
+    """Whether all of them converged, and the worst certificate; None where one of them has none."""
+    gaps = [gap for _, gap in fits if gap is not None]
+    return all(converged for converged, _ in fits), max(gaps) if len(gaps) == len(fits) else None
+
+
 def _metrics(bench: Bench, verdict: Verdict) -> dict[str, dict[str, float]]:
-    rows, test = bench.columns.protocol.rows, measure(verdict.test)
+    rows, test = bench.columns.protocol.rows, measured(verdict.test)
     if bench.columns.protocol.folds is not None:
         return {"validation": {bench.headline: dict(verdict.tried)[verdict.C]}, "test": test}
     others = {split: measure(bench.predictions(verdict.probe, rows[split])) for split in ("train", "validation")}
     return {**others, "test": test}
 
 
-def _control(bench: Bench, verdict: Verdict) -> dict[str, Any]:
-    controls = [bench.verdict(number).test for number in range(1, len(bench.columns.label_sets))]
-    known = [value for test in controls if np.isfinite(value := value_of(test, bench.headline))]
+def _control(bench: Bench, verdict: Verdict, controls: Sequence[Verdict], is_fair: bool) -> dict[str, Any]:
+    """The mean headline of the control tasks, and the selectivity where that can be told."""
+    known = [value for each in controls if np.isfinite(value := value_of(each.test, bench.headline))]
     if not known:
         return {}
     mean = float(np.mean(known))
-    return {"control": mean, "selectivity": value_of(verdict.test, bench.headline) - mean}
+    value = selectivity(value_of(verdict.test, bench.headline), mean, bench.headline)
+    return {"control": mean, "selectivity": value if is_fair else None}
+
+
+def selectivity(value: float, control: float, headline: str) -> float | None:
+    """How much better the headline is than the control's; no R2 below 0, which is no skill, counts.
+
+    A control with an R2 below 0 learnt nothing that could be taken off, and how far below is no merit of the probe.
+    """
+    if headline != "r2":
+        return value - control
+    return max(value, 0.0) - control if control >= 0 else None
 
 
 def _rows_of(X: Tensor, rows: np.ndarray) -> Tensor:

@@ -4,7 +4,7 @@ Axes: N examples, D width, C classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.evaluation.columns import Columns
+from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.metrics import METRICS, Predictions, measure
 from probekit.evaluation.protocol import Round
 from probekit.probes.base import as_numpy, predicted_labels, probabilities
@@ -70,13 +71,13 @@ class Bench:
         probe = self._probe(number, columns.protocol.final, overall) if number == 0 else None
         behind = [self._fits(number, each, i) for each, i in zip(rounds, picks, strict=True)]
         behind = [fit for fits in behind for fit in fits] + ([] if probe is None else [probe])
-        gaps = [float(fit.gap_) for fit in behind if getattr(fit, "gap_", None) is not None]
+        gaps = [gap for fit in behind if (gap := certificate(fit)) is not None]
         tried = [(C, float(value)) for C, value in zip(columns.grid, means, strict=True)]
         return Verdict(
             C=columns.grid[overall],
             tried=tried,
             converged=all(bool(fit.converged_) for fit in behind),
-            gap=max(gaps) if gaps and np.isfinite(gaps).all() else None,
+            gap=max(gaps) if len(gaps) == len(behind) else None,
             probe=probe,
             chosen=chosen,
             test=self._pooled(number, picks),
@@ -131,6 +132,12 @@ class Bench:
         return scores
 
 
+def certificate(fit: Any) -> float | None:
+    """How far from its optimum a fit can be, as a share of that; None where it gives no finite bound."""
+    gap = getattr(fit, "gap_", None)
+    return float(gap) if gap is not None and np.isfinite(gap) else None
+
+
 def decide(probes: Sequence[Any], X: Tensor, rows: np.ndarray) -> list[np.ndarray]:
     """What each probe says of the rows of X [N, D]: scores [N] or [N, C], or the values [N] of a regression.
 
@@ -173,7 +180,14 @@ def log_probabilities(scores: np.ndarray) -> np.ndarray:
 
 
 def pooled(parts: Sequence[Predictions]) -> Predictions:
-    """Predictions of several sets of rows as those of one."""
+    """Predictions of several sets of rows as those of one, for each round's own probe.
+
+    Scores of different probes cannot be compared as they are: their zero and their unit depend on the training rows,
+    whose classes are rare where those of the round's test rows are common. So those of each round are standardised.
+    What is predicted, and with which probability, stays.
+    """
+    if len(parts) > 1:
+        parts = [replace(part, scores=_standardised(part.scores)) for part in parts]
 
     def joined(name: str) -> Any:
         values = [getattr(part, name) for part in parts]
@@ -181,6 +195,32 @@ def pooled(parts: Sequence[Predictions]) -> Predictions:
 
     names = ("truth", "predicted", "scores")
     return Predictions(*map(joined, names), n_classes=parts[0].n_classes, probabilities=joined("probabilities"))
+
+
+def _standardised(scores: np.ndarray) -> np.ndarray:
+    """Scores [N] or [N, C] with mean 0 (of each class) and one spread; without a spread they are 0."""
+    centred = scores - scores.mean(axis=0)
+    spread = np.sqrt((centred**2).mean())
+    return centred / spread if spread > 1e-9 * np.abs(scores).max(initial=0) else np.zeros_like(centred)
+
+
+def measured(predictions: Predictions) -> dict[str, float]:
+    """Every metric that is defined; of a regression Spearman's correlation is that of the scores (see `pooled`)."""
+    ranked = measure(by_score(predictions), ["spearman"]) if predictions.n_classes == 0 else {}
+    return {name: ranked.get(name, value) for name, value in measure(predictions).items()}
+
+
+def intervals_of(bootstrap: Bootstrap, predictions: Predictions) -> dict[str, tuple[float, float]]:
+    """The 95% interval of each of `measured`."""
+    intervals = bootstrap.intervals(predictions)
+    if predictions.n_classes == 0:
+        intervals |= bootstrap.intervals(by_score(predictions), names=["spearman"])
+    return intervals
+
+
+def by_score(predictions: Predictions) -> Predictions:
+    """A regression's predictions with its scores for values: ranks of them can be compared between rounds."""
+    return replace(predictions, predicted=predictions.scores)
 
 
 def value_of(predictions: Predictions, metric: str) -> float:

@@ -7,8 +7,10 @@ import torch
 from probekit.activations.sets import Activations
 from probekit.evaluation.asked import Asked
 from probekit.evaluation.audit import Audit
+from probekit.evaluation.codelength import FRACTIONS
 from probekit.evaluation.curve import Question
 from probekit.evaluation.intervals import LEVEL, RESAMPLES
+from probekit.evaluation.protocol import Protocol
 from probekit.versions import versions_of
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
@@ -34,11 +36,12 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "n_layers": acts.n_layers,
         "n": {split: len(which) for split, which in rows.rows.items()},
         "folds": rows.folds,
-        "counts": acts.task.counts(asked.label),
+        "counts": _counts(asked, rows),
         "headline": question.headline,
-        "chosen_on": f"validation {question.headline}",
+        "chosen_on": f"{'validation' if rows.folds is None else 'inner folds:'} {question.headline}",
+        "code": None if question.code is None else {"C": question.code.grid, "fractions": list(FRACTIONS)},
         "interval": {
-            "kind": "bootstrap",
+            "kind": _kinds(asked.n_classes),
             "level": LEVEL,
             "resamples": RESAMPLES,
             "unit": "example" if question.bootstrap.groups is None else "group",
@@ -50,6 +53,30 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
+
+
+def _counts(asked: Asked, rows: Protocol) -> dict[str, dict[str, int]]:
+    """Of the rows that are used: split -> class -> n."""
+    names = asked.acts.label_names[asked.label]
+    return {
+        split: {name: int((asked.labels[which] == k).sum()) for k, name in enumerate(names)}
+        for split, which in rows.rows.items()
+    }
+
+
+def _kinds(n_classes: int) -> dict[str, str]:
+    """How the interval of each metric is made."""
+    names = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")
+    names = names if n_classes else ("r2", "spearman", "mae")
+    return {name: "Wilson" if name == "accuracy" else "studentised bootstrap" for name in names}
+
+
+def random_origin(acts: Activations | None) -> dict[str, Any] | None:
+    """Which random weights stand beside the curve: their seed, and what identifies them."""
+    if acts is None:
+        return None
+    source = getattr(acts, "source", None) or {}
+    return {"seed": source.get("seed"), "fingerprint": acts.meta.get("model_fingerprint")}
 
 
 def _position(acts: Activations) -> Any:

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from probekit.errors import DataError, UsageError
+from probekit.evaluation.duplicates import Inputs, near_pairs
 from probekit.tasks.splits import components
 
 SPLITS = ("train", "validation", "test")
@@ -148,8 +151,15 @@ def check_taught(protocol: Protocol, labels: np.ndarray, names: Sequence[str], l
 
 
 def rows_together(inputs: Sequence[str | list[int]], groups: np.ndarray | None) -> np.ndarray:
-    """Rows that may not be parted, for they are of one group or of one text: equal numbers, int64 [N]."""
-    texts = [given if isinstance(given, str) else tuple(given) for given in inputs]
+    """Rows that may not be parted, for they are of one group or of one text: equal numbers, int64 [N].
+
+    Texts are one when they are equal, or near duplicates, as `evaluation.duplicates` and the audit have it.
+    """
+    found = Inputs.of(inputs)
+    shingles = found.shingles()
+    one, other, _ = near_pairs(shingles, np.arange(shingles.shape[0]))
+    links = sparse.coo_array((np.ones(len(one)), (one, other)), shape=(shingles.shape[0],) * 2)
+    texts = connected_components(links, directed=False)[1][found.number].tolist()
     return components(texts) if groups is None else components(texts, groups.tolist())
 
 

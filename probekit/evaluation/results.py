@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 FORMAT = "probekit.results/2"
+OLDER = ("probekit.results/1",)
+HEADLINES = ("accuracy", "auroc", "r2")
 COLUMNS = ("kind", "name", "point", "layer", "place", "C", "converged", "split", "metric", "value", "low", "high")
 COLUMNS += ("band_low", "band_high")
 # what may stand in a folder of results: whatever else does is somebody's own
@@ -55,10 +57,10 @@ class LayerResult:
         point: short name, such as "resid_pre".
         layer: None for a point that belongs to no layer.
         C: the regularisation that validation chose; None for a probe without one.
-        converged: whether every fit that the numbers rest on reached its tolerance.
+        converged: whether every fit that the numbers rest on reached its tolerance, control tasks' and code's too.
         metrics: split -> metric -> value; a metric that is not defined there is left out. With nested folds
-            "validation" is the mean over inner folds, "test" is of the pooled predictions of the outer ones, and
-            there is no "train".
+            "validation" is the mean over inner folds, "test" is of the pooled predictions of the outer ones (their
+            scores standardised within each), and there is no "train".
         intervals: metric -> (low, high) of the test split.
         tried: (C, headline on validation) of each candidate.
         probe: the fitted probe; None where only numbers are kept, as of random weights.
@@ -66,10 +68,12 @@ class LayerResult:
             probe gives none, or a fit that did not converge has none that is finite.
         band: (low, high) of the headline on test; together the bands hold the whole curve with 95%.
         in_best_set: whether the place cannot be told from the best on test (95%, all places at once).
-        p_value: of the headline on test, against permuted labels.
+        p_value: of the headline on test, against permuted labels; None with nested folds.
         control: mean headline on test of the control tasks (random labels of types).
-        selectivity: headline on test less `control`.
+        selectivity: headline on test less `control`; None for a control of whole texts, where less than half of the
+            test rows have a type that train has, and where the control of a regression has an R2 below 0.
         codelength: {"bits", "uniform_bits", "compression"} of the training labels given the activations.
+        late: which fits did not converge: "probe", "control", "code".
     """
 
     point: str
@@ -87,6 +91,7 @@ class LayerResult:
     control: float | None = None
     selectivity: float | None = None
     codelength: dict[str, float] | None = None
+    late: list[str] = field(default_factory=list)
 
     @property
     def place(self) -> str:
@@ -115,15 +120,33 @@ class ProbeResults:
     def best(self) -> LayerResult:
         """The place with the highest headline on validation, the earliest of equals; test has no say in it.
 
-        A place whose fit did not converge is taken only where none did.
+        With nested folds every row had its say, so that no number of this place is an estimate: `judged` is. A place
+        whose fit did not converge is taken only where none did.
         """
         name = self.headline
-        return max(self.layers, key=lambda layer: (layer.converged, layer.metrics["validation"][name]))
+        return max(self.layers, key=lambda layer: ("probe" not in layer.late, layer.metrics["validation"][name]))
 
     @property
     def headline(self) -> str:
         """The metric that decides: "accuracy", "auroc" or "r2"."""
         return self.meta["headline"]
+
+    @property
+    def procedure(self) -> dict[str, Any] | None:
+        """With nested folds, how well the choice of layer and C does, made anew inside each fold."""
+        return self.meta.get("procedure")
+
+    @property
+    def judged(self) -> tuple[float, tuple[float, float] | None]:
+        """The headline to quote, with its interval, on rows that chose nothing.
+
+        It is that of the chosen place on test, or, with nested folds, that of the whole procedure.
+        """
+        metrics, intervals = self.best.metrics["test"], self.best.intervals
+        if self.procedure is not None:
+            metrics, intervals = self.procedure["metrics"], self.procedure["intervals"]
+        ends = intervals.get(self.headline)
+        return metrics[self.headline], None if ends is None else (ends[0], ends[1])
 
     def to_frame(self) -> "pd.DataFrame":
         """A tidy table: a row per probe, baseline, control or random-weight probe, split and metric.
@@ -182,11 +205,9 @@ class ProbeResults:
         return show.html_table(self)
 
     def __repr__(self) -> str:
-        best, name = self.best, self.headline
-        return (
-            f"ProbeResults({len(self.layers)} places; best on validation {best.place}, "
-            f"test {show.metric_name(name)} {best.metrics['test'][name]:.3f})"
-        )
+        what = "whole procedure," if self.procedure else f"best on validation {self.best.place}, test"
+        name, (value, _) = show.metric_name(self.headline), self.judged
+        return f"ProbeResults({len(self.layers)} places; {what} {name} {value:.3f})"
 
     def save(self, folder: str | Path) -> Path:
         """Write results.csv, probes/ and, last, results.json into `folder`; returns the folder.
@@ -224,6 +245,7 @@ class ProbeResults:
             layers = [_layer_of(entry, path.parent) for entry in body["layers"]]
             baselines = [BaselineResult(**_with_tuples(entry)) for entry in body["baselines"]]
             random_init = [LayerResult(**_with_tuples(entry)) for entry in body["random_init"]]
+            _check_headline(body["meta"]["headline"], layers, path)
             return cls(layers, baselines, body["meta"], random_init)
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{str(path)!a} is not a whole file of results: {error!a}") from None
@@ -295,11 +317,22 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"could not read {str(path)!a}: {error}") from None
     found = body.get("format") if isinstance(body, dict) else None
+    if found in OLDER:
+        raise DataError(f"{str(path)!a} has an older format of results ({found}, now {FORMAT}); train again")
     if found != FORMAT:
         raise DataError(
             f"{str(path)!a} is not a file of results (expected format {FORMAT}, got {found!a}); train again"
         )
     return body
+
+
+def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
+    if name not in HEADLINES:
+        raise DataError(f"{str(path)!a} has the headline {name!a}; expected {', '.join(HEADLINES)}; train again")
+    lacking = [layer.place for layer in layers for split in SPLITS[1:] if name not in layer.metrics[split]]
+    if lacking or not layers:
+        where = lacking[0] if lacking else "any place"
+        raise DataError(f"{str(path)!a} lacks the headline {name} of {where}; train again")
 
 
 def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:

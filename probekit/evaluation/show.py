@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from probekit.evaluation.results import BaselineResult, LayerResult, ProbeResults
 
 Row = tuple[str, ...]
+LEAST_SEEN = 0.5  # of the test rows have a type that train has, or the control cannot be learnt by heart
 _CHOSEN, _AS_GOOD, _LATE = "*", "=", "!"
-MARKS = f"Marks: {_CHOSEN} chosen on validation; {_AS_GOOD} cannot be told from the best on test; {_LATE} not converged"
+_OF_SPLITS = f"{_CHOSEN} chosen on validation; "
+_OF_ALL = f"{_AS_GOOD} cannot be told from the best on test; {_LATE} not converged"
 
 
 def title(results: "ProbeResults") -> str:
@@ -37,7 +39,9 @@ def metric_name(metric: str) -> str:
 
 
 def chosen(results: "ProbeResults") -> str:
-    """The best place with its test score, and on what it was chosen."""
+    """What is to be quoted: the best place's test score, and on what it was chosen; with folds the procedure's."""
+    if results.procedure is not None:
+        return _procedure(results)
     best, metric = results.best, metric_name(results.headline)
     how = "" if best.C is None else f" (C = {best.C:g})"
     test = f"test {metric} {best.metrics['test'][results.headline]:.3f}, 95% interval {_interval(results, best)}"
@@ -45,9 +49,21 @@ def chosen(results: "ProbeResults") -> str:
     if not what:
         return f"{best.place}{how}: {test}. Nothing was chosen: one place, one setting."
     were = (" and ".join(what).replace("layer", "Layer")) + (" was" if len(what) == 1 else " were")
-    if results.meta.get("folds"):
-        return f"Best: {best.place}{how}, {test}. {were} chosen on the inner folds' {metric}; the outer ones judge."
     return f"Best: {best.place}{how}, {test}. {were} chosen on validation {metric}; test decided nothing."
+
+
+def marks(results: "ProbeResults") -> str:
+    """What the marks of the table mean; with folds none is chosen, since every row had its say in that."""
+    return f"Marks: {'' if results.procedure is not None else _OF_SPLITS}{_OF_ALL}"
+
+
+def _procedure(results: "ProbeResults") -> str:
+    value, ends = results.judged
+    within = "" if ends is None else f", 95% interval [{ends[0]:.3f}, {ends[1]:.3f}]"
+    return (
+        f"Whole procedure: {metric_name(results.headline)} {value:.3f}{within}; "
+        "layer and C are chosen anew inside each fold, on its other rows."
+    )
 
 
 def summary(results: "ProbeResults") -> str:
@@ -55,7 +71,8 @@ def summary(results: "ProbeResults") -> str:
     rows = _table(results)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    return "\n".join([title(results), _counts(results), "", *lines, MARKS, "", *notes(results)])
+    told = [title(results), _counts(results), "", *lines, marks(results), "", *notes(results)]
+    return "\n".join(map(printable, told))
 
 
 def html_table(results: "ProbeResults") -> str:
@@ -65,14 +82,18 @@ def html_table(results: "ProbeResults") -> str:
     body = []
     for row in rows:
         weight = "font-weight:bold" if row[0].startswith(_CHOSEN) else ""
-        cells = [f'<td style="{left if i == 0 else right}">{html.escape(cell)}</td>' for i, cell in enumerate(row)]
+        cells = [f'<td style="{left if i == 0 else right}">{_safe(cell)}</td>' for i, cell in enumerate(row)]
         body.append(f'<tr style="{weight}">{"".join(cells)}</tr>')
-    names = "".join(f'<th style="{right}">{html.escape(name)}</th>' for name in head)
-    below = [_counts(results), MARKS, *notes(results)]
+    names = "".join(f'<th style="{right}">{_safe(name)}</th>' for name in head)
+    below = [_counts(results), marks(results), *notes(results)]
     return (
-        f"<div><p><b>{html.escape(title(results))}</b></p><table><thead><tr>{names}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table>" + "".join(f"<p>{html.escape(note)}</p>" for note in below) + "</div>"
+        f"<div><p><b>{_safe(title(results))}</b></p><table><thead><tr>{names}</tr></thead>"
+        f"<tbody>{''.join(body)}</tbody></table>" + "".join(f"<p>{_safe(note)}</p>" for note in below) + "</div>"
     )
+
+
+def _safe(text: str) -> str:
+    return html.escape(printable(text))
 
 
 def is_output(results: "ProbeResults", layer: "LayerResult") -> bool:
@@ -91,19 +112,20 @@ def _counts(results: "ProbeResults") -> str:
 def _table(results: "ProbeResults") -> list[Row]:
     """The headings and the rows; a column in which nothing stands is left out."""
     best, metric = results.best, results.headline
-    headings = ("", "C", "validation", "test", "95% interval", "selectivity", "compression", "random init")
+    headings = ("", "C", "validation", "test", "95% interval", "control", "selectivity", "compression", "random init")
     random = {layer.place: layer for layer in results.random_init}
     rows = [_row(results, _name(results, layer, best), layer, random.get(layer.place)) for layer in results.layers]
     rows += [_row(results, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in results.baselines]
-    table = [(f"   {metric_name(metric)}", *headings[1:]), *rows]
+    table = [tuple(map(printable, row)) for row in [(f"   {metric_name(metric)}", *headings[1:]), *rows]]
     kept = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
     return [tuple(row[i] for i in kept) for row in table]
 
 
 def _name(results: "ProbeResults", layer: "LayerResult", best: "LayerResult") -> str:
-    marks = (_CHOSEN if layer is best else " ") + (_AS_GOOD if layer.in_best_set else " ")
+    is_chosen = layer is best and results.procedure is None
+    mark = (_CHOSEN if is_chosen else " ") + (_AS_GOOD if layer.in_best_set else " ")
     output = " (output)" if is_output(results, layer) else ""
-    return f"{marks} {layer.place}{output}{_late(layer)}"
+    return f"{mark} {layer.place}{output}{_late(layer)}"
 
 
 def _late(result: "LayerResult | BaselineResult") -> str:
@@ -121,6 +143,7 @@ def _row(
         _number(result.metrics.get("validation", {}).get(metric)),
         _number(result.metrics["test"].get(metric)),
         _interval(results, result),
+        _number(getattr(result, "control", None)),
         _number(getattr(result, "selectivity", None)),
         "" if code is None else f"{code['compression']:.2f} ({code['bits']:,.0f} bits)",
         "" if random is None else _number(random.metrics["test"].get(metric)),
@@ -139,8 +162,17 @@ def _interval(results: "ProbeResults", result: "LayerResult | BaselineResult") -
 def notes(results: "ProbeResults") -> list[str]:
     """What was chosen, and what a reader must know before believing the curve."""
     parts: list[Callable[[ProbeResults], list[str]]]
-    parts = [_of_headline, _of_folds, _of_best_set, _of_chance, _of_control, _of_code, _of_audit, _of_fits]
+    parts = [_of_lead, _of_headline, _of_folds, _of_best_set, _of_chance, _of_control, _of_code, _of_audit, _of_fits]
     return [chosen(results), *(line for part in parts for line in part(results))]
+
+
+def _of_lead(results: "ProbeResults") -> list[str]:
+    lead = results.meta.get("lead")
+    if lead is None:
+        return []
+    what = "Best" if results.procedure is None else "Whole procedure"
+    within = "" if lead["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*lead["interval"])
+    return [f"{what} minus the best baseline ({lead['baseline']}): {lead['over']:+z.3f}{within}, paired on test."]
 
 
 def _of_headline(results: "ProbeResults") -> list[str]:
@@ -150,12 +182,17 @@ def _of_headline(results: "ProbeResults") -> list[str]:
 
 
 def _of_folds(results: "ProbeResults") -> list[str]:
-    whole = results.meta.get("procedure")
-    if whole is None:
+    if results.procedure is None:
         return []
-    value, (low, high) = whole["metrics"][results.headline], whole["intervals"][results.headline]
-    line = f"The whole procedure, layer and C chosen anew inside each fold: {metric_name(results.headline)} {value:.3f}"
-    return [f"{line}, 95% interval [{low:.3f}, {high:.3f}]. The probes kept are fitted on all rows."]
+    best = results.best
+    how = "" if best.C is None else f", C = {best.C:g}"
+    many = len(results.layers) > 1
+    return [
+        *(["The places' own numbers are a curve, not an estimate for a place picked from it."] if many else []),
+        f"The probes kept are fitted on all rows; all inner folds together choose {best.place}{how}.",
+        "Intervals take the pooled predictions as independent: they ignore that folds share training rows.",
+        "No p-values with folds: the pooled predictions depend on the labels that a permutation would shuffle.",
+    ]
 
 
 def _of_best_set(results: "ProbeResults") -> list[str]:
@@ -169,7 +206,8 @@ def _of_best_set(results: "ProbeResults") -> list[str]:
     told = results.meta.get("optimism")
     if told and len(results.layers) > 1:
         value = f"with {told['value']:.3f}, {told['over']:+.3f}"
-        how = "the same place" if told["layer"] == results.best.place else f"{told['layer']} {value} that is optimism"
+        same = results.procedure is None and told["layer"] == results.best.place
+        how = "the same place" if same else f"{told['layer']} {value} that is optimism"
         lines.append(f"Had test picked the layer: {how}.")
     return lines
 
@@ -188,13 +226,18 @@ def _of_control(results: "ProbeResults") -> list[str]:
         return []
     if not control["draws"]:
         return ["No control task: no texts, half of the examples end alike, or too few types for the classes."]
-    metric = metric_name(results.headline)
-    kind, draws = control["type"], control["draws"]
-    what = "text" if kind == "text" else f"{kind} that is read"
-    line = f"Selectivity: test {metric} less that of a control task, where each {what} has a random label"
+    kind, draws, metric = control["type"], control["draws"], metric_name(results.headline)
+    what = f"each {'text' if kind == 'text' else f'{kind} that is read'} has a random label (mean of {draws})"
     if kind == "text":
-        return [f"{line} (mean of {draws}); the control is at chance, unless test texts stand in train."]
-    return [f"{line} (mean of {draws}); near 0, the probe may have learnt {kind}s by heart."]
+        return [f"Control: test {metric} where {what}; above chance only where test texts stand in train."]
+    seen = f"{control.get('seen', 1.0):.0%} of the test rows have a {kind} that stands in train"
+    if control.get("seen", 1.0) < LEAST_SEEN:
+        return [f"Control: test {metric} where {what}. Only {seen}, so it is no measure of memory: no selectivity."]
+    line = f"Selectivity: test {metric} less that of a control task, where {what}; {seen}."
+    line += f" Near 0, the probe may have learnt {kind}s by heart."
+    if results.headline == "r2":
+        line += " An R2 below 0 is no skill; where the control has one, there is no selectivity."
+    return [line]
 
 
 def _of_code(results: "ProbeResults") -> list[str]:
@@ -202,7 +245,9 @@ def _of_code(results: "ProbeResults") -> list[str]:
     if code is None:
         return []
     uniform = f"{code['uniform_bits']:,.0f} bits"
-    return [f"Compression: the training labels' {uniform} over those of their online code; 1 means nothing was learnt."]
+    line = f"Compression: the training labels' {uniform} over those of their online code; 1 means nothing was learnt."
+    mixed = (results.meta.get("code") or {}).get("C") or [None]
+    return [line if mixed == [None] else f"{line} The code mixes C = {', '.join(f'{C:g}' for C in mixed)} of the grid."]
 
 
 def _of_audit(results: "ProbeResults") -> list[str]:
@@ -226,6 +271,10 @@ def _spans(layers: "Sequence[LayerResult]") -> str:
 
 
 def _unconverged(results: "ProbeResults") -> list[str]:
-    late = [layer.place for layer in results.layers if not layer.converged]
+    late = [
+        layer.place + (f" ({' and '.join(layer.late)})" if layer.late and layer.late != ["probe"] else "")
+        for layer in results.layers
+        if not layer.converged
+    ]
     late += [f"{layer.place} of random weights" for layer in results.random_init if not layer.converged]
     return late + [baseline.name for baseline in results.baselines if not baseline.converged]

@@ -12,23 +12,25 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.sets import Activations
-from probekit.errors import UsageError, nearest
+from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.asked import Asked, asked_of, same_examples
-from probekit.evaluation.audit import Audit, audit
+from probekit.evaluation.audit import Audit, audit, audit_of_folds
 from probekit.evaluation.beside import baselines_of
 from probekit.evaluation.codelength import OnlineCode
 from probekit.evaluation.columns import columns_of, with_every_class
 from probekit.evaluation.controls import CONTROL_TYPES, control_labels, control_types
-from probekit.evaluation.curve import Question, answers_of, compared, optimism, procedure
+from probekit.evaluation.curve import Question, answers_of, chosen_inside, compared, lead, optimism, procedure
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.metrics import headline
-from probekit.evaluation.origin import origin_of
+from probekit.evaluation.origin import origin_of, random_origin
 from probekit.evaluation.protocol import Protocol, check_taught, of_folds, of_splits, rows_together
 from probekit.evaluation.results import LayerResult, ProbeResults
+from probekit.evaluation.show import LEAST_SEEN
 from probekit.probes.base import check_whole
+from probekit.tasks.splits import components
 
 CONTROLS = 3  # draws of the control task
-FEW = 5  # strengths that the online code mixes as they are
+FEW = 5  # strengths that the online code mixes
 
 
 def train_probes(
@@ -53,8 +55,9 @@ def train_probes(
     """Train and judge a probe at every layer of one point.
 
     C and the best layer are chosen on the headline of validation (accuracy; AUROC where classes are imbalanced; R2 of a
-    regression; of equals the smaller C and the earlier layer); test decides nothing. One layer's activations are in
-    memory at a time.
+    regression; of equals the smaller C and the earlier layer); test decides nothing. With nested folds both are
+    chosen anew inside each fold, and what is to be quoted is how well that whole procedure does (`results.judged`). One
+    layer's activations are in memory at a time.
 
     Args:
         acts: what `extract` or `load_activations` gave.
@@ -71,34 +74,47 @@ def train_probes(
         control_type: what gets a random label: each "token" that is read, or each "text".
         codelength: whether to measure the online code (Voita and Titov 2020); of the logistic probe alone.
         folds: nested folds over all rows instead of the task's splits; None uses the splits.
-        drop_leaks: whether rows that stand in a later split too are left out (see `audit`).
+        drop_leaks: whether rows that stand in a later split too are left out (see `audit`); folds have no need of it.
         random_init: the same places of the same model with random weights, as a baseline.
 
     Raises:
         UsageError: an unknown probe, point or label, a layer that is not there, a C that is not positive and finite, a
-            probe of classes for labels that are numbers.
-        DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold.
+            probe of classes for labels that are numbers; `drop_leaks` with folds.
+        DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
+            once the leaks are left out.
     """
     check_whole("seed", seed, 0)
     check_whole("controls", controls, 0)
     if control_type not in CONTROL_TYPES:
         raise UsageError(f"unknown control type {control_type!a}; {nearest(str(control_type), CONTROL_TYPES)}")
     asked = asked_of(acts, layers, probe, C, point, label, position)
-    random_init = None if random_init is None else same_examples(asked, random_init, position)
+    noise = None if random_init is None else same_examples(asked, random_init, position)
     found, rows = _rows(asked, folds, drop_leaks, seed)
     draws, control = _controls(asked, rows, controls, control_type, seed)
-    question = _question(asked, rows, draws, codelength, seed)
-    tick = _ticker(progress, len(asked.places) * (1 if random_init is None else 2))
+    question = replace(_question(asked, rows, draws, codelength, seed), is_fair=_is_fair(control))
+    tick = _ticker(progress, len(asked.places) * (1 if noise is None else 2))
     answers = answers_of(asked.acts, asked.places, question, tick)
     curve, whole = compared(answers, question)
+    beside = baselines_of(asked, question, answers) if baselines else []
     results = ProbeResults(
         layers=curve,
-        baselines=baselines_of(asked, question, curve) if baselines else [],
-        meta={**origin_of(asked, question, found, drop_leaks, seed), "control": control, **whole},
-        random_init=_random(asked, question, random_init, tick),
+        baselines=[result for result, _ in beside],
+        meta={
+            **origin_of(asked, question, found, drop_leaks, seed),
+            "control": control,
+            **whole,
+            "random_init": random_origin(random_init),
+        },
+        random_init=_random(asked, question, noise, tick),
     )
-    results.meta["optimism"] = optimism(curve, results.best, question.headline)
-    results.meta["procedure"] = None if folds is None else procedure(answers, question)
+    if folds is None:
+        said, results.meta["procedure"] = answers[curve.index(results.best)].verdict.test, None
+    else:
+        said, layers_inside = chosen_inside(answers, question)
+        results.meta["procedure"] = procedure(said, layers_inside, question)
+    others = [(result, its) for result, its in beside if its is not said]  # the embedding may be the best itself
+    results.meta["lead"] = lead(said, others, question)
+    results.meta["optimism"] = optimism(curve, results.best, question.headline, results.judged[0])
     return results
 
 
@@ -123,18 +139,36 @@ def curve_alone(asked: Asked, seed: int, done: Callable[[], None]) -> ProbeResul
 def _rows(asked: Asked, folds: int | None, drop_leaks: bool, seed: int) -> tuple[Audit, Protocol]:
     """What the audit found, and who teaches, chooses and judges."""
     task = asked.acts.task
-    if folds is None:
-        task.check(asked.label)
+    if folds is not None:
+        return _folds(asked, folds, drop_leaks, seed)
+    task.check(asked.label)
     found = audit(task, asked.label)
     kept = np.ones(len(task), dtype=bool)
-    if drop_leaks:
-        kept[found.leaks] = False
-    if folds is None:
-        task.subset(kept).check(asked.label)
+    if not drop_leaks:
         return found, of_splits(task.splits, kept)
-    protocol = of_folds(asked.labels, rows_together(task.inputs, task.groups), kept, folds, seed)
+    kept[found.leaks] = False
+    try:
+        task.subset(kept).check(asked.label)
+    except DataError as error:
+        raise DataError(
+            f"too little is left once the texts that stand in a later split are left out (drop_leaks): {error}"
+        ) from None
+    return replace(found, dropped=True), of_splits(task.splits, kept)
+
+
+def _folds(asked: Asked, folds: int, drop_leaks: bool, seed: int) -> tuple[Audit, Protocol]:
+    if drop_leaks:
+        raise UsageError(
+            "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so that "
+            "none leaks; leave it out"
+        )
+    task = asked.acts.task
+    alone = task.info.get("no_texts")
+    texts = np.arange(len(task)) if alone else rows_together(task.inputs, None)
+    together = texts if task.groups is None else components(texts.tolist(), task.groups.tolist())
+    protocol = of_folds(asked.labels, together, np.ones(len(task), dtype=bool), folds, seed)
     check_taught(protocol, asked.labels, task.label_names[asked.label], asked.label)
-    return found, protocol
+    return audit_of_folds(task, asked.label, texts), protocol
 
 
 def _controls(
@@ -145,11 +179,22 @@ def _controls(
         return [], None
     types = control_types(asked.acts, kind)
     if types is None:
-        return [], {"type": None, "draws": 0}
+        return [], {"type": None, "draws": 0, "asked": draws, "seen": 0.0}
     drawn = control_labels(asked.labels, types, asked.n_classes, draws, seed, rows.taught)
     usable = with_every_class(rows, drawn, asked.n_classes)
     name = kind if kind == "text" or isinstance(types[0], int) else "word"
-    return usable, {"type": name, "draws": len(usable)}
+    return usable, {"type": name, "draws": len(usable), "asked": draws, "seen": _seen(rows, types)}
+
+
+def _seen(rows: Protocol, types: list[Any]) -> float:
+    """The share of the test rows whose type stands among the rows that teach for them."""
+    known = [{types[i] for i in np.flatnonzero(rows.masks[each.mask])} for each in rows.rounds]
+    there = [types[i] in types_known for each, types_known in zip(rows.rounds, known, strict=True) for i in each.test]
+    return float(np.mean(there))
+
+
+def _is_fair(control: dict[str, Any] | None) -> bool:
+    return control is not None and control["type"] != "text" and control.get("seen", 0) >= LEAST_SEEN
 
 
 def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength: bool, seed: int) -> Question:
@@ -170,8 +215,8 @@ def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength:
 
 
 def _thinned(grid: list[float | None]) -> list[float | None]:
-    """Every other strength of a long grid: the code mixes them, so a coarser one costs it next to nothing."""
-    return grid if len(grid) <= FEW else grid[::2]
+    """A few strengths of a long grid, both ends among them: the code mixes them, so it loses next to nothing."""
+    return grid if len(grid) <= FEW else [grid[i] for i in np.linspace(0, len(grid) - 1, FEW).round().astype(int)]
 
 
 def _random(asked: Asked, question: Question, acts: Activations | None, done: Callable[[], None]) -> list[LayerResult]:

@@ -199,6 +199,13 @@ def _runs(xs: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _draw_chosen(results: "ProbeResults", ax: Axes) -> None:
+    """A ring around the place that validation chose; with folds, where every row chose, a line for the procedure."""
+    if results.procedure is not None:
+        value, ends = results.judged
+        within = "" if ends is None else f" [{ends[0]:z.3f}, {ends[1]:z.3f}]"
+        name = f"whole procedure: {metric_name(results.headline)} {value:z.3f}{within}"
+        ax.axhline(value, color=RED, linewidth=1.4, linestyle=(0, (6, 2, 1, 2)), label=name, zorder=5)
+        return
     best = results.best
     value = _test(results, best)
     name = "output" if is_output(results, best) else best.point if best.layer is None else f"layer {best.layer}"
@@ -240,6 +247,7 @@ def _y_limits(results: "ProbeResults") -> tuple[float, float]:
     name = results.headline
     values = [x.metrics[split][name] for x in results.layers for split in ("validation", "test")]
     values += [end for ends in _bands(results)[0] for end in ends]
+    values += [] if results.procedure is None else [results.judged[0]]
     values += [label.value for label in _margin(results)]
     values += [y for _, ys, _ in _curves_beside(results) for y in ys]
     least, most = BOUNDS.get(name, (0.0, 1.0))

@@ -67,13 +67,17 @@ def test_random_weights_are_a_baseline(here: Path, store: Path, gpt2_folder: Pat
     assert "random init" in capsys.readouterr().out
     (folder,) = Path("store/results").iterdir()
     assert folder.name == "label-resid_pre-logistic-layers-0-C-0.01-1-random-init"
-    assert [layer.place for layer in ProbeResults.load(folder).random_init] == ["resid_pre.0"]
+    results = ProbeResults.load(folder)
+    assert [layer.place for layer in results.random_init] == ["resid_pre.0"]
+    assert results.meta["random_init"]["seed"] == 0
+    assert len(results.meta["random_init"]["fingerprint"]) > 9
 
 
 def test_what_cannot_be_asked_is_one_line(here: Path, store: Path, refused: Callable[..., str]) -> None:
     job = ["train-probe", store, "--layer", "0"]
     assert "no baseline 'randm'; the one that can be added is random-init" in refused(2, *job, "--baseline", "randm")
     assert "3" in refused(2, *job, "--folds", "2")
+    assert "folds keep repeated and nearly repeated" in refused(2, *job, "--folds", "3", "--drop-leaks")
     assert "greater than or equal to 0" in refused(2, *job, "--controls", "-1")
     assert "did you mean logistic" in refused(2, *job, "--probe", "logistc")
 

@@ -2,13 +2,20 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_1samp
 
+from probekit.activations.sets import ActivationSet
 from probekit.errors import DataError
-from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation import BaselineResult, ProbeResults, train_probes
+from probekit.evaluation.curve import lead, optimism
+from probekit.evaluation.intervals import Bootstrap
+from probekit.evaluation.metrics import Predictions
 from probekit.evaluation.results import COLUMNS
 from probekit.probes import LogisticProbe
 
@@ -17,7 +24,9 @@ HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
 
 @pytest.fixture
 def results(world):
-    return train_probes(world(), C=[0.01, 1], random_init=world(seed=3))
+    words = [f"text {i} is number {i % 19}" for i in range(300)]
+    acts, noise = world(inputs=words), world(seed=3)
+    return train_probes(acts, C=[0.01, 1], random_init=ActivationSet(dict(noise), acts.task, noise.meta))
 
 
 def with_meta(results, **changes):
@@ -185,6 +194,72 @@ def test_hostile_names_reach_neither_terminal_nor_page(results):
     parser.feed(page)
     assert set(tags) <= {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td"}
     assert results.best.place in re.search(r"font-weight:bold\"><td[^>]*>([^<]*)", page).group(1)  # pyright: ignore
+
+
+def test_what_a_file_of_results_says_reaches_no_terminal(results, tmp_path):
+    path = results.save(tmp_path) / "results.json"
+    body = json.loads(path.read_text())
+    body["baselines"][0]["name"] = body["meta"]["lead"]["baseline"] = HOSTILE
+    body["meta"]["audit"]["lines"] = [HOSTILE]
+    body["meta"]["optimism"]["layer"] = body["meta"]["control"]["type"] = HOSTILE
+    path.write_text(json.dumps(body))
+    loaded = ProbeResults.load(tmp_path)
+    assert all(c.isprintable() or c == "\n" for c in loaded.summary())
+    assert all(c.isprintable() for c in loaded._repr_html_())
+    assert "<script" not in loaded._repr_html_()
+    table = loaded.summary().split("Marks")[0].splitlines()[3:]
+    assert len({line.index("]") for line in table if "]" in line and "31m" not in line}) == 1
+
+
+def test_a_headline_that_is_not_there_and_an_older_format_are_said(results, tmp_path):
+    path = results.save(tmp_path) / "results.json"
+    good = json.loads(path.read_text())
+    for wrong in ("\x1b[31m", ["accuracy"], None, 1):
+        path.write_text(json.dumps({**good, "meta": {**good["meta"], "headline": wrong}}))
+        with pytest.raises(DataError, match=r"has the headline .*; expected accuracy, auroc, r2"):
+            ProbeResults.load(tmp_path)
+    path.write_text(json.dumps({**good, "meta": {**good["meta"], "headline": "r2"}}))
+    with pytest.raises(DataError, match=r"lacks the headline r2 of resid_pre\.0"):
+        ProbeResults.load(tmp_path)
+    path.write_text(json.dumps({**good, "format": "probekit.results/1"}))
+    with pytest.raises(DataError, match=r"older format of results \(probekit\.results/1"):
+        ProbeResults.load(tmp_path)
+
+
+def test_of_equals_on_test_the_chosen_place_is_no_optimism(results):
+    layers = [dataclasses.replace(x, metrics={**x.metrics, "test": {"accuracy": 0.9}}) for x in results.layers]
+    assert optimism(layers, layers[2], "accuracy", 0.9) == {"layer": layers[2].place, "value": 0.9, "over": 0.0}
+
+
+def test_a_procedure_without_an_interval_is_shown(results):
+    whole = {"metrics": {"accuracy": 0.75}, "intervals": {}, "layers": []}
+    text = with_meta(results, procedure=whole, folds=3).summary()
+    assert "Whole procedure: accuracy 0.750; layer and C" in text
+
+
+def test_the_lead_over_the_best_baseline_is_that_of_shared_resamples(results, world):
+    told = results.meta["lead"]
+    values = {b.name: b.metrics["test"]["accuracy"] for b in results.baselines}
+    assert values[told["baseline"]] == max(values.values())
+    assert told["over"] == pytest.approx(results.best.metrics["test"]["accuracy"] - max(values.values()))
+    assert told["interval"][0] < told["over"] < told["interval"][1]
+    line = f"Best minus the best baseline ({told['baseline']}): {told['over']:+.3f}, 95% interval ["
+    assert line in results.summary()
+    one = train_probes(world(), layers=1, C=1, controls=0, codelength=False, baselines=False)
+    assert one.meta["lead"] is None
+
+
+def test_a_paired_difference_has_the_interval_of_a_paired_t_test():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(2, size=400)
+    one, other = (np.where(rng.random(400) < p, truth, 1 - truth) for p in (0.8, 0.6))
+    said = [Predictions(truth, p, p * 1.0, 2) for p in (one, other)]
+    question: Any = SimpleNamespace(headline="accuracy", bootstrap=Bootstrap(400))
+    told: Any = lead(said[0], [(BaselineResult("length", None, True, {}, {}), said[1])], question)
+    difference = (one == truth) * 1.0 - (other == truth)
+    low, high = ttest_1samp(difference, 0).confidence_interval(0.95)
+    assert told["over"] == pytest.approx(difference.mean())
+    assert told["interval"] == pytest.approx([low, high], abs=0.006)
 
 
 def test_json_is_strict(results, tmp_path):

@@ -63,6 +63,13 @@ def test_equal_texts_and_groups_stay_together():
     assert rows_together(["a", "b", "a", "c"], np.array([5, 6, 7, 7])).tolist() == [0, 1, 0, 0]
 
 
+def test_texts_that_the_audit_takes_for_one_stay_together():
+    long = "the quick brown fox jumps over the lazy dog while the cat sleeps by the warm fire at home"
+    near = long.replace("home", "night")
+    inputs = [long, "A  text .", "nothing", near, "a text."]
+    assert rows_together(inputs, None).tolist() == [0, 1, 2, 0, 1]
+
+
 @pytest.mark.parametrize("folds", [2, 1, 0, -1, 2.5, True])
 def test_too_few_folds_are_refused(folds):
     with pytest.raises(UsageError, match="3 or more"):

@@ -11,7 +11,8 @@ from sklearn.model_selection import KFold
 from probekit.activations.sets import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import train_probes
-from probekit.evaluation.curve import answers_of
+from probekit.evaluation.asked import DEFAULT_C
+from probekit.evaluation.curve import answers_of, selectivity
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
 
@@ -54,7 +55,10 @@ def test_selectivity_is_near_zero_for_words_by_heart_and_high_for_a_rule():
 
 def test_the_control_is_that_of_the_words_and_can_be_left_out():
     acts = types_world(True)
-    assert train_probes(acts, C=1, controls=2, baselines=False).meta["control"] == {"type": "word", "draws": 2}
+    told = train_probes(acts, C=1, controls=2, baselines=False)
+    assert told.meta["control"] == {"type": "word", "draws": 2, "asked": 2, "seen": 0.94}
+    assert "94% of the test rows have a word that stands in train" in told.summary()
+    assert " control  selectivity" in told.summary()
     bare = train_probes(acts, C=1, **BARE)
     assert bare.meta["control"] is None
     assert (bare.layers[0].control, bare.layers[0].selectivity, bare.layers[0].codelength) == (None, None, None)
@@ -62,8 +66,58 @@ def test_the_control_is_that_of_the_words_and_can_be_left_out():
         [np.random.default_rng(0).normal(size=(40, 3))], np.arange(40) // 4 % 2, ["a", "b"], inputs=["x ."] * 40
     )
     told = train_probes(alike, C=1, baselines=False)
-    assert told.meta["control"] == {"type": None, "draws": 0}
+    assert told.meta["control"] == {"type": None, "draws": 0, "asked": 3, "seen": 0.0}
     assert "No control task: no texts" in told.summary()
+
+
+def test_words_that_train_never_saw_measure_no_memory(world):
+    results = train_probes(world(), C=1, layers=2, baselines=False, codelength=False)
+    assert results.meta["control"] == {"type": "word", "draws": 3, "asked": 3, "seen": 0.0}
+    assert results.layers[0].control is not None
+    assert results.layers[0].selectivity is None
+    assert "Only 0% of the test rows have a word that stands in train" in results.summary()
+
+
+def test_no_skill_is_no_merit_of_a_regression():
+    assert selectivity(0.6, 0.2, "r2") == pytest.approx(0.4)
+    assert selectivity(-0.3, 0.2, "r2") == pytest.approx(-0.2)
+    assert selectivity(0.6, -0.5, "r2") is None
+    assert selectivity(0.4, 0.5, "accuracy") == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("who", ["control", "code"])
+def test_late_fits_of_controls_and_code_are_marked_and_choose_nothing(world, monkeypatch, who):
+    acts = world(inputs=[f"text {i} word{i % 9}" for i in range(300)])
+    how: dict[str, Any] = {"C": 1.0, "layers": "0-2", "baselines": False}
+    plain = train_probes(acts, **how)
+
+    class Late(LogisticProbe):
+        @classmethod
+        def fit_many(cls, X, problems):
+            probes = LogisticProbe.fit_many(X, problems)
+            its = range(1, 4) if who == "control" else range(4, len(probes))  # target, three draws, prefixes
+            for i in its:
+                probes[i].converged_, probes[i].gap_ = False, 0.5
+            return probes
+
+    monkeypatch.setitem(PROBES, "logistic", Late)
+    results = train_probes(acts, **how)
+    assert results.best.place == plain.best.place
+    for one, other in zip(results.layers, plain.layers, strict=True):
+        assert (one.converged, one.gap, one.late) == (False, 0.5, [who])
+        assert (other.converged, other.late) == (True, [])
+    assert f"Not converged: resid_pre.0 ({who}), " in results.summary()
+
+
+def test_the_code_mixes_both_ends_of_a_long_grid(world):
+    for grid, mixed in [
+        (DEFAULT_C, [1e-4, 1e-2, 1, 1e2, 1e4]),
+        ([1, 2, 3, 4, 5, 6], [1, 2, 3, 5, 6]),
+        ([1, 2], [1, 2]),
+    ]:
+        results = train_probes(world(n=120), layers=0, C=grid, controls=0, baselines=False)
+        assert results.meta["code"]["C"] == mixed
+        assert f"The code mixes C = {', '.join(f'{C:g}' for C in mixed)}" in results.summary()
 
 
 def test_a_simple_rule_is_a_shorter_code_than_random_labels(world):
@@ -94,10 +148,25 @@ def test_leaks_are_told_and_dropped_when_asked():
     assert dropped.meta["n"] == {"train": 98, "validation": 50, "test": 50}
     assert kept.meta["audit"]["shared"]["test in train"]["exact"] == 1
     assert "1 of the 50 test texts also stand in train" in kept.summary()
+    assert "leaks: 2 of train would have to be left out" in kept.summary()
+    assert "1 of the 50 test texts also stood in train, before they were left out there" in dropped.summary()
+    assert "leaks: 2 of train were left out" in dropped.summary()
+    assert sum(dropped.meta["counts"]["train"].values()) == 98
     rows = np.flatnonzero(acts.splits == "train")
     rows = rows[~np.isin(rows, [1, 5])]
     alone = LogisticProbe(C=1).fit(acts["resid_pre", 0][torch.from_numpy(rows)], acts.labels["kind"][rows])
     np.testing.assert_allclose(dropped.layers[0].probe.coef_, alone.coef_, rtol=1e-2, atol=1e-2)
+
+
+def test_what_is_left_after_the_leaks_must_be_enough():
+    labels = np.arange(16) // 4 % 2
+    inputs = ["text of the kind" if label else f"sort {i}" for i, label in enumerate(labels)]
+    acts = set_of([np.random.default_rng(0).normal(size=(16, 3))], labels, ["a", "b"], inputs=inputs)
+    with pytest.raises(DataError, match=r"left once the texts .* are left out \(drop_leaks\): every split needs .*b=0"):
+        train_probes(acts, drop_leaks=True, **BARE)
+    alike = set_of([np.zeros((16, 3))], labels, ["a", "b"], inputs=["one text"] * 16)
+    with pytest.raises(DataError, match=r"\(drop_leaks\)"):
+        train_probes(alike, drop_leaks=True, **BARE)
 
 
 def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
@@ -110,9 +179,13 @@ def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
     assert abs(results.layers[0].metrics["test"]["accuracy"] - 0.5) < 0.2
     procedure = results.meta["procedure"]
     assert len(procedure["layers"]) == 4
-    assert "layer and C chosen anew inside each fold: accuracy" in results.summary()
+    assert f"Whole procedure: accuracy {procedure['metrics']['accuracy']:.3f}, 95% interval [" in results.summary()
     assert "120 examples in 4 nested folds" in results.summary()
-    assert "chosen on the inner folds' accuracy; the outer ones judge" in results.summary()
+    assert "a curve, not an estimate for a place picked from it" in results.summary()
+    assert not any(line.startswith("*") for line in results.summary().splitlines())
+    assert repr(results) == f"ProbeResults(5 places; whole procedure, accuracy {procedure['metrics']['accuracy']:.3f})"
+    told: Any = results.meta["optimism"]
+    assert told["over"] == told["value"] - procedure["metrics"]["accuracy"]
     best: Any = results.best
     kept = best.probe
     whole = LogisticProbe(C=best.C).fit(acts[results.best.place], acts.labels["kind"])
@@ -197,7 +270,8 @@ def test_where_nothing_converged_everything_says_so(world, monkeypatch, tmp_path
 
 def test_an_unconverged_place_is_not_the_best_while_another_converged(world):
     results = train_probes(world(), C=1, **BARE)
-    layers = [dataclasses.replace(layer, converged=layer.place == "resid_pre.1") for layer in results.layers]
+    late = [[] if layer.place == "resid_pre.1" else ["probe"] for layer in results.layers]
+    layers = [dataclasses.replace(x, converged=not y, late=y) for x, y in zip(results.layers, late, strict=True)]
     assert dataclasses.replace(results, layers=layers).best.place == "resid_pre.1"
 
 
@@ -245,7 +319,7 @@ def test_numbers_are_predicted_too(folds, tmp_path):
     assert results.best.metrics["test"]["r2"] > 0.95
     assert results.layers[0].metrics["test"]["r2"] < 0.2
     assert {"r2", "spearman", "mae"} <= set(results.best.metrics["test"])
-    assert "test R2" in results.summary()
+    assert ("Whole procedure: R2" if folds else "test R2") in results.summary()
     results.save(tmp_path)
     assert type(results).load(tmp_path) == results
 
@@ -268,6 +342,8 @@ def test_random_weights_stand_beside_the_curve(world):
     assert set(results.to_frame()["kind"]) == {"probe", "random-init"}
     with pytest.raises(UsageError, match="other examples"):
         train_probes(acts, random_init=world(n=100), **BARE)
+    with pytest.raises(UsageError, match="other examples, or others' labels or splits"):
+        train_probes(acts, random_init=world(seed=9), **BARE)  # of the same ids
     few = ActivationSet({("resid_pre", 0): acts["resid_pre", 0]}, acts.task)
     with pytest.raises(UsageError, match=r"no activations of resid_pre\.1"):
         train_probes(acts, random_init=few, **BARE)
@@ -284,7 +360,11 @@ def test_features_that_say_nothing_end_at_chance():
 def test_a_control_of_texts_is_at_chance_where_no_text_stands_twice(world):
     acts = world(n=600)
     results = train_probes(acts, C=[0.01, 1.0], control_type="text", codelength=False)
-    assert results.meta["control"] == {"type": "text", "draws": 3}
-    assert all(abs(layer.control - 0.5) < 0.1 for layer in results.layers)
+    assert results.meta["control"] == {"type": "text", "draws": 3, "asked": 3, "seen": 0.0}
+    assert all(layer.selectivity is None for layer in results.layers)
+    assert "selectivity" not in results.summary().lower()
+    assert "Control: test accuracy where each text has a random label" in results.summary()
+    controls: list[Any] = [layer.control for layer in results.layers]
+    assert all(abs(control - 0.5) < 0.1 for control in controls)
     with pytest.raises(UsageError, match="unknown control type 'texts'; did you mean"):
         train_probes(acts, control_type="texts")

@@ -214,6 +214,14 @@ def test_the_record_says_how_it_was_made(world):
     assert meta["counts"]["train"].keys() == {"class 0", "class 1"}
     assert set(meta["versions"]) >= {"probekit", "python", "torch", "scikit-learn"}
     assert json.loads(json.dumps(meta, allow_nan=False)) == meta
+    assert meta["interval"]["kind"]["accuracy"] == "Wilson"
+    assert meta["interval"]["kind"]["auroc"] == "studentised bootstrap"
+    assert (meta["permutations"], meta["code"], meta["random_init"]) == (1000, None, None)
+    assert meta["chosen_on"] == "validation accuracy"
+    assert train_probes(world(), probe="ridge", folds=3, **QUICK).meta["chosen_on"] == "inner folds: accuracy"
+    coded = train_probes(world(), C=0.5, layers=0, random_init=world(), baselines=False).meta
+    assert (coded["code"]["C"], coded["code"]["fractions"][-1], coded["control"]["asked"]) == ([0.5], 1.0, 3)
+    assert coded["random_init"] == {"seed": None, "fingerprint": None}
     assert train_probes(world(), probe="mean-diff", **QUICK).meta["C"] is None
 
 

@@ -1,0 +1,142 @@
+"""Nested folds: what is quoted of them is fair where there is nothing to find."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.activations.sets import ActivationSet
+from probekit.errors import UsageError
+from probekit.evaluation import train_probes
+from probekit.evaluation.baselines import BAG_OF_WORDS_C, bags_of_words
+from probekit.evaluation.intervals import Bootstrap
+from probekit.evaluation.judge import intervals_of, measured, pooled
+from probekit.evaluation.metrics import Predictions, measure
+from probekit.evaluation.protocol import of_folds, rows_together
+from probekit.tasks.base import Task
+
+BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
+
+
+def noise(seed: int, n: int = 60, n_layers: int = 12, positives: float = 0.5, **task: Any) -> ActivationSet:
+    """Activations and labels that have nothing to do with one another."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation((np.arange(n) < positives * n).astype(np.int64))
+    about: dict[str, Any] = {"inputs": [f"text {i}" for i in range(n)], "splits": np.full(n, "train")} | task
+    made = Task("noise", labels={"kind": labels}, label_names={"kind": ["a", "b"]}, target="kind", **about)
+    places = [("resid_pre", i) for i in range(n_layers)]
+    return ActivationSet({p: torch.from_numpy(rng.normal(size=(n, 6)).astype(np.float32)) for p in places}, made)
+
+
+def assert_mean(values: list[float], expected: float) -> None:
+    assert abs(np.mean(values) - expected) < 3 * np.std(values, ddof=1) / np.sqrt(len(values))
+
+
+def quoted(results: Any) -> float:
+    """The first number of the notes."""
+    (line,) = [line for line in results.summary().splitlines() if line.startswith(("Best", "Whole procedure"))]
+    return float(line.split("accuracy ")[1][:5])
+
+
+def test_the_number_that_is_printed_of_noise_is_chance():
+    worlds = [train_probes(noise(seed), probe="mean-diff", folds=5, **BARE) for seed in range(30)]
+    assert_mean([quoted(results) for results in worlds], 0.5)
+    assert np.mean([results.meta["optimism"]["over"] for results in worlds]) > 0.05
+
+
+@pytest.mark.parametrize("probe", ["ridge", "mean-diff"])
+def test_scores_of_different_folds_are_comparable(probe):
+    """The rarer a class is in train, the commoner it is in test: intercepts alone would rank below chance."""
+    how: dict[str, Any] = {"probe": probe, "folds": 5, **BARE}
+    groups = np.arange(60) // 6  # so that folds differ in their shares
+    sets = [noise(seed, n_layers=1, positives=0.15, groups=groups) for seed in range(100)]
+    worlds = [train_probes(acts, **how).layers[0] for acts in sets]
+    assert_mean([layer.metrics["test"]["auroc"] for layer in worlds], 0.5)
+
+
+def test_pooling_keeps_a_perfect_order_and_undoes_shift_and_scale():
+    rng = np.random.default_rng(0)
+    truths = [(np.arange(12) < k).astype(np.int64) for k in (1, 2, 5)]
+    scores = [rng.normal(size=12) / 10 + truth for truth in truths]
+    shifted = [scale * each + shift for each, scale, shift in zip(scores, (1, 5, 0.1), (0, 9, -7), strict=True)]
+    parts = [Predictions(t, t, s, 2) for t, s in zip(truths, scores, strict=True)]
+    others = [Predictions(t, t, s, 2) for t, s in zip(truths, shifted, strict=True)]
+    assert measured(pooled(others)) == measured(pooled(parts))
+    assert measured(pooled(others))["auroc"] == 1
+    assert measure(others[0])["auroc"] == measured(pooled([others[0]]))["auroc"]
+    flat = [replace(part, scores=np.full(12, 1e3 + i)) for i, part in enumerate(parts)]
+    assert measured(pooled(flat))["auroc"] == 0.5
+
+
+def test_a_regression_ranks_within_folds_and_measures_across():
+    truth = np.arange(10.0)
+    parts = [Predictions(truth, truth + shift, truth + shift, 0) for shift in (0, 100)]
+    whole = pooled(parts)
+    assert measured(whole)["spearman"] == pytest.approx(1)
+    assert measured(whole)["mae"] == 50
+    assert intervals_of(Bootstrap(20), whole)["spearman"][1] == pytest.approx(1)
+
+
+def test_folds_have_no_p_values_and_say_why():
+    results = train_probes(noise(0, n_layers=2), probe="mean-diff", folds=3, **BARE)
+    assert (results.meta["p_max"], results.meta["permutations"]) == (None, None)
+    assert [layer.p_value for layer in results.layers] == [None, None]
+    assert "No p-values with folds: the pooled predictions depend on the labels" in results.summary()
+    assert "ignore that folds share training rows" in results.summary()
+
+
+def test_the_picture_rings_no_place_that_all_rows_chose():
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    results = train_probes(noise(0, n_layers=3), probe="mean-diff", folds=3, **BARE)
+    ax = results.plot(Figure().subplots())
+    labels = [str(line.get_label()) for line in ax.lines]
+    assert not any("chosen" in label for label in labels)
+    assert f"whole procedure: accuracy {results.judged[0]:.3f}" in " ".join(labels)
+
+
+def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
+    """The choosers choose its C; then it is fitted on the round's mask, as scikit-learn would."""
+    n, words = 90, ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
+    rng = np.random.default_rng(0)
+    acts = noise(0, n=n, n_layers=1, inputs=[f"{' '.join(rng.choice(words, size=4))} b{i}" for i in range(n)])
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        "probekit.evaluation.beside.bags_of_words",
+        lambda inputs, labels, train, k: seen.append(set(train.tolist())) or bags_of_words(inputs, labels, train, k),
+    )
+    results = train_probes(acts, probe="mean-diff", folds=3, controls=0)
+    labels, texts = acts.labels["kind"], acts.inputs
+    protocol = of_folds(labels, rows_together(texts, None), np.ones(n, dtype=bool), 3, 0)
+    assert all(set(np.flatnonzero(protocol.masks[each.mask]).tolist()) in seen for each in protocol.rounds)
+    scores = np.empty(n)
+    for each in protocol.rounds:
+        risks = np.zeros(len(BAG_OF_WORDS_C))
+        for mask, rows in each.choosers:
+            guesses = bags_of_words(texts, labels, np.flatnonzero(protocol.masks[mask]), 2)
+            risks += [(guess.predicted != labels)[rows].mean() for guess in guesses]
+        kept = bags_of_words(texts, labels, np.flatnonzero(protocol.masks[each.mask]), 2)[int(risks.argmin())]
+        scores[each.test] = kept.predicted[each.test] == labels[each.test]
+    found = {baseline.name: baseline.metrics["test"]["accuracy"] for baseline in results.baselines}
+    assert found["bag-of-words"] == pytest.approx(scores.mean())
+
+
+def test_repeated_texts_never_straddle_folds():
+    """Each text stands twice, nearly, with the same label and activations: only rows by heart would score."""
+    n = 80
+    rng = np.random.default_rng(1)
+    words = [" ".join(rng.choice([f"w{k}" for k in range(400)], size=14, replace=False)) for _ in range(n // 2)]
+    inputs = [f"{words[i // 2]} {'now' if i % 2 else 'then'}" for i in range(n)]
+    acts = noise(1, n=n, n_layers=1, inputs=inputs)
+    results = train_probes(acts, probe="mean-diff", folds=4, **BARE)
+    assert "Audit: 80 texts stand in another row too, exactly or nearly; folds keep them together." in results.summary()
+    assert results.meta["audit"]["linked"] == n
+    together = rows_together(inputs, None)
+    assert together.tolist() == [i // 2 for i in range(n)]
+    for each in of_folds(acts.labels["kind"], together, np.ones(n, dtype=bool), 4, 0).rounds:
+        assert sorted(each.test ^ 1) == sorted(each.test)
+    with pytest.raises(UsageError, match="folds keep repeated and nearly repeated texts together"):
+        train_probes(acts, folds=4, drop_leaks=True)
