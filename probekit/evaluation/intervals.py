@@ -77,6 +77,12 @@ class Bootstrap:
         """The values of one metric over the resamples, nan where it is undefined: [S]."""
         return self._each(predictions, self.weights(), [metric])[metric]
 
+    def without_each(self, predictions: Predictions, metric: str) -> np.ndarray:
+        """The values of one metric without each unit in turn: [G]; all nan where units are more than resamples."""
+        if self.n_units < 2 or self.n_units > self.resamples:
+            return np.full(self.n_units, np.nan)
+        return self._each(predictions, self._without_each(), [metric])[metric]
+
     @property
     def n_units(self) -> int:
         """How many examples, or groups, are drawn."""
@@ -109,16 +115,12 @@ class Bootstrap:
         return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
 
     def _freedom(self, predictions: Predictions, names: list[str]) -> dict[str, float]:
-        """Degrees of freedom of each metric's standard error.
-
-        The variance of a variance of G units of kurtosis k is (k - 1) / G of its square, that of a chi-squared with f
-        degrees 2 / f. More groups than resamples have no need of it.
-        """
+        """Degrees of freedom of each metric's standard error; more groups than resamples have no need of it."""
         n_units = self.n_units
         if self.groups is None or n_units > self.resamples:
             return dict.fromkeys(names, n_units - 1)
         without = self._each(predictions, self._without_each(), names)
-        return {name: _satterthwaite(values[np.isfinite(values)], n_units) for name, values in without.items()}
+        return {name: satterthwaite(values[np.isfinite(values)], n_units) for name, values in without.items()}
 
     def _wilson(self, value: float, error: float, freedom: float, level: float) -> tuple[float, float]:
         if value in (0, 1):
@@ -135,7 +137,12 @@ class Bootstrap:
         return min(len(np.unique(members[truth == c])) for c in np.unique(truth))
 
 
-def _satterthwaite(without: np.ndarray, n_units: int) -> float:
+def satterthwaite(without: np.ndarray, n_units: int) -> float:
+    """Degrees of freedom of a standard error over G units, from the values without each of them.
+
+    The variance of a variance of G units of kurtosis k is (k - 1) / G of its square, that of a chi-squared with f
+    degrees 2 / f.
+    """
     if len(without) < 2:
         return 1.0
     influence = without - without.mean()

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit, logit
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from probekit.errors import UsageError
-from probekit.evaluation.intervals import LEVEL, Bootstrap
+from probekit.evaluation.intervals import LEVEL, Bootstrap, satterthwaite
 from probekit.evaluation.metrics import LOWER_IS_BETTER, METRICS, Predictions, measure, weighted_metrics
 
 PERMUTATIONS = 1000
@@ -90,21 +90,29 @@ def simultaneous_band(values: np.ndarray, resampled: np.ndarray, level: float = 
     return band
 
 
-def best_set(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
+def best_set(
+    values: np.ndarray, resampled: np.ndarray, level: float = LEVEL, without: np.ndarray | None = None
+) -> np.ndarray:
     """The layers that cannot be told from the best: bool [L]; it holds the truly best one with probability `level`.
 
     Multiple comparisons with the best (Hsu 1981), each layer in turn against all others as Dunnett (1955) does with a
-    control: a layer is out when some other exceeds it by more than the `level` quantile of the largest studentised
-    deviation of such differences. Differences are taken within resamples, which is what makes close layers comparable.
+    control: a layer is out when some other exceeds it by more than its standard error times a critical value.
+    Differences are taken within resamples, which is what makes close layers comparable. The critical value is Student's
+    t, of the degrees of freedom of each difference (Satterthwaite 1946), at the level that the largest of all
+    differences needs. From fewer than two units nothing can be told, so then every layer is in.
 
     Args:
         values: [L]; higher is better.
         resampled: [L, S] over shared resamples; those in which a layer is nan are left out.
         level: of the set.
+        without: [L, G], what `Bootstrap.without_each` says of the layers; None is for G without end.
     """
     known, values, resampled = _known(values, resampled)
-    chosen = np.zeros(len(known), dtype=bool)
-    chosen[known] = [_may_be_best(values, resampled, layer, level) for layer in range(len(values))]
+    chosen = known.copy()
+    if without is not None and np.shape(without)[1] < 2:
+        return chosen
+    left = None if without is None else np.asarray(without, dtype=np.float64)[known]
+    chosen[known] = [_may_be_best(values, resampled, layer, level, left) for layer in range(len(values))]
     return chosen
 
 
@@ -191,7 +199,9 @@ def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float) 
     return float(np.quantile(deviation.max(axis=0), level))
 
 
-def _may_be_best(values: np.ndarray, resampled: np.ndarray, layer: int, level: float) -> bool:
+def _may_be_best(
+    values: np.ndarray, resampled: np.ndarray, layer: int, level: float, without: np.ndarray | None
+) -> bool:
     ahead = values - values[layer]
     deviation = resampled - resampled[layer] - ahead[:, None]
     errors = deviation.std(axis=1)
@@ -200,9 +210,25 @@ def _may_be_best(values: np.ndarray, resampled: np.ndarray, layer: int, level: f
         return False
     if not varies.any():
         return True
-    studentised = deviation[varies] / errors[varies, None]
-    critical = np.quantile(studentised.max(axis=0), level)
-    return bool((ahead[varies] <= critical * errors[varies] + _SAME).all())
+    studentised, errors = deviation[varies] / errors[varies, None], errors[varies]
+    if without is None:
+        critical = np.quantile(studentised.max(axis=0), level)
+    else:
+        errors = errors * np.sqrt(without.shape[1] / (without.shape[1] - 1))
+        critical = _critical(studentised, (without - without[layer])[varies], level)
+    return bool((ahead[varies] <= critical * errors + _SAME).all())
+
+
+def _critical(studentised: np.ndarray, without: np.ndarray, level: float) -> np.ndarray:
+    """What each of the deviations [L, S] may reach, their errors being estimates from G units: [L].
+
+    As if the errors were independent of one another, which they are less than that: rather too much than too little.
+    """
+    most = without.shape[1] - 1
+    drawn = np.random.default_rng(0).chisquare(most, size=studentised.shape) / most
+    largest = np.quantile((studentised / np.sqrt(drawn)).max(axis=0), level)
+    freedom = [satterthwaite(each, most + 1) if np.isfinite(each).all() else most for each in without]
+    return t.ppf(t.cdf(largest, most), freedom)
 
 
 def _under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndarray:
