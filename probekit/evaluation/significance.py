@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, logit
 from scipy.stats import norm, t
 
 from probekit.errors import UsageError
@@ -50,8 +49,10 @@ def curve_band(
     """A band that holds the true values of all layers at once with probability `level`: [L, 2].
 
     Each layer's own interval, at the higher level whose normal quantile is that of the largest studentised deviation of
-    all layers (sup-t: Montiel Olea and Plagborg-Moller 2019). So the band is wider than every interval, exact for
-    perfect layers and fit for few groups, as they are. A layer for which the metric is undefined has nan.
+    all layers (sup-t: Montiel Olea and Plagborg-Moller 2019), or Bonferroni's over the layers that vary in no resample,
+    if that is more. So the band is wider than every interval, exact for perfect layers and fit for few groups, as they
+    are; so far out the accuracy of a layer with few errors has its exact interval (`Bootstrap.intervals`). A layer for
+    which the metric is undefined has nan.
 
     Args:
         bootstrap: of the test examples.
@@ -64,30 +65,8 @@ def curve_band(
     _, values, resampled = _known(values, resampled)
     quantile = _largest_deviation(values, resampled, level)
     pointwise = max(level, float(2 * norm.cdf(quantile) - 1))
-    return np.array([bootstrap.intervals(p, pointwise, [metric]).get(metric, (np.nan, np.nan)) for p in predictions])
-
-
-def simultaneous_band(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
-    """The same from values alone: each layer's bootstrap standard error times that quantile: [L, 2].
-
-    What lies between 0 and 1 in every resample has its band in log odds, which keeps it there. A layer that never
-    varies has no width, and with 20 groups the band holds the curve 90% of the time instead of 95%: where there are
-    predictions, use `curve_band`.
-
-    Args:
-        values: [L].
-        resampled: [L, S] over shared resamples; those in which a layer is nan are left out.
-        level: of the band.
-    """
-    known, values, resampled = _known(values, resampled)
-    half = _largest_deviation(values, resampled, level) * resampled.std(axis=1)
-    plain = np.stack([values - half, values + half], axis=1)
-    shares = ((resampled >= 0) & (resampled <= 1)).all(axis=1) & (values > 0) & (values < 1)
-    inside = np.where(shares, values, 0.5)
-    odds = expit(logit(inside)[:, None] + (half / (inside * (1 - inside)))[:, None] * [-1, 1])
-    band = np.full((len(known), 2), np.nan)
-    band[known] = np.where((shares & (half > 0))[:, None], odds, plain)
-    return band
+    ends = [bootstrap.intervals(p, pointwise, [metric], exact=True).get(metric, (np.nan, np.nan)) for p in predictions]
+    return np.array(ends)
 
 
 def best_set(
@@ -190,13 +169,14 @@ def _known(values: np.ndarray, resampled: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float) -> float:
-    """The `level` quantile of the largest studentised deviation; where nothing varies, Bonferroni's."""
+    """The `level` quantile of the largest studentised deviation, Bonferroni's at least over what does not vary."""
     errors = resampled.std(axis=1)
     varies = errors > _SAME
+    unseen = float(norm.ppf(1 - (1 - level) / (2 * max(1, int((~varies).sum())))))
     if not varies.any():
-        return float(norm.ppf(1 - (1 - level) / (2 * max(1, len(values)))))
+        return unseen
     deviation = np.abs(resampled - values[:, None])[varies] / errors[varies, None]
-    return float(np.quantile(deviation.max(axis=0), level))
+    return max(unseen, float(np.quantile(deviation.max(axis=0), level)))
 
 
 def _may_be_best(

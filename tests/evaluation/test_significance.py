@@ -7,7 +7,7 @@ from scipy.stats import binom, norm
 from probekit.errors import UsageError
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.metrics import Predictions, measure
-from probekit.evaluation.significance import best_set, curve_band, permutation_test, permuted, simultaneous_band
+from probekit.evaluation.significance import best_set, curve_band, permutation_test, permuted
 
 WORLDS = 150
 
@@ -36,22 +36,34 @@ def covers(inside: int, share=0.95) -> bool:
 
 
 def test_bands_hold_the_whole_curve_and_intervals_do_not():
-    truth, inside = np.linspace(0.55, 0.9, 6), {"band": 0, "of values": 0, "intervals": 0}
+    truth, inside = np.linspace(0.55, 0.9, 6), {"band": 0, "intervals": 0}
     for seed in range(WORLDS):
         layers, _ = curve(seed, 200, truth)
         bootstrap = Bootstrap(200, seed, resamples=250)
-        values, resampled = values_of(layers, bootstrap)
+        _, resampled = values_of(layers, bootstrap)
         bands = {
             "band": curve_band(bootstrap, layers, "accuracy", resampled),
-            "of values": simultaneous_band(values, resampled),
             "intervals": [bootstrap.intervals(p, names=["accuracy"])["accuracy"] for p in layers],
         }
         for name, band in bands.items():
             low, high = np.transpose(band)
             inside[name] += ((low <= truth) & (truth <= high)).all()
     assert covers(inside["band"])
-    assert covers(inside["of values"])
     assert inside["intervals"] / WORLDS < 0.9
+
+
+@pytest.mark.parametrize(("n", "accuracy", "n_layers"), [(100, 0.99, 13), (200, 0.995, 25)])
+def test_bands_hold_curves_that_are_nearly_perfect(n, accuracy, n_layers):
+    """Where Wilson's intervals at the band's level hold all layers 89% of the time, and 84%."""
+    inside, worlds = 0, 150
+    for seed in range(worlds):
+        right = np.random.default_rng([seed, n]).random((n_layers, n)) < accuracy
+        truth = np.arange(n) % 2
+        layers = [Predictions(truth, np.where(one, truth, 1 - truth), np.zeros(n), 2) for one in right]
+        bootstrap = Bootstrap(n, seed, resamples=200)
+        low, high = curve_band(bootstrap, layers, "accuracy", values_of(layers, bootstrap)[1]).T
+        inside += ((low <= accuracy) & (accuracy <= high)).all()
+    assert inside >= binom.ppf(1e-4, worlds, 0.97)
 
 
 @pytest.mark.parametrize("accuracies", [np.full(6, 0.8), np.array([0.6, 0.7, 0.78, 0.8, 0.8, 0.79])])
@@ -179,7 +191,6 @@ def test_the_band_of_one_layer_is_its_interval():
     values, resampled = values_of(layers, bootstrap)
     interval = bootstrap.intervals(layers[0])["accuracy"]
     assert curve_band(bootstrap, layers, "accuracy", resampled)[0] == pytest.approx(interval, abs=0.005)
-    assert simultaneous_band(values, resampled)[0] == pytest.approx(interval, abs=0.01)
     assert best_set(values, resampled).tolist() == [True]
 
 
@@ -199,7 +210,6 @@ def test_perfect_layers_vary_in_no_resample_and_keep_an_exact_band():
     layers[0] = Predictions(truth, layers[0].predicted, layers[0].scores, 2)
     bootstrap = Bootstrap(100)
     values, resampled = values_of(layers, bootstrap)
-    assert simultaneous_band(values, resampled)[1:].tolist() == [[1, 1], [1, 1]]
     assert best_set(values, resampled).tolist() == [False, True, True]
     band = curve_band(bootstrap, layers[1:], "accuracy", resampled[1:])
     assert band[0] == pytest.approx([(0.05 / 2 / 2) ** (1 / 100), 1])  # Bonferroni over two
@@ -221,7 +231,6 @@ def test_a_tiny_test_set_is_answered():
     bootstrap = Bootstrap(2)
     for metric in ("accuracy", "auroc"):
         values, resampled = values_of(layers, bootstrap, metric)
-        assert np.isfinite(simultaneous_band(values, resampled)).all()
         assert np.isfinite(curve_band(bootstrap, layers, metric, resampled)).all()
         assert best_set(values, resampled)[1]
         assert permutation_test(layers, metric).p_max > 0.05
@@ -231,7 +240,6 @@ def test_a_layer_without_a_value_is_left_out():
     values, resampled = np.array([0.5, np.nan, 0.9]), np.random.default_rng(0).normal(0.7, 0.01, size=(3, 50))
     resampled[1] = np.nan
     assert best_set(values, resampled).tolist() == [False, False, True]
-    assert np.isnan(simultaneous_band(values, resampled)).tolist() == [[False] * 2, [True] * 2, [False] * 2]
     one_class = [Predictions(np.zeros(5, dtype=int), np.zeros(5, dtype=int), np.arange(5.0), 2)]
     bootstrap = Bootstrap(5)
     assert np.isnan(curve_band(bootstrap, one_class, "auroc", np.full((1, 1000), np.nan))).all()
