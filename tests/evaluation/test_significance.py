@@ -54,16 +54,16 @@ def test_bands_hold_the_whole_curve_and_intervals_do_not():
 
 @pytest.mark.parametrize(("n", "accuracy", "n_layers"), [(100, 0.99, 13), (200, 0.995, 25)])
 def test_bands_hold_curves_that_are_nearly_perfect(n, accuracy, n_layers):
-    """Where Wilson's intervals at the band's level hold all layers 89% of the time, and 84%."""
-    inside, worlds = 0, 150
+    """Wilson's intervals at the band's level hold all layers some 90% of the time."""
+    inside, worlds = 0, 300
     for seed in range(worlds):
         right = np.random.default_rng([seed, n]).random((n_layers, n)) < accuracy
         truth = np.arange(n) % 2
         layers = [Predictions(truth, np.where(one, truth, 1 - truth), np.zeros(n), 2) for one in right]
-        bootstrap = Bootstrap(n, seed, resamples=200)
+        bootstrap = Bootstrap(n, seed, resamples=100)
         low, high = curve_band(bootstrap, layers, "accuracy", values_of(layers, bootstrap)[1]).T
         inside += ((low <= accuracy) & (accuracy <= high)).all()
-    assert inside >= binom.ppf(1e-4, worlds, 0.97)
+    assert inside >= binom.ppf(1e-4, worlds, 0.98)
 
 
 @pytest.mark.parametrize("accuracies", [np.full(6, 0.8), np.array([0.6, 0.7, 0.78, 0.8, 0.8, 0.79])])
