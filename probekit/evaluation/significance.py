@@ -112,7 +112,10 @@ def permutation_test(
         predictions: one a layer, of the same N examples.
         metric: a name of `METRICS` of which higher is better.
         seed: of the permutations.
-        groups: [N]; labels are permuted within a group where they differ, and among groups where they do not.
+        groups: [N]; classes are permuted within a group where they differ, and among groups where they do not: what is
+            tested is then the relation within groups, or that of groups. Values of a regression are permuted in the
+            same way, unless they vary more between groups than within: then each is its group's mean and what it is
+            off by, the means are permuted among groups and the rest within, and both relations are tested.
         permutations: how many.
 
     Raises:
@@ -140,10 +143,21 @@ def permutation_test(
 
 
 def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
-    """Labels [N] shuffled `permutations` times, within groups or whole groups at a time: [S, N]."""
+    """Labels [N] shuffled `permutations` times, as `permutation_test` says of groups: [S, N]."""
     if groups is None:
         return rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
     member = np.unique(groups, return_inverse=True)[1].ravel()
+    if np.issubdtype(truth.dtype, np.floating):
+        means = np.bincount(member, truth) / np.bincount(member)
+        off = truth - means[member]
+        if means.var() > off.var():
+            moved = rng.permuted(np.tile(means, (permutations, 1)), axis=1)[:, member]
+            return moved + _shuffled(off, member, rng, permutations)
+    return _shuffled(truth, member, rng, permutations)
+
+
+def _shuffled(truth: np.ndarray, member: np.ndarray, rng: np.random.Generator, permutations: int) -> np.ndarray:
+    """Values [N] shuffled within the groups where they differ, and among those where they do not: [S, N]."""
     rows = [np.flatnonzero(member == g) for g in range(member.max() + 1)]
     constant = np.array([bool((truth[r] == truth[r[0]]).all()) for r in rows])
     shuffled = np.tile(truth, (permutations, 1))

@@ -158,6 +158,42 @@ def test_regressions_are_permuted_too(metric):
     assert test.p_values[1] > 0.01
 
 
+def regressed(seed: int, jitter: float, known: float) -> tuple[Predictions, np.ndarray]:
+    """12 groups of unequal sizes whose values vary by `jitter` within; predictions vary by group too."""
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(12), rng.integers(3, 8, size=12))
+    value, noise = rng.normal(size=12), rng.normal(size=12)
+    truth = value[groups] + jitter * rng.normal(size=len(groups))
+    said = known * truth + (1 - known) * noise[groups] + 0.05 * rng.normal(size=len(groups))
+    return Predictions(truth, said, said, 0), groups
+
+
+@pytest.mark.parametrize("jitter", [0, 1e-6, 0.05, 0.3])
+@pytest.mark.parametrize("metric", ["r2", "spearman"])
+def test_what_is_known_of_groups_is_found_whatever_varies_within(jitter, metric):
+    p, groups = regressed(0, jitter, 1)
+    assert measure(p)["r2"] > 0.99
+    test = permutation_test([p], metric, groups=groups, permutations=199)
+    assert test.p_max == 1 / 200
+    assert test.null_mean[0] < 0.2
+
+
+@pytest.mark.parametrize("jitter", [0, 0.3, 3])
+def test_p_values_of_a_grouped_regression_are_uniform_under_the_null(jitter):
+    few = 0
+    for seed in range(WORLDS):
+        p, groups = regressed(seed, jitter, 0)
+        few += permutation_test([p], "spearman", seed, groups, permutations=39).p_values[0] <= 0.05
+    assert few <= binom.ppf(1 - 1e-4, WORLDS, 0.05)
+
+
+def test_values_that_vary_within_groups_alone_are_permuted_there():
+    groups, truth = np.repeat(np.arange(5), 4), np.random.default_rng(0).normal(size=20)
+    truth -= np.repeat(truth.reshape(5, 4).mean(axis=1), 4)
+    drawn = permuted(truth, np.random.default_rng(0), groups, 50).reshape(50, 5, 4)
+    np.testing.assert_array_equal(np.sort(drawn), np.broadcast_to(np.sort(truth.reshape(5, 4)), drawn.shape))
+
+
 def test_several_classes_are_permuted_as_one_by_one():
     rng = np.random.default_rng(1)
     truth, scores = rng.integers(4, size=50), rng.normal(size=(50, 4))
