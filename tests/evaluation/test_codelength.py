@@ -87,7 +87,7 @@ def test_the_code_of_the_frequencies_is_that_of_each_block_by_what_stands_before
 
 
 def test_the_closed_form_of_a_toy_case():
-    """One C whose probe gives every label of every block probability 3/4: a mixture of it, the uniform code and the frequencies."""
+    """One C whose probe gives every label probability 3/4: a mixture of it, the uniform code and the frequencies."""
     n = 1000
     labels = np.arange(n) % 2
     code = OnlineCode(labels, 2, np.arange(n), [1.0])
