@@ -140,7 +140,7 @@ class Bootstrap:
         middle, half = (value + k / 2) / (1 + k), np.sqrt(k * (value * (1 - value) + k / 4)) / (1 + k)
         low, high = float(middle - half), float(middle + half)
         if exact and n * min(value, 1 - value) < FEW:
-            low, high = _wider(low, high, value, norm.ppf((1 + level) / 2) ** 2 / k, level)
+            low, high = _wider(low, high, value, float(norm.ppf((1 + level) / 2) ** 2 / k), level)
         return low, high
 
     def _rarest(self, truth: np.ndarray) -> int:

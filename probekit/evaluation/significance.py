@@ -17,6 +17,7 @@ from probekit.evaluation.intervals import LEVEL, Bootstrap, satterthwaite
 from probekit.evaluation.metrics import LOWER_IS_BETTER, METRICS, Predictions, measure, weighted_metrics
 
 PERMUTATIONS = 1000
+MANY = 50  # units; with fewer, the error under equality is so large that hardly anything could differ
 _SAME = 1e-12  # a standard error below it is rounding
 _CHUNK = 250_000  # weights held at once
 
@@ -63,7 +64,7 @@ def curve_band(
     """
     values = np.array([measure(p, [metric]).get(metric, np.nan) for p in predictions])
     _, values, resampled = _known(values, resampled)
-    quantile = _largest_deviation(values, resampled, level)
+    quantile = _largest_deviation(values, resampled, level, bootstrap.n_units)
     pointwise = max(level, float(2 * norm.cdf(quantile) - 1))
     ends = [bootstrap.intervals(p, pointwise, [metric], exact=True).get(metric, (np.nan, np.nan)) for p in predictions]
     return np.array(ends)
@@ -78,7 +79,9 @@ def best_set(
     control: a layer is out when some other exceeds it by more than its standard error times a critical value.
     Differences are taken within resamples, which is what makes close layers comparable. The critical value is Student's
     t, of the degrees of freedom of each difference (Satterthwaite 1946), at the level that the largest of all
-    differences needs. From fewer than two units nothing can be told, so then every layer is in.
+    differences needs. With `MANY` units or more the standard error is that of layers that are equal, as Wilson's is of
+    one accuracy: the difference adds its square over G to the variance. From fewer than two units nothing can be told,
+    so then every layer is in.
 
     Args:
         values: [L]; higher is better.
@@ -182,15 +185,18 @@ def _known(values: np.ndarray, resampled: np.ndarray) -> tuple[np.ndarray, np.nd
     return known, values, resampled if resampled.shape[1] else values[:, None]
 
 
-def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float) -> float:
-    """The `level` quantile of the largest studentised deviation, Bonferroni's at least over what does not vary."""
+def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float, n_units: int) -> float:
+    """The `level` quantile of the largest studentised deviation, Bonferroni's at least over what does not vary.
+
+    As the normal quantile at whose level each layer's own Student's t is to be taken.
+    """
     errors = resampled.std(axis=1)
     varies = errors > _SAME
     unseen = float(norm.ppf(1 - (1 - level) / (2 * max(1, int((~varies).sum())))))
-    if not varies.any():
+    if not varies.any() or n_units < 2:
         return unseen
     deviation = np.abs(resampled - values[:, None])[varies] / errors[varies, None]
-    return max(unseen, float(np.quantile(deviation.max(axis=0), level)))
+    return max(unseen, -float(norm.ppf(t.sf(_largest(deviation, n_units, level), n_units - 1))))
 
 
 def _may_be_best(
@@ -208,21 +214,28 @@ def _may_be_best(
     if without is None:
         critical = np.quantile(studentised.max(axis=0), level)
     else:
-        errors = errors * np.sqrt(without.shape[1] / (without.shape[1] - 1))
+        n_units = without.shape[1]
+        unequal = ahead[varies] if n_units >= MANY else 0.0
+        errors = np.sqrt(errors**2 * n_units / (n_units - 1) + unequal**2 / n_units)
         critical = _critical(studentised, (without - without[layer])[varies], level)
     return bool((ahead[varies] <= critical * errors + _SAME).all())
 
 
 def _critical(studentised: np.ndarray, without: np.ndarray, level: float) -> np.ndarray:
-    """What each of the deviations [L, S] may reach, their errors being estimates from G units: [L].
+    """What each of the deviations [L, S] may reach, their errors being estimates from G units: [L]."""
+    most = without.shape[1] - 1
+    largest = _largest(studentised, most + 1, level)
+    freedom = [satterthwaite(each, most + 1) if np.isfinite(each).all() else most for each in without]
+    return t.isf(t.sf(largest, most), freedom)
+
+
+def _largest(studentised: np.ndarray, n_units: int, level: float) -> float:
+    """The `level` quantile of the largest of the deviations [L, S] over errors that are estimates from G units.
 
     As if the errors were independent of one another, which they are less than that: rather too much than too little.
     """
-    most = without.shape[1] - 1
-    drawn = np.random.default_rng(0).chisquare(most, size=studentised.shape) / most
-    largest = np.quantile((studentised / np.sqrt(drawn)).max(axis=0), level)
-    freedom = [satterthwaite(each, most + 1) if np.isfinite(each).all() else most for each in without]
-    return t.ppf(t.cdf(largest, most), freedom)
+    drawn = np.random.default_rng(0).chisquare(n_units - 1, size=studentised.shape) / (n_units - 1)
+    return float(np.quantile((studentised / np.sqrt(drawn)).max(axis=0), level))
 
 
 def _under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndarray:
