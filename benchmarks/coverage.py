@@ -1,8 +1,9 @@
 """How often intervals, bands, best sets and p-values keep their word: python benchmarks/coverage.py [--worlds 1000]
 
 Every world draws labels, groups and scores anew from a known truth. Groups share half of the variance of their scores
-and, save for "mixed", one label; "unequal" ones have geometric sizes of mean 5, as "equal" ones have 5 each. Each share
-stands with its Monte Carlo error.
+and, save for "mixed", one label; "unequal" ones have geometric sizes of mean 5, as "equal" ones have 5 each, and "5
+groups", 10 or 20 share all examples evenly. The noise of layers is correlated 0.9 from one to the next, or not at all
+("apart"). Each share stands with its Monte Carlo error.
 """
 
 import argparse
@@ -20,10 +21,13 @@ from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.significance import best_set, curve_band, permutation_test
 
 RESAMPLES, LAYERS = 400, 13
+FEW_GROUPS = ("5 groups", "10 groups", "20 groups")
 KINDS = ("alone", "equal", "unequal", "mixed")
 CURVES = {
     "flat 0.8": np.full(LAYERS, 0.8),
     "flat 0.95": np.full(LAYERS, 0.95),
+    "flat 0.99": np.full(LAYERS, 0.99),
+    "perfect and 0.8": np.repeat([1.0, 0.8], [7, 6]),
     "rising": np.linspace(0.5, 0.95, LAYERS),
 }
 
@@ -31,6 +35,8 @@ CURVES = {
 def group_of(rng: np.random.Generator, n: int, kind: str) -> np.ndarray:
     if kind == "alone":
         return np.arange(n)
+    if kind in FEW_GROUPS:
+        return np.arange(n) * int(kind.split()[0]) // n
     sizes = np.full(n, 5) if kind == "equal" else rng.geometric(0.2, size=n)
     return np.repeat(np.arange(n), sizes)[:n]
 
@@ -40,15 +46,17 @@ def noise(rng: np.random.Generator, group: np.ndarray, kind: str) -> np.ndarray:
     return alone if kind == "alone" else np.sqrt(0.5) * (alone + rng.normal(size=group[-1] + 1)[group])
 
 
-def curve(rng: np.random.Generator, n: int, kind: str, accuracies: np.ndarray) -> tuple[list[Predictions], np.ndarray]:
-    """Layers of these accuracies whose noise is correlated 0.9 from one to the next."""
+def curve(
+    rng: np.random.Generator, n: int, kind: str, accuracies: np.ndarray, alike: float = 0.9
+) -> tuple[list[Predictions], np.ndarray]:
+    """Layers of these accuracies whose noise is correlated `alike` from one to the next."""
     group = group_of(rng, n, kind)
     truth = rng.integers(2, size=n) if kind == "mixed" else rng.integers(2, size=n)[group]
     error, layers = noise(rng, group, kind), []
     for accuracy in accuracies:
         scores = 2 * norm.ppf(accuracy) * (truth - 0.5) + error
         layers.append(Predictions(truth, (scores > 0).astype(int), scores, 2))
-        error = 0.9 * error + np.sqrt(1 - 0.81) * noise(rng, group, kind)
+        error = alike * error + np.sqrt(1 - alike**2) * noise(rng, group, kind)
     return layers, group
 
 
@@ -63,15 +71,15 @@ def interval_holds(metric: str, value: float, kind: str, n: int, world: int) -> 
     return [ends[0] <= value <= ends[1]]
 
 
-def curve_holds(name: str, kind: str, n: int, world: int) -> list[float]:
+def curve_holds(name: str, alike: float, kind: str, n: int, world: int) -> list[float]:
     """Whether the band holds the whole curve, whether the best set holds the best layer, and its size."""
     truth = CURVES[name]
-    layers, group = curve(np.random.default_rng([world, n]), n, kind, truth)
+    layers, group = curve(np.random.default_rng([world, n]), n, kind, truth, alike)
     bootstrap = bootstrap_of(world, n, kind, group)
     values = np.array([measure(p, ["accuracy"])["accuracy"] for p in layers])
     resampled = np.stack([bootstrap.resampled(p, "accuracy") for p in layers])
     low, high = curve_band(bootstrap, layers, "accuracy", resampled).T
-    chosen = best_set(values, resampled)
+    chosen = best_set(values, resampled, without=np.stack([bootstrap.without_each(p, "accuracy") for p in layers]))
     holds = bool(((low <= truth) & (truth <= high)).all())
     return [holds, bool(chosen[truth.argmax()]), int(chosen.sum())]
 
@@ -106,11 +114,11 @@ def main() -> None:
                         for n in (100, 300, 1000):
                             show(f"{metric} | {value} | {kind} | {n}", interval_holds, metric, value, kind, n)
         if asked.only in (None, "curves"):
-            print("13 layers | groups | n | % of bands that hold the curve | % of best sets that hold the best")
+            print("13 layers | noise | groups | n | % of bands that hold the curve | % of best sets that hold the best")
             for name in CURVES:
-                for kind in KINDS[:2]:
-                    for n in (100, 300):
-                        show(f"{name} | {kind} | {n}", curve_holds, name, kind, n)
+                for alike, layers in ((0.9, "alike"), (0.0, "apart")):
+                    for kind, n in (("alone", 100), ("alone", 300), *((kind, 100) for kind in FEW_GROUPS)):
+                        show(f"{name} | {layers} | {kind} | {n}", curve_holds, name, alike, kind, n)
         if asked.only in (None, "permutations"):
             print("metric | groups | n | % of p-values <= 5% under the null, of a layer | of the best of 5")
             for metric in ("accuracy", "auroc"):

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from probekit.evaluation.duplicates import THRESHOLD, Inputs, near_pairs
+from probekit.evaluation.metrics import COMMON
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.files import quote
 
-COMMON = 0.8  # a class with more of the training rows than this is noted
 SHIFT = 0.1  # a class whose share in a split is so far from that in train is noted
 LONGER = 1.5  # and texts that are so many times as long
 

@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from probekit.evaluation.metrics import Predictions, measure
 from probekit.probes.base import predicted_labels
 
 # Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
@@ -61,11 +62,17 @@ def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
 
 
 def bag_of_words(
-    inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, validation: np.ndarray, n_classes: int
+    inputs: Sequence[Any],
+    labels: np.ndarray,
+    train: np.ndarray,
+    validation: np.ndarray,
+    n_classes: int,
+    metric: str | None = None,
 ) -> Guess:
     """Logistic (or ridge) regression on the TF-IDF of the words (or token ids) of the whole text.
 
-    C is chosen on validation, by accuracy or squared error. The vocabulary and its weights come from the training rows
+    C is chosen on validation as that of a probe is: a fit that did not converge loses against one that did, then the
+    metric says, and of equals the smallest C is taken. The vocabulary and its weights come from the training rows
     alone. Texts without a word in them say nothing, so then it is the commonest class, or the mean.
 
     Args:
@@ -74,9 +81,10 @@ def bag_of_words(
         train: rows to fit on.
         validation: rows to choose C on.
         n_classes: C, or 0 for a regression.
+        metric: that chooses, one of which higher is better; None is accuracy, or R2.
     """
     guesses = bags_of_words(inputs, labels, train, n_classes)
-    return min(guesses, key=lambda guess: loss(guess, labels, validation, n_classes))  # of equals the strongest C
+    return max(guesses, key=lambda guess: merit(guess, labels, validation, n_classes, metric))  # of equals the first
 
 
 def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
@@ -107,11 +115,16 @@ def _values(name: str, values: np.ndarray, C: float | None = None, converged: bo
     return Guess(name, values, values, C, converged)
 
 
-def loss(guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int) -> float:
-    """What chooses between guesses, less being better: the share of errors, or the mean squared one."""
-    if n_classes:
-        return float((guess.predicted != labels)[rows].mean())
-    return float(((guess.predicted - labels)[rows] ** 2).mean())
+def merit(
+    guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int, metric: str | None = None
+) -> tuple[bool, float]:
+    """What chooses between guesses, more being better: whether it converged, then the metric on these rows.
+
+    None is accuracy, or R2. Where a metric is not defined nothing is better than anything else.
+    """
+    metric = metric or ("accuracy" if n_classes else "r2")
+    said = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes)
+    return guess.converged, measure(said, [metric]).get(metric, 0.0)
 
 
 def _fit(name: str, features: Any, labels: np.ndarray, train: np.ndarray, C: float, n_classes: int) -> Guess:

@@ -6,7 +6,7 @@ import numpy as np
 
 from probekit.activations.layout import Place
 from probekit.evaluation.asked import Asked
-from probekit.evaluation.baselines import Guess, bags_of_words, length, loss, majority, mean
+from probekit.evaluation.baselines import Guess, bags_of_words, length, majority, mean, merit
 from probekit.evaluation.curve import Answer, Question
 from probekit.evaluation.judge import intervals_of, measured, pooled
 from probekit.evaluation.metrics import Predictions, measure
@@ -21,7 +21,7 @@ def baselines_of(
 ) -> list[tuple[BaselineResult, Predictions]]:
     """What needs no model, and what needs no block of it, each with what it says of the test rows."""
     words = _Words(asked)
-    rounds = [_guesses(asked, question.protocol, each, words) for each in question.protocol.rounds]
+    rounds = [_guesses(asked, question.protocol, each, words, question.headline) for each in question.protocol.rounds]
     guessed = [_judged(list(each), question) for each in zip(*rounds, strict=True)]
     first = answers[0].result
     if (first.point, first.layer) not in EMBEDDINGS or len(answers) == 1:
@@ -43,16 +43,18 @@ class _Words:
         return self.fitted[mask]
 
 
-def _guesses(asked: Asked, protocol: Protocol, each: Round, words: _Words) -> list[Guess]:
+def _guesses(asked: Asked, protocol: Protocol, each: Round, words: _Words, headline: str) -> list[Guess]:
     """Those of one round, fitted on the rows on which its probe is; the choosers choose their C too."""
     labels, n_classes, task = asked.labels, asked.n_classes, asked.acts.task
     train = np.flatnonzero(protocol.masks[each.mask])
     guesses = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
     if not task.info.get("no_texts"):
-        losses = [
-            [loss(guess, labels, rows, n_classes) for guess in words(protocol, mask)] for mask, rows in each.choosers
+        merits = [
+            [merit(guess, labels, rows, n_classes, headline) for guess in words(protocol, mask)]
+            for mask, rows in each.choosers
         ]
-        guesses.append(words(protocol, each.mask)[int(np.mean(losses, axis=0).argmin())])
+        sound, values = np.mean(merits, axis=0).T
+        guesses.append(words(protocol, each.mask)[int(np.lexsort((-values, -sound))[0])])
         guesses.append(length(task.inputs, labels, train, n_classes))
     return guesses
 

@@ -5,9 +5,12 @@ each later one with the probabilities of a probe that is fitted on all examples 
 too. A label that is easy to read is read well from few examples, so its code is short: accuracy and the effort to
 reach it in one number.
 
-The sender must not pick the regularisation afterwards. Labels are sent with the Bayes mixture of the codes of every C
-and of the uniform code (-log2 of the mean of their 2^-bits): decodable, within log2(members) bits of the best of them,
-and so never more than that above the uniform code.
+The sender must not pick the regularisation afterwards. Labels are sent with the Bayes mixture of the codes of every C,
+of the uniform code and of the class frequencies (-log2 of the mean of their 2^-bits): decodable, within log2(members)
+bits of the best of them, and so never more than that above the codes that know no activations.
+
+The class frequencies are sent block by block too, each with those of the labels before it (Krichevsky and Trofimov
+1981). Unequal classes have a short code without any activations, so what these add is the gain over that code.
 
 Axes: N examples, K classes.
 """
@@ -28,7 +31,7 @@ LogProbabilities = Sequence[np.ndarray] | Callable[[int, np.ndarray], np.ndarray
 
 @dataclass(frozen=True)
 class Block:
-    """One transmission: `coded` labels in `bits`, by probes `fitted` on all the labels before it (0: uniform)."""
+    """One transmission: `coded` labels in `bits`, by probes `fitted` on all the labels before it (0: no probe)."""
 
     fitted: int
     coded: int
@@ -42,13 +45,17 @@ class Codelength:
     Attributes:
         bits: of all labels.
         uniform_bits: without the activations, every label at log2 K.
-        compression: uniform_bits / bits; about 1 where nothing can be read.
+        prior_bits: without the activations, block by block by the class frequencies of the labels before.
+        compression: uniform_bits / bits; unequal classes are compressed even where nothing can be read.
+        gain: prior_bits / bits; about 1 where the activations tell no more than the class frequencies.
         blocks: in the order they are sent.
     """
 
     bits: float
     uniform_bits: float
+    prior_bits: float
     compression: float
+    gain: float
     blocks: list[Block]
 
     def as_dict(self) -> dict[str, Any]:
@@ -109,19 +116,29 @@ class OnlineCode:
             UsageError: something that is not a logarithm of probabilities that sum to 1.
         """
         per_label = np.log2(self.n_classes)
-        members = np.zeros(len(self.grid) + 1)  # bits so far of each C, and of the uniform code
+        members = np.zeros(len(self.grid) + 2)  # bits so far of each C, of the uniform code and of the frequencies
         blocks, start, total = [], 0, 0.0
         for end in self.ends:
             uniform = (end - start) * per_label
             coded = np.full(len(members), uniform)
             if start in self.prefixes:
-                coded[:-1] = self._bits_of_block(log_probabilities, start, end)
+                coded[:-2] = self._bits_of_block(log_probabilities, start, end)
+            coded[-1] = self._prior_bits(start, end)
             members = members + coded
             bits = float(np.log2(len(members)) - logsumexp(-members * np.log(2)) / np.log(2))
             blocks.append(Block(start if start in self.prefixes else 0, end - start, bits - total))
             start, total = end, bits
-        uniform_bits = float(len(self.order) * per_label)
-        return Codelength(total, uniform_bits, uniform_bits / max(total, np.finfo(float).tiny), blocks)
+        uniform_bits, prior_bits = float(len(self.order) * per_label), float(members[-1])
+        least = max(total, np.finfo(float).tiny)
+        return Codelength(total, uniform_bits, prior_bits, uniform_bits / least, prior_bits / least, blocks)
+
+    def _prior_bits(self, start: int, end: int) -> float:
+        """What the labels start..end cost by the frequencies of the classes before them, each counted half more."""
+        before, sent = (
+            np.bincount(self.labels[rows], minlength=self.n_classes)
+            for rows in (self.order[:start], self.order[start:end])
+        )
+        return float(-sent @ np.log2((before + 0.5) / (start + self.n_classes / 2)))
 
     def _bits_of_block(self, log_probabilities: LogProbabilities, start: int, end: int) -> np.ndarray:
         """What the labels start..end cost by the probes fitted on those before, one number for each C."""

@@ -15,7 +15,8 @@ from scipy.special import logsumexp
 
 Metric = Callable[["Predictions", np.ndarray], np.ndarray]
 ECE_BINS = 15
-IMBALANCE = 0.8  # the share of the commonest class above which accuracy is no headline
+COMMON = 0.8  # the share of the training labels above which a class is too common for accuracy
+RARE = 0.2  # the part of an even share below which the rarest class is too rare for it
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Predictions:
 def headline(counts: Iterable[int]) -> str:
     """The metric that a curve is drawn and chosen by.
 
-    "accuracy"; "auroc" where the commonest class has more than 80% (`IMBALANCE`) of the examples, since guessing it
-    would then look good; "r2" for a regression, which has no counts.
+    "accuracy"; "auroc" where the commonest class has more than 80% (`COMMON`) of the examples, since guessing it would
+    then look good, or the rarest less than a fifth (`RARE`) of an even share, 1/C, since accuracy would not see it;
+    "r2" for a regression, which has no counts. For two classes the first says more often, and so alone.
 
     Args:
         counts: of the training labels of each class; empty for a regression.
@@ -49,7 +51,8 @@ def headline(counts: Iterable[int]) -> str:
     counts = np.array(list(counts))
     if not len(counts):
         return "r2"
-    return "auroc" if counts.max() > IMBALANCE * counts.sum() else "accuracy"
+    lopsided = counts.max() > COMMON * counts.sum() or counts.min() * len(counts) < RARE * counts.sum()
+    return "auroc" if lopsided else "accuracy"
 
 
 def measure(predictions: Predictions, names: Iterable[str] | None = None) -> dict[str, float]:

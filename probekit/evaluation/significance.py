@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, logit
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from probekit.errors import UsageError
-from probekit.evaluation.intervals import LEVEL, Bootstrap
+from probekit.evaluation.intervals import LEVEL, Bootstrap, satterthwaite
 from probekit.evaluation.metrics import LOWER_IS_BETTER, METRICS, Predictions, measure, weighted_metrics
 
 PERMUTATIONS = 1000
+MANY = 50  # units; with fewer, the error under equality is so large that hardly anything could differ
 _SAME = 1e-12  # a standard error below it is rounding
 _CHUNK = 250_000  # weights held at once
 
@@ -50,8 +50,10 @@ def curve_band(
     """A band that holds the true values of all layers at once with probability `level`: [L, 2].
 
     Each layer's own interval, at the higher level whose normal quantile is that of the largest studentised deviation of
-    all layers (sup-t: Montiel Olea and Plagborg-Moller 2019). So the band is wider than every interval, exact for
-    perfect layers and fit for few groups, as they are. A layer for which the metric is undefined has nan.
+    all layers (sup-t: Montiel Olea and Plagborg-Moller 2019), or Bonferroni's over the layers that vary in no resample,
+    if that is more. So the band is wider than every interval, exact for perfect layers and fit for few groups, as they
+    are; so far out the accuracy of a layer with few errors has its exact interval (`Bootstrap.intervals`). A layer for
+    which the metric is undefined has nan.
 
     Args:
         bootstrap: of the test examples.
@@ -62,49 +64,37 @@ def curve_band(
     """
     values = np.array([measure(p, [metric]).get(metric, np.nan) for p in predictions])
     _, values, resampled = _known(values, resampled)
-    quantile = _largest_deviation(values, resampled, level)
+    quantile = _largest_deviation(values, resampled, level, bootstrap.n_units)
     pointwise = max(level, float(2 * norm.cdf(quantile) - 1))
-    return np.array([bootstrap.intervals(p, pointwise, [metric]).get(metric, (np.nan, np.nan)) for p in predictions])
+    ends = [bootstrap.intervals(p, pointwise, [metric], exact=True).get(metric, (np.nan, np.nan)) for p in predictions]
+    return np.array(ends)
 
 
-def simultaneous_band(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
-    """The same from values alone: each layer's bootstrap standard error times that quantile: [L, 2].
-
-    What lies between 0 and 1 in every resample has its band in log odds, which keeps it there. A layer that never
-    varies has no width, and with 20 groups the band holds the curve 90% of the time instead of 95%: where there are
-    predictions, use `curve_band`.
-
-    Args:
-        values: [L].
-        resampled: [L, S] over shared resamples; those in which a layer is nan are left out.
-        level: of the band.
-    """
-    known, values, resampled = _known(values, resampled)
-    half = _largest_deviation(values, resampled, level) * resampled.std(axis=1)
-    plain = np.stack([values - half, values + half], axis=1)
-    shares = ((resampled >= 0) & (resampled <= 1)).all(axis=1) & (values > 0) & (values < 1)
-    inside = np.where(shares, values, 0.5)
-    odds = expit(logit(inside)[:, None] + (half / (inside * (1 - inside)))[:, None] * [-1, 1])
-    band = np.full((len(known), 2), np.nan)
-    band[known] = np.where((shares & (half > 0))[:, None], odds, plain)
-    return band
-
-
-def best_set(values: np.ndarray, resampled: np.ndarray, level: float = LEVEL) -> np.ndarray:
+def best_set(
+    values: np.ndarray, resampled: np.ndarray, level: float = LEVEL, without: np.ndarray | None = None
+) -> np.ndarray:
     """The layers that cannot be told from the best: bool [L]; it holds the truly best one with probability `level`.
 
     Multiple comparisons with the best (Hsu 1981), each layer in turn against all others as Dunnett (1955) does with a
-    control: a layer is out when some other exceeds it by more than the `level` quantile of the largest studentised
-    deviation of such differences. Differences are taken within resamples, which is what makes close layers comparable.
+    control: a layer is out when some other exceeds it by more than its standard error times a critical value.
+    Differences are taken within resamples, which is what makes close layers comparable. The critical value is Student's
+    t, of the degrees of freedom of each difference (Satterthwaite 1946), at the level that the largest of all
+    differences needs. With `MANY` units or more the standard error is that of layers that are equal, as Wilson's is of
+    one accuracy: the difference adds its square over G to the variance. From fewer than two units nothing can be told,
+    so then every layer is in.
 
     Args:
         values: [L]; higher is better.
         resampled: [L, S] over shared resamples; those in which a layer is nan are left out.
         level: of the set.
+        without: [L, G], what `Bootstrap.without_each` says of the layers; None is for G without end.
     """
     known, values, resampled = _known(values, resampled)
-    chosen = np.zeros(len(known), dtype=bool)
-    chosen[known] = [_may_be_best(values, resampled, layer, level) for layer in range(len(values))]
+    chosen = known.copy()
+    if without is not None and np.shape(without)[1] < 2:
+        return chosen
+    left = None if without is None else np.asarray(without, dtype=np.float64)[known]
+    chosen[known] = [_may_be_best(values, resampled, layer, level, left) for layer in range(len(values))]
     return chosen
 
 
@@ -125,7 +115,10 @@ def permutation_test(
         predictions: one a layer, of the same N examples.
         metric: a name of `METRICS` of which higher is better.
         seed: of the permutations.
-        groups: [N]; labels are permuted within a group where they differ, and among groups where they do not.
+        groups: [N]; classes are permuted within a group where they differ, and among groups where they do not: what is
+            tested is then the relation within groups, or that of groups. Values of a regression are permuted in the
+            same way, unless they vary more between groups than within: then each is its group's mean and what it is
+            off by, the means are permuted among groups and the rest within, and both relations are tested.
         permutations: how many.
 
     Raises:
@@ -153,10 +146,21 @@ def permutation_test(
 
 
 def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
-    """Labels [N] shuffled `permutations` times, within groups or whole groups at a time: [S, N]."""
+    """Labels [N] shuffled `permutations` times, as `permutation_test` says of groups: [S, N]."""
     if groups is None:
         return rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
     member = np.unique(groups, return_inverse=True)[1].ravel()
+    if np.issubdtype(truth.dtype, np.floating):
+        means = np.bincount(member, truth) / np.bincount(member)
+        off = truth - means[member]
+        if means.var() > off.var():
+            moved = rng.permuted(np.tile(means, (permutations, 1)), axis=1)[:, member]
+            return moved + _shuffled(off, member, rng, permutations)
+    return _shuffled(truth, member, rng, permutations)
+
+
+def _shuffled(truth: np.ndarray, member: np.ndarray, rng: np.random.Generator, permutations: int) -> np.ndarray:
+    """Values [N] shuffled within the groups where they differ, and among those where they do not: [S, N]."""
     rows = [np.flatnonzero(member == g) for g in range(member.max() + 1)]
     constant = np.array([bool((truth[r] == truth[r[0]]).all()) for r in rows])
     shuffled = np.tile(truth, (permutations, 1))
@@ -181,17 +185,23 @@ def _known(values: np.ndarray, resampled: np.ndarray) -> tuple[np.ndarray, np.nd
     return known, values, resampled if resampled.shape[1] else values[:, None]
 
 
-def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float) -> float:
-    """The `level` quantile of the largest studentised deviation; where nothing varies, Bonferroni's."""
+def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float, n_units: int) -> float:
+    """The `level` quantile of the largest studentised deviation, Bonferroni's at least over what does not vary.
+
+    As the normal quantile at whose level each layer's own Student's t is to be taken.
+    """
     errors = resampled.std(axis=1)
     varies = errors > _SAME
-    if not varies.any():
-        return float(norm.ppf(1 - (1 - level) / (2 * max(1, len(values)))))
+    unseen = float(norm.ppf(1 - (1 - level) / (2 * max(1, int((~varies).sum())))))
+    if not varies.any() or n_units < 2:
+        return unseen
     deviation = np.abs(resampled - values[:, None])[varies] / errors[varies, None]
-    return float(np.quantile(deviation.max(axis=0), level))
+    return max(unseen, -float(norm.ppf(t.sf(_largest(deviation, n_units, level), n_units - 1))))
 
 
-def _may_be_best(values: np.ndarray, resampled: np.ndarray, layer: int, level: float) -> bool:
+def _may_be_best(
+    values: np.ndarray, resampled: np.ndarray, layer: int, level: float, without: np.ndarray | None
+) -> bool:
     ahead = values - values[layer]
     deviation = resampled - resampled[layer] - ahead[:, None]
     errors = deviation.std(axis=1)
@@ -200,9 +210,32 @@ def _may_be_best(values: np.ndarray, resampled: np.ndarray, layer: int, level: f
         return False
     if not varies.any():
         return True
-    studentised = deviation[varies] / errors[varies, None]
-    critical = np.quantile(studentised.max(axis=0), level)
-    return bool((ahead[varies] <= critical * errors[varies] + _SAME).all())
+    studentised, errors = deviation[varies] / errors[varies, None], errors[varies]
+    if without is None:
+        critical = np.quantile(studentised.max(axis=0), level)
+    else:
+        n_units = without.shape[1]
+        unequal = ahead[varies] if n_units >= MANY else 0.0
+        errors = np.sqrt(errors**2 * n_units / (n_units - 1) + unequal**2 / n_units)
+        critical = _critical(studentised, (without - without[layer])[varies], level)
+    return bool((ahead[varies] <= critical * errors + _SAME).all())
+
+
+def _critical(studentised: np.ndarray, without: np.ndarray, level: float) -> np.ndarray:
+    """What each of the deviations [L, S] may reach, their errors being estimates from G units: [L]."""
+    most = without.shape[1] - 1
+    largest = _largest(studentised, most + 1, level)
+    freedom = [satterthwaite(each, most + 1) if np.isfinite(each).all() else most for each in without]
+    return t.isf(t.sf(largest, most), freedom)
+
+
+def _largest(studentised: np.ndarray, n_units: int, level: float) -> float:
+    """The `level` quantile of the largest of the deviations [L, S] over errors that are estimates from G units.
+
+    As if the errors were independent of one another, which they are less than that: rather too much than too little.
+    """
+    drawn = np.random.default_rng(0).chisquare(n_units - 1, size=studentised.shape) / (n_units - 1)
+    return float(np.quantile((studentised / np.sqrt(drawn)).max(axis=0), level))
 
 
 def _under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndarray:

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 
-from probekit.evaluation.baselines import bag_of_words, length, majority, mean
+from probekit.evaluation.baselines import BAG_OF_WORDS_C, WORD, Guess, bag_of_words, length, majority, mean
 
 N = 240
 ROWS = np.arange(N)
@@ -130,3 +133,38 @@ def test_a_regression_has_the_mean_the_words_and_the_length():
     assert squared_error(length(long, sizes, TRAIN, 0), sizes) < 0.02
     nothing = bag_of_words([" "] * N, labels, TRAIN, VALIDATION, 0)
     assert (nothing.predicted == labels[TRAIN].mean()).all()
+
+
+def rare_task():
+    """One in ten is of class 1, and half of those have a word of their own; what else stands there is noise."""
+    rng = np.random.default_rng(4)
+    labels = (rng.random(N) < 0.1).astype(int)
+    words = [[*rng.integers(5, 40, size=8).tolist(), *([1] if y and rng.random() < 0.5 else [])] for y in labels]
+    return [" ".join(f"w{i}" for i in text) for text in words], labels
+
+
+def test_the_words_are_chosen_by_the_metric_that_is_asked_for():
+    texts, labels = rare_task()
+    by = {metric: bag_of_words(texts, labels, TRAIN, VALIDATION, 2, metric) for metric in ("accuracy", "auroc")}
+    tried = [fitted(texts, labels, C) for C in BAG_OF_WORDS_C]
+    areas = [roc_auc_score(labels[VALIDATION], guess.scores[VALIDATION]) for guess in tried]
+    shares = [right(guess, labels, VALIDATION) for guess in tried]
+    assert BAG_OF_WORDS_C[int(np.argmax(areas))] == by["auroc"].C
+    assert BAG_OF_WORDS_C[int(np.argmax(shares))] == by["accuracy"].C
+    assert by["auroc"].C != by["accuracy"].C
+
+
+def fitted(texts, labels, C, converged=True):
+    features = TfidfVectorizer(token_pattern=WORD).fit([texts[i] for i in TRAIN]).transform(texts)
+    model = LogisticRegression(C=C, max_iter=1000, tol=1e-5).fit(features[TRAIN], labels[TRAIN])
+    scores = model.decision_function(features)
+    return Guess("bag-of-words", (scores > 0).astype(int), scores, C, converged)
+
+
+def test_words_whose_fit_did_not_converge_lose_against_those_whose_did(monkeypatch):
+    texts, labels = word_task(False)
+    alone = lambda name, features, labels, train, C, n: fitted(texts, labels, C, C == 0.1)  # noqa: E731
+    best = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
+    assert best.C != 0.1
+    monkeypatch.setattr("probekit.evaluation.baselines._fit", alone)
+    assert bag_of_words(texts, labels, TRAIN, VALIDATION, 2).C == 0.1

@@ -49,13 +49,45 @@ def test_random_labels_cost_about_the_uniform_code_and_never_much_more(n_classes
         rng = np.random.default_rng(seed)
         labels = rng.integers(n_classes, size=300)
         code = length(rng.normal(size=(300, 20)), labels, seed, n_classes=n_classes)
-        assert code.bits <= code.uniform_bits + np.log2(len(GRID) + 1)
+        assert code.bits <= code.uniform_bits + np.log2(len(GRID) + 2)
         compressions.append(code.compression)
     assert 0.98 < np.mean(compressions) < 1.01
 
 
+@pytest.mark.parametrize("share", [0.1, 0.03])
+def test_noise_of_unequal_classes_gains_nothing_over_their_frequencies(share):
+    """Though it is compressed: the uniform code is no yardstick for it."""
+    rng = np.random.default_rng(0)
+    labels = (np.arange(1500) < 1500 * share).astype(int)
+    code = length(rng.normal(size=(1500, 8)), labels)
+    assert code.gain == pytest.approx(1, abs=0.04)
+    assert code.compression > 1.8
+    entropy = -1500 * (share * np.log2(share) + (1 - share) * np.log2(1 - share))
+    assert code.prior_bits == pytest.approx(entropy, rel=0.05)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.03])
+def test_what_is_read_of_unequal_classes_is_gained(share):
+    rng = np.random.default_rng(0)
+    labels = (np.arange(1500) < 1500 * share).astype(int)
+    code = length(rng.normal(size=(1500, 2)) + 6 * labels[:, None], labels)
+    assert code.gain > 2
+
+
+def test_the_code_of_the_frequencies_is_that_of_each_block_by_what_stands_before():
+    rng = np.random.default_rng(6)
+    labels = rng.choice(3, p=[0.7, 0.2, 0.1], size=200)
+    code = OnlineCode(labels, 3, np.arange(200), [None])
+    sent, bits = labels[code.order], 0.0
+    for start, end in pairwise([0, *code.ends]):
+        for label in sent[start:end]:
+            bits -= np.log2(((sent[:start] == label).sum() + 0.5) / (start + 1.5))
+    told = np.full((200, 3), -np.log(3))
+    assert code.codelength([told] * len(code.problems())).prior_bits == pytest.approx(bits)
+
+
 def test_the_closed_form_of_a_toy_case():
-    """One C whose probe gives every label of every block probability 3/4: a mixture of it and the uniform code."""
+    """One C whose probe gives every label probability 3/4: a mixture of it, the uniform code and the frequencies."""
     n = 1000
     labels = np.arange(n) % 2
     code = OnlineCode(labels, 2, np.arange(n), [1.0])
@@ -63,10 +95,12 @@ def test_the_closed_form_of_a_toy_case():
     result = code.codelength([told] * len(code.problems()))
     first = code.prefixes[0]  # before it a class was missing
     probe = first + (n - first) * np.log2(4 / 3)
-    assert result.bits == pytest.approx(1 - np.log2(2.0 ** (n - probe) + 1) + n)
+    least = min(n, probe, result.prior_bits)
+    members = [2.0 ** (least - bits) for bits in (n, probe, result.prior_bits)]
+    assert result.bits == pytest.approx(least - np.log2(np.mean(members)))
     assert result.uniform_bits == n
     assert result.compression == pytest.approx(n / result.bits)
-    assert result.blocks[0].bits == 1
+    assert result.blocks[0].bits == pytest.approx(1)
     assert [block.coded for block in result.blocks] == [1, 1, 2, 4, 8, 16, 31, 62, 125, 250, 500]
     assert sum(block.bits for block in result.blocks) == pytest.approx(result.bits)
     assert json.loads(json.dumps(result.as_dict()))["blocks"][-1]["fitted"] == 500
@@ -78,8 +112,8 @@ def test_the_mixture_is_within_its_prior_of_the_best_member():
     X = rng.normal(size=(200, 5)) + labels[:, None]
     each = [length(X, labels, grid=(C,), n_classes=3).bits for C in GRID]
     mixed = length(X, labels, n_classes=3).bits
-    assert mixed <= min(each) + np.log2(len(GRID) + 1)
-    assert mixed >= min(each) - 1 - 1e-9  # each of the singles mixes in the uniform code
+    assert mixed <= min(each) + np.log2(len(GRID) + 2)
+    assert mixed >= min(each) - np.log2(3) - 1e-9  # each of the singles mixes in the two codes without activations
 
 
 def test_a_block_depends_on_no_later_label():
@@ -118,7 +152,7 @@ def test_problems_are_prefixes_of_the_training_rows_and_share_their_weights():
     assert sorted(code.order) == list(rows)
 
 
-def test_a_prefix_without_a_class_sends_the_next_block_uniformly():
+def test_a_prefix_without_a_class_has_no_probe():
     """The third class stands last, so until then nothing is fitted."""
     labels = np.zeros(100, dtype=int)
     code = OnlineCode(labels, 3, np.arange(100), [None])
@@ -129,10 +163,11 @@ def test_a_prefix_without_a_class_sends_the_next_block_uniformly():
     told = log_softmax(np.random.default_rng(0).normal(size=(100, 3)), axis=1)
     blocks = late.codelength([told]).blocks
     assert [block.fitted for block in blocks] == [0] * (len(blocks) - 1) + [50]
-    assert blocks[0].bits == pytest.approx(blocks[0].coded * np.log2(3))
+    assert blocks[0].bits == pytest.approx(np.log2(3))
     never = OnlineCode(np.zeros(100, dtype=int), 2, np.arange(100), GRID)
     assert never.problems() == []
-    assert never.codelength([]).compression == pytest.approx(1)
+    told = never.codelength([])
+    assert told.bits == pytest.approx(told.prior_bits + np.log2(len(GRID) + 2))
 
 
 def test_groups_are_sent_whole():
@@ -173,9 +208,10 @@ def test_certainty_that_is_wrong_costs_no_more_than_the_mixture_allows():
     labels = np.arange(64) % 2
     code = OnlineCode(labels, 2, np.arange(64), [1.0])
     wrong = np.where(labels[:, None] == np.arange(2), -np.inf, 0.0)
-    assert code.codelength([wrong] * len(code.problems())).bits == pytest.approx(64 + 1)
+    told = code.codelength([wrong] * len(code.problems()))
+    assert told.bits == pytest.approx(np.log2(3) - np.log2(2**-64.0 + 2**-told.prior_bits))
     right = np.where(labels[:, None] == np.arange(2), 0.0, -np.inf)
-    assert code.codelength([right] * len(code.problems())).bits == pytest.approx(code.prefixes[0] + 1, abs=1e-9)
+    assert code.codelength([right] * len(code.problems())).bits == pytest.approx(code.prefixes[0] + np.log2(3), abs=0.5)
 
 
 @pytest.mark.parametrize("told", [np.full((64, 2), 0.5), np.full((64, 2), np.nan), np.full((64, 2), -np.inf)])

@@ -166,9 +166,13 @@ def test_a_target_that_does_not_vary_has_neither_r2_nor_correlation():
 
 @pytest.mark.parametrize(
     ("counts", "name"),
-    [([50, 50], "accuracy"), ([80, 20], "accuracy"), ([81, 19], "auroc"), ([5, 95], "auroc"), ([4, 4, 92], "auroc")],
+    [
+        *[([50, 50], "accuracy"), ([80, 20], "accuracy"), ([81, 19], "auroc"), ([5, 95], "auroc")],
+        *[([4, 4, 92], "auroc"), ([60, 20, 20], "accuracy"), ([79, 15, 6], "auroc"), ([70, 23, 7], "accuracy")],
+        ([40] * 9 + [7], "auroc"),
+    ],
 )
-def test_the_headline_is_the_auroc_where_guessing_one_class_looks_good(counts, name):
+def test_the_headline_is_the_auroc_where_accuracy_would_not_see_a_class(counts, name):
     assert headline(counts) == name
 
 
