@@ -55,7 +55,13 @@ def make(
         beside: dict[str, Any] = {}
         if full:
             beside = {"band": (test - 0.04, test + 0.04), "in_best_set": test > 0.85, "control": 0.52 + 0.001 * i}
-            beside["codelength"] = {"bits": 50.0, "uniform_bits": 100.0, "compression": 1 + test}
+            beside["codelength"] = {
+                "bits": 50.0,
+                "uniform_bits": 100.0,
+                "prior_bits": 90.0,
+                "compression": 1 + test,
+                "gain": 0.9 * (1 + test),
+            }
             random.append(LayerResult(*at, 0.1, True, scores(0.6, 0.6, metric), {metric: (0.58, 0.62)}, []))
         ends = {metric: (test - 0.02, test + 0.02)}
         layers.append(LayerResult(*at, 0.1, True, metrics, ends, [], PROBE, **beside))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from probekit.cli import console, options
-from probekit.errors import UsageError
+from probekit.errors import ResumeMismatch, UsageError
 
 if TYPE_CHECKING:
     from probekit.activations import Store
@@ -126,17 +126,19 @@ def run_training(
     with console.interrupt_says(
         f"the store {store.path} is whole, no results were written; run the same command again"
     ):
-        from probekit.evaluation import check_folder, train_probes
+        from probekit.evaluation import train_probes
         from probekit.plots import save_plot
 
+        asked = json.loads(json.dumps({**how, "random_init": with_random}))
         if out is not None:
-            check_folder(out)
+            _check_out(out, store, asked)
         if with_random:
             from probekit.activations import random_init_of
 
             how["random_init"] = random_init_of(store, progress=False if quiet else None)
         with console.progress("train", "layers", quiet) as progress:
             results = train_probes(store, **how, progress=progress)
+        results.meta["asked"] = asked
     folder = out or _folder(store, results.meta, how)
     with console.interrupt_says(
         f"the store {store.path} is whole, the results in {folder} are not; run the same command again"
@@ -166,9 +168,34 @@ def _folder(store: "Store", found: dict[str, Any], how: dict[str, Any]) -> Path:
     name += "-control-text" if how.get("control_type", "token") == "text" else ""
     name += "-no-codelength" if not how.get("codelength", True) else ""
     name += f"-seed-{how['seed']}" if how["seed"] else ""
-    if len(name) > 200:
-        name = f"{name[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return store.path / "results" / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
+    if plain != name or len(name) > 200:  # 0,3 and 0-3 are spelled alike now
+        plain = f"{plain[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return store.path / "results" / plain
+
+
+def _check_out(out: Path, store: "Store", asked: dict[str, Any]) -> None:
+    """Whether results may go to `out`: it is free, or holds those of the same question to the same activations.
+
+    Raises:
+        StorageError: something else than results stands there.
+        ResumeMismatch: results of another question.
+    """
+    from probekit.evaluation import check_folder
+
+    check_folder(out)
+    try:
+        meta = json.loads((out / "results.json").read_bytes())["meta"]
+        there, of = meta["asked"], meta["activations"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # nothing whole stands there
+    different = [name for name, value in asked.items() if there.get(name) != value]
+    different += [name for name, value in of.items() if store.meta.get(name, value) != value]
+    if different:
+        raise ResumeMismatch(
+            f"{str(out)!a} holds results of another question ({', '.join(sorted(different))} differ); give another "
+            "folder (--out), or remove that one"
+        )
 
 
 def _newest(quiet: bool) -> Path:

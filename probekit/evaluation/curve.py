@@ -110,7 +110,8 @@ def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerR
     values = np.array([value_of(each, question.headline) for each in predictions])
     resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
     bands = curve_band(question.bootstrap, predictions, question.headline, resampled, LEVEL)
-    in_best = best_set(values, resampled, LEVEL)
+    without = np.stack([question.bootstrap.without_each(each, question.headline) for each in predictions])
+    in_best = best_set(values, resampled, LEVEL, without)
     p_values, chance = _chance(predictions, question)
     results = [
         replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=p)
@@ -280,4 +281,5 @@ def _codelength(code: OnlineCode, probes: Sequence[Any], X: Tensor, used: np.nda
         return log_probabilities(said[i % step])
 
     told = code.codelength(logs)
-    return {"bits": told.bits, "uniform_bits": told.uniform_bits, "compression": told.compression}
+    names = ("bits", "uniform_bits", "prior_bits", "compression", "gain")
+    return {name: getattr(told, name) for name in names}

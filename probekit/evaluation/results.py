@@ -72,7 +72,8 @@ class LayerResult:
         control: mean headline on test of the control tasks (random labels of types).
         selectivity: headline on test less `control`; None for a control of whole texts, where less than half of the
             test rows have a type that train has, and where the control of a regression has an R2 below 0.
-        codelength: {"bits", "uniform_bits", "compression"} of the training labels given the activations.
+        codelength: of the training labels given the activations: {"bits", "uniform_bits", "prior_bits" (of the class
+            frequencies alone), "compression" (uniform_bits / bits), "gain" (prior_bits / bits)}.
         late: which fits did not converge: "probe", "control", "code".
     """
 
@@ -183,6 +184,7 @@ class ProbeResults:
             "selectivity": layer.selectivity,
             "codelength_bits": code.get("bits"),
             "compression": code.get("compression"),
+            "gain": code.get("gain"),
             "p_value": layer.p_value,
         }
         rows = [("probe", self.meta["probe"], name, value) for name, value in extras.items()]

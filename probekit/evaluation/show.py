@@ -245,7 +245,9 @@ def _of_code(results: "ProbeResults") -> list[str]:
     if code is None:
         return []
     uniform = f"{code['uniform_bits']:,.0f} bits"
-    line = f"Compression: the training labels' {uniform} over those of their online code; 1 means nothing was learnt."
+    prior = code["uniform_bits"] / code["prior_bits"]
+    line = f"Compression: the training labels' {uniform} over those of their online code; the class frequencies alone"
+    line += f" give {prior:.2f}, and no more than that means that nothing was learnt."
     mixed = (results.meta.get("code") or {}).get("C") or [None]
     return [line if mixed == [None] else f"{line} The code mixes C = {', '.join(f'{C:g}' for C in mixed)} of the grid."]
 

@@ -284,9 +284,12 @@ def _shown_ticks(xs: Sequence[int], most: int = 30) -> list[int]:
 
 
 def _draw_codelength(results: "ProbeResults", ax: Axes, xs: Sequence[int]) -> None:
-    """How many times shorter the labels become, given the activations; 1 is no shorter (Voita and Titov 2020)."""
-    values = [layer.codelength["compression"] for layer in results.layers if layer.codelength]
-    ax.axhline(1, color=GREY, linewidth=1, linestyle=(0, (1, 1.5)), zorder=1)
+    """How many times shorter the labels become, given the activations; dotted: by the class frequencies alone."""
+    codes = [layer.codelength for layer in results.layers if layer.codelength]
+    values = [code["compression"] for code in codes]
+    ax.axhline(
+        codes[0]["uniform_bits"] / codes[0]["prior_bits"], color=GREY, linewidth=1, linestyle=(0, (1, 1.5)), zorder=1
+    )
     ax.plot(xs, values, color=INK, linewidth=1.4, marker="o", markersize=2.5)
     low, high = min(0.9, *values), max(2.2, *values)
     ax.set_yscale("log")  # from nearly nothing to a hundred times

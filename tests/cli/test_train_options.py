@@ -105,13 +105,13 @@ def test_a_run_that_fails_leaves_no_mixture(here: Path, store: Path, monkeypatch
     job = ["train-probe", str(store), "--probe", "mean-diff", "--quiet", "--out", "o"]
     assert run([*job, "--layer", "0-1"]) == 0
     first = files()
-    assert run([*job, "--layer", "7"]) == 2  # refused before anything is touched
+    assert run([*job, "--layer", "7"]) == 5  # refused before anything is touched
     assert files() == first
     with monkeypatch.context() as patch:
         patch.setattr("probekit.plots.save_plot", fail)
-        assert run([*job, "--layer", "0"]) != 0
+        assert run([*job, "--layer", "0-1"]) != 0
     left = {Path(path).name for path in files()}
-    assert not {"accuracy_by_layer.png", "accuracy_by_layer.svg", "resid_pre.1.json"} & left
+    assert not {"accuracy_by_layer.png", "accuracy_by_layer.svg"} & left
     assert run([*job, "--layer", "0-1"]) == 0
     assert files() == first
 
@@ -161,3 +161,23 @@ def test_activations_that_are_no_numbers(here: Path, gpt2_folder: Path, refused:
     Path("labels.csv").write_text("label\n" + "\n".join("ab"[i % 2] for i in range(40)) + "\n")
     line = refused(3, "import", "resid_pre.0.npy", "--labels", "labels.csv", "--out", "s")
     assert "NaN" in line
+
+
+def test_results_of_another_question_are_not_replaced(
+    here: Path, store: Path, refused: Callable[..., str], capsys: Capture
+) -> None:
+    assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "one"]) == 0
+    capsys.readouterr()
+    before = Path("one/results.json").read_bytes()
+    line = refused(5, "train-probe", store, *FAST, "--quiet", "--seed", "1", "--out", "one")
+    assert "results of another question (seed differ)" in line
+    assert Path("one/results.json").read_bytes() == before
+    assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "one"]) == 0
+    assert Path("one/results.json").read_bytes() == before
+
+
+def test_every_question_has_a_folder_of_its_own(here: Path, store: Path) -> None:
+    shutil.copytree(store, "store")
+    for layers in ("0-1", "0,1"):
+        assert run(["train-probe", "store", "--probe", "mean-diff", "--quiet", "--layer", layers]) == 0
+    assert len(list(Path("store/results").iterdir())) == 2

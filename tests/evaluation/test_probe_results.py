@@ -127,7 +127,7 @@ def test_the_frame_is_tidy(results, tmp_path):
     assert tuple(frame.columns) == COLUMNS
     shown = [*results.layers, *results.random_init, *results.baselines]
     metrics = sum(len(values) for result in shown for values in result.metrics.values())
-    assert len(frame) == metrics + 5 * 5  # selectivity, bits, compression, p and the control of each place
+    assert len(frame) == metrics + 5 * 6  # selectivity, bits, compression, gain, p and the control of each place
     assert set(frame["kind"]) == {"probe", "control", "baseline", "random-init"}
     assert not frame.duplicated(["kind", "name", "place", "split", "metric"]).any()
     bands = frame.dropna(subset="band_low")
