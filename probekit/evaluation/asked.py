@@ -72,7 +72,7 @@ def asked_of(
 def kind_of(probe: str, n_classes: int, label: str) -> Any:
     """The class of the probe that goes by this name, for classes or (0) for numbers."""
     if probe not in PROBES and probe not in REGRESSORS:
-        raise UsageError(f"unknown probe {probe!a}; {nearest(str(probe), [*PROBES, *REGRESSORS])}")
+        raise UsageError(f"unknown probe {probe!a}; {nearest(str(probe), PROBES | REGRESSORS)}")
     if n_classes == 0 and probe not in REGRESSORS:
         raise UsageError(
             f"the probe {probe} tells classes apart, and {label!a} is a number for each example; "

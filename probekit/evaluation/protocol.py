@@ -178,4 +178,6 @@ def _parts(labels: np.ndarray, together: np.ndarray, folds: int, seed: int) -> l
             splitter = how(n_splits=folds, shuffle=True, random_state=seed)
             return [test for _, test in splitter.split(labels, labels, together if by_group else None)]
         except ValueError as error:
-            raise DataError(f"no {folds} folds of {len(labels)} rows: {error}") from None
+            raise DataError(
+                f"{len(labels)} rows of {n_units} texts or groups make no {folds} folds ({error}); take fewer folds"
+            ) from None

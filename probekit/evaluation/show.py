@@ -4,6 +4,8 @@ import html
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from probekit.activations.sets import spans_of
 from probekit.text import printable
 
@@ -265,6 +267,10 @@ def _of_fits(results: "ProbeResults") -> list[str]:
         lines.append(f"Not converged: {', '.join(late)}; more regularisation (a smaller C) helps.")
     if edge := [layer for layer in results.layers if len(layer.tried) > 1 and layer.tried[-1][0] == layer.C]:
         lines.append(f"The largest C was chosen at {_spans(edge)}; a grid that goes on (C=...) may do better there.")
+    if blind := [layer for layer in results.layers if not np.any(getattr(layer.probe, "coef_", 1))]:
+        lines.append(
+            f"No feature has any weight at {_spans(blind)}: the rows are alike, or do not differ with the label."
+        )
     return lines
 
 

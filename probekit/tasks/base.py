@@ -154,8 +154,13 @@ class Task:
             more = "" if self.groups is None else ", or make the groups smaller"
             raise DataError(
                 f"every split needs every class of {label_set!a}, got {count_line(counts)}; "
-                f"{self._carving()}add examples, or merge rare classes{more}"
+                f"{self._carving()}add examples, or merge rare classes{more}{self._numbers(label_set)}"
             )
+
+    def _numbers(self, label_set: str) -> str:
+        names = self.label_names[label_set]
+        numbers = len(names) > 20 and all(name.lstrip("+-").isdigit() for name in names)
+        return "; numbers such as years are predicted with --regression" if numbers else ""
 
     def _known(self, label_set: str | None) -> str:
         label_set = self.target if label_set is None else label_set

@@ -368,3 +368,11 @@ def test_a_control_of_texts_is_at_chance_where_no_text_stands_twice(world):
     assert all(abs(control - 0.5) < 0.1 for control in controls)
     with pytest.raises(UsageError, match="unknown control type 'texts'; did you mean"):
         train_probes(acts, control_type="texts")
+
+
+def test_rows_that_are_all_alike_are_said_to_be(world):
+    acts = world(n=200)
+    alike = ActivationSet({("resid_pre", 0): torch.ones(200, 3), ("resid_pre", 1): acts["resid_pre", 1]}, acts.task)
+    results = train_probes(alike, **BARE)
+    assert "No feature has any weight at resid_pre 0: the rows are alike" in results.summary()
+    assert all(layer.converged for layer in results.layers)
