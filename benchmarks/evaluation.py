@@ -29,6 +29,7 @@ import numpy as np
 
 from probekit import ProbeResults, Task, extract, load_model, load_task, random_init_of, train_probes, transfer
 from probekit.activations.sets import Activations
+from probekit.activations.store import Store
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.plots import save_plot, save_transfer_plot
 from probekit.tasks.splits import sample
@@ -85,7 +86,8 @@ def tasks(args: argparse.Namespace) -> None:
 def agreement(args: argparse.Namespace) -> None:
     """The built-in model on the built-in task, beside itself with random weights."""
     with tempfile.TemporaryDirectory() as tmp:
-        store = extract(load_model("agreement-gpt2"), load_task("agreement"), out=Path(tmp, "store"))
+        extract(load_model("agreement-gpt2"), load_task("agreement"), out=Path(tmp, "store"))
+        store = Store(Path(tmp, "store"))
         random = random_init_of(store)
         for label in store.labels:
             start = time.perf_counter()
@@ -197,9 +199,9 @@ def fingerprints(folder: Path) -> dict[str, str]:
 def verdict_row(run: Run) -> list[str]:
     """The numbers of a curve, and whether its best layer's interval lies above every surface cue."""
     results, meta = run.results, run.results.meta
-    best, known = results.best, {one.name: score(results, one) for one in results.baselines}
+    best, known = results.best, {one.name: score(results, one) or 0.0 for one in results.baselines}
     rows = "/".join(str(meta["n"][split]) for split in ("train", "validation", "test"))
-    cue = max((name for name in SURFACE if name in known), key=lambda name: known[name])
+    cue = max((name for name in SURFACE if name in known), key=known.__getitem__)
     above = best.intervals[results.headline][0] > known[cue]
     return [
         f"{run.name} {rows}",
@@ -210,7 +212,7 @@ def verdict_row(run: Run) -> list[str]:
         best_set(results),
         number(best.control),
         number(best.selectivity),
-        number(best.codelength and best.codelength["compression"]),
+        number(best.codelength["compression"] if best.codelength else None),
         *(number(known.get(name)) for name in ("bag-of-words", "length")),
         number(known.get("majority", known.get("mean"))),
         number(known.get("embedding")),

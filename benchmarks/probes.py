@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,7 +98,7 @@ def scikit_learn(solver: str, dtype: type) -> Callable[[Case, np.ndarray, list[n
 
     def run(case: Case, X: np.ndarray, ys: list[np.ndarray]) -> np.ndarray:
         jobs = [(X.astype(dtype, copy=False), y, c) for y in ys for c in C]
-        found = [*(Parallel(n_jobs=2)(delayed(fit)(*job) for job in jobs) or ())]
+        found: Any = Parallel(n_jobs=2)(delayed(fit)(*job) for job in jobs)
         return np.array([objective(X, y, c, *weights) for (_, y, c), weights in zip(jobs, found, strict=True)])
 
     return run
