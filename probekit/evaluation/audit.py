@@ -3,13 +3,13 @@
 Axes: N examples.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from probekit.evaluation.duplicates import THRESHOLD, Inputs, near_pairs
+from probekit.evaluation.duplicates import THRESHOLD, Inputs, near_pairs, torn_rows
 from probekit.evaluation.metrics import COMMON
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.files import quote
@@ -31,7 +31,7 @@ class Audit:
         conflicts: texts with several labels: texts, rows, and the first example.
         groups_across_splits: groups that stand in several splits; None where there are no groups.
         leaks: rows to leave out, int64 ascending: then no text of validation or test, and none that is nearly one,
-            stands in train, and none of test in validation.
+            stands in train, and none of test in validation; nor does a group stand in two splits.
         no_texts: whether there were no texts to compare.
         dropped: whether the leaks were left out.
         linked: with folds, rows whose text stands, exactly or nearly, in another row; they are in its fold.
@@ -84,20 +84,27 @@ def audit(task: Task, label_set: str | None = None) -> Audit:
     task.n_classes(label_set)  # raises where it is unknown
     no_texts = bool(task.info.get("no_texts"))
     splits = {split: _split(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
-    torn = _torn_groups(task)
-    if no_texts:
-        return Audit(label_set, splits, groups_across_splits=torn, no_texts=True)
-    number, shared, leaks = _compare(task)
-    while leaks.any():  # what belongs to a template depends on what is there, so that a few more may come to light
+    found = Audit(label_set, splits, groups_across_splits=_torn_groups(task), no_texts=no_texts)
+    leaks = np.zeros(len(task), dtype=bool)
+    if not no_texts:
+        number, shared, leaks = _compare(task)
+        _spread(task, leaks)
+        found = replace(found, shared=shared, conflicts=_conflicts(task, number, task.labels[label_set]))
+    if task.groups is not None:
+        leaks[torn_rows(task.groups, task.splits)] = True
+    for split in splits:
+        splits[split]["leaks"] = int((leaks & (task.splits == split)).sum())
+    return replace(found, leaks=np.flatnonzero(leaks))
+
+
+def _spread(task: Task, leaks: np.ndarray) -> None:
+    """Add the leaks that come to light without the first ones: what is a template depends on what is there."""
+    while leaks.any():
         rest = np.flatnonzero(~leaks)
         more = _compare(task.subset(rest))[2]
         if not more.any():
             break
         leaks[rest[more]] = True
-    for split in splits:
-        splits[split]["leaks"] = int((leaks & (task.splits == split)).sum())
-    conflicts = _conflicts(task, number, task.labels[label_set])
-    return Audit(label_set, splits, shared, conflicts, torn, np.flatnonzero(leaks))
 
 
 def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:

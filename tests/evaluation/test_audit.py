@@ -194,3 +194,22 @@ def test_the_leak_of_sst2(shared_dir):
 def test_statements_of_one_template_are_distinct(shared_dir, name):
     found = audit(load_task(shared_dir / "data" / "geometry-of-truth" / f"{name}.csv"))
     assert (found.leaks.size, found.lines()) == (0, [])
+
+
+@pytest.mark.parametrize("no_texts", [False, True])
+def test_rows_of_groups_that_straddle_splits_are_leaks(no_texts):
+    splits = np.array(["train", "train", "validation", "test", "train", "test"])
+    task = Task(
+        name="torn",
+        inputs=[f"a text of its own, number {i}" for i in range(6)],
+        labels={"kind": np.arange(6) % 2},
+        label_names={"kind": ["a", "b"]},
+        splits=splits,
+        target="kind",
+        groups=np.array(["x", "y", "x", "y", "z", "w"]),
+        info={"no_texts": no_texts},
+    )
+    found = audit(task)
+    assert found.leaks.tolist() == [0, 1]
+    assert found.groups_across_splits == 2
+    assert audit(task.subset(np.array([2, 3, 4, 5]))).leaks.tolist() == []
