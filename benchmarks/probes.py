@@ -17,6 +17,8 @@ import itertools
 import os
 import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -209,33 +211,38 @@ def layers() -> None:
 
 
 def stream(n: int) -> None:
-    """A store of n rows of all tokens, 768 wide, float16; fitted without ever holding them."""
-    from probekit.activations import import_activations
+    """A store of n rows, 768 wide, float16; fitted without ever holding them. The import is a process of its own."""
+    from probekit.activations import Store
     from probekit.evaluation.streaming import stream_of
 
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", ".")) as folder:
-        X = np.lib.format.open_memmap(f"{folder}/resid_pre.0.npy", "w+", np.float16, (n, 768))
-        rng, truth = np.random.default_rng(0), np.random.default_rng(1).normal(size=768)
-        labels = np.empty(n, dtype=np.int64)
-        for start in range(0, n, 50_000):
-            rows = slice(start, min(n, start + 50_000))
-            x = rng.standard_normal((rows.stop - start, 768), dtype=np.float32)
-            X[rows] = x
-            labels[rows] = x @ truth / 10 + rng.logistic(size=len(x)) > 0
-        X.flush()
-        del X
-        np.save(f"{folder}/labels.npy", labels)
-        store = import_activations(folder, f"{folder}/labels.npy", out=f"{folder}/store")
+        labels = _write_rows(Path(folder), n)
+        made = [f"{folder}/resid_pre.0.npy", "--labels", f"{folder}/labels.npy", "--out", f"{folder}/store", "--quiet"]
+        subprocess.run([sys.executable, "-m", "probekit", "import", *made], check=True, stdout=subprocess.DEVNULL)
         Path(f"{folder}/resid_pre.0.npy").unlink()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         problems = [Problem(labels, 2, c) for c in C]
-        seconds, found = timed(solve_logistic, stream_of(store, ("resid_pre", 0)), problems)
+        seconds, found = timed(solve_logistic, stream_of(Store(f"{folder}/store"), ("resid_pre", 0)), problems)
         assert isinstance(found, Solutions)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
         f"{n:,} rows x 768 x 5 C from a store: {seconds:.0f} s, iterations {found.n_iter.tolist()}, worst gap "
-        f"{found.gap.max():.1e}, peak memory {peak:.2f} GB ({before:.2f} GB before, the import's)"
+        f"{found.gap.max():.1e}, peak memory {peak:.2f} GB"
     )
+
+
+def _write_rows(folder: Path, n: int) -> np.ndarray:
+    """Features into resid_pre.0.npy and labels that follow them into labels.npy, some at a time; the labels."""
+    rng, truth = np.random.default_rng(0), np.random.default_rng(1).normal(size=768)
+    labels = np.empty(n, dtype=np.int64)
+    with Path(folder, "resid_pre.0.npy").open("wb") as file:
+        header = {"descr": "<f2", "fortran_order": False, "shape": (n, 768)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, n, 50_000):
+            x = rng.standard_normal((min(50_000, n - start), 768), dtype=np.float32)
+            x.astype(np.float16).tofile(file)
+            labels[start : start + len(x)] = x @ truth / 10 + rng.logistic(size=len(x)) > 0
+    np.save(folder / "labels.npy", labels)
+    return labels
 
 
 def main() -> None:
