@@ -93,7 +93,7 @@ def solve_logistic(
     """Minimise each problem's objective to a relative distance of `tol` from its optimum.
 
     Args:
-        X: [N, D], of any float type, on any device; or a stream of its rows, which is read once a pass.
+        X: [N, D], of any float type, on a CPU or with CUDA; or a stream of its rows, which is read once a pass.
         problems: all of one number of classes; every class of a problem has rows with weight.
         standardise: regularise the weights of the features divided by their standard deviation among the problem's own
             rows, instead of those of the features as they are. The intercept makes their means irrelevant in any case.
@@ -124,6 +124,8 @@ def _check(X: Tensor | Stream, problems: Sequence[Problem]) -> None:
     for weights in {id(problem.weights): problem.weights for problem in problems}.values():
         if weights is not None and (weights.shape != (n,) or not (np.isfinite(weights) & (weights >= 0)).all()):
             raise UsageError(f"expected a weight of 0 or more for each of the {n} rows; check the weights")
+        if weights is not None and not weights.any():
+            raise UsageError("no row of a problem has a weight; leave the problem out")
 
 
 def _fields(found: Solutions) -> list[np.ndarray]:

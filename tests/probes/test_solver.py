@@ -355,6 +355,8 @@ def test_what_does_not_fit_the_rows_is_refused():
     for bad in (-1.0, np.nan):
         with pytest.raises(UsageError, match="a weight of 0 or more for each of the 300 rows"):
             solve_logistic(X, [Problem(y, weights=np.full(300, bad))])
+    with pytest.raises(UsageError, match="no row of a problem has a weight"):
+        solve_logistic(X, [Problem(y, weights=np.zeros(300))])
     with pytest.raises(DataError, match="expected 400 rows of features, got 300"):
         solve_logistic(Stream(400, 12, lambda: iter([X])), [Problem(np.r_[y, y[:100]])])
     X[3, 2] = torch.nan
