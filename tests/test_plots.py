@@ -282,3 +282,8 @@ def test_ticks_and_heights():
     assert spread([], 0.1, 0, 1) == []
     assert spread([0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.45, 0.55])
     assert spread([1.0, 1.0], 0.1, 0, 1) == pytest.approx([0.85, 0.95], abs=1e-6)
+
+
+def test_a_picture_of_folds_says_so(tmp_path):
+    folds = make(full=True, folds=5, procedure=None)
+    assert "5 nested folds of 100 examples" in save_plot(folds, tmp_path).with_suffix(".svg").read_text()

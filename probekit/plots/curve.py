@@ -309,7 +309,8 @@ def _write_above(results: "ProbeResults", ax: Axes) -> None:
     label, model, task = (short(meta[key], most) for key in ("label", "model", "task"))
     read = f"{printable(meta['point'])}, {where(meta['position'])}; {printable(meta['probe'])} probe"
     rows = _legends(ax, 2 if is_narrow else 4)
-    lines = [read, f"{meta['n']['test']:,} test examples"]
+    n, folds = f"{meta['n']['test']:,}", meta.get("folds")
+    lines = [read, f"{folds} nested folds of {n} examples" if folds else f"{n} test examples"]
     write_headings(
         ax, f"{label} in {model} on {task}", lines if is_narrow else ["; ".join(lines)], start=8 + rows * LINE
     )
