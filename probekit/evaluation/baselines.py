@@ -61,34 +61,18 @@ def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
     return _values("mean", np.full(len(labels), labels[train].mean()))
 
 
-def bag_of_words(
-    inputs: Sequence[Any],
-    labels: np.ndarray,
-    train: np.ndarray,
-    validation: np.ndarray,
-    n_classes: int,
-    metric: str | None = None,
-) -> Guess:
-    """Logistic (or ridge) regression on the TF-IDF of the words (or token ids) of the whole text.
+def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
+    """Logistic (or ridge) regressions on the TF-IDF of the words (or token ids) of the whole text, smallest C first.
 
-    C is chosen on validation as that of a probe is: a fit that did not converge loses against one that did, then the
-    metric says, and of equals the smallest C is taken. The vocabulary and its weights come from the training rows
-    alone. Texts without a word in them say nothing, so then it is the commonest class, or the mean.
+    The vocabulary and its weights come from the training rows alone. Texts without a word in them say nothing, so then
+    there is one guess: the commonest class, or the mean. `merit` chooses among them, of equals the first.
 
     Args:
         inputs: N texts, or N lists of token ids.
         labels: int64 [N], or float64 [N] of a regression.
         train: rows to fit on.
-        validation: rows to choose C on.
         n_classes: C, or 0 for a regression.
-        metric: that chooses, one of which higher is better; None is accuracy, or R2.
     """
-    guesses = bags_of_words(inputs, labels, train, n_classes)
-    return max(guesses, key=lambda guess: merit(guess, labels, validation, n_classes, metric))  # of equals the first
-
-
-def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
-    """The guesses of `bag_of_words` that there are to choose from, the strongest regularisation first."""
     features = _tf_idf(inputs, train)
     if features is None:
         nothing = majority(labels, train, n_classes) if n_classes else mean(labels, train)

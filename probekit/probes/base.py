@@ -106,9 +106,9 @@ class ClassifierProbe(ClassifierMixin, Probe):
         self._fit(*self._checked(X, y))
         return self
 
-    def _checked(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Float64 X [N, D] and labels 0..C-1 [N]; sets `classes_` and `n_features_in_`."""
-        X, y = checked(self, X, y)
+    def _checked(self, X: Any, y: Any, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
+        """X [N, D] of a type that is wanted, and labels 0..C-1 [N]; sets `classes_` and `n_features_in_`."""
+        X, y = checked(self, X, y, dtype=dtype)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -216,9 +216,9 @@ def check_classes(labels: np.ndarray, n_classes: int) -> None:
         )
 
 
-def checked(probe: BaseEstimator, X: Any, *y: Any, **how: Any) -> Any:
-    """What scikit-learn's `validate_data` gives of torch or numpy: float64 X [N, D], and y where it is given."""
-    return validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=np.float64, **how)
+def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **how: Any) -> Any:
+    """What scikit-learn's `validate_data` gives of torch or numpy: X [N, D], and y where it is given."""
+    return validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
 
 
 def as_numpy(x: Any) -> Any:

@@ -8,12 +8,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
-from probekit.errors import DataError
-from probekit.probes.base import LinearProbe, WithProbabilities, as_numpy, check_classes, check_positive, check_whole
+from probekit.probes.base import LinearProbe, WithProbabilities, check_classes, check_positive, check_whole
 from probekit.probes.features import Stream
 from probekit.probes.problem import Problem
 from probekit.probes.solver import MAX_ITER, TOLERANCE, Solutions, solve_logistic
@@ -75,11 +73,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
     def _validated(self, X: Any, y: Any) -> tuple[Tensor, np.ndarray]:
         """X as a tensor where it lies, and labels 0..C-1; sets `classes_` and `n_features_in_`."""
         there = X if isinstance(X, Tensor) and X.device.type != "cpu" else None
-        X, y = validate_data(self, as_numpy(X), as_numpy(y), dtype=[np.float64, np.float32])
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
+        X, labels = self._checked(X, y, dtype=[np.float64, np.float32])
         return torch.from_numpy(X) if there is None else there, labels
 
     def _solutions(self, X: Tensor | Stream, problems: Sequence[Problem]) -> Solutions:

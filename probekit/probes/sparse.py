@@ -72,7 +72,7 @@ class KSparseProbe(WithProbabilities, LinearProbe):
         self.neurons_ = _rank(X, labels, self.method).neurons[: check_whole("k", self.k)]
         logistic = LogisticProbe(self.C).fit(X[:, self.neurons_], labels)
         for name in ("converged_", "n_iter_", *self.FACTS):
-            setattr(self, name, getattr(logistic, name, None))
+            setattr(self, name, getattr(logistic, name))
         coef = np.zeros((len(logistic.coef_), X.shape[1]))
         coef[:, self.neurons_] = logistic.coef_
         return coef, logistic.intercept_

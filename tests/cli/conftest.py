@@ -67,3 +67,19 @@ def store(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFacto
     args = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--out", str(path)]
     assert run([*args, "--points", "resid_pre,attn_out", "--quiet"]) == 0
     return path
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must fail; its one line of error."""
+
+    def refuse(code: int, *args: object) -> str:
+        assert run([str(arg) for arg in args]) == code
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Traceback" not in err
+        (line,) = [line for line in err.splitlines() if line.startswith("probekit: error: ")]
+        assert err.endswith(line + "\n")
+        return line
+
+    return refuse

@@ -8,26 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from probekit.cli.main import run
-
 Capture = pytest.CaptureFixture[str]
 GOOD = [f"text {i},{i % 2}" for i in range(40)]
-
-
-@pytest.fixture
-def refused(capsys: Capture) -> Callable[..., str]:
-    """Run a command that must fail; its one line of error."""
-
-    def refuse(code: int, *args: object) -> str:
-        assert run([str(arg) for arg in args]) == code
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert "Traceback" not in err
-        (line,) = [line for line in err.splitlines() if line.startswith("probekit: error: ")]
-        assert err.endswith(line + "\n")
-        return line
-
-    return refuse
 
 
 @pytest.mark.parametrize(

@@ -15,21 +15,6 @@ Capture = pytest.CaptureFixture[str]
 FAST = ["--layer", "0", "--C", "0.01,1"]
 
 
-@pytest.fixture
-def refused(capsys: Capture) -> Callable[..., str]:
-    """Run a command that must fail; its one line of error."""
-
-    def refuse(code: int, *args: object) -> str:
-        assert run([str(arg) for arg in args]) == code
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert "Traceback" not in err
-        (line,) = [line for line in err.splitlines() if line.startswith("probekit: error: ")]
-        return line
-
-    return refuse
-
-
 def make_store(gpt2_folder: Path, labels: list[str], *more: str) -> None:
     """A store of `len(labels)` texts of words that differ, with these labels."""
     rows = [f"text {i * i * 31 % 1009} of the {chr(97 + i % 26)}{i} kind,{label}" for i, label in enumerate(labels)]
