@@ -53,6 +53,14 @@ def test_selectivity_is_near_zero_for_words_by_heart_and_high_for_a_rule():
     assert rule.control == pytest.approx(rule.metrics["test"]["accuracy"] - rule.selectivity)
 
 
+def test_a_memorising_mlp_does_as_well_on_the_control_task():
+    """Labels by the word alone, which the probe sees: what it learns of them it learns of random ones as well."""
+    heart = first(train_probes(types_world(False), probe="mlp", baselines=False))
+    assert heart.metrics["test"]["accuracy"] > 0.9
+    assert heart.control > 0.85
+    assert abs(heart.selectivity) < 0.1
+
+
 def test_the_control_is_that_of_the_words_and_can_be_left_out():
     acts = types_world(True)
     told = train_probes(acts, C=1, controls=2, baselines=False)
