@@ -93,7 +93,9 @@ def _of_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
     """First, last and mean of each word's tokens, from the first to behind the last, int64 [N, 2]."""
     names = [name_of(one) for one in positions]
     if not set(names) <= set(POSITIONS) or len(set(names)) < len(names) or not names:
-        raise UsageError(f"words are read at {', '.join(POSITIONS)}, or several of these; got {', '.join(names) or '[]'}")
+        raise UsageError(
+            f"words are read at {', '.join(POSITIONS)}, or several of these; got {', '.join(names) or '[]'}"
+        )
     index = {"first": words[:, 0], "last": words[:, 1] - 1, "mean": None}
     return Reading(positions, [index[name] for name in names], words)
 
