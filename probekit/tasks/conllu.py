@@ -16,6 +16,7 @@ Format: https://universaldependencies.org/format.html
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 TOKEN = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)")
@@ -162,7 +163,7 @@ def _parts(words: list[str], form: str, at: int) -> list[tuple[int, int]]:
     ends = [at]
     for word in words:
         ends.append(ends[-1] + len(word))
-    return list(zip(ends, ends[1:], strict=False))
+    return list(pairwise(ends))
 
 
 def _head(found: _Lines, i: int) -> int | None:

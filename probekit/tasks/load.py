@@ -234,7 +234,8 @@ def _assemble(
         totals = sum((Counter(table.counts) for table in tables.values()), Counter())
         info |= {"span_column": ",".join(chosen.span), "unlabelled_words": rows.unlabelled, **totals}
     label = chosen.label
-    groups = None if names_of is None else named(groups, [str(group) for group in names_of])
+    if groups is not None and names_of is not None:
+        groups = named(groups, [str(group) for group in names_of])
     spans = None if chosen.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2)
     return Task(
         name,

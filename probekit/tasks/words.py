@@ -15,19 +15,16 @@ from probekit.tasks.files import Table, quote
 
 def spans_of(table: Table, columns: tuple[str, ...]) -> list[Any]:
     """The span of each row, (first character, the one behind the last), or in words why it is none."""
-    cells = [table.column(name) for name in columns]
-    return [_span(list(row) if len(row) > 1 else row[0]) for row in zip(*cells, strict=True)]
+    cells: list[Any] = [table.column(name) for name in columns]
+    return [_span(cell) for cell in (cells[0] if len(cells) == 1 else zip(*cells, strict=True))]
 
 
 def _span(cell: Any) -> tuple[int, int] | str:
-    ends = [int(one) if isinstance(one, str) and one.strip().isdecimal() else one for one in _listed(cell)]
-    if len(ends) != 2 or not all(type(one) is int for one in ends):
-        return f"expected a span, the characters [first, behind the last), got {quote(cell)}; mend it"
-    return ends[0], ends[1]
-
-
-def _listed(cell: Any) -> list[Any]:
-    return list(cell) if isinstance(cell, (list, tuple)) else []
+    parts = list(cell) if isinstance(cell, list | tuple) else []
+    ends = [int(one) for one in parts if type(one) is int or (isinstance(one, str) and one.strip().isdecimal())]
+    if len(ends) == len(parts) == 2:
+        return ends[0], ends[1]
+    return f"expected a span, the characters [first, behind the last), got {quote(cell)}; mend it"
 
 
 def without_rare(task: Task, skip: bool) -> Task:
