@@ -29,7 +29,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     Of the kind "text" it is the whole input instead. Where the examples are words of their texts it is that word (a
     str), as Hewitt and Liang have it.
 
-    The last word stands in where the tokens were not written down (imports, older stores), where their mean is read, and
+    The last word stands in where the tokens were not written down (imports, older stores), where a mean is read, and
     where half of the examples end in one token, such as a full stop; marks are no words then. The first word stands in
     where the first token is read.
 
