@@ -78,6 +78,11 @@ class UnknownPoint(UsageError, KeyError):
     __str__ = ProbekitError.__str__
 
 
+def base_name(short: str) -> str:
+    """A short name without its stack: `"encoder.resid_pre"` -> `"resid_pre"`."""
+    return short.rpartition(".")[2]
+
+
 def split_point(spec: PointSpec) -> tuple[str, int | None]:
     """`"resid_pre.5"`, `("resid_pre", 5)` or a full name, as (short name, layer); no layer is None.
 

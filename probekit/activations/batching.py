@@ -40,6 +40,7 @@ class Batch:
         end: the node behind the last that may, int64 [B, N]; depth-first order leaves no gap between.
         nodes: the path of each text one after the other, as indices into [B * N], int64 [T].
         lengths: nodes of each path, int64 [texts].
+        source: what the encoder reads where these are a decoder's: the same texts' sources, block by block.
     """
 
     rows: np.ndarray
@@ -49,6 +50,7 @@ class Batch:
     end: Tensor
     nodes: np.ndarray
     lengths: np.ndarray
+    source: "Batch | None" = None
 
     @property
     def starts(self) -> np.ndarray:
@@ -61,6 +63,18 @@ class Batch:
         first_B1M, end_B1M = self.first.to(device)[:, None], self.end.to(device)[:, None]
         return (first_B1M <= query_N1) & (query_N1 < end_B1M)
 
+    def cross_mask(self, device: torch.device) -> Tensor:
+        """Which nodes of the source each node attends to, bool [B, N, S]: those of its own text."""
+        assert self.source is not None
+        return (self._texts()[:, :, None] == self.source._texts()[:, None, :]).to(device)
+
+    def _texts(self) -> Tensor:
+        """The text of each node, by its place in `rows`, int64 [B, N]; that of a block's first text where filled up."""
+        texts = torch.full((self.tokens.numel(),), -1)
+        texts[torch.from_numpy(self.nodes)] = torch.from_numpy(np.repeat(np.arange(len(self.rows)), self.lengths))
+        texts = texts.view(self.tokens.shape)
+        return torch.where(texts < 0, texts[:, :1], texts)
+
 
 @dataclass(frozen=True, eq=False)
 class Packing:
@@ -72,6 +86,7 @@ class Packing:
         shared: leading tokens that a text shares with the one before it in its block, int64 [texts], by `order`.
         starts: where each block begins in `order`, and where the last one ends, int64 [blocks + 1].
         causal: whether a token sees only the tokens before it.
+        sources: of a decoder's texts, what the encoder reads: its blocks hold the same texts in the same order.
     """
 
     sequences: Sequences
@@ -79,12 +94,18 @@ class Packing:
     shared: np.ndarray
     starts: np.ndarray
     causal: bool
+    sources: "Packing | None" = None
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """Nodes of each block, int64 [blocks]."""
         new = self.sequences.lengths[self.order] - self.shared
         return np.add.reduceat(new, self.starts[:-1])
+
+    @cached_property
+    def work(self) -> np.ndarray:
+        """Nodes of each block, with those of its sources, int64 [blocks]."""
+        return self.sizes if self.sources is None else self.sizes + self.sources.sizes
 
     @property
     def nodes(self) -> int:
@@ -120,6 +141,7 @@ class Packing:
             torch.from_numpy(end),
             np.concatenate(nodes),
             self.sequences.lengths[rows],
+            None if self.sources is None else self.sources.batch(blocks),
         )
 
     def _fill(
@@ -141,7 +163,9 @@ class Packing:
         return paths
 
 
-def pack(sequences: Sequences, block_nodes: int, share: bool, causal: bool = True) -> Packing:
+def pack(
+    sequences: Sequences, block_nodes: int, share: bool, causal: bool = True, sources: Sequences | None = None
+) -> Packing:
     """Cut the texts into blocks of at most `block_nodes` nodes; a longer text is a block of its own.
 
     Args:
@@ -150,7 +174,10 @@ def pack(sequences: Sequences, block_nodes: int, share: bool, causal: bool = Tru
         share: whether texts share the nodes of a common prefix; where a token sees what comes after it, too, equal
             texts alone do.
         causal: whether a token sees only the tokens before it.
+        sources: what the encoder reads of the same texts, where these are a decoder's; then nothing is shared, for what
+            a target's beginning comes to depends on its source.
     """
+    share = share and sources is None
     order = sequences.order
     lengths = sequences.lengths[order]
     shared = sequences.shared.copy() if share else np.zeros(len(order), dtype=np.int64)
@@ -158,7 +185,8 @@ def pack(sequences: Sequences, block_nodes: int, share: bool, causal: bool = Tru
         shared[(shared < lengths) | (shared < np.roll(lengths, 1))] = 0  # of texts that differ
     starts = _cut(lengths, shared, block_nodes)
     shared[starts[:-1]] = 0  # a block begins with nothing
-    return Packing(sequences, order, shared, starts, causal)
+    of_sources = None if sources is None else Packing(sources, order, np.zeros_like(shared), starts, causal=False)
+    return Packing(sequences, order, shared, starts, causal, of_sources)
 
 
 def _cut(lengths: np.ndarray, shared: np.ndarray, block_nodes: int) -> np.ndarray:

@@ -6,6 +6,7 @@ Axes: N examples, R rows of a place, D their width.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from probekit.activations.planning import ExtractionPlan
 from probekit.activations.pooling import masked_pairs, pooling
 from probekit.activations.sets import DTYPES
 from probekit.errors import DataError
-from probekit.hooks import HookPoint
+from probekit.hooks import HookPoint, base_name
 from probekit.models.layers import prepared
 
 Advance = Callable[[np.ndarray, int], None]  # the rows that are done, and the bytes that they came to
@@ -37,7 +38,7 @@ def running(plan: ExtractionPlan) -> Iterator[None]:
 
 def alone(plan: ExtractionPlan) -> ExtractionPlan:
     """The plan with whole texts instead of blocks, those of one length together: what hooks at [B, L] expect."""
-    packing = pack(plan.sequences, 1, share=False, causal=plan.model.causal)
+    packing = pack(plan.sequences, 1, share=False, causal=plan.causal, sources=plan.sources)
     shards = [[blocks] for blocks in cut_batches(packing.sizes, plan.batch_tokens, filled=1)]
     return replace(plan, packing=packing, shards=shards, share=False, block_nodes=1)
 
@@ -75,22 +76,37 @@ def run_batch(plan: ExtractionPlan, batch: Batch) -> dict[Place, Tensor]:
     def keep(x: Tensor, hook: HookPoint) -> None:
         pooled[hook.name] = pools[hook.name](x)
 
-    plan.model.run_with_hooks(
-        batch.tokens.to(plan.device),
-        position_ids=batch.position_ids.to(plan.device),
-        attention_mask=batch.mask(plan.device),
-        fwd_hooks=[(plan.names, keep)],
-        stop_at_layer=plan.stop_at_layer,
-        return_logits=False,
-    )
+    with plan.model.hooks([(plan.names, keep)]):
+        _forward(plan, batch)
     assert pooled.keys() == set(plan.names), f"silent: {set(plan.names) - pooled.keys()}"
     return {place: pooled[name] for place, name in zip(plan.places, plan.names, strict=True)}
+
+
+def _forward(plan: ExtractionPlan, batch: Batch) -> None:
+    """The batch through the model, or through the stack that is read, as far as is needed."""
+    model: Any = plan.model
+    tokens, packed = _inputs(plan, batch)
+    if plan.stack == "encoder":
+        model.encode(tokens, **packed, stop_at_layer=plan.stop_at_layer)
+        return
+    packed |= {"stop_at_layer": plan.stop_at_layer, "return_logits": plan.needs_head}
+    if batch.source is None:
+        model(tokens, **packed)
+        return
+    source, of_source = _inputs(plan, batch.source)
+    memory = model.encode(source, **of_source)
+    model.decode(tokens, memory, cross_mask=batch.cross_mask(plan.device), **packed)
+
+
+def _inputs(plan: ExtractionPlan, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    mask = batch.mask(plan.device)
+    return batch.tokens.to(plan.device), {"position_ids": batch.position_ids.to(plan.device), "attention_mask": mask}
 
 
 def _sound_rows(plan: ExtractionPlan, batch: Batch, kept: dict[Place, Tensor]) -> dict[Place, Tensor]:
     """Of each row of each place, whether all its values are numbers; scores that the mask hides are -inf."""
     sound = {place: x.isfinite().all(1) for place, x in kept.items()}
-    scores = [place for place in kept if place[0] == "attn_scores"]
+    scores = [place for place in kept if base_name(place[0]) == "attn_scores"]
     if scores:
         masked = masked_pairs(plan, batch)
         sound |= {place: sound[place] | masked for place in scores}
@@ -107,7 +123,8 @@ def _not_sound(plan: ExtractionPlan, number: int) -> DataError:
     size = max(1, plan.batch_tokens // int(plan.sequences.lengths.max()))
     for i in range(0, len(rows), size):
         some = rows[i : i + size]
-        packing = pack(plan.packing.sequences.subset(some), 1, share=False, causal=plan.model.causal)
+        sources = None if plan.sources is None else plan.sources.subset(some)
+        packing = pack(plan.packing.sequences.subset(some), 1, share=False, causal=plan.causal, sources=sources)
         batch = packing.batch(np.arange(len(some)))
         batch = replace(batch, rows=some[batch.rows])
         if found := _first_bad(plan, batch, run_batch(plan, batch)):

@@ -157,6 +157,7 @@ def examples_body(task: Task, layout: Layout, positions: list[str | int | np.nda
         "groups": task.groups,
         "tokens": layout.tokens,
         **_inputs(task),
+        **({} if task.targets is None else {"targets": task.targets}),
     }
 
 
@@ -223,6 +224,8 @@ def _task(body: dict[str, Any], n: int) -> Task:
         inputs, spans = [inputs[i] for i in of], np.array(body["spans"], dtype=np.int64)
         ends = np.array([len(text) for text in inputs])
         _need(bool(((spans[:, 0] >= 0) & (spans[:, 0] < spans[:, 1]) & (spans[:, 1] <= ends)).all()))
+    targets = body.get("targets")  # which most stores do not have
+    _need(targets is None or (_is_list(targets, str, list) and len(targets) == n))
     _need(_is_list(ids, str, int), _is_list(splits, str), set(splits) <= set(SPLITS), len(inputs) == len(ids) == n)
     _need(len(splits) == n, groups is None or (_is_list(groups, str, int) and len(groups) == n))
     _need(
@@ -244,6 +247,7 @@ def _task(body: dict[str, Any], n: int) -> Task:
         groups=None if groups is None else np.array(groups),
         info=body["info"],
         spans=spans,
+        targets=targets,
     )
 
 

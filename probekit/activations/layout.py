@@ -15,7 +15,8 @@ from torch import Tensor
 from probekit.errors import DataError, UsageError
 
 Place = tuple[str, int | None]
-PAIR_POINTS = ("attn_scores", "attn_pattern")  # a row for each (query, key); the width is the number of heads
+# a row for each (query, key); the width is the number of heads
+PAIR_POINTS = tuple(f"{stack}attn_{what}" for stack in ("", "encoder.", "decoder.") for what in ("scores", "pattern"))
 
 
 def place_name(place: Place) -> str:

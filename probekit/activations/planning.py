@@ -21,12 +21,12 @@ import torch
 from probekit.activations.batching import Packing, choose_nodes, cut_batches, filled_nodes, group_batches, pack
 from probekit.activations.layout import PAIR_POINTS, Layout, Place
 from probekit.activations.positions import ALL, Position, Reading, read
-from probekit.activations.sequences import OnLong, Sequences, has_texts, sequences_of
+from probekit.activations.sequences import OnLong, Sequences, has_texts, sequences_of, targets_of
 from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, spans_of
 from probekit.activations.statistics import identity_digest
 from probekit.activations.store import FORMAT_VERSION
 from probekit.errors import UsageError, nearest
-from probekit.hooks import POINTS, parse_layers, split_point
+from probekit.hooks import POINTS, base_name, parse_layers, split_point
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import SPLITS, Task
 from probekit.text import printable
@@ -37,6 +37,7 @@ BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
 LEAST_NODES = {"cpu": 128}  # of a block
 LEAST_NODES_ELSEWHERE = 256
+EMBEDDINGS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")  # points before the first block
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,8 @@ class ExtractionPlan:
         batch_tokens: nodes computed at once.
         block_nodes: nodes of a block at most, unless one text has more.
         share: whether a prefix that texts have in common is computed once.
-        sequences: token ids.
+        sequences: token ids, of the decoder's texts where its points are read.
+        sources: token ids of what the encoder reads, where the decoder's points are.
         packing: the blocks.
         shards: the blocks of each batch of each shard, in the order of work.
     """
@@ -74,6 +76,7 @@ class ExtractionPlan:
     block_nodes: int
     share: bool
     sequences: Sequences = field(repr=False)
+    sources: Sequences | None = field(repr=False)
     packing: Packing = field(repr=False)
     shards: list[list[np.ndarray]] = field(repr=False)
 
@@ -157,6 +160,21 @@ class ExtractionPlan:
     def names(self) -> list[str]:
         """Full name of each place."""
         return [POINTS[point].format(layer=layer) for point, layer in self.places]
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether a point inside the head is read."""
+        return any(point.startswith("head_") for point in self.points)
+
+    @property
+    def stack(self) -> str:
+        """Of an encoder-decoder, the stack whose points are read: "encoder" or "decoder"; "" of other models."""
+        return _stack(self.model, self.points)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees only the tokens before it."""
+        return self.model.causal or self.stack == "decoder"
 
     @property
     def stop_at_layer(self) -> int | None:
@@ -301,17 +319,22 @@ def plan(
     """
     _check_sizes(batch_tokens=batch_tokens, block_nodes=block_nodes)
     points = _points(points)
-    places = _places(model, points, layers)
+    points = [model.in_stack(point) for point in points]
+    places, stack = _places(model, points, layers), _stack(model, points)
+    causal = model.causal or stack == "decoder"
     widths = [_width(model, place) for place in places]
     kept, where = _dtype_name(dtype), _device(device, model)
     sequences = sequences_of(model, task, bos, on_long)
+    sources = None
+    if stack == "decoder":
+        sources, sequences = sequences, targets_of(model, task, on_long)
     reading = read(position, sequences, task)
-    computed = _computed(model, places, sequences, reading)
+    computed = _computed(causal, places, sequences, reading)
     batch_tokens = batch_tokens or BATCH_TOKENS.get(where.type, BATCH_TOKENS_ELSEWHERE)
     if block_nodes is None:
         least = LEAST_NODES.get(where.type, LEAST_NODES_ELSEWHERE)
-        block_nodes = choose_nodes(computed, share, model.causal, model.cfg.d_model, least)
-    packing = pack(computed, block_nodes, share, model.causal)
+        block_nodes = choose_nodes(computed, share and sources is None, causal, model.cfg.d_model, least)
+    packing = pack(computed, block_nodes, share, causal, sources)
     row_bytes = _row_bytes(Layout(reading.names, sequences.lengths, sequences.n_bos), places, widths, kept)
     return ExtractionPlan(
         model=model,
@@ -327,6 +350,7 @@ def plan(
         block_nodes=block_nodes,
         share=share,
         sequences=sequences,
+        sources=sources,
         packing=packing,
         shards=_shards(model, packing, batch_tokens, row_bytes, where),
     )
@@ -338,9 +362,24 @@ def _check_sizes(**sizes: int | None) -> None:
             raise UsageError(f"{name} is a positive whole number; got {size!r}")
 
 
-def _computed(model: LanguageModel, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:
+def _stack(model: LanguageModel, points: list[str]) -> str:
+    """The stack that these points belong to.
+
+    Raises:
+        UsageError: points of both, or of cross-attention from targets to sources, whose rows no layout has.
+    """
+    stacks = {point.rpartition(".")[0] for point in points}
+    if len(stacks) > 1:
+        raise UsageError("the encoder reads inputs and the decoder targets: extract the points of each by themselves")
+    for point in points:
+        if point in ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v"):
+            raise UsageError(f"{point} has a row for each token of the source; model.run_with_cache(...) shows it")
+    return stacks.pop()
+
+
+def _computed(causal: bool, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:
     """What has to be computed of each text: in a causal model, nothing after the last token that is read."""
-    if not model.causal or any(point in PAIR_POINTS for point, _ in places):
+    if not causal or any(point in PAIR_POINTS for point, _ in places):
         return sequences
     return sequences.first(reading.needed(sequences.lengths))
 
@@ -355,10 +394,10 @@ def _shards(
     model: LanguageModel, packing: Packing, batch_tokens: int, row_bytes: np.ndarray, device: torch.device
 ) -> list[list[np.ndarray]]:
     """The batches of each shard: as much as SHARD_BYTES hold, or as takes SHARD_FLOPS."""
-    batches = cut_batches(packing.sizes, batch_tokens)
+    batches = cut_batches(packing.work, batch_tokens)
     cfg = model.cfg
     node_flops = 2 * cfg.n_layers * (4 * cfg.d_model**2 + 2 * cfg.d_model * cfg.d_mlp)
-    by_work = packing.sizes * node_flops / SHARD_FLOPS.get(device.type, math.inf)
+    by_work = packing.work * node_flops / SHARD_FLOPS.get(device.type, math.inf)
     by_bytes = np.add.reduceat(row_bytes[packing.order], packing.starts[:-1]) / SHARD_BYTES
     return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)
 
@@ -386,7 +425,7 @@ def _points(points: str | Iterable[str]) -> list[str]:
 
 
 def _places(model: LanguageModel, points: list[str], layers: str | int | Iterable[int]) -> list[Place]:
-    n_layers = model.n_layers
+    n_layers = max(model.n_layers_of(point) for point in points) or model.n_layers
     wanted = parse_layers(layers, n_layers)
     places: list[Place] = []
     for point in points:
@@ -395,25 +434,22 @@ def _places(model: LanguageModel, points: list[str], layers: str | int | Iterabl
             continue
         places += [(point, layer) for layer in wanted]
         if point in FOLLOWED_BY_OUTPUT and isinstance(layers, str) and layers.strip() == "all":
-            places.append(("resid_post", n_layers - 1))
+            places.append((model.output_of(point), n_layers - 1))
     return list(dict.fromkeys(places))
 
 
 def _width(model: LanguageModel, place: Place) -> int:
     """Width of one row at this place: the product of the axes after B and L, or the heads of a pair of tokens."""
-    cfg = model.cfg
     axes = model.points[model.resolve(place)[0]].axes.split()
-    if place[0] in PAIR_POINTS:
-        return cfg.n_heads
-    sizes = {"D": cfg.d_model, "H": cfg.n_heads, "K": cfg.d_head, "F": cfg.d_mlp, "V": cfg.d_vocab, "1": 1}
-    return math.prod(sizes[axis] for axis in axes[2:])
+    sizes = [model.size_of(axis, place[0]) for axis in axes]
+    return math.prod(size for size in sizes if size is not None)
 
 
 def _needed_blocks(place: Place) -> int | None:
     """How many blocks run before this place is reached; None where the final norm must run too."""
-    point, layer = place
+    point, layer = base_name(place[0]), place[1]
     if layer is None:
-        return 0 if point in ("embed", "pos_embed") else None
+        return 0 if point in EMBEDDINGS else None
     return layer if point == "resid_pre" else layer + 1
 
 

@@ -82,7 +82,7 @@ def masked_pairs(plan: ExtractionPlan, batch: Batch) -> Tensor:
     """Of each two tokens of a text, whether the query may not see the key, bool [R]."""
     query, key = _pair_nodes(batch)
     depth = batch.position_ids.flatten().numpy()
-    return torch.from_numpy((depth[query] < depth[key]) & plan.model.causal).to(plan.device)
+    return torch.from_numpy((depth[query] < depth[key]) & plan.causal).to(plan.device)
 
 
 def _pair_nodes(batch: Batch) -> tuple[np.ndarray, np.ndarray]:

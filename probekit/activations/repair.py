@@ -225,16 +225,17 @@ def plan_again(standing: PlanFile, examples: Examples, model: LanguageModel) -> 
     return plan(
         model,
         examples.task,
-        layers=_layers(standing.places, identity["points"], model.n_layers),
+        layers=_layers(standing.places, identity["points"], model),
         position=asked[0] if len(asked) == 1 else asked,
         **{key: identity[key] for key in same},
     )
 
 
-def _layers(places: list[Place], points: list[str], n_layers: int) -> str | list[int]:
+def _layers(places: list[Place], points: list[str], model: LanguageModel) -> str | list[int]:
     """The layers that were asked for: "all" when the last output ends the curve of a residual point."""
     layers = sorted({layer for point, layer in places if point in points and layer is not None})
-    ends = ("resid_post", n_layers - 1) in places and bool(set(points) & set(FOLLOWED_BY_OUTPUT))
+    n_layers = model.n_layers_of(points[0])
+    ends = (model.output_of(points[0]), n_layers - 1) in places and bool(set(points) & set(FOLLOWED_BY_OUTPUT))
     return "all" if not layers or (ends and layers == list(range(n_layers))) else layers
 
 

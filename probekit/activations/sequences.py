@@ -114,6 +114,30 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -
     return Sequences(np.concatenate(parts), offsets, int(bos), len(long), words)
 
 
+def targets_of(model: LanguageModel, task: Task, on_long: OnLong) -> Sequences:
+    """What the decoder of an encoder-decoder reads: the task's targets, from the decoder's start token on.
+
+    Targets that do not begin with it get it put before them, as a BOS: context, and never token 0.
+
+    Raises:
+        DataError: as `sequences_of`; no targets, or some with and some without the start token.
+    """
+    if task.targets is None:
+        raise DataError(
+            f"task {task.name!a} has no targets, which the decoder of {model.name!a} reads; give Task(targets=...), or "
+            "extract points of the encoder"
+        )
+    side = replace(task, inputs=task.targets, spans=None, targets=None)
+    given, start = sequences_of(model, side, False, on_long), model.cfg.decoder_start_token_id
+    begun = given.flat[given.offsets[:-1]] == start
+    if begun.all():
+        return given
+    if begun.any():
+        raise DataError(f"{begun.sum()} of {len(task)} targets begin with the decoder's start token {start}; all or none")
+    whole = replace(side, inputs=[[start, *given[i].tolist()] for i in range(len(task))])
+    return replace(sequences_of(model, whole, False, on_long), n_bos=1)
+
+
 def has_texts(task: Task) -> bool:
     """Whether the inputs are texts; token ids otherwise."""
     return isinstance(task.inputs[0], str)

@@ -22,7 +22,8 @@ from probekit.tasks.base import Task
 from probekit.text import printable
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}  # that are kept
-FOLLOWED_BY_OUTPUT = ("resid_pre", "resid_mid")  # whose curve ends with the output of the last block
+# whose curve ends with the output of the last block
+FOLLOWED_BY_OUTPUT = tuple(f"{stack}resid_{at}" for stack in ("", "encoder.", "decoder.") for at in ("pre", "mid"))
 
 
 class Activations(Mapping[Place, Tensor]):
@@ -154,7 +155,7 @@ class Activations(Mapping[Place, Tensor]):
         places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
         if not places:
             raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
-        output = ("resid_post", self.n_layers - 1)
+        output = (str(self.meta.get("output", "resid_post")), self.n_layers - 1)
         return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
 
     def _n_bytes(self) -> int:

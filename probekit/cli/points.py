@@ -44,19 +44,13 @@ def point_rows(model: "LanguageModel") -> list[dict[str, Any]]:
     for full, point in model.points.items():
         short, layer = split_point(full)
         if short not in rows:
-            layers = f"{{0..{model.n_layers - 1}}}"
+            layers = f"{{0..{model.n_layers_of(short) - 1}}}"
             rows[short] = {
                 "short": short,
                 "full": full if layer is None else POINTS[short].format(layer=layers),
-                "shape": [_size(axis, model.cfg) for axis in point.axes.split()],
+                "shape": [model.size_of(axis, short) or axis for axis in point.axes.split()],
             }
     return sorted(rows.values(), key=lambda row: list(POINTS).index(row["short"]))
-
-
-def _size(axis: str, cfg: Any) -> int | str:
-    if axis.isdecimal():
-        return int(axis)
-    return getattr(cfg, _SIZES[axis]) if axis in _SIZES else axis
 
 
 def table(rows: list[list[str]]) -> str:

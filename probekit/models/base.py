@@ -120,6 +120,18 @@ class LanguageModel(HookedModule):
             wrong = int(position_ids.max()) if int(position_ids.max()) >= self.cfg.n_ctx else int(position_ids.min())
             raise UsageError(f"position {wrong} is not in a context of {self.cfg.n_ctx}")
 
+    def output_of(self, short: str) -> str:
+        """Where the last block's output stands, in the stack of this point: a short name."""
+        stack = self.in_stack(short).rpartition(".")[0]
+        return f"{stack}.{self.output_point}" if stack else self.output_point
+
+    def size_of(self, axis: str, short: str) -> int | None:
+        """How many entries an axis of this point has; None for those of batch and positions."""
+        cfg = self.cfg
+        sizes = {"D": cfg.d_model, "H": cfg.n_heads, "G": getattr(cfg, "n_kv_heads", cfg.n_heads), "K": cfg.d_head}
+        sizes |= {"F": cfg.d_mlp, "V": cfg.d_vocab}
+        return int(axis) if axis.isdecimal() else sizes.get(axis)
+
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; the seed alone decides them."""
         raise NotImplementedError

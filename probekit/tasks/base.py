@@ -30,6 +30,8 @@ class Task:
         groups: [N] or None; examples of one group are kept in one split by whoever makes the splits.
         spans: int64 [N, 2] or None; each example is a word or phrase of its text, the characters from the first to
             before the second, and `position` is the "first" or "last" of its tokens, or their "mean".
+        targets: N texts or lists of token ids, what the decoder of an encoder-decoder reads while `inputs` are what its
+            encoder reads, or None; `position` counts the tokens of the side that is extracted.
         info: where it comes from, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
     """
 
@@ -44,6 +46,7 @@ class Task:
     groups: np.ndarray | None = None
     info: dict[str, Any] = field(default_factory=dict)
     spans: np.ndarray | None = None
+    targets: list[str] | list[list[int]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", {name: np.asarray(given) for name, given in self.labels.items()})
@@ -86,6 +89,7 @@ class Task:
             ids=[self.ids[i] for i in rows],
             groups=None if self.groups is None else self.groups[rows],
             spans=None if self.spans is None else self.spans[rows],
+            targets=None if self.targets is None else [self.targets[i] for i in rows],
         )
 
     @property
@@ -140,7 +144,7 @@ class Task:
         return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
-        """A sha256 over inputs, labels, class names, splits, ids, groups, position and spans: equal for equal tasks."""
+        """A sha256 over inputs, labels, class names, splits, ids, groups, position, spans, targets."""
         digest = hashlib.sha256()
         for part in (*map(_plain, self.inputs), *self.splits.tolist(), *map(_plain, self.ids)):
             digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
@@ -153,6 +157,8 @@ class Task:
         digest.update(repr((self.target, position, groups)).encode("utf-8", "surrogatepass"))
         if self.spans is not None:
             digest.update(self.spans.astype("<i8").tobytes())
+        for part in map(_plain, self.targets or ()):
+            digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
         return digest.hexdigest()
 
     def check(self, label_set: str | None = None) -> None:
@@ -207,6 +213,7 @@ class Task:
         lengths |= {} if self.groups is None else {"groups": self.groups}
         lengths |= {} if isinstance(self.position, str) else {"position": self.position}
         lengths |= {} if self.spans is None else {"spans": self.spans}
+        lengths |= {} if self.targets is None else {"targets": self.targets}
         for part, values in lengths.items():
             if len(values) != n:
                 raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")
