@@ -34,12 +34,16 @@ from probekit.models.cache import Cache, LayerCache
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
+    FeedForward,
     LayerNorm,
     Linear,
     attention,
     attention_scores,
     causal_mask,
+    init_embedding,
+    init_linear,
     linear,
+    softmax,
 )
 from probekit.models.positions import Table, sinusoids_in_halves
 from probekit.models.weights import HfTensor
@@ -251,7 +255,7 @@ class Attention(nn.Module):
         q_BLHK = self.hook_q(self.heads(self.q(x_BLD)))
         if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
             scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1))
+            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM))
             z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
         else:
             z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
@@ -289,25 +293,6 @@ class CrossAttention(Attention):
         return self.attend(x_BLD, *cache.memory, mask_BLS)
 
 
-class MLP(nn.Module):
-    """act(x W_up + b) W_down + b, at every position alike."""
-
-    def __init__(self, d_model: int, d_mlp: int, activation: str):
-        super().__init__()
-        self.activation = activation
-        self.up = Linear(d_model, d_mlp)
-        self.down = Linear(d_mlp, d_model)
-        self.hook_pre = HookPoint("B L F")
-        self.hook_post = HookPoint("B L F")
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        if self.hook_pre.hooked:
-            post_BLF = ACTIVATIONS[self.activation](self.hook_pre(self.up(x_BLD)))
-        else:
-            post_BLF = self.up.activated(x_BLD, self.activation)
-        return self.down(self.hook_post(post_BLF))
-
-
 class EncoderBlock(nn.Module):
     """Post-norm: x = ln1(x + attn(x)), then ln2(x + mlp(x))."""
 
@@ -318,7 +303,7 @@ class EncoderBlock(nn.Module):
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, LN_EPS)
-        self.mlp = MLP(cfg.d_model, cfg.d_mlp, cfg.activation)
+        self.mlp = FeedForward(cfg.d_model, cfg.d_mlp, cfg.activation)
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
         self.ln2 = LayerNorm(cfg.d_model, LN_EPS)
@@ -345,7 +330,7 @@ class DecoderBlock(nn.Module):
         self.hook_cross_attn_out = HookPoint("B L D")
         self.hook_resid_mid_cross = HookPoint("B L D")
         self.ln2 = LayerNorm(cfg.d_model, LN_EPS)
-        self.mlp = MLP(cfg.d_model, cfg.d_decoder_mlp, cfg.activation)
+        self.mlp = FeedForward(cfg.d_model, cfg.d_decoder_mlp, cfg.activation)
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
         self.ln3 = LayerNorm(cfg.d_model, LN_EPS)
@@ -507,7 +492,9 @@ class Transformer(LanguageModel):
         """
         packed = attention_mask is not None and attention_mask.dim() == 3
         if packed and position_ids is None:
-            raise UsageError("an attention_mask [B, S, M] says nothing of positions in an encoder: give position_ids too")
+            raise UsageError(
+                "an attention_mask [B, S, M] says nothing of positions in an encoder: give position_ids too"
+            )
         source = self.check_tokens(source, packed)
         stop = self.encoder.check_stop(stop_at_layer)
         mask_BSS, position_ids = self.mask_and_positions(source, attention_mask, position_ids)
@@ -579,7 +566,7 @@ class Transformer(LanguageModel):
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training: linear maps by `truncated_normal_`, embeddings with cfg.init_std."""
+        """Fill the weights as before training: linear maps as `init_linear` says, embeddings of sigma cfg.init_std."""
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
             if name.endswith("bias"):
@@ -587,9 +574,10 @@ class Transformer(LanguageModel):
             elif ".ln" in name:
                 weight.fill_(1)
             elif "embed" in name:
-                weight.copy_(torch.randn(weight.shape, generator=generator) * self.cfg.init_std)
+                init_embedding(weight, generator)
+                weight.mul_(self.cfg.init_std)
             else:
-                weight.copy_(torch.randn(weight.shape, generator=generator) * math.sqrt(2 / sum(weight.shape)))
+                init_linear(weight, generator)
         return self
 
 
@@ -602,6 +590,8 @@ def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tens
         expected = f"{[batch, n_source]} or {[batch, length, n_source]}"
         raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
     mask = mask.to(tokens.device).bool()
+    if mask.dim() == 2 and not bool(mask.any(1).all()):
+        raise UsageError("cross_mask leaves a target no source at all: a row of it has no true")
     return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)
 
 

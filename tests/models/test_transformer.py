@@ -7,17 +7,23 @@ from typing import Any
 
 import pytest
 import torch
+from probekit.models.cache import Cache
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
 from probekit.errors import DataError, UsageError
-from probekit.models.cache import Cache
 from probekit.models.load import load_model
 from probekit.models.transformer import Transformer, TransformerConfig, hf_names, hf_parts
 from probekit.models.weights import save_hf
 
-IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "bos_token_id": None, "forced_eos_token_id": 1}
+IDS = {
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+    "bos_token_id": None,
+    "forced_eos_token_id": 1,
+}
 SHAPES = [
     {"d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40,
      "decoder_ffn_dim": 48, "encoder_layers": 3, "decoder_layers": 2, "vocab_size": 31, "max_position_embeddings": 24,
@@ -175,9 +181,10 @@ def test_identities(model):
                 before = c[f"{stack}.blocks.{i - 1}.{norm}.hook_normalized"]
                 assert torch.equal(before, c[f"{stack}.blocks.{i}.hook_resid_pre"])
         assert torch.equal(model.head(c["decoder.blocks.1.ln3.hook_normalized"]), logits)
-        assert torch.equal(model.encode(source), c["encoder.blocks.2.ln2.hook_normalized"]) or error(
-            model.encode(source), c["encoder.blocks.2.ln2.hook_normalized"]
-        ) <= 1e-6
+        assert (
+            torch.equal(model.encode(source), c["encoder.blocks.2.ln2.hook_normalized"])
+            or error(model.encode(source), c["encoder.blocks.2.ln2.hook_normalized"]) <= 1e-6
+        )
 
 
 def test_attention_points_belong_together(model):
@@ -223,7 +230,9 @@ def torch_block(ours: nn.Module, theirs: nn.Module, paths: dict[str, str]) -> nn
     attentions = {"self_attn": "attn", "multihead_attn": "cross_attn"}
     state = {f"{name}.{part}": x for name, path in attentions.items() if hasattr(ours, path)
              for part, x in torch_attention(ours.get_submodule(path)).items()}  # fmt: skip
-    state |= {f"{name}.{w}": getattr(ours.get_submodule(path), w) for name, path in paths.items() for w in ("weight", "bias")}
+    state |= {
+        f"{name}.{w}": getattr(ours.get_submodule(path), w) for name, path in paths.items() for w in ("weight", "bias")
+    }
     theirs.load_state_dict(state)
     return theirs.eval()
 
