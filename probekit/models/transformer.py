@@ -422,6 +422,7 @@ class Transformer(LanguageModel):
 
     causal = False  # of the encoder; the decoder looks back only
     output_point = "ln2_normalized"  # of the encoder; the decoder's is ln3_normalized
+    stack = "encoder."
 
     def __init__(self, cfg: TransformerConfig):
         super().__init__()
@@ -521,7 +522,7 @@ class Transformer(LanguageModel):
                 it has to look back only). None: no padding, or padding on the right whose outputs are not read. With
                 position_ids and a mask [B, L, M], L may be longer than the context: several targets in a row.
             cross_mask: [B, S], true at real tokens of the source; or [B, L, S], true where L may attend to S.
-            stop_at_layer: run the decoder's blocks before this one and return its input, `decoder.resid_pre`, [B, L, D].
+            stop_at_layer: run the blocks before this one and return its input, `decoder.resid_pre`, [B, L, D].
             return_logits: False leaves out the head and returns the last block's output, [B, L, D].
             cache: keys and values of the tokens before these, which is added to; it needs position_ids and a mask
                 [B, L, M] over all M tokens so far. Keys and values of the memory are made once, by the first call, so a
@@ -535,6 +536,8 @@ class Transformer(LanguageModel):
         stop = self.decoder.check_stop(stop_at_layer)
         mask_BLM, position_ids = self._target_mask_and_positions(tokens, attention_mask, position_ids, cache)
         memory_BSD = self._check_memory(tokens, memory)
+        if cache is not None and len(cache) < self.cfg.n_decoder_layers:
+            raise UsageError(f"the cache has {len(cache)} layers; the decoder has {self.cfg.n_decoder_layers}")
         cross_mask_BLS = _cross_mask(tokens, memory_BSD, cross_mask)
         embed_BLD = self._scaled((self.target_embed or self.embed)(tokens))
         out_BLD = self.decoder(embed_BLD, position_ids, memory_BSD, mask_BLM, cross_mask_BLS, stop, cache)

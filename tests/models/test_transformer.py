@@ -2,71 +2,17 @@
 
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from marian_oracle import SHAPES, error, from_hf, ids, oracle_for
 from probekit.models.cache import Cache
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
-from probekit.errors import DataError, UsageError
-from probekit.models.load import load_model
-from probekit.models.transformer import Transformer, TransformerConfig, hf_names, hf_parts
-from probekit.models.weights import save_hf
-
-IDS = {
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-    "decoder_start_token_id": 0,
-    "bos_token_id": None,
-    "forced_eos_token_id": 1,
-}
-SHAPES = [
-    {"d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40,
-     "decoder_ffn_dim": 48, "encoder_layers": 3, "decoder_layers": 2, "vocab_size": 31, "max_position_embeddings": 24,
-     "activation_function": "swish", "scale_embedding": True},
-    {"d_model": 24, "encoder_attention_heads": 3, "decoder_attention_heads": 4, "encoder_ffn_dim": 20,
-     "decoder_ffn_dim": 30, "encoder_layers": 1, "decoder_layers": 3, "vocab_size": 17, "max_position_embeddings": 16,
-     "activation_function": "relu", "scale_embedding": False},
-    {"d_model": 16, "encoder_attention_heads": 1, "decoder_attention_heads": 8, "encoder_ffn_dim": 64,
-     "decoder_ffn_dim": 12, "encoder_layers": 2, "decoder_layers": 1, "vocab_size": 23, "max_position_embeddings": 12,
-     "activation_function": "gelu", "scale_embedding": True},
-]  # fmt: skip
-
-
-def oracle_for(shape: dict, tied: bool = True, learned: bool = False, seed: int = 0) -> MarianMTModel:
-    torch.manual_seed(seed)
-    config = MarianConfig(**shape, **IDS, tie_word_embeddings=tied, share_encoder_decoder_embeddings=tied)
-    config._attn_implementation = "eager"
-    oracle = MarianMTModel(config).eval()
-    with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
-        for name, p in oracle.named_parameters():
-            if learned or "embed_positions" not in name:
-                p.add_(torch.randn_like(p) * 0.2)
-        oracle.final_logits_bias.copy_(torch.randn_like(oracle.final_logits_bias))
-    assert sum(p.numel() for p in oracle.parameters()) < 100_000
-    return oracle
-
-
-def from_hf(oracle: MarianMTModel, learned: bool = False) -> Transformer:
-    weights = oracle.state_dict()
-    names = [name for name in weights if learned or "embed_positions" not in name]
-    cfg = hf_parts(TransformerConfig.from_hf(oracle.config.to_dict()), names)
-    model = Transformer(cfg)
-    model.load_state_dict({ours: weights[theirs.name] for ours, theirs in hf_names(cfg).items()})
-    return model.eval()
-
-
-def ids(model: Transformer, batch: int = 3, length: int = 9, seed: int = 1) -> Tensor:
-    return torch.randint(model.cfg.d_vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def error(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference, relative to the largest value of the reference."""
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+from probekit.errors import UsageError
+from probekit.models.transformer import Transformer, TransformerConfig
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +52,7 @@ def watch(oracle: MarianMTModel) -> dict[str, Tensor]:
         return given, returned
 
     for stack, places in PLACES.items():
-        theirs = oracle.get_submodule(f"model.{stack}")
+        theirs: Any = oracle.get_submodule(f"model.{stack}")
         theirs.embed_tokens.register_forward_hook(keep(f"{stack}.hook_embed", theirs.embed_scale)[1])
         theirs.embed_positions.register_forward_hook(keep(f"{stack}.hook_pos_embed")[1])
         for i, layer in enumerate(theirs.layers):
@@ -152,7 +98,7 @@ def test_every_point_equals_the_oracle(shape, tied, learned):
         assert error(ours, pattern.transpose(1, 2)[masks["decoder"]]) <= 1e-5
     last = {"encoder": theirs.encoder_hidden_states[-1], "decoder": theirs.decoder_hidden_states[-1]}
     for stack, norm in (("encoder", "ln2"), ("decoder", "ln3")):
-        n_layers = len(model.get_submodule(f"{stack}.blocks"))
+        n_layers = len(cast(nn.ModuleList, model.get_submodule(f"{stack}.blocks")))
         ours = cache[f"{stack}.blocks.{n_layers - 1}.{norm}.hook_normalized"]
         assert error(ours[masks[stack]], last[stack][masks[stack]]) <= 1e-5
 
@@ -461,138 +407,6 @@ def test_published_sizes(cfg, millions):
     assert abs(count / 1e6 - millions) < 0.03 * millions
 
 
-def same(one: Transformer, two: Transformer) -> None:
-    assert one.cfg == two.cfg
-    assert one.fingerprint() == two.fingerprint()
-
-
-@pytest.mark.parametrize(("shape", "tied"), list(product(SHAPES[:2], [True, False])))
-def test_folders_of_transformers_load(tmp_path: Path, shape, tied):
-    oracle = oracle_for(shape, tied)
-    oracle.save_pretrained(tmp_path)
-    model = load_model(tmp_path, device="cpu")
-    same(model, from_hf(oracle))
-    source, tokens = ids(model, 2, 6), ids(model, 2, 5, seed=2)
-    with torch.no_grad():
-        assert error(model(source, tokens), oracle(source, decoder_input_ids=tokens).logits) <= 1e-5
-
-
-@pytest.mark.parametrize(("tied", "learned"), list(product([True, False], [True, False])))
-def test_saved_folders_are_read_back_and_by_transformers(tmp_path: Path, tied, learned):
-    model = from_hf(oracle_for(SHAPES[0], tied, learned), learned)
-    save_hf(model, tmp_path)
-    same(load_model(tmp_path, device="cpu"), model)
-    theirs = MarianMTModel.from_pretrained(tmp_path).eval()
-    source, tokens = ids(model, 2, 6), ids(model, 2, 5, seed=2)
-    with torch.no_grad():
-        assert error(model(source, tokens), theirs(source, decoder_input_ids=tokens).logits) <= 1e-5
-    random = load_model(tmp_path, device="cpu", random_init=True, seed=2)
-    same(random, Transformer(model.cfg).init_weights(2))
-
-
-def test_the_bare_model_has_no_bias_of_the_head(tmp_path: Path):
-    oracle = oracle_for(SHAPES[0])
-    oracle.model.save_pretrained(tmp_path)
-    model = load_model(tmp_path, device="cpu")
-    assert not model.cfg.logits_bias
-    source, tokens = ids(model, 2, 6), ids(model, 2, 5, seed=2)
-    with torch.no_grad():
-        theirs = oracle(source, decoder_input_ids=tokens).logits - oracle.final_logits_bias
-        assert error(model(source, tokens), theirs) <= 1e-5
-
-
-def old_file(folder: Path, oracle: MarianMTModel) -> dict[str, Tensor]:
-    """What older programs wrote: every copy of the embedding, and the tables of the positions."""
-    oracle.save_pretrained(folder)
-    return {name: x.clone().contiguous() for name, x in oracle.state_dict().items()}
-
-
-def test_copies_and_tables_of_old_files(tmp_path: Path):
-    oracle = oracle_for(SHAPES[0])
-    weights = old_file(tmp_path, oracle)
-    table = weights["model.encoder.embed_positions.weight"]
-    table.add_(1)  # transformers uses a table that a file holds, whatever it is
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    model, theirs = load_model(tmp_path, device="cpu"), MarianMTModel.from_pretrained(tmp_path).eval()
-    assert model.cfg.positions == "learned"
-    source, tokens = ids(model, 2, 6), ids(model, 2, 5, seed=2)
-    with torch.no_grad():
-        assert error(model(source, tokens), theirs(source, decoder_input_ids=tokens).logits) <= 1e-5
-
-
-def test_a_copy_that_differs_is_refused(tmp_path: Path):
-    weights = old_file(tmp_path, oracle_for(SHAPES[0]))
-    weights["model.decoder.embed_tokens.weight"][0, 0] += 1
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"model\.decoder\.embed_tokens\.weight is not equal to model\.shared\.weight"):
-        load_model(tmp_path)
-
-
-def test_missing_and_unexpected_weights_are_named(tmp_path: Path):
-    oracle_for(SHAPES[0]).save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.encoder.layer_norm.weight"] = weights.pop("model.decoder.layers.1.encoder_attn.k_proj.weight")[0]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"missing: .*encoder_attn\.k_proj.*unexpected: model\.encoder\.layer_norm"):
-        load_model(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"normalize_before": True}, "normalize_before"),
-        ({"normalize_embedding": True}, "normalize_embedding"),
-        ({"layernorm_embedding": True}, "layernorm_embedding"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm"),
-        ({"is_encoder_decoder": False}, "is_encoder_decoder"),
-        ({"is_decoder": True}, "is_decoder"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
-        ({"decoder_vocab_size": 32}, "decoder_vocab_size"),
-        ({"static_position_embeddings": "no"}, "static_position_embeddings"),
-        ({"encoder_layers": -1}, "encoder_layers"),
-        ({"decoder_layers": None}, "decoder_layers"),
-        ({"decoder_layers": True}, "decoder_layers"),
-        ({"encoder_attention_heads": 5}, "encoder_attention_heads"),
-        ({"decoder_attention_heads": 3}, "decoder_attention_heads"),
-        ({"decoder_ffn_dim": 2.5}, "decoder_ffn_dim"),
-        ({"vocab_size": 10**18}, "vocab_size"),
-        ({"max_position_embeddings": "8"}, "max_position_embeddings"),
-        ({"d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 11}, "even d_model; got 33"),
-        ({"activation_function": "gelu_nwe"}, "gelu_new"),
-        ({"activation_function": ["gelu"]}, "activation_function"),
-        ({"scale_embedding": 1}, "scale_embedding"),
-        ({"init_std": 0}, "init_std"),
-        ({"pad_token_id": 31}, "pad_token_id"),
-        ({"decoder_start_token_id": True}, "decoder_start_token_id"),
-    ],
-)
-def test_impossible_config(change, field):
-    with pytest.raises(DataError, match=field):
-        TransformerConfig.from_hf(SHAPES[0] | change)
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-def test_config_round_trip(positions):
-    cfg = TransformerConfig(24, 3, 4, 20, 30, 1, 3, 16, 17, "silu", positions, False, False, eos_token_id=2)
-    assert TransformerConfig.from_hf(cfg.to_hf()) == cfg
-    with pytest.raises(DataError, match="positions are sinusoidal or learned; got 'rotary'"):
-        TransformerConfig(positions="rotary")
-
-
-def test_a_config_as_opus_mt_has_it():
-    hf = {**SHAPES[0], **IDS, "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
-          "static_position_embeddings": True, "share_encoder_decoder_embeddings": True, "decoder_vocab_size": 31,
-          "is_encoder_decoder": True, "bos_token_id": 0, "num_hidden_layers": 3}  # fmt: skip
-    cfg = TransformerConfig.from_hf(hf)
-    assert (cfg.activation, cfg.positions, cfg.tie_embeddings, cfg.d_head, cfg.d_decoder_head) == (
-        "silu", "sinusoidal", True, 8, 16,
-    )  # fmt: skip
-    assert Transformer.causal is False
-    assert Transformer.output_point == "ln2_normalized"
-
-
 SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
 
 
@@ -620,6 +434,12 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 6, 5)), "cross_mask is"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.tensor([[1] * 6, [0] * 6])), "no source"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cache=Cache(2)), "with a cache, give position_ids"),
+        (
+            lambda m: m.decode(
+                TARGET[:, :1], torch.zeros(2, 6, 32), TARGET[:, :1], torch.ones(2, 1, 1), cache=Cache(1)
+            ),
+            "the cache has 1 layers; the decoder has 2",
+        ),
     ],
 )
 def test_impossible_input(model, run, match):
