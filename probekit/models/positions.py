@@ -66,6 +66,12 @@ def sinusoids_in_halves(n: int, d_model: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1)[:, :d_model].float()
 
 
+_SCALING_FIELDS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_n_ctx"),
+}
+
+
 @dataclass(frozen=True)
 class RopeScaling:
     """How a model stretches its rotations to a longer context than it was first trained on.
@@ -79,12 +85,12 @@ class RopeScaling:
 
     kind: str
     factor: float
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-    original_n_ctx: int | None = None
+    low_freq_factor: float = 0.0  # this and the next two are of llama3 alone
+    high_freq_factor: float = 0.0
+    original_n_ctx: int = 0
 
     def __post_init__(self):
-        if self.kind not in ("linear", "llama3"):
+        if self.kind not in _SCALING_FIELDS:
             raise DataError(f"rope scaling {self.kind!a:.60} is not implemented; only default, linear and llama3 are")
         fields = (
             "factor",

@@ -192,7 +192,7 @@ def test_an_odd_width_cannot_be_turned():
         ({"kind": None, "factor": 2.0}, "not implemented"),
         ({"kind": "linear", "factor": 0}, "factor must be a positive number; got 0"),
         ({"kind": "linear", "factor": "2"}, "factor must be a positive number"),
-        ({"kind": "llama3", "factor": 2.0}, "low_freq_factor must be a positive number; got None"),
+        ({"kind": "llama3", "factor": 2.0}, "low_freq_factor must be a positive number; got 0"),
         (
             {"kind": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0, "original_n_ctx": 8},
             "must be below",
@@ -201,4 +201,4 @@ def test_an_odd_width_cannot_be_turned():
 )
 def test_impossible_scaling(scaling, match):
     with pytest.raises(DataError, match=match):
-        RopeScaling(**scaling)
+        RopeScaling(**scaling)  # pyright: ignore[reportArgumentType]
