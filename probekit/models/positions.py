@@ -7,7 +7,7 @@ Axes: B batch, L position, D d_model, H heads, K d_head, N positions of the tabl
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -114,6 +114,61 @@ class RopeScaling:
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         kept = kept.clamp(0, 1)
         return (1 - kept) * frequency / self.factor + kept * frequency
+
+
+_ROPE_FIELDS = {  # of Hugging Face's rope_parameters -> of RopeScaling
+    "factor": "factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "original_max_position_embeddings": "original_n_ctx",
+}
+_ROPE_KEYS = {*_ROPE_FIELDS, "rope_theta", "rope_type", "type", "partial_rotary_factor"}
+
+
+def rope_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_theta` and `rope_scaling` of a Hugging Face config.json.
+
+    They stand in rope_parameters (transformers 5), or in rope_theta and rope_scaling (before).
+
+    Raises:
+        DataError: a rule that is not implemented, or fields that contradict each other.
+    """
+    rope = _rope_of(hf)
+    theta = rope.get("rope_theta", hf.get("rope_theta", 10000.0))
+    if hf.get("rope_theta", theta) != theta:
+        raise DataError(f"rope_theta is {hf['rope_theta']!a:.60}, but {theta!a:.60} in rope_parameters; leave one out")
+    for where in (hf, rope):
+        if where.get("partial_rotary_factor") not in (None, 1):
+            raise DataError(
+                f"partial_rotary_factor {where['partial_rotary_factor']!a:.60} is not implemented; only 1 is"
+            )
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return {"rope_theta": theta, "rope_scaling": None}
+    if unknown := sorted(str(key) for key in rope.keys() - _ROPE_KEYS):
+        raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
+    given = {ours: rope[theirs] for theirs, ours in _ROPE_FIELDS.items() if rope.get(theirs) is not None}
+    if kind == "llama3":
+        given.setdefault("original_n_ctx", hf["max_position_embeddings"])
+    return {"rope_theta": theta, "rope_scaling": RopeScaling(kind, **({"factor": None} | given))}
+
+
+def _rope_of(hf: Mapping[str, Any]) -> Mapping[str, Any]:
+    new, old = hf.get("rope_parameters"), hf.get("rope_scaling")
+    if new and old and new != old:
+        raise DataError("config.json has both rope_parameters and rope_scaling, and they differ; leave one out")
+    rope = new or old or {}
+    if not isinstance(rope, Mapping):
+        raise DataError(f"rope_parameters and rope_scaling are objects or null; got {rope!a:.60}")
+    return rope
+
+
+def rope_to_hf(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
+    """The rope_parameters of a Hugging Face config.json."""
+    if scaling is None:
+        return {"rope_theta": theta, "rope_type": "default"}
+    fields = {theirs: getattr(scaling, ours) for theirs, ours in _ROPE_FIELDS.items() if getattr(scaling, ours)}
+    return {"rope_theta": theta, "rope_type": scaling.kind} | fields
 
 
 def rotary_table(n: int, d_head: int, theta: float, scaling: RopeScaling | None) -> Tensor:
