@@ -143,10 +143,10 @@ def rope_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
                 f"partial_rotary_factor {where['partial_rotary_factor']!a:.60} is not implemented; only 1 is"
             )
     kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind in ("default", *_SCALING_FIELDS) and (unknown := sorted(str(key) for key in rope.keys() - _ROPE_KEYS)):
+        raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
     if kind == "default":
         return {"rope_theta": theta, "rope_scaling": None}
-    if unknown := sorted(str(key) for key in rope.keys() - _ROPE_KEYS):
-        raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
     given = {ours: rope[theirs] for theirs, ours in _ROPE_FIELDS.items() if rope.get(theirs) is not None}
     if kind == "llama3":
         given.setdefault("original_n_ctx", hf["max_position_embeddings"])
