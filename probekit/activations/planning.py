@@ -84,8 +84,12 @@ class ExtractionPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all texts, BOS included, after cutting."""
-        return int(self.sequences.lengths.sum())
+        """Tokens of all texts, BOS included, after cutting; where examples are words, of each text of a split once."""
+        return int(self._lengths.sum())
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        return self.sequences.lengths[self.task.texts()[0]]
 
     @property
     def nodes(self) -> int:
@@ -100,7 +104,7 @@ class ExtractionPlan:
     @property
     def padded_tokens(self) -> int:
         """Tokens that batches of 32 in the order of the task would compute, padded to the longest of each."""
-        lengths = self.sequences.lengths
+        lengths = self._lengths
         return sum(int(lengths[i : i + 32].max()) * len(lengths[i : i + 32]) for i in range(0, len(lengths), 32))
 
     @property
@@ -138,6 +142,11 @@ class ExtractionPlan:
     def skipped_rows(self) -> int:
         """Rows of the data that are not in the task."""
         return int(self.task.info.get("skipped_rows", 0))
+
+    @property
+    def _examples(self) -> str:
+        n = f"{len(self._lengths):,} texts"
+        return n if self.task.spans is None else f"{self.texts:,} words in {n}"
 
     @property
     def layers(self) -> list[int]:
@@ -203,7 +212,8 @@ class ExtractionPlan:
         return {
             "model": self.model.name,
             "task": self.task.name,
-            "texts": self.texts,
+            "texts": len(self._lengths),
+            "words": None if self.task.spans is None else self.texts,
             "splits": {split: int((self.task.splits == split).sum()) for split in SPLITS},
             "tokens": self.tokens,
             "nodes": self.nodes,
@@ -235,6 +245,7 @@ class ExtractionPlan:
         compute = str(self.model.dtype).removeprefix("torch.")
         splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
         read = ", ".join(_in_words(name) for name in self.reading.names)
+        read += "" if self.task.spans is None else " of each word"
         widths = "/".join(str(width) for width in dict.fromkeys(self.widths))
         rows = "/".join(f"{n:,}" for n in dict.fromkeys(int(self.layout.counts(p).sum()) for p in self.places))
         pairs = {point for point, _ in self.places if point in PAIR_POINTS}
@@ -242,10 +253,10 @@ class ExtractionPlan:
             read = "every pair of tokens" if pairs == set(self.points) else f"{read}, of attention every pair"
         lines = {
             "model": f"{self.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {self.device}",
-            "task": f"{self.task.name}: {self.texts:,} texts ({splits})",
+            "task": f"{self.task.name}: {self._examples} ({splits})",
             "tokens": f"{self.tokens:,}, {'a BOS before each text' if self.bos else 'no BOS'}",
             "read": f"{spans_of(self.places)}; {read}",
-            "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, prefixes being shared"
+            "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, {'prefixes' if self.model.causal else 'equal texts'} being shared"
             if self.share
             else f"{self.nodes:,} nodes, nothing shared",
             "padding": f"none; batches of 32 in this order would compute {self.padded_tokens:,} tokens",
@@ -313,7 +324,7 @@ def plan(
         on_long=on_long,
         batch_tokens=batch_tokens,
         block_nodes=block_nodes,
-        share=share and model.causal,
+        share=share,
         sequences=sequences,
         packing=packing,
         shards=_shards(model, packing, batch_tokens, row_bytes, where),

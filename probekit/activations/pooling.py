@@ -28,7 +28,7 @@ def _tokens(plan: ExtractionPlan, batch: Batch) -> Pool:
     if plan.layout.is_ragged:
         return _gather(batch, _own_nodes(batch, plan.sequences.n_bos), plan.device)
     pools = [
-        _mean(batch, plan.sequences.n_bos, plan.device)
+        _mean(batch, plan)
         if index is None
         else _gather(batch, batch.nodes[batch.starts + index[batch.rows]], plan.device)
         for index in plan.reading.index
@@ -42,10 +42,14 @@ def _gather(batch: Batch, nodes: np.ndarray, device: torch.device) -> Pool:
     return lambda x: x[b, n].flatten(1)
 
 
-def _mean(batch: Batch, n_bos: int, device: torch.device) -> Pool:
-    """The mean over the tokens of each text, BOS left out, in float32 at least."""
-    own = _gather(batch, _own_nodes(batch, n_bos), device)
-    lengths = torch.from_numpy(batch.lengths - n_bos).to(device)
+def _mean(batch: Batch, plan: ExtractionPlan) -> Pool:
+    """The mean over the tokens of each word, or of each text, BOS left out; in float32 at least."""
+    words, n_bos = plan.reading.words, plan.sequences.n_bos
+    if words is None:
+        nodes, counts = _own_nodes(batch, n_bos), batch.lengths - n_bos
+    else:
+        nodes, counts = _nodes_of(batch, words[batch.rows])
+    own, lengths = _gather(batch, nodes, plan.device), torch.from_numpy(counts).to(plan.device)
 
     def mean(x: Tensor) -> Tensor:
         rows = own(x)
@@ -53,6 +57,13 @@ def _mean(batch: Batch, n_bos: int, device: torch.device) -> Pool:
         return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0, unsafe=True)  # unchecked: no GPU waits
 
     return mean
+
+
+def _nodes_of(batch: Batch, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes of each text's word, one after the other, and how many each has; `words` int64 [texts, 2]."""
+    counts = words[:, 1] - words[:, 0]
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return batch.nodes[np.repeat(batch.starts + words[:, 0], counts) + within], counts
 
 
 def _own_nodes(batch: Batch, n_bos: int) -> np.ndarray:

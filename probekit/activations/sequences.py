@@ -1,7 +1,7 @@
 """A task's inputs as token ids that fit the model, and what they have in common at their beginning."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -25,12 +25,15 @@ class Sequences:
         offsets: where each example begins in `flat`, and where the last one ends, int64 [N + 1].
         n_bos: 0 or 1.
         n_cut: how many examples had to be cut to fit the context.
+        words: the tokens of each example's word, from the first to behind the last, int64 [N, 2]; counted as in the
+            sequence, the BOS included. None where the examples are whole texts.
     """
 
     flat: np.ndarray
     offsets: np.ndarray
     n_bos: int
     n_cut: int
+    words: np.ndarray | None = None
 
     @classmethod
     def of(cls, tokens: Sequence[Sequence[int]], n_bos: int = 0, n_cut: int = 0) -> "Sequences":
@@ -52,7 +55,8 @@ class Sequences:
 
     def subset(self, rows: np.ndarray) -> "Sequences":
         """These examples, in this order."""
-        return Sequences.of([self[row].tolist() for row in rows], self.n_bos, self.n_cut)
+        some = Sequences.of([self[row].tolist() for row in rows], self.n_bos, self.n_cut)
+        return some if self.words is None else replace(some, words=self.words[rows])
 
     def first(self, lengths: np.ndarray) -> "Sequences":
         """The first so many tokens of each example; `lengths` int64 [N]."""
@@ -60,7 +64,7 @@ class Sequences:
             return self
         index = np.repeat(self.offsets[:-1], lengths) + np.arange(lengths.sum())
         index -= np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return Sequences(self.flat[index], np.concatenate([[0], np.cumsum(lengths)]), self.n_bos, self.n_cut)
+        return replace(self, flat=self.flat[index], offsets=np.concatenate([[0], np.cumsum(lengths)]))
 
     @cached_property
     def order(self) -> np.ndarray:
@@ -106,12 +110,63 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -
             f"{task.ids[first]!a} with {lengths[first]}; shorten them, or cut them with --on-long cut"
         )
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
-    return Sequences(np.concatenate(parts), offsets, int(bos), len(long))
+    words = None if task.spans is None else words_of(model, task, int(bos), np.array(lengths))
+    return Sequences(np.concatenate(parts), offsets, int(bos), len(long), words)
 
 
 def has_texts(task: Task) -> bool:
     """Whether the inputs are texts; token ids otherwise."""
     return isinstance(task.inputs[0], str)
+
+
+def words_of(model: LanguageModel, task: Task, n_bos: int, lengths: np.ndarray) -> np.ndarray:
+    """The tokens that hold a character of each example's span, from the first to behind the last, int64 [N, 2].
+
+    A word that is a part of one token has that token; so has each of several words in one.
+
+    Args:
+        model: with a tokenizer.
+        task: with spans.
+        n_bos: tokens before the text's own.
+        lengths: tokens of each example, those before its own included, int64 [N].
+
+    Raises:
+        DataError: a word of which the tokenizer makes no token, or that lies behind the context; names the example.
+    """
+    assert model.tokenizer is not None and task.spans is not None
+    rows_of: dict[Any, list[int]] = {}
+    for row, text in enumerate(task.inputs):
+        rows_of.setdefault(text, []).append(row)
+    words = np.empty((len(task), 2), dtype=np.int64)
+    for text, rows in rows_of.items():
+        offsets = np.array(model.tokenizer.offsets(text), dtype=np.int64)
+        assert len(offsets) == lengths[rows[0]] - n_bos, "offsets of other tokens"
+        words[rows] = token_spans(offsets, task.spans[rows]) + n_bos
+    for row in np.flatnonzero(words[:, 0] == words[:, 1])[:1]:
+        start, end = task.spans[row].tolist()
+        raise DataError(
+            f"example {task.ids[row]!a}: the tokenizer makes no token of {str(task.inputs[row])[start:end]!a}; leave "
+            "it out"
+        )
+    if (behind := words[:, 1] > model.cfg.n_ctx).any():
+        row = int(behind.argmax())
+        raise DataError(
+            f"{behind.sum()} words lie behind the context of {model.cfg.n_ctx} tokens, the first is example "
+            f"{task.ids[row]!a}; leave them out, or shorten the texts"
+        )
+    return words
+
+
+def token_spans(offsets: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """The first token with a character of each span, and the one behind the last, int64 [W, 2]; equal: there is none.
+
+    Args:
+        offsets: characters of each token, int64 [T, 2], as `Tokenizer.offsets` gives them.
+        spans: characters of each word, int64 [W, 2].
+    """
+    meets_WT = (offsets[:, 0] < spans[:, 1:]) & (offsets[:, 1] > spans[:, :1])
+    first, last = meets_WT.argmax(axis=1), offsets.shape[0] - 1 - meets_WT[:, ::-1].argmax(axis=1)
+    return np.stack([first, np.where(meets_WT.any(axis=1), last + 1, first)], axis=1)
 
 
 def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[list[int]]:
@@ -133,7 +188,11 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
             )
         texts: Any = task.inputs[rows]
         try:
-            return model.tokenizer.encode_batch(texts, bos=bos)
+            if task.spans is None:
+                return model.tokenizer.encode_batch(texts, bos=bos)
+            known = list(dict.fromkeys(texts))  # words repeat their text
+            encoded = dict(zip(known, model.tokenizer.encode_batch(known, bos=bos), strict=True))
+            return [encoded[text] for text in texts]
         except DataError:
             for row, text in zip(task.ids[rows], texts, strict=True):
                 try:

@@ -14,6 +14,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models.files import read_json, read_text
 
 END_OF_TEXT = "<|endoftext|>"
+BLANK = "\u2581"  # how SentencePiece writes it
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", *SETTINGS_FILES)
 
@@ -68,6 +69,16 @@ class Tokenizer:
         except Exception:
             return [self.encode(text, bos) for text in texts]  # says which text it was
         return [[*start, *self._known(encoding.ids), *end] for encoding in encodings]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The characters of the text that each token of `encode(text)` stands for: [first, behind the last).
+
+        Blanks at either end of a token are left aside, and a token of nothing else, such as the blank that some
+        tokenizers put before the text, has none. Tokens that are bytes of one character have that character, each.
+        """
+        self.encode(text)  # raises where it cannot be
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return [_letters(text, *each) for each in zip(encoding.tokens, encoding.offsets, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, special tokens included.
@@ -135,6 +146,15 @@ class Tokenizer:
                 hint = f"; did you mean {close[0]!a}?" if close else ""
                 return f"{word[:80]!a} is not in the vocabulary of {len(vocabulary)} words{hint}"
         return f"{text[:80]!a} cannot be tokenized: {ascii(str(error))[1:-1]}"
+
+
+def _letters(text: str, token: str, place: tuple[int, int]) -> tuple[int, int]:
+    start, end = place
+    piece = text[start:end]
+    if not token.strip(BLANK) and BLANK not in piece:
+        return start, start
+    start += len(piece) - len(piece.lstrip())
+    return start, max(start, end - (len(piece) - len(piece.rstrip())))
 
 
 def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int | None = None) -> Tokenizer | None:
