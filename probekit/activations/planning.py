@@ -37,6 +37,7 @@ BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
 LEAST_NODES = {"cpu": 128}  # of a block
 LEAST_NODES_ELSEWHERE = 256
+_CONTEXT = ("no BOS", "a BOS before each text", "[CLS] before each text and [SEP] behind it")  # by its tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ class ExtractionPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all texts, BOS included, after cutting; where examples are words, of each text of a split once."""
+        """Tokens of all texts, after cutting, with their context; where examples are words, of each text of a split once."""
         return int(self._lengths.sum())
 
     @cached_property
@@ -116,7 +117,7 @@ class ExtractionPlan:
     def layout(self) -> Layout:
         """How many rows each example has at each place."""
         tokens = self.reading.tokens(self.sequences)
-        return Layout(self.reading.names, self.sequences.lengths, self.sequences.n_bos, tokens)
+        return _layout(self.reading, self.sequences, tokens)
 
     @property
     def bytes(self) -> int:
@@ -125,7 +126,7 @@ class ExtractionPlan:
 
     @property
     def bos(self) -> bool:
-        """Whether a BOS stands before each text."""
+        """Whether each text stands in its context: a BOS before it, or [CLS] before and [SEP] behind it."""
         return bool(self.sequences.n_bos)
 
     @property
@@ -254,7 +255,7 @@ class ExtractionPlan:
         lines = {
             "model": f"{self.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {self.device}",
             "task": f"{self.task.name}: {self._examples} ({splits})",
-            "tokens": f"{self.tokens:,}, {'a BOS before each text' if self.bos else 'no BOS'}",
+            "tokens": f"{self.tokens:,}, {_CONTEXT[self.sequences.n_bos + self.sequences.n_end]}",
             "read": f"{spans_of(self.places)}; {read}",
             "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, {'prefixes' if self.model.causal else 'equal texts'} being shared"
             if self.share
@@ -287,7 +288,7 @@ def plan(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     batch_tokens: int | None = None,
-    bos: bool = False,
+    bos: bool | None = None,
     on_long: OnLong = "cut",
     block_nodes: int | None = None,
     share: bool = True,
@@ -311,7 +312,7 @@ def plan(
         least = LEAST_NODES.get(where.type, LEAST_NODES_ELSEWHERE)
         block_nodes = choose_nodes(computed, share, model.causal, model.cfg.d_model, least)
     packing = pack(computed, block_nodes, share, model.causal)
-    row_bytes = _row_bytes(Layout(reading.names, sequences.lengths, sequences.n_bos), places, widths, kept)
+    row_bytes = _row_bytes(_layout(reading, sequences), places, widths, kept)
     return ExtractionPlan(
         model=model,
         task=task,
@@ -342,6 +343,10 @@ def _computed(model: LanguageModel, places: list[Place], sequences: Sequences, r
     if not model.causal or any(point in PAIR_POINTS for point, _ in places):
         return sequences
     return sequences.first(reading.needed(sequences.lengths))
+
+
+def _layout(reading: Reading, sequences: Sequences, tokens: np.ndarray | None = None) -> Layout:
+    return Layout(reading.names, sequences.lengths, sequences.n_bos, tokens, sequences.n_end)
 
 
 def _row_bytes(layout: Layout, places: list[Place], widths: list[int], dtype: str) -> np.ndarray:
