@@ -85,7 +85,7 @@ class ExtractionPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all texts, after cutting, with their context; where examples are words, of each text of a split once."""
+        """Tokens of all texts, cut, with their context; where examples are words, of each text of a split once."""
         return int(self._lengths.sum())
 
     @cached_property

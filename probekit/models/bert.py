@@ -151,8 +151,9 @@ class BertConfig:
 def _parts(hf: Mapping[str, Any]) -> tuple[bool, bool, bool]:
     """Which of PARTS the class has that the file was saved from; without a class, all of them."""
     architectures = hf.get("architectures") or ["BertForPreTraining"]
-    if isinstance(architectures, list) and len(architectures) == 1 and architectures[0] in (known := ARCHITECTURES):
-        return known[architectures[0]]
+    for name, parts in ARCHITECTURES.items():
+        if architectures == [name]:
+            return parts
     raise DataError(
         f"architectures = {architectures!a:.80} is not implemented; {', '.join(ARCHITECTURES)} are: save the model "
         "below the head as BertModel (model.bert.save_pretrained)"
