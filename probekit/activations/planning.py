@@ -37,6 +37,7 @@ BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
 LEAST_NODES = {"cpu": 128}  # of a block
 LEAST_NODES_ELSEWHERE = 256
+_BEFORE_BLOCKS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")
 _CONTEXT = ("no BOS", "a BOS before each text", "[CLS] before each text and [SEP] behind it")  # by its tokens
 
 
@@ -417,7 +418,7 @@ def _needed_blocks(place: Place) -> int | None:
     """How many blocks run before this place is reached; None where the final norm must run too."""
     point, layer = place
     if layer is None:
-        return 0 if point in ("embed", "pos_embed") else None
+        return 0 if point in _BEFORE_BLOCKS else None
     return layer if point == "resid_pre" else layer + 1
 
 
