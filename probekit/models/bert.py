@@ -13,19 +13,29 @@ through the norms, and resid_post of a block is not resid_pre of the next.
 Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
-from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, attention, attention_scores, linear
+from probekit.models.checks import check_choice, check_flag, check_positive, check_size
+from probekit.models.layers import (
+    ACTIVATIONS,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    attention,
+    attention_scores,
+    linear,
+    softmax,
+)
 from probekit.models.weights import HfTensor
 
 # Values of config.json that would change the arithmetic in a way that this file does not implement.
@@ -49,16 +59,7 @@ OURS = {  # field of a Hugging Face config.json -> ours
     "tie_word_embeddings": "tie_embeddings",
     "initializer_range": "init_std",
 }
-# Far above any BERT: a file that says more is damaged, and would hang before its weights were looked at.
-LARGEST = {
-    "d_model": 1 << 17,
-    "n_heads": 1 << 12,
-    "d_mlp": 1 << 20,
-    "n_layers": 1000,
-    "n_ctx": 1 << 21,
-    "d_vocab": 1 << 23,
-    "n_segments": 1 << 12,
-}
+SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_segments")
 PARTS = ("pooler", "mlm_head", "seq_head")
 ARCHITECTURES = {  # of a Hugging Face config.json -> which of PARTS it has
     "BertModel": (True, False, False),
@@ -95,22 +96,15 @@ class BertConfig:
     seq_head: bool = True
 
     def __post_init__(self):
-        for field in LARGEST:
-            _check_size(field, getattr(self, field))
+        for field in SIZES:
+            check_size(field, getattr(self, field), _named(field))
         if self.d_model % self.n_heads:
-            raise DataError(
-                f"d_model (hidden_size) {self.d_model} is no multiple of n_heads (num_attention_heads) {self.n_heads}"
-            )
-        if not isinstance(self.activation, str) or self.activation not in ACTIVATIONS:
-            hint = nearest(str(self.activation), ACTIVATIONS)
-            raise DataError(f"unknown activation (hidden_act) {self.activation!a:.60}; {hint}")
+            raise DataError(f"{_named('d_model')} {self.d_model} is no multiple of {_named('n_heads')} {self.n_heads}")
+        check_choice(self.activation, ACTIVATIONS, _named("activation"))
         for field in ("ln_eps", "init_std"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise DataError(f"{_named(field)} must be a positive number; got {value!a:.60}")
+            check_positive(getattr(self, field), _named(field))
         for field in ("tie_embeddings", *PARTS):
-            if not isinstance(getattr(self, field), bool):
-                raise DataError(f"{_named(field)} must be true or false; got {getattr(self, field)!a:.60}")
+            check_flag(getattr(self, field), _named(field))
         if self.seq_head and not self.pooler:
             raise DataError("the head of two classes (seq_head) reads the pooler, and there is none (pooler is false)")
 
@@ -131,7 +125,7 @@ class BertConfig:
             if hf.get(field, required) != required:
                 raise DataError(f"{field} = {hf[field]!a:.60} is not implemented; only {required!r} is")
         for theirs in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
-            _check_size(OURS[theirs], hf.get(theirs))
+            check_size(OURS[theirs], hf.get(theirs), _named(OURS[theirs]))
         given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
         return cls(**given, **dict(zip(PARTS, _parts(hf), strict=True)))
 
@@ -158,11 +152,6 @@ def _parts(hf: Mapping[str, Any]) -> tuple[bool, bool, bool]:
         f"architectures = {architectures!a:.80} is not implemented; {', '.join(ARCHITECTURES)} are: save the model "
         "below the head as BertModel (model.bert.save_pretrained)"
     )
-
-
-def _check_size(field: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST[field]:
-        raise DataError(f"{_named(field)} must be a whole number in 1..{LARGEST[field]}; got {value!a:.60}")
 
 
 def _named(field: str) -> str:
@@ -195,7 +184,7 @@ class Attention(nn.Module):
         v_BMHK = self.hook_v(self.heads(self.v(x_BLD)))
         if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
             scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1))
+            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM))
             z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
         else:
             z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
@@ -213,25 +202,6 @@ class Attention(nn.Module):
         return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
 
 
-class MLP(nn.Module):
-    """act(x W_up + b) W_down + b."""
-
-    def __init__(self, cfg: BertConfig):
-        super().__init__()
-        self.activation = cfg.activation
-        self.up = Linear(cfg.d_model, cfg.d_mlp)
-        self.down = Linear(cfg.d_mlp, cfg.d_model)
-        self.hook_pre = HookPoint("B L F")
-        self.hook_post = HookPoint("B L F")
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        if self.hook_pre.hooked:
-            post_BLF = ACTIVATIONS[self.activation](self.hook_pre(self.up(x_BLD)))
-        else:
-            post_BLF = self.up.activated(x_BLD, self.activation)
-        return self.down(self.hook_post(post_BLF))
-
-
 class Block(nn.Module):
     """Post-norm: x = ln1(x + attn(x)), then ln2(x + mlp(x))."""
 
@@ -242,7 +212,7 @@ class Block(nn.Module):
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, cfg.ln_eps)
-        self.mlp = MLP(cfg)
+        self.mlp = FeedForward(cfg.d_model, cfg.d_mlp, cfg.activation)
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
         self.ln2 = LayerNorm(cfg.d_model, cfg.ln_eps)
@@ -387,7 +357,7 @@ class Bert(LanguageModel):
         return segments.to(tokens.device).long()
 
     @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> "Bert":
+    def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before BERT's training: normal, cut at two sigma; no bias, norms that change nothing."""
         generator = torch.Generator().manual_seed(seed)
         std = self.cfg.init_std
