@@ -248,6 +248,7 @@ class ExtractionPlan:
         splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
         read = ", ".join(_in_words(name) for name in self.reading.names)
         read += "" if self.task.spans is None else " of each word"
+        shared = "prefixes" if self.model.causal else "equal texts"
         widths = "/".join(str(width) for width in dict.fromkeys(self.widths))
         rows = "/".join(f"{n:,}" for n in dict.fromkeys(int(self.layout.counts(p).sum()) for p in self.places))
         pairs = {point for point, _ in self.places if point in PAIR_POINTS}
@@ -258,7 +259,7 @@ class ExtractionPlan:
             "task": f"{self.task.name}: {self._examples} ({splits})",
             "tokens": f"{self.tokens:,}, {_CONTEXT[self.sequences.n_bos + self.sequences.n_end]}",
             "read": f"{spans_of(self.places)}; {read}",
-            "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, {'prefixes' if self.model.causal else 'equal texts'} being shared"
+            "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, {shared} being shared"
             if self.share
             else f"{self.nodes:,} nodes, nothing shared",
             "padding": f"none; batches of 32 in this order would compute {self.padded_tokens:,} tokens",
