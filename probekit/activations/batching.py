@@ -64,16 +64,20 @@ class Batch:
         return (first_B1M <= query_N1) & (query_N1 < end_B1M)
 
     def cross_mask(self, device: torch.device) -> Tensor:
-        """Which nodes of the source each node attends to, bool [B, N, S]: those of its own text."""
+        """Which nodes of the source each node attends to, bool [B, N, S]: those of its own text.
+
+        What fills up a block looks at the source of its first text, and nobody looks at what fills up a source.
+        """
         assert self.source is not None
-        return (self._texts()[:, :, None] == self.source._texts()[:, None, :]).to(device)
+        texts, of_source = self._texts(), self.source._texts()
+        texts = torch.where(texts < 0, texts[:, :1], texts)
+        return (texts[:, :, None] == of_source[:, None, :]).to(device)
 
     def _texts(self) -> Tensor:
-        """The text of each node, by its place in `rows`, int64 [B, N]; that of a block's first text where filled up."""
+        """The text of each node, by its place in `rows`, int64 [B, N]; -1 where a block is filled up."""
         texts = torch.full((self.tokens.numel(),), -1)
         texts[torch.from_numpy(self.nodes)] = torch.from_numpy(np.repeat(np.arange(len(self.rows)), self.lengths))
-        texts = texts.view(self.tokens.shape)
-        return torch.where(texts < 0, texts[:, :1], texts)
+        return texts.view(self.tokens.shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,7 +89,7 @@ def _forward(plan: ExtractionPlan, batch: Batch) -> None:
     if plan.stack == "encoder":
         model.encode(tokens, **packed, stop_at_layer=plan.stop_at_layer)
         return
-    packed |= {"stop_at_layer": plan.stop_at_layer, "return_logits": plan.needs_head}
+    packed |= {"stop_at_layer": plan.stop_at_layer, "return_logits": False}
     if batch.source is None:
         model(tokens, **packed)
         return

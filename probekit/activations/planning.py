@@ -37,7 +37,8 @@ BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
 LEAST_NODES = {"cpu": 128}  # of a block
 LEAST_NODES_ELSEWHERE = 256
-EMBEDDINGS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")  # points before the first block
+_BEFORE_BLOCKS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")
+_CONTEXT = ("no BOS", "a BOS before each text", "[CLS] before each text and [SEP] behind it")  # by its tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,7 @@ class ExtractionPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all texts, BOS included, after cutting; where examples are words, of each text of a split once."""
+        """Tokens of all texts, cut, with their context; where examples are words, of each text of a split once."""
         return int(self._lengths.sum())
 
     @cached_property
@@ -119,7 +120,7 @@ class ExtractionPlan:
     def layout(self) -> Layout:
         """How many rows each example has at each place."""
         tokens = self.reading.tokens(self.sequences)
-        return Layout(self.reading.names, self.sequences.lengths, self.sequences.n_bos, tokens)
+        return _layout(self.reading, self.sequences, tokens)
 
     @property
     def bytes(self) -> int:
@@ -128,7 +129,7 @@ class ExtractionPlan:
 
     @property
     def bos(self) -> bool:
-        """Whether a BOS stands before each text."""
+        """Whether each text stands in its context: a BOS before it, or [CLS] before and [SEP] behind it."""
         return bool(self.sequences.n_bos)
 
     @property
@@ -160,11 +161,6 @@ class ExtractionPlan:
     def names(self) -> list[str]:
         """Full name of each place."""
         return [POINTS[point].format(layer=layer) for point, layer in self.places]
-
-    @property
-    def needs_head(self) -> bool:
-        """Whether a point inside the head is read."""
-        return any(point.startswith("head_") for point in self.points)
 
     @property
     def stack(self) -> str:
@@ -273,7 +269,7 @@ class ExtractionPlan:
         lines = {
             "model": f"{self.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {self.device}",
             "task": f"{self.task.name}: {self._examples} ({splits})",
-            "tokens": f"{self.tokens:,}, {'a BOS before each text' if self.bos else 'no BOS'}",
+            "tokens": f"{self.tokens:,}, {_CONTEXT[self.sequences.n_bos + self.sequences.n_end]}",
             "read": f"{spans_of(self.places)}; {read}",
             "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, {shared} being shared"
             if self.share
@@ -306,7 +302,7 @@ def plan(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     batch_tokens: int | None = None,
-    bos: bool = False,
+    bos: bool | None = None,
     on_long: OnLong = "cut",
     block_nodes: int | None = None,
     share: bool = True,
@@ -335,7 +331,7 @@ def plan(
         least = LEAST_NODES.get(where.type, LEAST_NODES_ELSEWHERE)
         block_nodes = choose_nodes(computed, share and sources is None, causal, model.cfg.d_model, least)
     packing = pack(computed, block_nodes, share, causal, sources)
-    row_bytes = _row_bytes(Layout(reading.names, sequences.lengths, sequences.n_bos), places, widths, kept)
+    row_bytes = _row_bytes(_layout(reading, sequences), places, widths, kept)
     return ExtractionPlan(
         model=model,
         task=task,
@@ -382,6 +378,10 @@ def _computed(causal: bool, places: list[Place], sequences: Sequences, reading: 
     if not causal or any(point in PAIR_POINTS for point, _ in places):
         return sequences
     return sequences.first(reading.needed(sequences.lengths))
+
+
+def _layout(reading: Reading, sequences: Sequences, tokens: np.ndarray | None = None) -> Layout:
+    return Layout(reading.names, sequences.lengths, sequences.n_bos, tokens, sequences.n_end)
 
 
 def _row_bytes(layout: Layout, places: list[Place], widths: list[int], dtype: str) -> np.ndarray:
@@ -449,7 +449,7 @@ def _needed_blocks(place: Place) -> int | None:
     """How many blocks run before this place is reached; None where the final norm must run too."""
     point, layer = base_name(place[0]), place[1]
     if layer is None:
-        return 0 if point in EMBEDDINGS else None
+        return 0 if point in _BEFORE_BLOCKS else None
     return layer if point == "resid_pre" else layer + 1
 
 

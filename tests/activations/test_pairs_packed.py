@@ -1,0 +1,169 @@
+"""Packed sources and targets of an encoder-decoder give what each pair alone gives, in float64."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from probekit.activations import Store, extract, extract_statistics, plan, random_init_of, repair
+from probekit.errors import DataError, UsageError
+from probekit.hooks import split_point
+from probekit.models import load_model
+from probekit.models.transformer import Transformer, TransformerConfig
+from probekit.models.weights import save_hf
+from probekit.tasks import Task
+
+START, VOCABULARY = 1, 23
+OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")
+
+
+@pytest.fixture(scope="module")
+def pair_model() -> Transformer:
+    """Encoder and decoder differ in depth, heads and width."""
+    sizes = {"n_heads": 2, "n_decoder_heads": 4, "d_mlp": 24, "d_decoder_mlp": 40, "n_layers": 2, "n_decoder_layers": 3}
+    cfg = TransformerConfig(
+        d_model=16, **sizes, n_ctx=12, d_vocab=VOCABULARY, pad_token_id=0, eos_token_id=2, decoder_start_token_id=START
+    )
+    model = Transformer(cfg).init_weights(0)
+    assert sum(p.numel() for p in model.parameters()) < 20_000
+    return model.eval()
+
+
+@pytest.fixture
+def pairs() -> Task:
+    """40 pairs of all lengths; some sources and some targets are equal, not both at once."""
+    rng = np.random.default_rng(0)
+    n = 40
+    inputs = [rng.integers(3, VOCABULARY, size=rng.integers(1, 12)).tolist() for _ in range(n)]
+    targets = [[START, *rng.integers(3, VOCABULARY, size=rng.integers(0, 9)).tolist()] for _ in range(n)]
+    inputs[7], targets[9] = inputs[3], targets[4]
+    labels = {"label": np.arange(n) % 2}
+    return Task(
+        "pairs", inputs, labels, {"label": ["a", "b"]}, np.repeat(["train", "test"], n // 2), "label", targets=targets
+    )
+
+
+def exact(model: Transformer, task: Task) -> list[dict[str, Tensor]]:
+    """Per pair: full name -> tensor in a batch of one, in float64."""
+    twin = Transformer(model.cfg).double()
+    twin.load_state_dict(model.state_dict())
+    assert task.targets is not None
+    found = []
+    for source, target in zip(task.inputs, task.targets, strict=True):
+        _, cache = twin.run_with_cache(torch.tensor([source]), torch.tensor([target]))
+        found.append({name: x[0].detach() for name, x in cache.items()})
+    return found
+
+
+def near(x: Tensor, wanted: Tensor) -> bool:
+    return x.shape == wanted.shape and bool((x - wanted).abs().max() <= 5e-6 * wanted.abs().max())
+
+
+def points_of(model: Transformer, stack: str) -> list[str]:
+    points = dict.fromkeys(split_point(name)[0] for name in model.points if name.startswith(stack))
+    return [point for point in points if point not in OF_SOURCES]
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.parametrize(("block_nodes", "batch_tokens"), [(None, None), (5, 30), (14, 40)])
+def test_all_tokens_of_every_point_equal_each_pair_alone(pair_model, pairs, stack, block_nodes, batch_tokens):
+    points = points_of(pair_model, stack)
+    assert len(points) > 15
+    sizes = {"block_nodes": block_nodes, "batch_tokens": batch_tokens}
+    acts = extract(pair_model, pairs, points=points, position="all", **sizes)
+    wanted = exact(pair_model, pairs)
+    for place in acts:
+        name = pair_model.resolve(place)[0]
+        for got, of_pair in zip(acts.per_text(place), wanted, strict=True):
+            x = of_pair[name]
+            if "attn_" in place[0] and got.dim() == 3:
+                hidden = x.isinf()
+                assert torch.equal(got.isinf(), hidden)
+                assert near(got.masked_fill(hidden, 0), x.masked_fill(hidden, 0)), place
+            else:
+                assert near(got, x.flatten(1)), place
+
+
+def test_curves_end_with_the_last_norm_of_their_stack(pair_model, pairs):
+    encoder, decoder = (extract(pair_model, pairs, points=f"{stack}.resid_pre") for stack in ("encoder", "decoder"))
+    assert encoder.curve("encoder.resid_pre")[-1] == ("encoder.ln2_normalized", 1)
+    assert decoder.curve("decoder.resid_pre")[-1] == ("decoder.ln3_normalized", 2)
+    assert [place[1] for place in decoder.curve("decoder.resid_pre")[:-1]] == [0, 1, 2]
+
+
+def test_a_name_without_a_stack_is_the_encoders(pair_model, pairs):
+    plain, named = (extract(pair_model, pairs, points=points) for points in ("resid_pre", "encoder.resid_pre"))
+    assert list(plain) == list(named)
+    assert all(torch.equal(plain[place], named[place]) for place in named)
+
+
+@pytest.mark.parametrize("position", ["last", "first", "mean"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_positions_count_the_tokens_of_their_own_side(pair_model, pairs, stack, position):
+    acts = extract(pair_model, pairs, points=f"{stack}.resid_post", position=position)
+    pick = {"last": lambda x: x[-1], "first": lambda x: x[0], "mean": lambda x: x.mean(0)}[position]
+    for i, of_pair in enumerate(exact(pair_model, pairs)):
+        assert near(acts[f"{stack}.resid_post", 1][i], pick(of_pair[f"{stack}.blocks.1.hook_resid_post"]))
+
+
+def test_a_start_token_that_is_missing_is_put_before_every_target_and_never_read(pair_model, pairs):
+    without = replace(pairs, targets=[[*target[1:], 5] for target in pairs.targets])
+    with_start = replace(pairs, targets=[[*target, 5] for target in pairs.targets])
+    bare, whole = (extract(pair_model, task, points="decoder.resid_pre") for task in (without, with_start))
+    assert torch.allclose(bare["decoder.resid_pre", 2], whole["decoder.resid_pre", 2], atol=1e-6)
+    first = extract(pair_model, without, points="decoder.resid_pre", position="first")
+    second = extract(pair_model, with_start, points="decoder.resid_pre", position=1)
+    assert torch.allclose(first["decoder.resid_pre", 1], second["decoder.resid_pre", 1], atol=1e-6)
+    pairs.targets[3] = [5]
+    with pytest.raises(DataError, match="39 of 40 targets begin with the decoder's start token 1"):
+        plan(pair_model, pairs, points="decoder.resid_pre")
+
+
+def test_a_store_holds_the_same_and_is_repaired(pair_model, pairs, tmp_path):
+    save_hf(pair_model, tmp_path / "model")
+    model = load_model(tmp_path / "model", device="cpu")
+    path = tmp_path / "store"
+    extract(model, pairs, points="decoder.resid_pre", out=path, batch_tokens=40)
+    wanted = extract(pair_model, pairs, points="decoder.resid_pre", batch_tokens=40)
+    shard = next((path / "shards").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-4])
+    assert repair(path).shards == [0]
+    store = Store(path)
+    assert store.curve("decoder.resid_pre") == wanted.curve("decoder.resid_pre")
+    assert all(torch.equal(store[place], wanted[place]) for place in wanted)
+    assert store.task.targets == pairs.targets
+    assert store.task.fingerprint() == pairs.fingerprint()
+    baseline = random_init_of(path)
+    assert list(baseline) == list(store)
+    assert not torch.equal(baseline["decoder.resid_pre", 1], store["decoder.resid_pre", 1])
+
+
+def test_statistics_equal_those_of_the_rows(pair_model, pairs):
+    stats = extract_statistics(pair_model, pairs, points="decoder.resid_pre")
+    rows = extract(pair_model, pairs, points="decoder.resid_pre")["decoder.resid_pre", 2][pairs.splits == "train"]
+    assert torch.allclose(stats["decoder.resid_pre.2", "train"].mean.float(), rows.mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("points", "match"),
+    [
+        ("encoder.resid_pre,decoder.resid_pre", "extract the points of each by themselves"),
+        ("decoder.cross_attn_pattern", "a row for each token of the source"),
+        ("ln_final", "has no point ln_final"),
+        ("encoder.cross_q", "unknown point"),
+    ],
+)
+def test_points_that_cannot_be_extracted(pair_model, pairs, points, match):
+    with pytest.raises(UsageError, match=match):
+        plan(pair_model, pairs, points=points)
+
+
+def test_the_decoder_needs_targets_that_fit(pair_model, pairs):
+    with pytest.raises(DataError, match="has no targets"):
+        plan(pair_model, replace(pairs, targets=None), points="decoder.resid_pre")
+    with pytest.raises(DataError, match=r"expected one of targets for each of the 40 inputs, got 3"):
+        replace(pairs, targets=pairs.targets[:3]).check()
+    with pytest.raises(DataError, match=r"token ids of .* are 0\.\.22, got 23"):
+        plan(pair_model, replace(pairs, targets=[[START, VOCABULARY]] * 40), points="decoder.resid_pre")
