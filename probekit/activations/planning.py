@@ -37,6 +37,8 @@ BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
 LEAST_NODES = {"cpu": 128}  # of a block
 LEAST_NODES_ELSEWHERE = 256
+# points of cross-attention with a row for each token of the source
+OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")
 _BEFORE_BLOCKS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")
 _CONTEXT = ("no BOS", "a BOS before each text", "[CLS] before each text and [SEP] behind it")  # by its tokens
 
@@ -368,7 +370,7 @@ def _stack(model: LanguageModel, points: list[str]) -> str:
     if len(stacks) > 1:
         raise UsageError("the encoder reads inputs and the decoder targets: extract the points of each by themselves")
     for point in points:
-        if point in ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v"):
+        if point in OF_SOURCES:
             raise UsageError(f"{point} has a row for each token of the source; model.run_with_cache(...) shows it")
     return stacks.pop()
 

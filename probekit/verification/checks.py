@@ -8,6 +8,7 @@ A relative error is max |a - b| / max |b| over all texts and tokens, for one poi
 - What follows the softmax in its layer (`result.SOFTMAX`): these, times half the layer's largest attention score.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ import torch
 from torch import Tensor
 
 from probekit.activations import extract
+from probekit.activations.planning import OF_SOURCES
 from probekit.errors import DataError
-from probekit.hooks import POINTS, HookPoint, split_point
+from probekit.hooks import POINTS, HookPoint, base_name, split_point
 from probekit.models.base import LanguageModel
 from probekit.tasks import Task
 from probekit.verification.inputs import inputs_for
 from probekit.verification.references import (
-    LOGITS,
+    Given,
     Reference,
     Unavailable,
     alone,
@@ -33,6 +35,7 @@ from probekit.verification.references import (
     own_float64,
 )
 from probekit.verification.result import CHECKS, SOFTMAX, Figure, Row, SelfTest
+from probekit.verification.theirs import LOGITS
 
 MEMORY = 512e6  # bytes of activations kept at once
 # Listening to one of these makes the model compute step by step what otherwise one kernel does. So they run apart from
@@ -78,10 +81,10 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         texts=len(texts),
-        tokens=sum(map(len, texts)),
+        tokens=sum(len(ids) for given in texts for ids in given),
         oracle=oracle,
         bounds=bounds_of(model.dtype),
-        softmax=max(_softmax(model, errors, layer) for layer in range(model.n_layers)),
+        softmax=max(_softmax(errors, name) for name in model.points if name.endswith("attn_scores")),
         rows=_rows(figures, references),
         first=next((figure for figure in figures if not figure.passed), None),
     )
@@ -140,40 +143,46 @@ class _Part:
         return [name for name in self.names if name != LOGITS]
 
 
-def _parts(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[_Part]:
+def _parts(model: LanguageModel, texts: Sequence[Given]) -> Iterator[_Part]:
     """All points, in parts whose activations fit the memory; logits come with the first."""
-    per_layer = max(1, _bytes_of_a_token(model, max(map(len, texts)))) * sum(map(len, texts))
+    lengths = [max(map(len, given)) for given in texts]
+    per_layer = max(1, _bytes_of_a_token(model, max(lengths))) * sum(lengths)
     at_once = max(1, int(MEMORY / per_layer))
+    places = {name: split_point(name) for name in model.points}
+    n_layers = max(model.n_layers_of(point) for point, _ in places.values())
+    has_logits = getattr(model.cfg, "mlm_head", True)  # a BERT may have none
     for step_by_step in (False, True):
-        for first in range(0, model.n_layers, at_once):
-            layers = list(range(first, min(first + at_once, model.n_layers)))
+        for first in range(0, n_layers, at_once):
+            layers = list(range(first, min(first + at_once, n_layers)))
             wanted = {*layers, None} if first == 0 else set(layers)
-            places = {name: split_point(name) for name in model.points}
             names = [
                 name
                 for name, (point, layer) in places.items()
-                if layer in wanted and (point in STEP_BY_STEP) == step_by_step
+                if layer in wanted and (base_name(point).removeprefix("cross_") in STEP_BY_STEP) == step_by_step
             ]
-            yield _Part(names + [LOGITS] * (first == 0), layers)
+            yield _Part(names + [LOGITS] * (first == 0 and has_logits), layers)
 
 
 def _bytes_of_a_token(model: LanguageModel, longest: int) -> int:
     """Of all points of one layer."""
-    cfg = model.cfg
-    sizes = {"D": cfg.d_model, "H": cfg.n_heads, "K": cfg.d_head, "F": cfg.d_mlp, "M": longest}
-    points = [point for name, point in model.points.items() if split_point(name)[1] == 0]
-    return 4 * sum(int(np.prod([sizes.get(axis, 1) for axis in point.axes.split()])) for point in points)
+    in_layer = [(split_point(name), point.axes.split()) for name, point in model.points.items()]
+    sizes = [
+        [longest if axis in "MS" else model.size_of(axis, short) or 1 for axis in axes]
+        for (short, layer), axes in in_layer
+        if layer == 0
+    ]
+    return 4 * sum(math.prod(axes) for axes in sizes)
 
 
 def _check(
     model: LanguageModel,
-    texts: list[list[int]],
+    texts: list[Given],
     part: _Part,
     references: list[Reference],
     errors: Errors,
     seed: int,
 ) -> None:
-    singles = [alone(model, ids, part.names) for ids in texts]
+    singles = [alone(model, given, part.names) for given in texts]
     _check_references(texts, singles, part, references, errors)
     _check_padded(model, texts, singles, part, errors, "left_pad")
     _check_padded(model, texts, singles, part, errors, "right_pad")
@@ -182,12 +191,12 @@ def _check(
 
 
 def _check_references(
-    texts: list[list[int]], singles: list[Found], part: _Part, references: list[Reference], errors: Errors
+    texts: list[Given], singles: list[Found], part: _Part, references: list[Reference], errors: Errors
 ) -> None:
     for reference in references:
         names = [name for name in part.names if _shown_by(_point(name), references) is reference]
-        for ids, single in zip(texts, singles, strict=True) if names else ():
-            for name, wanted in reference.run(ids, names).items():
+        for given, single in zip(texts, singles, strict=True) if names else ():
+            for name, wanted in reference.run(given, names).items():
                 errors.add("reference", name, single[name], wanted)
 
 
@@ -200,26 +209,28 @@ def _point(name: str) -> str:
 
 
 def _check_padded(
-    model: LanguageModel, texts: list[list[int]], singles: list[Found], part: _Part, errors: Errors, check: str
+    model: LanguageModel, texts: list[Given], singles: list[Found], part: _Part, errors: Errors, check: str
 ) -> None:
     """All texts in one batch, with a few more tokens of padding than the longest needs."""
-    tokens, mask, spans = _padded(model, texts, left=check == "left_pad")
-
-    def compare(x: Tensor, name: str, axes: str) -> None:
-        for text, (span, single) in enumerate(zip(spans, singles, strict=True)):
-            errors.add(check, name, of_text(x, axes, text, span), single[name])
+    sides = [_padded(model, side, left=check == "left_pad") for side in zip(*texts, strict=True)]
+    masks = dict(zip(("source_mask", "attention_mask")[-len(sides) :], [mask for _, mask, _ in sides], strict=True))
+    spans = list(zip(*(spans for _, _, spans in sides), strict=True))
 
     def hook(x: Tensor, point: HookPoint) -> None:
-        compare(x, point.name, point.axes)
+        for text, single in enumerate(singles):
+            errors.add(check, point.name, of_text(x, point, text, spans[text]), single[point.name])
 
     logits = model.run_with_hooks(
-        tokens, attention_mask=mask, fwd_hooks=[(part.points, hook)], return_logits=LOGITS in part.names
+        *(tokens for tokens, _, _ in sides),
+        **masks,
+        fwd_hooks=[(part.points, hook)],
+        return_logits=LOGITS in part.names,
     )
-    if LOGITS in part.names:
-        compare(logits, LOGITS, "B L V")
+    for text, single in enumerate(singles) if LOGITS in part.names else ():
+        errors.add(check, LOGITS, logits[text, spans[text][-1]], single[LOGITS])
 
 
-def _padded(model: LanguageModel, texts: list[list[int]], left: bool) -> tuple[Tensor, Tensor, list[slice]]:
+def _padded(model: LanguageModel, texts: Sequence[list[int]], left: bool) -> tuple[Tensor, Tensor, list[slice]]:
     cfg = model.cfg
     width = min(cfg.n_ctx, max(map(len, texts)) + 3)
     tokens = torch.full((len(texts), width), cfg.d_vocab - 1)
@@ -233,7 +244,7 @@ def _padded(model: LanguageModel, texts: list[list[int]], left: bool) -> tuple[T
 
 def _check_packed(
     model: LanguageModel,
-    texts: list[list[int]],
+    texts: list[Given],
     singles: list[Found],
     part: _Part,
     errors: Errors,
@@ -257,18 +268,29 @@ def _is_unsound(single: Found, name: str) -> bool:
     return not bool((x.isfinite() | (x == -torch.inf)).all())
 
 
-def _extracted(model: LanguageModel, texts: list[list[int]], part: _Part) -> dict[str, list[Tensor]]:
-    """Name -> what the engine gives for each text, at every token."""
+def _extracted(model: LanguageModel, texts: list[Given], part: _Part) -> dict[str, list[Tensor]]:
+    """Name -> what the engine gives for each text, at every token; for what it reads of a stack at a time."""
     nothing = np.zeros(len(texts), dtype=np.int64)
-    task = Task("selftest", texts, {"none": nothing}, {"none": ["none"]}, np.full(len(texts), "train"), "none")
-    points = list(dict.fromkeys(_point(name) for name in part.points))
-    acts = extract(model, task, points=points, layers=part.layers, position="all", progress=False)
-    return {name: acts.per_text(name) for name in part.points}
+    inputs, targets = [given[0] for given in texts], [given[-1] for given in texts]
+    train = np.full(len(texts), "train")
+    task = Task("selftest", inputs, {"none": nothing}, {"none": ["none"]}, train, "none", targets=targets)
+    found: dict[str, list[Tensor]] = {}
+    for stack in dict.fromkeys(_point(name).rpartition(".")[0] for name in part.points):
+        names = [name for name in part.points if _point(name).rpartition(".")[0] == stack]
+        points = list(dict.fromkeys(_point(name) for name in names if _point(name) not in OF_SOURCES))
+        depth = max((model.n_layers_of(point) for point in points), default=0) or model.n_layers
+        layers = [layer for layer in part.layers if layer < depth]
+        if points and layers:
+            acts = extract(model, task, points=points, layers=layers, position="all", progress=False)
+            found |= {name: acts.per_text(name) for name in names if _point(name) in points}
+    return found
 
 
-def _softmax(model: LanguageModel, errors: Errors, layer: int | None) -> float:
-    """What multiplies the bound of a point that follows the softmax of this layer."""
-    return max(1, errors.size(model.resolve(("attn_scores", layer))[0]) / 2)
+def _softmax(errors: Errors, name: str) -> float:
+    """What multiplies the bound of a point that follows the softmax of its layer."""
+    block = name[: name.index(".", name.index("blocks.") + len("blocks."))]
+    attention = "cross_attn" if "cross_attn" in name else "attn"
+    return max(1, errors.size(f"{block}.{attention}.hook_attn_scores") / 2)
 
 
 def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:
@@ -279,7 +301,7 @@ def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:
         point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
         for check, bound in bounds.items():
             error = errors.of(check, name)
-            factor = _softmax(model, errors, layer) if point in SOFTMAX else 1
+            factor = _softmax(errors, name) if base_name(point).removeprefix("cross_") in SOFTMAX else 1
             if error is not None:
                 figures.append(Figure(point, layer, check, error, bound * factor))
     return figures

@@ -9,6 +9,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.models.base import LanguageModel
+from probekit.verification.references import Given
 
 LONGEST = 128  # tokens
 MOST, LEAST = 320, 64  # tokens in all
@@ -22,11 +23,21 @@ SENTENCES = (
 )
 
 
-def inputs_for(model: LanguageModel, seed: int) -> list[list[int]]:
-    """Token ids of the texts, one list each; without a tokenizer all of them are drawn from `seed`.
+def inputs_for(model: LanguageModel, seed: int) -> list[Given]:
+    """Token ids of the texts; without a tokenizer all of them are drawn from `seed`.
 
-    Their number depends on the model's size (on a CPU), so that a self-test takes little time.
+    An encoder-decoder gets pairs: each text as the source of the one after it, behind the decoder's start token. The
+    number of texts depends on the model's size (on a CPU), so that a self-test takes little time.
     """
+    texts = _texts(model, seed)
+    start = getattr(model.cfg, "decoder_start_token_id", None)
+    if start is None:
+        return [(ids,) for ids in texts]
+    targets = [[start, *ids][: model.cfg.n_ctx] for ids in (*texts[1:], texts[0])]
+    return list(zip(texts, targets, strict=True))
+
+
+def _texts(model: LanguageModel, seed: int) -> list[list[int]]:
     cfg = model.cfg
     room = _tokens_in_all(model)
     texts = []

@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import CRITICAL
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from probekit.hooks import split_point
+from probekit.hooks import HookPoint, split_point
 from probekit.models.base import LanguageModel
-from probekit.models.load import Family, families
+from probekit.models.load import family_of
 from probekit.text import printable
+from probekit.verification.theirs import LOGITS, Known, Shown, known
 
-LOGITS = "logits"  # among the names of points: the output of the model
-Run = Callable[[Sequence[int], Sequence[str]], dict[str, Tensor]]
+Given = tuple[list[int], ...]  # the token ids of a text; of an encoder-decoder, those of a source and of a target
+Run = Callable[[Given, Sequence[str]], dict[str, Tensor]]
+
+BARE = "bert."  # before the names of a BERT with a head, not of one without
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Reference:
     Attributes:
         name: what the table calls it.
         shows: short names of the points that it can show.
-        run: (token ids of a text, full names of points) -> name -> [L, D], or [H, L, M] of attention.
+        run: (what is given, full names of points) -> name -> [L, D], or [H, L, M] of attention.
     """
 
     name: str
@@ -44,18 +47,29 @@ class Unavailable(Exception):
     """`transformers` cannot run this model; says why."""
 
 
-def alone(model: LanguageModel, ids: Sequence[int], names: Sequence[str]) -> dict[str, Tensor]:
-    """What one text gives at the named points: name -> [L, D], or [H, L, M] of attention."""
+def alone(model: LanguageModel, given: Given, names: Sequence[str]) -> dict[str, Tensor]:
+    """What one text, or one pair, gives at the named points: name -> [L, D], or [H, L, M] of attention."""
     points = [name for name in names if name != LOGITS]
-    tokens = torch.tensor([list(ids)], device=model.device)
-    logits, cache = model.run_with_cache(tokens, points=points, return_logits=LOGITS in names)
-    found = {name: of_text(cache[name], model.points[name].axes) for name in points}
+    tokens = [torch.tensor([ids], device=model.device) for ids in given]
+    logits, cache = model.run_with_cache(*tokens, points=points, return_logits=LOGITS in names)
+    found = {name: of_text(cache[name], model.points[name]) for name in points}
     return found | ({LOGITS: logits[0]} if LOGITS in names else {})
 
 
-def of_text(x: Tensor, axes: str, text: int = 0, span: slice = slice(None)) -> Tensor:
-    """The real tokens of one text of a batch: [L, D] of [B, L, ...], or [H, L, M] of [B, H, L, M]."""
-    return x[text, :, span, span] if "M" in axes.split() else x[text, span].flatten(1)
+def of_text(x: Tensor, point: HookPoint, text: int = 0, spans: Sequence[slice] = (slice(None),)) -> Tensor:
+    """The real tokens of one text of a batch: [L, D] of [B, L, ...], or [H, L, M] of [B, H, L, M].
+
+    Args:
+        x: what passed the point.
+        point: which says the axes, and by its name the side that L and M count; S counts the source in any case.
+        text: its place in the batch.
+        spans: where its real tokens are; of an encoder-decoder, those of the source and those of the target.
+    """
+    side = spans[-1] if point.name.startswith("decoder.") else spans[0]
+    where = {"B": text, "L": side, "M": side, "S": spans[0]}
+    axes = point.axes.split()
+    x = x[tuple(where.get(axis, slice(None)) for axis in axes)]
+    return x if axes[1] == "H" else x.flatten(1)
 
 
 def own_float64(model: LanguageModel) -> Reference:
@@ -65,7 +79,7 @@ def own_float64(model: LanguageModel) -> Reference:
     twin.load_state_dict(model.state_dict(), assign=True)
     _in_float64(twin.eval(), model.device)
     shows = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
-    return Reference("float64", shows, lambda ids, names: alone(twin, ids, names))
+    return Reference("float64", shows, lambda given, names: alone(twin, given, names))
 
 
 def _in_float64(model: nn.Module, device: torch.device) -> nn.Module:
@@ -96,62 +110,6 @@ def _widen_while_it_runs(block: nn.Module) -> None:
     block.register_forward_hook(back, always_call=True)
 
 
-class Shown(NamedTuple):
-    """Where a module of transformers shows one of our points.
-
-    Attributes:
-        module: path of the module; {layer} stands for the layer.
-        take: (arguments of its forward, what it returned) -> the tensor [1, ...].
-    """
-
-    module: str
-    take: Callable[[tuple, Any], Tensor]
-
-
-class Known(NamedTuple):
-    """How transformers knows a family: the names of its two classes, and where our points are."""
-
-    config: str
-    model: str
-    shows: Mapping[str, Shown]
-
-
-def _input(args: tuple, _: Any) -> Tensor:
-    return args[0]
-
-
-def _output(_: tuple, output: Any) -> Tensor:
-    return output[0] if isinstance(output, tuple) else output
-
-
-def _third(i: int) -> Callable[[tuple, Any], Tensor]:
-    return lambda _, output: output.chunk(3, -1)[i]
-
-
-_BLOCK = "transformer.h.{layer}"
-GPT2 = {
-    "embed": Shown("transformer.wte", _output),
-    "pos_embed": Shown("transformer.wpe", _output),
-    "resid_pre": Shown(f"{_BLOCK}.ln_1", _input),
-    "ln1_normalized": Shown(f"{_BLOCK}.ln_1", _output),
-    "q": Shown(f"{_BLOCK}.attn.c_attn", _third(0)),
-    "k": Shown(f"{_BLOCK}.attn.c_attn", _third(1)),
-    "v": Shown(f"{_BLOCK}.attn.c_attn", _third(2)),
-    "attn_pattern": Shown(f"{_BLOCK}.attn", lambda _, output: output[1]),
-    "z": Shown(f"{_BLOCK}.attn.c_proj", _input),
-    "attn_out": Shown(f"{_BLOCK}.attn", _output),
-    "resid_mid": Shown(f"{_BLOCK}.ln_2", _input),
-    "ln2_normalized": Shown(f"{_BLOCK}.ln_2", _output),
-    "mlp_pre": Shown(f"{_BLOCK}.mlp.c_fc", _output),
-    "mlp_post": Shown(f"{_BLOCK}.mlp.c_proj", _input),
-    "mlp_out": Shown(f"{_BLOCK}.mlp", _output),
-    "resid_post": Shown(_BLOCK, _output),
-    "ln_final": Shown("transformer.ln_f", _output),
-    LOGITS: Shown("lm_head", _output),
-}
-KNOWN = {"gpt2": Known("GPT2Config", "GPT2LMHeadModel", GPT2)}  # by model_type; named, so never remote code
-
-
 def of_transformers(model: LanguageModel) -> tuple[Reference, str]:
     """Transformers' implementation with the same weights, and a line that says where these are from.
 
@@ -161,25 +119,25 @@ def of_transformers(model: LanguageModel) -> tuple[Reference, str]:
     Raises:
         Unavailable: it does not know the family, or cannot load the model.
     """
-    known, family = _known(model)
+    known = _known(model)
     with _hushed():
         try:
-            theirs = _read(model, known) if model.folder else _copied(model, known, family)
+            theirs = _read(model, known) if model.folder else _copied(model, known)
             theirs = _in_float64(theirs.eval(), model.device)
             from transformers import __version__
         except Exception as error:  # whatever it raises is the reason
             reason = " ".join(str(error).split()) or type(error).__name__
             raise Unavailable(f"not available: {printable(reason)[:200]}") from error
     source = "read from the model's folder" if model.folder else "with this model's weights"
-    run = _runner(theirs, known.shows)
+    run = _runner(theirs, known.shows, model)
     return Reference("transformers", frozenset(known.shows), run), f"{known.model} of {__version__}, {source}"
 
 
-def _known(model: LanguageModel) -> tuple[Known, Family]:
-    for model_type, family in families().items():
-        if isinstance(model, family.model) and model_type in KNOWN:
-            return KNOWN[model_type], family
-    raise Unavailable(f"not available: no class of transformers is entered for {type(model).__name__}")
+def _known(model: LanguageModel) -> Known:
+    found = known(model)
+    if found is None:
+        raise Unavailable(f"not available: no class of transformers is entered for {type(model).__name__}")
+    return found
 
 
 def _read(model: LanguageModel, known: Known) -> Any:
@@ -190,35 +148,42 @@ def _read(model: LanguageModel, known: Known) -> Any:
     )
 
 
-def _copied(model: LanguageModel, known: Known, family: Family) -> Any:
+def _copied(model: LanguageModel, known: Known) -> Any:
     import transformers
 
     cfg = model.cfg
     config = getattr(transformers, known.config)(**cfg.to_hf(), attn_implementation="eager")
     with torch.random.fork_rng(devices=[]):
         theirs = getattr(transformers, known.model)(config).to(model.dtype)
-    slots = dict(theirs.named_parameters())
-    weights = model.state_dict()
-    for ours, there in family.hf_names(cfg).items():
-        slots[there.name].data.copy_(weights[ours].T if there.transposed else weights[ours])
+    weights, names = model.state_dict(), family_of(model).hf_names(cfg)
+    bare = {there.name.removeprefix(BARE): (ours, there.transposed) for ours, there in names.items()}
+    slots = {name.removeprefix(BARE): slot for name, slot in theirs.state_dict().items()}
+    for name, (ours, transposed) in bare.items():
+        if name in slots:  # a head that BertModel does not have
+            slots[name].copy_(weights[ours].T if transposed else weights[ours])
     return theirs
 
 
-def _runner(theirs: nn.Module, shows: Mapping[str, Shown]) -> Run:
+def _runner(theirs: nn.Module, shows: Mapping[str, Shown], model: LanguageModel) -> Run:
     device = next(theirs.parameters()).device
 
-    def run(ids: Sequence[int], names: Sequence[str]) -> dict[str, Tensor]:
+    def run(given: Given, names: Sequence[str]) -> dict[str, Tensor]:
         seen: dict[str, Tensor] = {}
         handles = [_listen(theirs, name, shows, seen) for name in names]
+        tokens = [torch.tensor([ids], device=device) for ids in given]
         try:
             with _hushed():
-                theirs(torch.tensor([list(ids)], device=device))
+                theirs(**dict(zip(("input_ids", "decoder_input_ids"), tokens, strict=False)))
         finally:
             for handle in handles:
                 handle.remove()
-        return {name: seen[name] for name in names}
+        return {name: x[0] if name == LOGITS else _as_ours(x, model.points[name]) for name, x in seen.items()}
 
     return run
+
+
+def _as_ours(x: Tensor, point: HookPoint) -> Tensor:
+    return x[0] if point.axes.split()[1] == "H" else x[0].flatten(1)
 
 
 def _listen(theirs: nn.Module, name: str, shows: Mapping[str, Shown], seen: dict[str, Tensor]) -> Any:
@@ -226,7 +191,7 @@ def _listen(theirs: nn.Module, name: str, shows: Mapping[str, Shown], seen: dict
     path, take = shows[point]
 
     def keep(_: nn.Module, args: tuple, output: Any) -> None:
-        seen[name] = take(args, output)[0]
+        seen[name] = take(args, output)
 
     return theirs.get_submodule(path.format(layer=layer)).register_forward_hook(keep)
 

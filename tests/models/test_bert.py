@@ -338,7 +338,7 @@ def test_what_a_checkpoint_lacks_is_not_made_up():
     bare = Bert(BertConfig(**sizes, pooler=False, mlm_head=False, seq_head=False)).init_weights()
     with torch.no_grad():
         assert bare(tokens, return_logits=False).shape == (1, 4, 16)
-        with pytest.raises(UsageError, match="no head for masked tokens.*return_logits=False"):
+        with pytest.raises(UsageError, match=r"no head for masked tokens.*return_logits=False"):
             bare(tokens)
         with pytest.raises(UsageError, match="no head of two classes"):
             bare.classify(bare(tokens, return_logits=False))

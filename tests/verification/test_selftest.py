@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from gpt2_points import GPT2_POINTS
 from torch import Tensor
 
 import probekit as pk
-from probekit.hooks import POINTS
 from probekit.models import load_model
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.weights import save_hf
-from probekit.verification import SelfTest, checks, references
+from probekit.verification import SelfTest, checks, theirs
 from probekit.verification.inputs import MOST, inputs_for
 from probekit.verification.result import CHECKS
 
@@ -46,7 +46,7 @@ def sound() -> SelfTest:
 
 def test_a_right_model_passes_at_every_point(sound):
     assert sound.passed
-    assert [row.point for row in sound.rows] == [*POINTS, "logits"]
+    assert [row.point for row in sound.rows] == [*GPT2_POINTS, "logits"]
     for row in sound.rows:
         missing = {"packed", "shuffled"} if row.point == "logits" else set()  # the engine has no head
         assert set(row.figures) == set(CHECKS) - missing
@@ -98,7 +98,7 @@ def test_positions_that_count_padding_are_named(monkeypatch):
     def ignoring(mask: Tensor) -> Tensor:
         return torch.arange(mask.shape[1]).expand(mask.shape[:2])
 
-    monkeypatch.setattr("probekit.models.gpt2.positions_from_mask", ignoring)
+    monkeypatch.setattr("probekit.models.base.positions_from_mask", ignoring)
     found = pk.selftest(tiny())
     assert first(found) == ("pos_embed", None, "left_pad")
     assert failing(found) == {"left_pad"}
@@ -143,7 +143,7 @@ def test_rounding_that_every_batch_shares_is_seen():
 
 
 def test_without_transformers_the_rest_decides(monkeypatch):
-    monkeypatch.setattr(references, "KNOWN", {})
+    monkeypatch.setattr(theirs, "KNOWN", {})
     found = pk.selftest(tiny())
     assert found.passed
     assert {row.against for row in found.rows} == {"float64"}
@@ -190,23 +190,23 @@ def test_the_memory_at_hand_changes_no_figure(sound, monkeypatch):
 
 
 def test_inputs_go_through_every_path():
-    texts = inputs_for(tiny(), seed=0)
+    texts = [given[0] for given in inputs_for(tiny(), seed=0)]
     assert {len(text) for text in texts} >= {1, 24}
     assert any(a != b and a == b[: len(a)] for a in texts for b in texts)
     assert any(a[:4] == b[:4] and a[4] != b[4] for a in texts for b in texts if min(len(a), len(b)) > 4)
     assert len({tuple(text) for text in texts}) < len(texts)
-    assert texts == inputs_for(tiny(), seed=0) != inputs_for(tiny(), seed=1)
+    assert inputs_for(tiny(), seed=0) == [(ids,) for ids in texts] != inputs_for(tiny(), seed=1)
 
 
 def test_inputs_are_few_and_fit():
     model = tiny()
     model.tokenizer = Bytes()  # pyright: ignore[reportAttributeAccessIssue]
-    texts = inputs_for(model, seed=0)
+    texts = [given[0] for given in inputs_for(model, seed=0)]
     assert len(texts) > 8
     assert sum(map(len, texts)) <= MOST
     assert max(map(len, texts)) == 24
     assert all(0 <= i < 61 for text in texts for i in text)
-    assert [0] in inputs_for(tiny(n_ctx=1, d_vocab=1), seed=0)
+    assert ([0],) in inputs_for(tiny(n_ctx=1, d_vocab=1), seed=0)
 
 
 class Bytes:
