@@ -8,7 +8,6 @@ from probekit.text import printable
 if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
-_SIZES = {"D": "d_model", "H": "n_heads", "K": "d_head", "F": "d_mlp", "V": "d_vocab"}
 _LEGEND = "B batch, L query position, M key position; the other axes stand with their sizes"
 
 

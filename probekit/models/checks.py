@@ -14,7 +14,7 @@ LARGEST = {
     "d_head": 1 << 14,
     "d_mlp": 1 << 20,
     "n_layers": 1000,
-    "n_ctx": 1 << 24,
+    "n_ctx": 1 << 21,
     "d_vocab": 1 << 23,
     "n_segments": 1 << 12,
 }

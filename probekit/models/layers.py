@@ -5,7 +5,7 @@ Weights of linear maps are [out, in].
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -259,7 +259,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """
     x32 = x.to(torch.promote_types(x.dtype, torch.float32))
     largest = x32.detach().amax(dim, keepdim=True).clamp(min=torch.finfo(x32.dtype).min)
-    exp = (x32 - largest).exp()
+    exp = (x32 - largest).exp_()
     total = exp.sum(dim, keepdim=True)
     return (exp / (total + (total == 0))).to(x.dtype)
 
@@ -280,25 +280,32 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor |
         UsageError: a mask that is not boolean, or does not fit.
     """
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
-    return softmax(scores if mask is None else scores.masked_fill(~fitting_mask(mask, scores), -math.inf)) @ v
+    return softmax(scores if mask is None else scores.masked_fill(~_fitting(mask, scores.shape), -math.inf)) @ v
 
 
-def fitting_mask(mask: Tensor, scores: Tensor) -> Tensor:
-    """The mask, if it is boolean and broadcasts to the scores [..., L, M] without adding to them."""
-    sizes = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
-    if mask.dtype != torch.bool or mask.dim() > scores.dim() or any(m not in (1, n) for m, n in sizes):
-        raise UsageError(
-            f"a mask is boolean and broadcasts to the scores {list(scores.shape)}; got {mask.dtype} {list(mask.shape)}"
-        )
+def _fitting(mask: Tensor, shape: Sequence[int]) -> Tensor:
+    """The mask, if it is boolean and broadcasts to the shape [..., L, M] without adding to it."""
+    sizes = zip(reversed(mask.shape), reversed(shape), strict=False)
+    if mask.dtype != torch.bool or mask.dim() > len(shape) or any(m not in (1, n) for m, n in sizes):
+        raise UsageError(f"a mask is boolean and broadcasts to {list(shape)}; got {mask.dtype} {list(mask.shape)}")
     return mask
 
 
-def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:
-    """softmax(q k^T / sqrt(K)) v through the fused kernel, [B, L, H, K]; without a mask all see all.
+def _for_heads(mask_BLM: Tensor, q_BLHK: Tensor, k_BMGK: Tensor) -> Tensor:
+    batch, length, *_ = q_BLHK.shape
+    return _fitting(mask_BLM, (batch, length, k_BMGK.shape[1]))[:, None]
 
-    G heads of keys and values serve H = n * G heads of queries, n neighbours each (Ainslie et al. 2023).
+
+def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+    """Multi-head attention: softmax(q k^T / sqrt(K)) v by the fused kernel, [B, L, H, K]; without a mask all see all.
+
+    Grouped-query where G < H: each head of keys and values serves H / G neighbouring heads of queries (Ainslie et al.
+    2023). A query that may attend to nothing gets zeros.
+
+    Raises:
+        UsageError: a mask that is not boolean [B, L, M].
     """
-    mask = None if mask_BLM is None else mask_BLM[:, None]
+    mask = None if mask_BLM is None else _for_heads(mask_BLM, q_BLHK, k_BMGK)
     return _fused(q_BLHK, k_BMGK, v_BMGK, attn_mask=mask)
 
 
@@ -314,9 +321,11 @@ def _fused(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, **which: Any) -> Tens
 
 def attention_scores(q_BLHK: Tensor, k_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:
     """Q k^T / sqrt(K), [B, H, L, M], with -inf where attention is not allowed; without a mask it is everywhere."""
-    k_BMHK = heads_for(q_BLHK, k_BMGK)
-    scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / math.sqrt(q_BLHK.shape[-1])
-    return scores_BHLM if mask_BLM is None else scores_BHLM.masked_fill(~mask_BLM[:, None], -math.inf)
+    q_over_root = q_BLHK / math.sqrt(q_BLHK.shape[-1])  # divided before it is summed: fp16 has little room
+    scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_over_root, heads_for(q_BLHK, k_BMGK))
+    if mask_BLM is None:
+        return scores_BHLM
+    return scores_BHLM.masked_fill(~_for_heads(mask_BLM, q_BLHK, k_BMGK), -math.inf)
 
 
 def heads_for(q_BLHK: Tensor, k_BMGK: Tensor) -> Tensor:

@@ -17,9 +17,15 @@ from probekit.models.layers import (
     Linear,
     RMSNorm,
     SwiGLU,
+    attention,
+    attention_scores,
+    causal_attention,
+    causal_mask,
     init_embedding,
     init_linear,
     linear,
+    padding_mask,
+    positions_from_mask,
     scaled_dot_product_attention,
     softmax,
     swiglu_width,
@@ -287,5 +293,95 @@ def test_attention_bears_fp16_extremes():
 )
 def test_a_mask_that_does_not_fit(mask):
     q, k, v = torch.randn(2, 4, 8), torch.randn(2, 6, 8), torch.randn(2, 6, 8)
-    with pytest.raises(UsageError, match=r"boolean and broadcasts to the scores \[2, 4, 6\]; got torch"):
+    with pytest.raises(UsageError, match=r"boolean and broadcasts to \[2, 4, 6\]; got torch"):
         scaled_dot_product_attention(q, k, v, mask)
+
+
+REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]])
+
+
+def test_masks_are_their_definitions():
+    """L sees M if M is real and, looking back, not after L; and itself."""
+    for b, row, column in product(range(3), range(5), range(5)):
+        seen = bool(REAL[b, column])
+        assert padding_mask(REAL)[b, row, column].item() == (seen or row == column)
+        assert causal_mask(REAL)[b, row, column].item() == ((seen and column <= row) or row == column)
+    assert positions_from_mask(REAL).tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 2, 2], [0, 0, 0, 1, 2]]
+    packed = torch.block_diag(torch.ones(2, 2).tril(), torch.ones(3, 3).tril())[None]
+    assert positions_from_mask(packed).tolist() == [[0, 1, 0, 1, 2]]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("fused", [True, False])
+def test_multi_head_attention_equals_torchs_with_padding_and_attention_masks(causal, fused):
+    x, weight, bias = torch.randn(3, 5, 12), torch.randn(36, 12) / 3, torch.randn(36)
+    out, inputs = filled(Linear(12, 12)), [x, weight, bias]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    q, k, v = linear(x, weight, bias).unflatten(-1, (3, 4, 3)).unbind(2)
+    mask = (causal_mask if causal else padding_mask)(REAL)
+    explicit = torch.einsum("bhlm,bmhk->blhk", softmax(attention_scores(q, k, mask)), v)
+    ours = out((attention(q, k, v, mask) if fused else explicit).flatten(2))
+    y = x.transpose(0, 1)
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else None
+    theirs, pattern = F.multi_head_attention_forward(
+        y, y, y, 12, 4, weight, bias, None, None, False, 0.0, out.weight, out.bias,
+        key_padding_mask=REAL == 0, attn_mask=later, average_attn_weights=False,
+    )  # fmt: skip
+    real = REAL.bool()
+    theirs = theirs.transpose(0, 1)
+    assert torch.allclose(ours[real], theirs[real], atol=1e-5)
+    assert pattern is not None
+    shown = softmax(attention_scores(q, k, mask)).transpose(1, 2)[real]
+    assert torch.allclose(shown, pattern.transpose(1, 2)[real], atol=1e-6)
+    if not causal:  # left padding and a causal mask leave torch's rows empty, whose gradients are NaN
+        upstream = torch.randn(ours[real].shape)
+        mine, other = (torch.autograd.grad((o[real] * upstream).sum(), inputs) for o in (ours, theirs))
+        for a, b in zip(mine, other, strict=True):
+            assert torch.allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("masked", [True, False])
+def test_grouped_query_attention_is_that_of_repeated_heads(groups, masked):
+    """Against the formula, written out head by head, with its gradients."""
+    q, k, v = (torch.randn(3, 5, heads, 4, requires_grad=True) for heads in (6, groups, groups))
+    mask = causal_mask(REAL) if masked else torch.ones(5, 5, dtype=torch.bool).tril().expand(3, 5, 5)
+    heads = [
+        scaled_dot_product_attention(q[:, :, h], k[:, :, h * groups // 6], v[:, :, h * groups // 6], mask)
+        for h in range(6)
+    ]
+    expected = torch.stack(heads, 2)
+    upstream = torch.randn(expected.shape)
+    wanted = torch.autograd.grad((expected * upstream).sum(), (q, k, v), retain_graph=True)
+    for ours in [attention(q, k, v, mask)] if masked else [attention(q, k, v, mask), causal_attention(q, k, v)]:
+        assert torch.allclose(ours, expected, atol=1e-5)
+        for a, b in zip(torch.autograd.grad((ours * upstream).sum(), (q, k, v)), wanted, strict=True):
+            assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_head_that_may_attend_to_nothing_gets_zeros(dtype):
+    q, k, v = torch.randn(3, 2, 4, 2, 8).to(dtype)
+    mask = torch.tensor([[True], [False], [True], [False]]).expand(2, 4, 4)
+    fused = attention(q, k, v, mask)
+    shown = torch.einsum("bhlm,bmhk->blhk", softmax(attention_scores(q, k, mask)), v)
+    for out in (fused, shown):
+        assert torch.equal(out[:, [1, 3]], torch.zeros(2, 2, 2, 8, dtype=dtype))
+        assert out.isfinite().all()
+    assert torch.allclose(fused, shown, atol=8 * torch.finfo(dtype).eps)
+
+
+def test_heads_bear_fp16_extremes():
+    q, k, v = (torch.full((1, 2, 3, 64), x, dtype=torch.float16) for x in (90.0, 90.0, 60000.0))
+    assert torch.equal(attention_scores(q, k, None), torch.full((1, 3, 2, 2), 64800.0, dtype=torch.float16))
+    assert torch.allclose(attention(q, k, v, None), v)
+    assert torch.allclose(causal_attention(q, k, v), v)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 4, 5).bool(), torch.ones(2, 4, 6), torch.ones(2, 1, 4, 6).bool()])
+def test_a_mask_that_does_not_fit_the_heads(mask):
+    q, k, v = torch.randn(2, 4, 2, 8), torch.randn(2, 6, 2, 8), torch.randn(2, 6, 2, 8)
+    for call in (lambda: attention(q, k, v, mask), lambda: attention_scores(q, k, mask)):
+        with pytest.raises(UsageError, match=r"boolean and broadcasts to \[2, 4, 6\]; got torch"):
+            call()
