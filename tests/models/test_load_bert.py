@@ -12,7 +12,7 @@ from transformers import BertForMaskedLM, BertForNextSentencePrediction, BertFor
 
 from probekit.errors import DataError
 from probekit.models import load_model
-from probekit.models.bert import Bert
+from probekit.models.bert import Bert, BertConfig
 from probekit.models.weights import save_hf
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "key", "##s", "to", "cabinet", "be", "##en", "are", "."]
@@ -109,6 +109,9 @@ def test_more_and_less_than_the_config_says(folder):
     rewrite(folder, architectures=["BertForMaskedLM"])
     assert load(folder).cfg.pooler
     assert_equal_to(oracle, load(folder))
+    rewrite(folder, architectures=["BertModel"])
+    assert_equal_to(oracle, load(folder))
+    assert load(folder).cfg == BertConfig.from_hf(SHAPE)
     rewrite(folder, lambda w: {name: x for name, x in w.items() if "seq_relationship" not in name})
     assert not load(folder).cfg.seq_head
     rewrite(folder, lambda w: {name: x for name, x in w.items() if "pooler" not in name})
