@@ -161,6 +161,23 @@ def test_words_of_texts_are_read_in_the_same_context(bert, letters):
         assert_near(acts["resid_pre", 2][i], torch.stack([rows[0], rows[-1], rows.mean(0)]), (text, word))
 
 
+def test_hooks_see_each_text_in_its_context(bert, family):
+    """Left as it was but for [CLS]: every text is what it is alone under the same hook."""
+
+    def without_cls(x, hook):
+        x = x.clone()
+        x[:, 0] = 0
+        return x
+
+    with bert.hooks([("resid_pre.1", without_cls)]):
+        acts = extract(bert, family, position="mean")
+        for i, ids in enumerate(bert.tokenizer.encode_batch(family.inputs, bos=True)):
+            with torch.no_grad():
+                _, cache = bert.run_with_cache(torch.tensor([ids]), points="resid_pre")
+            assert_near(acts["resid_pre", 2][i], cache["resid_pre", 2][0, 1:-1].mean(0), i)
+    assert not torch.allclose(acts["resid_pre", 2], extract(bert, family, position="mean")["resid_pre", 2], atol=1e-3)
+
+
 def test_an_empty_text_is_refused_though_it_has_a_context(bert, family):
     family.inputs[4] = ""
     with pytest.raises(DataError, match="'train:104' has no tokens"):

@@ -149,6 +149,16 @@ def test_random_weights_need_the_config_alone(folder):
     assert one(one.to_tokens(TEXT, bos=True)).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_types_are_near(folder, dtype):
+    wide, narrow = load(folder), load(folder, dtype=dtype)
+    tokens = wide.to_tokens(TEXT, bos=True)
+    with torch.no_grad():
+        expected, found = wide(tokens, return_logits=False), narrow(tokens, return_logits=False)
+    assert found.dtype == getattr(torch, dtype)
+    assert (found.float() - expected).abs().max() <= 0.05 * expected.abs().max()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
