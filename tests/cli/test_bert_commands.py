@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ VOCAB += [str(i) for i in range(10)]
 @pytest.fixture
 def bert_folder(tmp_path: Path) -> Path:
     """A tiny random BERT; its texts' two classes differ in their last word."""
-    sizes = {"d_model": 16, "n_heads": 2, "d_mlp": 32, "n_layers": 2, "n_ctx": 16}
-    save_hf(Bert(BertConfig(**sizes, d_vocab=len(VOCAB), init_std=0.3)).init_weights(), tmp_path / "tiny-bert")
+    cfg = BertConfig(16, n_heads=2, d_mlp=32, n_layers=2, n_ctx=16, d_vocab=len(VOCAB), init_std=0.3)
+    save_hf(Bert(cfg).init_weights(), tmp_path / "tiny-bert")
     (tmp_path / "tiny-bert/vocab.txt").write_text("\n".join(VOCAB))
     return tmp_path / "tiny-bert"
 
@@ -39,7 +40,8 @@ def test_two_commands(here: Path, bert_folder: Path, texts: Path, capsys: pytest
     assert acts.meta["bos"] is True
     tokenizer = load_model(bert_folder).tokenizer
     assert tokenizer is not None
-    assert acts.meta["tokens"] == sum(map(len, tokenizer.encode_batch(acts.task.inputs, bos=True)))
+    inputs: Any = acts.task.inputs
+    assert acts.meta["tokens"] == sum(map(len, tokenizer.encode_batch(inputs, bos=True)))
     assert run(["train-probe", "--layer", "all", "--json"]) == 0
     layers = json.loads(capsys.readouterr().out)["layers"]
     embedded, *later = [layer["metrics"]["test"]["auroc"] for layer in layers]
