@@ -150,7 +150,12 @@ def examples_body(task: Task, layout: Layout, positions: list[str | int | np.nda
         "label_names": task.label_names,
         "position": task.position,
         "positions": positions,
-        "layout": {"positions": layout.positions, "lengths": layout.lengths, "n_bos": layout.n_bos},
+        "layout": {
+            "positions": layout.positions,
+            "lengths": layout.lengths,
+            "n_bos": layout.n_bos,
+            "n_end": layout.n_end,
+        },
         "ids": task.ids,
         "splits": task.splits,
         "labels": {name: labels.astype(_kind(task, name)) for name, labels in task.labels.items()},
@@ -184,10 +189,11 @@ def read_examples(path: Path, plan: PlanFile) -> Examples:
     with _described(file, "list of the examples", AGAIN):
         layout, positions = body["layout"], body["positions"]
         _need(_is_list(layout["positions"], str), len(layout["positions"]) == len(positions) > 0)
-        _need(type(layout["n_bos"]) is int, layout["n_bos"] in (0, 1))
+        n_bos, n_end = layout["n_bos"], layout.get("n_end", 0)  # which older stores do not know
+        _need(type(n_bos) is int, n_bos in (0, 1), type(n_end) is int, n_end in (0, 1))
         lengths = _numbers(layout["lengths"], plan.rows)
-        _need(lengths.min() >= layout["n_bos"], (lengths.astype(float) ** 2).sum() < 2**60)
-        kept = Layout(layout["positions"], lengths, layout["n_bos"])
+        _need(lengths.min() >= n_bos + n_end, (lengths.astype(float) ** 2).sum() < 2**60)
+        kept = Layout(layout["positions"], lengths, n_bos, n_end=n_end)
         kept = replace(kept, tokens=_tokens(body.get("tokens"), kept))
         return Examples(_task(body, plan.rows), kept, [_position(one, plan.rows) for one in positions], seal)
 

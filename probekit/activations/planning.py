@@ -37,6 +37,8 @@ BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
 LEAST_NODES = {"cpu": 128}  # of a block
 LEAST_NODES_ELSEWHERE = 256
+_BEFORE_BLOCKS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")
+_CONTEXT = ("no BOS", "a BOS before each text", "[CLS] before each text and [SEP] behind it")  # by its tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +86,7 @@ class ExtractionPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all texts, BOS included, after cutting; where examples are words, of each text of a split once."""
+        """Tokens of all texts, cut, with their context; where examples are words, of each text of a split once."""
         return int(self._lengths.sum())
 
     @cached_property
@@ -116,7 +118,7 @@ class ExtractionPlan:
     def layout(self) -> Layout:
         """How many rows each example has at each place."""
         tokens = self.reading.tokens(self.sequences)
-        return Layout(self.reading.names, self.sequences.lengths, self.sequences.n_bos, tokens)
+        return _layout(self.reading, self.sequences, tokens)
 
     @property
     def bytes(self) -> int:
@@ -125,7 +127,7 @@ class ExtractionPlan:
 
     @property
     def bos(self) -> bool:
-        """Whether a BOS stands before each text."""
+        """Whether each text stands in its context: a BOS before it, or [CLS] before and [SEP] behind it."""
         return bool(self.sequences.n_bos)
 
     @property
@@ -263,7 +265,7 @@ class ExtractionPlan:
         lines = {
             "model": f"{self.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {self.device}",
             "task": f"{self.task.name}: {self._examples} ({splits})",
-            "tokens": f"{self.tokens:,}, {'a BOS before each text' if self.bos else 'no BOS'}",
+            "tokens": f"{self.tokens:,}, {_CONTEXT[self.sequences.n_bos + self.sequences.n_end]}",
             "read": f"{spans_of(self.places)}; {read}",
             "work": f"{self.nodes:,} nodes, {self._shared_in_words}",
             "padding": f"none; batches of 32 in this order would compute {self.padded_tokens:,} tokens",
@@ -294,7 +296,7 @@ def plan(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     batch_tokens: int | None = None,
-    bos: bool = False,
+    bos: bool | None = None,
     on_long: OnLong = "cut",
     block_nodes: int | None = None,
     share: bool = True,
@@ -318,7 +320,7 @@ def plan(
         least = LEAST_NODES.get(where.type, LEAST_NODES_ELSEWHERE)
         block_nodes = choose_nodes(computed, share, model.causal, model.cfg.d_model, least)
     packing = pack(computed, block_nodes, share, model.causal)
-    row_bytes = _row_bytes(Layout(reading.names, sequences.lengths, sequences.n_bos), places, widths, kept)
+    row_bytes = _row_bytes(_layout(reading, sequences), places, widths, kept)
     return ExtractionPlan(
         model=model,
         task=task,
@@ -349,6 +351,10 @@ def _computed(model: LanguageModel, places: list[Place], sequences: Sequences, r
     if not model.causal or any(point in PAIR_POINTS for point, _ in places):
         return sequences
     return sequences.first(reading.needed(sequences.lengths))
+
+
+def _layout(reading: Reading, sequences: Sequences, tokens: np.ndarray | None = None) -> Layout:
+    return Layout(reading.names, sequences.lengths, sequences.n_bos, tokens, sequences.n_end)
 
 
 def _row_bytes(layout: Layout, places: list[Place], widths: list[int], dtype: str) -> np.ndarray:
@@ -419,7 +425,7 @@ def _needed_blocks(place: Place) -> int | None:
     """How many blocks run before this place is reached; None where the final norm must run too."""
     point, layer = place
     if layer is None:
-        return 0 if point in ("embed", "pos_embed") else None
+        return 0 if point in _BEFORE_BLOCKS else None
     return layer if point == "resid_pre" else layer + 1
 
 

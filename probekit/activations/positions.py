@@ -1,7 +1,8 @@
 """Which tokens of each example are read.
 
-Positions count the text's own tokens. A BOS is context that stands before them: it is never token 0, never part of a
-mean, and moves no index. Where the examples are words of their texts, "first", "last" and "mean" are of the word.
+Positions count the text's own tokens. A BOS, or BERT's [CLS] and [SEP], is context that stands around them: it is never
+token 0 and never the last, never part of a mean, and moves no index. Where the examples are words of their texts,
+"first", "last" and "mean" are of the word.
 
 Axes: N examples.
 """
@@ -58,8 +59,7 @@ class Reading:
     def tokens(self, sequences: Sequences) -> np.ndarray:
         """Id of each token that is read, those of example 0 first, -1 for a mean: int64 [R]."""
         if self.names == [ALL]:
-            own = np.delete(sequences.flat, sequences.offsets[:-1]) if sequences.n_bos else sequences.flat
-            return own.astype(np.int64)
+            return sequences.own.astype(np.int64)
         starts = sequences.offsets[:-1]
         ids = [np.full(len(starts), -1) if i is None else sequences.flat[starts + i] for i in self.index]
         return np.stack(ids, axis=1).ravel().astype(np.int64)
@@ -131,7 +131,7 @@ def index_of(position: OnePosition, sequences: Sequences, task: Task) -> np.ndar
     """
     if isinstance(position, str):
         position = -1 if position == "last" else 0
-    lengths = sequences.lengths - sequences.n_bos
+    lengths = sequences.own_lengths
     index = np.broadcast_to(np.asarray(position, dtype=np.int64), lengths.shape)
     if (outside := (index < -lengths) | (index >= lengths)).any():
         first = int(outside.argmax())
