@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def byte_level() -> Backend:
 
 def sentence_piece() -> Backend:
     """Llama's kind: a blank before the text, and bytes for what is not in the vocabulary."""
-    merges = [tuple(pair.split()) for pair in ("t h", "th e", "▁ the", "c a", "ca t", "▁ cat", "cat s")]
+    merges: Any = [tuple(pair.split()) for pair in ("t h", "th e", "▁ the", "c a", "ca t", "▁ cat", "cat s")]
     letters = [*(f"<0x{i:02X}>" for i in range(256)), *"▁abcdehnost'."]
     vocab = dict.fromkeys(["<unk>", *letters, *(a + b for a, b in merges)])
     backend = Backend(
@@ -125,7 +126,7 @@ TEXT = ["the cats see the dogs", "the cats don't", "café “do” 🙂!", "the 
 N = sum(len(text.split()) for text in TEXT)
 
 
-def words_task(position="last") -> Task:
+def words_task(position: str = "last") -> Any:
     """Every word of five texts; one of them stands in two splits."""
     rows = [(k, i, j) for k, text in enumerate(TEXT) for i, j in _words(text)]
     of = np.array([k for k, _, _ in rows])
@@ -156,7 +157,7 @@ class Ahead(GPT2):
     causal = False
 
 
-def make(kind, backend=BYTE_LEVEL, n_ctx=48):
+def make(kind: type[GPT2], backend: Backend = BYTE_LEVEL, n_ctx: int = 48) -> Any:
     cfg = GPT2Config(
         d_model=16, n_heads=2, d_mlp=24, n_layers=2, n_ctx=n_ctx, d_vocab=400, init_std=0.3, bos_token_id=399
     )
@@ -255,6 +256,7 @@ def test_random_weights_read_the_same_words(tmp_path):
     save_hf(model, folder)
     (folder / "tokenizer.json").write_text(BYTE_LEVEL.to_str())
     store = extract(load_model(folder), words_task(), out=tmp_path / "store")
+    assert isinstance(store, Store)
     noise = random_init_of(store, seed=3, progress=False)
     assert noise.task.fingerprint() == store.task.fingerprint()
     assert noise["resid_pre", 1].shape == store["resid_pre", 1].shape
@@ -264,10 +266,9 @@ def test_random_weights_read_the_same_words(tmp_path):
 @pytest.mark.parametrize("name", ["gpt2-tokenizer", "stories260k-llama"])
 def test_words_of_the_english_web_treebank(shared_dir, name):
     """No word of its dev part is lost, and each is spelled by its tokens' bytes."""
-    task = load_task(shared_dir / "data" / "ud-english-ewt" / "en_ewt-ud-dev.conllu", label_column="upos")
+    task: Any = load_task(shared_dir / "data" / "ud-english-ewt" / "en_ewt-ud-dev.conllu", label_column="upos")
     tokenizer = load_tokenizer(shared_dir / "models" / name)
     assert tokenizer is not None
-    assert task.words is not None
     before = int(name.startswith("stories"))
     for row in np.unique(np.array(task.inputs), return_index=True)[1][:300]:
         text = task.inputs[row]
@@ -275,5 +276,5 @@ def test_words_of_the_english_web_treebank(shared_dir, name):
         found = token_spans(np.array(tokenizer.offsets(text)), task.spans[rows])
         tokens = [as_bytes(t, before == 1) for t in tokenizer._backend.encode(text, add_special_tokens=False).tokens]
         for i, (first, end) in zip(rows, found.tolist(), strict=True):
-            expected = tokens_with(text, tokens, *task.spans[i].tolist(), before)
+            expected = tokens_with(text, tokens, task.spans[i, 0], task.spans[i, 1], before)
             assert (expected[0], expected[-1]) == (first, end - 1), task.ids[i]
