@@ -235,7 +235,8 @@ def token_spans(offsets: np.ndarray, spans: np.ndarray) -> np.ndarray:
         offsets: characters of each token, int64 [T, 2], as `Tokenizer.offsets` gives them.
         spans: characters of each word, int64 [W, 2].
     """
-    meets_WT = (offsets[:, 0] < spans[:, 1:]) & (offsets[:, 1] > spans[:, :1])
+    starts, ends = offsets.T
+    meets_WT = (starts < spans[:, 1:]) & (ends > spans[:, :1]) & (starts < ends)
     first, last = meets_WT.argmax(axis=1), offsets.shape[0] - 1 - meets_WT[:, ::-1].argmax(axis=1)
     return np.stack([first, np.where(meets_WT.any(axis=1), last + 1, first)], axis=1)
 

@@ -151,8 +151,8 @@ def _spans(found: _Lines, text: str) -> list[tuple[int, int]]:
             raise Flaw(number, f"expected {form[:40]!a} in '# text', got {text[at : at + 40]!a}; mend one of them")
         spans += _parts([row[1] for row in found.rows[first - 1 : last]], form, at)
         at += len(form)
-    if text[at:].strip():
-        raise Flaw(found.numbers[-1], f"'# text' goes on with {text[at : at + 40]!a} after the last word; mend it")
+    if rest := text[at:].strip():
+        raise Flaw(found.numbers[-1], f"'# text' goes on with {rest[:40]!a} after the last word; mend it")
     return spans
 
 
