@@ -477,9 +477,9 @@ class Transformer(LanguageModel):
         Args:
             source: int ids [B, S].
             position_ids: [B, S]; by default counted from the mask, so that padding on either side changes nothing.
-            attention_mask: [B, S], true at real tokens; or [B, S, M], true where S may attend to M (used as it is),
-                which needs position_ids; then S may be longer than the context: several sources in a row.
-                None: no padding.
+            attention_mask: [B, S], true at real tokens; or [B, S, M], true where S may attend to M (used as it is).
+                None: no padding. With position_ids and a mask [B, S, M], S may be longer than the context: several
+                sources in a row.
             stop_at_layer: run the blocks before this one and return its input, `encoder.resid_pre`, [B, S, D].
 
         Raises:

@@ -299,6 +299,18 @@ def test_packed_pairs_equal_each_pair_alone(model):
             starts = [start + x.shape[1] for start, x in zip(starts, (s, t), strict=True)]
 
 
+def test_positions_of_packed_pairs_follow_from_their_masks(model):
+    source, tokens = ids(model, 1, 11), ids(model, 1, 7, seed=2)
+    (position, together), (target_position, target_together) = packed([7, 4]), packed([3, 4])
+    cross = torch.block_diag(torch.ones(3, 7), torch.ones(4, 4))[None]
+    back = target_together.tril()
+    with torch.no_grad():
+        memory = model.encode(source, attention_mask=together)
+        assert torch.equal(memory, model.encode(source, position, together))
+        logits = model.decode(tokens, memory, attention_mask=back, cross_mask=cross)
+        assert torch.equal(logits, model.decode(tokens, memory, target_position, back, cross))
+
+
 def test_a_target_that_may_see_nothing_of_the_source_gathers_nothing(model):
     """Spare places of a packed row: finite, alike with and without listeners, and nobody else's concern."""
     source, tokens = ids(model, 1, 6), ids(model, 1, 5, seed=2)
@@ -435,7 +447,7 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 5)), r"attention_mask is \[2, 6\]"),
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 6, 6)), r"source_mask is \[B, S\]"),
         (lambda m: m(SOURCE, TARGET, None, torch.ones(2, 6)), r"attention_mask is \[2, 5\]"),
-        (lambda m: m.encode(SOURCE, attention_mask=torch.ones(2, 6, 6)), "give position_ids"),
+        (lambda m: m.encode(torch.zeros(1, 30, dtype=torch.long), None, torch.ones(1, 30, 30)), "30 tokens do not fit"),
         (lambda m: m.encode(SOURCE, SOURCE + 24), "position 24 is not in a context of 24"),
         (lambda m: m.encode(SOURCE, SOURCE - 1), "position -1 is not in a context of 24"),
         (lambda m: m.encode(SOURCE, SOURCE[:, :3]), r"position_ids are \[2, 6\]"),
