@@ -485,11 +485,7 @@ class Transformer(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        packed = attention_mask is not None and attention_mask.dim() == 3
-        if packed and position_ids is None:
-            raise UsageError(
-                "an attention_mask [B, S, M] says nothing of positions in an encoder: give position_ids too"
-            )
+        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
         source = self.check_tokens(source, packed)
         stop = self.encoder.check_stop(stop_at_layer)
         mask_BSS, position_ids = self.mask_and_positions(source, attention_mask, position_ids)
