@@ -416,6 +416,33 @@ def test_same_seed_same_weights():
     assert all(torch.isfinite(p).all() for p in one.parameters())
 
 
+def test_weights_before_training():
+    """Embeddings of sigma init_std, linear maps of Glorot's, biases 0, gains 1."""
+    cfg = TransformerConfig(64, 2, 2, 96, 96, 1, 1, 64, 64, positions="learned", tie_embeddings=False, init_std=0.3)
+    for name, p in Transformer(cfg).init_weights(0).named_parameters():
+        if name.endswith("bias"):
+            assert not p.any(), name
+        elif ".ln" in name:
+            assert (p == 1).all(), name
+        else:
+            sigma = 0.3 if "embed" in name else (2 / sum(p.shape)) ** 0.5
+            assert abs(p.std().item() / sigma - 1) < 0.05, name
+            assert p.abs().max() <= 3 * sigma * 1.0001, name
+
+
+@pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+def test_narrow_types(dtype, eps):
+    """Every point is of the model's type; hooks change the result by rounding alone."""
+    model, narrow = (from_hf(oracle_for(SHAPES[0])) for _ in range(2))
+    narrow.to(dtype)
+    source, tokens = ids(model, 2, 6), ids(model, 2, 5, seed=2)
+    with torch.no_grad():
+        logits, cache = narrow.run_with_cache(source, tokens)
+        assert {x.dtype for name, x in cache.items() if not name.endswith("hook_scale")} == {dtype}
+        assert error(logits.float(), model(source, tokens)) <= 8 * eps
+        assert error(narrow(source, tokens).float(), model(source, tokens)) <= 8 * eps
+
+
 @pytest.mark.parametrize(
     ("cfg", "millions"),
     [(TransformerConfig(), 65), (TransformerConfig(1024, 16, 16, 4096, 4096), 213)],
