@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import MarianMTModel
 
 from probekit.errors import UsageError
+from probekit.hooks import split_point
 from probekit.models.cache import Cache
 from probekit.models.transformer import Transformer, TransformerConfig
 
@@ -165,6 +166,16 @@ def test_every_point_has_the_axes_that_it_declares(model):
         assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
 
 
+def test_every_point_has_a_short_name(model):
+    for name in model.points:
+        short, layer = split_point(name)
+        assert short.startswith(name.split(".")[0])
+        assert model.resolve([(short, layer)]) == [name]
+    _, cache = model.run_with_cache(ids(model, 3, 9), ids(model, 3, 7, seed=2), points="decoder.cross_attn_pattern")
+    assert cache.stack("decoder.cross_attn_pattern").shape == (2, 3, 2, 7, 9)
+    assert model.resolve("resid_pre") == [f"encoder.blocks.{i}.hook_resid_pre" for i in range(3)]
+
+
 def torch_attention(ours: nn.Module) -> dict[str, Tensor]:
     parts = [ours.get_submodule(part) for part in "qkv"]
     state = {f"in_proj_{w}": torch.cat([getattr(part, w) for part in parts]) for w in ("weight", "bias")}
@@ -288,6 +299,18 @@ def test_packed_pairs_equal_each_pair_alone(model):
             starts = [start + x.shape[1] for start, x in zip(starts, (s, t), strict=True)]
 
 
+def test_positions_of_packed_pairs_follow_from_their_masks(model):
+    source, tokens = ids(model, 1, 11), ids(model, 1, 7, seed=2)
+    (position, together), (target_position, target_together) = packed([7, 4]), packed([3, 4])
+    cross = torch.block_diag(torch.ones(3, 7), torch.ones(4, 4))[None]
+    back = target_together.tril()
+    with torch.no_grad():
+        memory = model.encode(source, attention_mask=together)
+        assert torch.equal(memory, model.encode(source, position, together))
+        logits = model.decode(tokens, memory, attention_mask=back, cross_mask=cross)
+        assert torch.equal(logits, model.decode(tokens, memory, target_position, back, cross))
+
+
 def test_a_target_that_may_see_nothing_of_the_source_gathers_nothing(model):
     """Spare places of a packed row: finite, alike with and without listeners, and nobody else's concern."""
     source, tokens = ids(model, 1, 6), ids(model, 1, 5, seed=2)
@@ -393,6 +416,33 @@ def test_same_seed_same_weights():
     assert all(torch.isfinite(p).all() for p in one.parameters())
 
 
+def test_weights_before_training():
+    """Embeddings of sigma init_std, linear maps of Glorot's, biases 0, gains 1."""
+    cfg = TransformerConfig(64, 2, 2, 96, 96, 1, 1, 64, 64, positions="learned", tie_embeddings=False, init_std=0.3)
+    for name, p in Transformer(cfg).init_weights(0).named_parameters():
+        if name.endswith("bias"):
+            assert not p.any(), name
+        elif ".ln" in name:
+            assert (p == 1).all(), name
+        else:
+            sigma = 0.3 if "embed" in name else (2 / sum(p.shape)) ** 0.5
+            assert abs(p.std().item() / sigma - 1) < 0.05, name
+            assert p.abs().max() <= 3 * sigma * 1.0001, name
+
+
+@pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+def test_narrow_types(dtype, eps):
+    """Every point is of the model's type; hooks change the result by rounding alone."""
+    model, narrow = (from_hf(oracle_for(SHAPES[0])) for _ in range(2))
+    narrow.to(dtype)
+    source, tokens = ids(model, 2, 6), ids(model, 2, 5, seed=2)
+    with torch.no_grad():
+        logits, cache = narrow.run_with_cache(source, tokens)
+        assert {x.dtype for name, x in cache.items() if not name.endswith("hook_scale")} == {dtype}
+        assert error(logits.float(), model(source, tokens)) <= 8 * eps
+        assert error(narrow(source, tokens).float(), model(source, tokens)) <= 8 * eps
+
+
 @pytest.mark.parametrize(
     ("cfg", "millions"),
     [(TransformerConfig(), 65), (TransformerConfig(1024, 16, 16, 4096, 4096), 213)],
@@ -424,7 +474,7 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 5)), r"attention_mask is \[2, 6\]"),
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 6, 6)), r"source_mask is \[B, S\]"),
         (lambda m: m(SOURCE, TARGET, None, torch.ones(2, 6)), r"attention_mask is \[2, 5\]"),
-        (lambda m: m.encode(SOURCE, attention_mask=torch.ones(2, 6, 6)), "give position_ids"),
+        (lambda m: m.encode(torch.zeros(1, 30, dtype=torch.long), None, torch.ones(1, 30, 30)), "30 tokens do not fit"),
         (lambda m: m.encode(SOURCE, SOURCE + 24), "position 24 is not in a context of 24"),
         (lambda m: m.encode(SOURCE, SOURCE - 1), "position -1 is not in a context of 24"),
         (lambda m: m.encode(SOURCE, SOURCE[:, :3]), r"position_ids are \[2, 6\]"),
