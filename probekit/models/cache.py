@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 class LayerCache:
-    """What one attention layer has seen; in a decoder with cross-attention, of the memory too."""
+    """What one attention layer has seen; a decoder's layer keeps the keys and values of the encoder's output too."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
-        self.memory: tuple[Tensor, Tensor] | None = None  # keys and values of the encoder's output
+        self.memory: tuple[Tensor, Tensor] | None = None
 
     @property
     def length(self) -> int:

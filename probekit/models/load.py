@@ -59,14 +59,6 @@ def families() -> dict[str, Family]:
         "llama": kin,
         "mistral": kin,
         "qwen2": kin,
-        "marian": Family(
-            transformer.TransformerConfig,
-            transformer.Transformer,
-            transformer.hf_names,
-            transformer.HF_PREFIX,
-            transformer.hf_ties,
-            hf_parts=transformer.hf_parts,
-        ),
         "bert": Family(
             bert.BertConfig,
             bert.Bert,
@@ -76,6 +68,14 @@ def families() -> dict[str, Family]:
             bert.HF_BUFFERS,
             bert.hf_renamed,
             bert.hf_parts,
+        ),
+        "marian": Family(
+            transformer.TransformerConfig,
+            transformer.Transformer,
+            transformer.hf_names,
+            transformer.HF_PREFIX,
+            transformer.hf_ties,
+            hf_parts=transformer.hf_parts,
         ),
     }
 
