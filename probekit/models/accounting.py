@@ -127,11 +127,8 @@ class Account:
     def as_dict(self) -> dict[str, Any]:
         """Everything, JSON-able; sizes in bytes."""
         flops, shares, kept = self.flops, self.shares, self.activations
-        blocks = [
-            {"stack": s.name, "layers": s.n_layers, "each": sum(block_parameters(s).values())} for s in self.shape.stacks
-        ]
-        for block, stack in zip(blocks, self.shape.stacks, strict=True):
-            block["parts"] = block_parameters(stack)
+        parts = [(stack, block_parameters(stack)) for stack in self.shape.stacks]
+        blocks = [{"stack": s.name, "layers": s.n_layers, "each": sum(x.values()), "parts": x} for s, x in parts]
         return {
             "model": self.name,
             "family": self.shape.family,
@@ -271,18 +268,18 @@ def working_values(shape: Shape, context: int, batch: int = 1) -> int:
     B L times the most of D + D + (H + 2G) K + H K (stream, norm's output, queries, keys and values, heads' output),
     D + D + F (three F with a gate), and D + V. Scores and pattern stay within the fused kernel.
     """
-    widths = [width for stack in shape.stacks for width in _block_widths(stack)]
     head = shape.d_model + shape.d_vocab if shape.head_products else 0
-    return batch * context * max(*widths, head)
+    return batch * context * max(head, *map(block_width, shape.stacks))
 
 
-def _block_widths(stack: Stack) -> tuple[int, int]:
+def block_width(stack: Stack) -> int:
+    """About the values of one token that stand side by side at the widest moment of a block (`working_values`)."""
     attention = 2 * stack.d_model + (2 * stack.n_heads + 2 * stack.n_kv_heads) * stack.d_head
-    return attention, 2 * stack.d_model + (3 if stack.gated else 1) * stack.d_mlp
+    return max(attention, 2 * stack.d_model + (3 if stack.gated else 1) * stack.d_mlp)
 
 
 def point_sizes(shape: Shape, context: int, batch: int, dtype: str) -> list[PointSize]:
-    """Every point of the model in the order of the forward, with what it holds of [batch, context] tokens."""
+    """Every point of the model, stack by stack, with what it holds of [batch, context] tokens."""
     sizes = []
     for stack in shape.stacks:
         prefix = f"{stack.name}." if stack.name else ""

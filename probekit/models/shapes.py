@@ -182,13 +182,14 @@ def _transformer(cfg: Any) -> Shape:
     decoder = {"n_layers": cfg.n_decoder_layers, "n_heads": cfg.n_decoder_heads, "n_kv_heads": cfg.n_decoder_heads}
     decoder |= {"d_head": D // cfg.n_decoder_heads, "d_mlp": cfg.d_decoder_mlp}
     stacks = (
-        _stack(cfg, name="encoder", d_head=D // cfg.n_heads),
+        _stack(cfg, name="encoder"),
         _stack(cfg, **decoder, name="decoder", cross=True),
     )
+    tables = 1 if cfg.tie_embeddings else 2  # of source and target
     outside = {
-        "token embedding": V * D,
+        "token embedding": tables * V * D,
         "position embedding": 2 * cfg.n_ctx * D if cfg.positions == "learned" else 0,
-        "head": 0 if cfg.tie_embeddings else V * D,
+        "head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0),
     }
     sums = 2 if cfg.scale_embedding else 1
     return Shape("marian", stacks, V, cfg.n_ctx, outside, embedding_sums=sums, outer_norms=0, head_products=V * D)
