@@ -29,6 +29,7 @@ from probekit.models.shapes import Stack, shape_of
 
 PIECE_FLOPS = 1.5e10  # of the piece that is timed: a twentieth of a second where there are 300 GFLOPs a second
 REPEATS = 3
+ENOUGH = 0.5  # seconds of timing: no repeat begins later
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,18 @@ def _measured(plan: ExtractionPlan, stack: Stack) -> tuple[float, float]:
         return time.perf_counter() - start
 
     with running(plan):
-        run(1)
-        before, within = (statistics.median(run(n) for _ in range(REPEATS)) for n in (0, 1))
+        run(1)  # the first is slower
+        before, within = _median(lambda: run(0)), _median(lambda: run(1))
     of_block = max(within - before, within / 10)  # where noise is larger than the block
     return before / batch.tokens.numel(), _batch_flops(plan, stack, blocks) / of_block
+
+
+def _median(timed: Callable[[], float]) -> float:
+    """Of a few times, fewer where one takes long."""
+    times = [timed()]
+    while len(times) < REPEATS and sum(times) < ENOUGH:
+        times.append(timed())
+    return statistics.median(times)
 
 
 def _weights_bytes(plan: ExtractionPlan) -> int:
