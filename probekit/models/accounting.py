@@ -265,17 +265,23 @@ def cache_values(shape: Shape, context: int, batch: int = 1) -> int:
 def working_values(shape: Shape, context: int, batch: int = 1) -> int:
     """About the values that stand side by side at the widest moment of a forward: in a block, or at the logits.
 
-    B L times the most of D + D + (H + 2G) K + H K (stream, norm's output, queries, keys and values, heads' output),
-    D + D + F (three F with a gate), and D + V. Scores and pattern stay within the fused kernel.
+    B L times the most of `block_width` and, where there is a head, 2 D + V (stream, norm's output, logits).
     """
-    head = shape.d_model + shape.d_vocab if shape.head_products else 0
+    head = 2 * shape.d_model + shape.d_vocab if shape.head_products else 0
     return batch * context * max(head, *map(block_width, shape.stacks))
 
 
 def block_width(stack: Stack) -> int:
-    """About the values of one token that stand side by side at the widest moment of a block (`working_values`)."""
-    attention = 2 * stack.d_model + (2 * stack.n_heads + 2 * stack.n_kv_heads) * stack.d_head
-    return max(attention, 2 * stack.d_model + (3 if stack.gated else 1) * stack.d_mlp)
+    """About the values of one token that stand side by side at the widest moment of a block.
+
+    In the attention 3 D + (3H + 2G) K: stream, norm's output and result; queries, keys, values, and the heads' output
+    twice (as it comes, and side by side); (H + G) K more where they are rotated. In the MLP 5 D + F: the stream before
+    and after the attention, what that added, norm's output and result; 5 D + 3 F with a gate. Scores and pattern stay
+    within the fused kernel.
+    """
+    H, G = stack.n_heads, stack.n_kv_heads
+    attention = 3 * stack.d_model + (3 * H + 2 * G + (H + G if stack.rotary else 0)) * stack.d_head
+    return max(attention, 5 * stack.d_model + (3 if stack.gated else 1) * stack.d_mlp)
 
 
 def point_sizes(shape: Shape, context: int, batch: int, dtype: str) -> list[PointSize]:

@@ -117,24 +117,17 @@ def test_closed_forms_of_a_plain_decoder() -> None:
         assert flops["embeddings"] == context * D
 
 
-COUNTED = {  # module of GPT-2 -> component
-    "attn.qkv": "QKV",
-    "attn.out": "output projection",
-    "mlp.up": "MLP up",
-    "mlp.down": "MLP down",
-}
-
-
 def test_each_product_is_counted_where_it_is() -> None:
     cfg = CONFIGS["gpt2"]
     with FlopCounterMode(display=False) as counter:
         build(cfg)(*inputs(cfg))
-    found = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
-    flops = forward_flops(shape_of(cfg), L, B)
-    for module, component in COUNTED.items():
-        assert cfg.n_layers * found[f"GPT2.blocks.1.{module}"] == flops[component]
-    bare = found["GPT2.blocks.1.attn"] - found["GPT2.blocks.1.attn.qkv"] - found["GPT2.blocks.1.attn.out"]
-    assert cfg.n_layers * bare == flops["scores"] + flops["weighted sum"]
+    counts = counter.get_flop_counts()
+    flops = {name: n / cfg.n_layers for name, n in forward_flops(shape_of(cfg), L, B).items()}
+    of = {name: sum(counts[f"GPT2.blocks.1.{name}"].values()) for name in ("attn", "attn.qkv", "attn.out", "mlp")}
+    assert of["attn.qkv"] == flops["QKV"]
+    assert of["attn.out"] == flops["output projection"]
+    assert of["attn"] == flops["QKV"] + flops["output projection"] + flops["scores"] + flops["weighted sum"]
+    assert of["mlp"] == flops["MLP up"] + flops["MLP down"]
 
 
 @families
