@@ -26,6 +26,7 @@ from probekit.activations.planning import ExtractionPlan
 from probekit.activations.sets import DTYPES
 from probekit.models.accounting import attention_flops, block_width, token_flops
 from probekit.models.shapes import Stack, shape_of
+from probekit.text import metric
 
 PIECE_FLOPS = 1.5e10  # of the piece that is timed: a twentieth of a second where there are 300 GFLOPs a second
 REPEATS = 3
@@ -64,8 +65,8 @@ class Estimate:
     def describe(self) -> str:
         """Two aligned lines, as the plan's."""
         parts = {"weights": self.weights_bytes, "a batch": self.batch_bytes, "kept": self.kept_bytes}
-        memory = ", ".join(f"{n / 1e6:,.0f} MB {name}" for name, n in parts.items())
-        rate = f"{self.flops / 1e12:,.3g} TFLOPs at {self.flops_per_second / 1e9:,.3g} GFLOPs/s, measured now"
+        memory = ", ".join(f"{metric(n)}B {name}" for name, n in parts.items())
+        rate = f"{metric(self.flops)}FLOPs at {metric(self.flops_per_second)}FLOPs/s, measured now"
         return f"{'time':<9}about {_duration(self.seconds)}: {rate}\n{'memory':<9}about {memory}; Python's own on top"
 
 

@@ -49,7 +49,7 @@ def read_config(path: Path, sections: Mapping[str, Keys]) -> dict[str, dict[str,
 
 
 def read_setting(text: str, sections: Mapping[str, Keys]) -> tuple[str, str, str | list[str]]:
-    """(section, parameter, value) of one `--set`; the value stays text, as if typed after the option; a list's, texts."""
+    """(section, parameter, value) of one `--set`; the value stays text, or a list of texts, as if it were typed."""
     target, equals, value = text.partition("=")
     section, dot, key = target.strip().partition(".")
     if not equals or not dot:

@@ -52,7 +52,7 @@ Stats = Annotated[
     bool, typer.Option("--stats", help="Beside the activations, the sums that ridge, LDA and mean-diff need.")
 ]
 StatsOnly = Annotated[bool, typer.Option("--stats-only", help="Those sums, and no activations.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan, about how long it takes and how much memory, and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with about the time and memory, and stop.")]
 
 
 def extract(

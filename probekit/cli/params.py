@@ -8,7 +8,7 @@ import typer
 from probekit.cli import console, options
 from probekit.cli.points import table
 from probekit.errors import UsageError
-from probekit.text import printable
+from probekit.text import metric, printable
 
 if TYPE_CHECKING:
     from probekit.models.accounting import Account
@@ -200,13 +200,3 @@ def _percent(share: float) -> str:
 
 def _bytes(n: int) -> str:
     return f"{metric(n)}B"
-
-
-def metric(n: float) -> str:
-    """292_000_000_000 -> "292 G": three digits and the unit's prefix, a thousand to each."""
-    prefixes = iter(" kMGTPE")
-    while n >= 999.5:
-        n, _ = n / 1000, next(prefixes)
-    prefix = next(prefixes).strip()
-    decimals = 0 if n >= 99.95 or not prefix else 1 if n >= 9.995 else 2
-    return f"{n:.{decimals}f} {prefix}"

@@ -31,7 +31,7 @@ from probekit.errors import UsageError, nearest
 from probekit.models.shapes import Shape, Stack
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-COMPONENTS = (
+COMPONENTS: tuple[str, ...] = (
     "embeddings",
     "QKV",
     "scores",

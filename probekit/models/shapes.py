@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-GPT2_SIZES: dict[str, dict[str, int]] = {
+GPT2_SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"d_model": 768, "n_heads": 12, "n_layers": 12},
     "gpt2-medium": {"d_model": 1024, "n_heads": 16, "n_layers": 24},
     "gpt2-large": {"d_model": 1280, "n_heads": 20, "n_layers": 36},
@@ -95,8 +95,7 @@ class Shape:
 
 def named_shape(name: str) -> Shape | None:
     """The shape of "gpt2", "gpt2-medium", "gpt2-large" or "gpt2-xl"; None for any other name."""
-    sizes = GPT2_SIZES.get(name)
-    return None if sizes is None else _gpt2(_GPT2Fields(**sizes))
+    return _gpt2(_GPT2Fields(**GPT2_SIZES[name])) if name in GPT2_SIZES else None
 
 
 def shape_of(cfg: Any) -> Shape:
@@ -145,9 +144,7 @@ def _llama(cfg: Any) -> Shape:
     biases = {"qkv_bias": cfg.qkv_bias, "out_bias": cfg.out_bias, "mlp_bias": cfg.mlp_bias, "norm_shift": False}
     stack = _stack(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases)
     outside = {"token embedding": V * D, "final norm": D, "head": 0 if cfg.tie_embeddings else V * D}
-    return Shape(
-        cfg.model_type, (stack,), V, cfg.n_ctx, outside, embedding_sums=0, outer_norms=1, head_products=V * D
-    )
+    return Shape(cfg.model_type, (stack,), V, cfg.n_ctx, outside, embedding_sums=0, outer_norms=1, head_products=V * D)
 
 
 def _bert(cfg: Any) -> Shape:

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from probekit.plots.style import BLUE, GREEN, GREY, INK, PALE_BLUE, PLAIN, RED, new_figure, short, write_figure
+from probekit.text import metric
 
 Flops = Mapping[str, Mapping[int, Mapping[str, int]]]
 """Model -> context -> component -> FLOPs."""
@@ -115,7 +116,7 @@ def _write_bar(ax: Axes, x: int, mixing: float, total: int) -> None:
     """The share of what reads other tokens, where it has room, and all FLOPs on top."""
     if mixing > 0.06:
         ax.text(x, mixing - 0.015, f"{mixing:.0%}", color=INK, fontsize=7, ha="center", va="top")
-    ax.text(x, 1.012, _metric(total), color=GREY, fontsize=7, ha="center", va="bottom")
+    ax.text(x, 1.012, metric(total), color=GREY, fontsize=7, ha="center", va="bottom")
 
 
 def _write_around(figure: Figure, first: list[Axes], flops: Flops) -> None:
@@ -140,12 +141,3 @@ def _named(flops: Flops) -> list[str]:
 def _thousands(n: int) -> str:
     """1024 -> "1k", as contexts are called; 1000 stays."""
     return f"{n // 1024}k" if n % 1024 == 0 else f"{n}"
-
-
-def _metric(n: float) -> str:
-    """2.92e11 -> "292G"."""
-    for unit in ("", "k", "M", "G", "T", "P"):
-        if n < 999.5:
-            return f"{n:.3g}{unit}"
-        n /= 1000
-    return f"{n:.3g}E"

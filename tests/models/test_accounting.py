@@ -33,7 +33,7 @@ from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.shapes import GPT2_SIZES, named_shape, shape_of
 
 B, L = 2, 12
-SMALL = {"d_model": 32, "n_heads": 4, "d_mlp": 80, "n_layers": 3, "n_ctx": 16, "d_vocab": 50}
+SMALL: dict[str, Any] = {"d_model": 32, "n_heads": 4, "d_mlp": 80, "n_layers": 3, "n_ctx": 16, "d_vocab": 50}
 CONFIGS: dict[str, Any] = {
     "gpt2": GPT2Config(**SMALL),
     "gpt2-untied": GPT2Config(**SMALL, tie_embeddings=False),
@@ -140,7 +140,7 @@ def test_norms_are_counted_by_element(cfg: Any) -> None:
         nonlocal elements
         elements += out.numel()
 
-    for name, module in model.named_modules():
+    for module in model.modules():
         if type(module).__name__ in ("LayerNorm", "RMSNorm"):
             module.register_forward_hook(count)
     model(*inputs(cfg, "cpu"))
