@@ -16,6 +16,7 @@ LARGEST = {
     "n_layers": 1000,
     "n_ctx": 1 << 24,
     "d_vocab": 1 << 23,
+    "n_segments": 1 << 12,
 }
 
 

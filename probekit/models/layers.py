@@ -246,9 +246,10 @@ def padding_mask(mask_BL: Tensor) -> Tensor:
 
 
 def positions_from_mask(attention_mask: Tensor) -> Tensor:
-    """Position of each token among those it may attend to, [B, L], from a mask [B, L] or [B, L, M]."""
-    count = attention_mask.long().cumsum(1) if attention_mask.dim() == 2 else attention_mask.long().sum(-1)
-    return (count - 1).clamp(min=0)
+    """How many tokens before it each may attend to, [B, L], from a mask [B, L] or [B, L, L]."""
+    if attention_mask.dim() == 3:
+        return attention_mask.bool().tril(-1).sum(-1)
+    return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
