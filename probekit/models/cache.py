@@ -8,11 +8,12 @@ from torch import Tensor
 
 
 class LayerCache:
-    """What one attention layer has seen."""
+    """What one attention layer has seen; in a decoder with cross-attention, of the memory too."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self.memory: tuple[Tensor, Tensor] | None = None  # keys and values of the encoder's output
 
     @property
     def length(self) -> int:
