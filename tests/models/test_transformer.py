@@ -7,11 +7,12 @@ from typing import Any, cast
 import pytest
 import torch
 from marian_oracle import SHAPES, error, from_hf, ids, oracle_for
-from probekit.models.cache import Cache
 from torch import Tensor, nn
 from transformers import MarianMTModel
 
 from probekit.errors import UsageError
+from probekit.hooks import split_point
+from probekit.models.cache import Cache
 from probekit.models.transformer import Transformer, TransformerConfig
 
 
@@ -163,6 +164,16 @@ def test_every_point_has_the_axes_that_it_declares(model):
         sizes = {"B": 3, "L": length, "M": length, "S": 9, "D": cfg.d_model, "H": heads, "K": cfg.d_model // heads,
                  "F": cfg.d_mlp if encoder else cfg.d_decoder_mlp, "1": 1}  # fmt: skip
         assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
+
+
+def test_every_point_has_a_short_name(model):
+    for name in model.points:
+        short, layer = split_point(name)
+        assert short.startswith(name.split(".")[0])
+        assert model.resolve([(short, layer)]) == [name]
+    _, cache = model.run_with_cache(ids(model, 3, 9), ids(model, 3, 7, seed=2), points="decoder.cross_attn_pattern")
+    assert cache.stack("decoder.cross_attn_pattern").shape == (2, 3, 2, 7, 9)
+    assert model.resolve("resid_pre") == [f"encoder.blocks.{i}.hook_resid_pre" for i in range(3)]
 
 
 def torch_attention(ours: nn.Module) -> dict[str, Tensor]:

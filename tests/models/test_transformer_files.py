@@ -138,7 +138,7 @@ def test_impossible_config(change, field):
 def test_config_round_trip(positions):
     cfg = TransformerConfig(24, 3, 4, 20, 30, 1, 3, 16, 17, "silu", positions, False, False, eos_token_id=2)
     assert TransformerConfig.from_hf(cfg.to_hf()) == cfg
-    with pytest.raises(DataError, match="positions are sinusoidal or learned; got 'rotary'"):
+    with pytest.raises(DataError, match="unknown positions 'rotary'"):
         TransformerConfig(positions="rotary")
 
 
