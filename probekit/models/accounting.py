@@ -5,7 +5,7 @@ block with H heads of K = D / H, as many for keys and values, and an MLP of two 
 
     QKV                6 L D^2
     scores             2 L^2 D      the full square: what is masked is counted, as kernels without a causal shortcut
-    weighted sum       2 L^2 D      compute it (and as `torch.utils.flop_counter` counts every kernel)
+    weighted sum       2 L^2 D      compute it, windows too (and as `torch.utils.flop_counter` counts it)
     output projection  2 L D^2
     MLP                4 L D F
     together           8 L D^2 + 4 L^2 D + 4 L D F
@@ -265,9 +265,9 @@ def cache_values(shape: Shape, context: int, batch: int = 1) -> int:
 def working_values(shape: Shape, context: int, batch: int = 1) -> int:
     """About the values that stand side by side at the widest moment of a forward: in a block, or at the logits.
 
-    B L times the most of `block_width` and, where there is a head, 2 D + V (stream, norm's output, logits).
+    B L times the most of `block_width` and of 2 D + V (stream, norm's output, logits; 2 V with a bias added to them).
     """
-    head = 2 * shape.d_model + shape.d_vocab if shape.head_products else 0
+    head = 2 * shape.d_model + shape.logits
     return batch * context * max(head, *map(block_width, shape.stacks))
 
 

@@ -74,6 +74,7 @@ class Shape:
         embedding_sums: vectors [D] that are added to a token's embedding, or multiplied with it.
         outer_norms: norms of a token outside the blocks, in the forward.
         head_products: weights that each (target) token's output is multiplied with for the logits.
+        logits: values that a token's logits take: V, twice where a bias makes new ones of them; 0 without a head.
         cached: whether a generated token reads the keys and values of those before it.
     """
 
@@ -85,6 +86,7 @@ class Shape:
     embedding_sums: int
     outer_norms: int
     head_products: int
+    logits: int
     cached: bool = True
 
     @property
@@ -136,7 +138,7 @@ def _gpt2(cfg: Any) -> Shape:
         "final norm": 2 * D,
         "head": 0 if cfg.tie_embeddings else V * D,
     }
-    return Shape("gpt2", (_stack(cfg),), V, cfg.n_ctx, outside, embedding_sums=1, outer_norms=1, head_products=V * D)
+    return Shape("gpt2", (_stack(cfg),), V, cfg.n_ctx, outside, 1, outer_norms=1, head_products=V * D, logits=V)
 
 
 def _llama(cfg: Any) -> Shape:
@@ -170,6 +172,7 @@ def _bert(cfg: Any) -> Shape:
         embedding_sums=2,
         outer_norms=2 if cfg.mlm_head else 1,
         head_products=D * D + V * D if cfg.mlm_head else 0,
+        logits=V if cfg.mlm_head else 0,
         cached=False,
     )
 
@@ -189,7 +192,8 @@ def _transformer(cfg: Any) -> Shape:
         "head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0),
     }
     sums = 2 if cfg.scale_embedding else 1
-    return Shape("marian", stacks, V, cfg.n_ctx, outside, embedding_sums=sums, outer_norms=0, head_products=V * D)
+    logits = 2 * V if cfg.logits_bias else V
+    return Shape("marian", stacks, V, cfg.n_ctx, outside, sums, outer_norms=0, head_products=V * D, logits=logits)
 
 
 _FAMILIES: dict[str, Callable[[Any], Shape]] = {  # by name: to count takes no torch

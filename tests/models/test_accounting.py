@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,16 +28,39 @@ from probekit.models.accounting import (
     point_sizes,
     working_values,
 )
+from probekit.models.bert import Bert, BertConfig
+from probekit.models.cache import Cache
 from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.llama import Llama, LlamaConfig
 from probekit.models.shapes import GPT2_SIZES, named_shape, shape_of
+from probekit.models.transformer import Transformer, TransformerConfig
 
 B, L = 2, 12
 SMALL: dict[str, Any] = {"d_model": 32, "n_heads": 4, "d_mlp": 80, "n_layers": 3, "n_ctx": 16, "d_vocab": 50}
 CONFIGS: dict[str, Any] = {
     "gpt2": GPT2Config(**SMALL),
     "gpt2-untied": GPT2Config(**SMALL, tie_embeddings=False),
+    "llama": LlamaConfig(**SMALL, n_kv_heads=4, d_head=8),
+    "llama-grouped": LlamaConfig(**SMALL, n_kv_heads=2, d_head=6, tie_embeddings=True),
+    "llama-biases": LlamaConfig(**SMALL, n_kv_heads=1, d_head=10, qkv_bias=True, out_bias=True, mlp_bias=True),
+    "mistral": LlamaConfig(**SMALL, n_kv_heads=2, d_head=8, sliding_window=5, model_type="mistral"),
+    "qwen2": LlamaConfig(**SMALL, n_kv_heads=2, d_head=8, qkv_bias=True, model_type="qwen2"),
+    "bert": BertConfig(**SMALL),
+    "bert-untied": BertConfig(**SMALL, tie_embeddings=False, n_segments=3, pooler=False, seq_head=False),
+    "encoder-decoder": TransformerConfig(**SMALL, n_decoder_heads=2, d_decoder_mlp=48, n_decoder_layers=2),
+    "encoder-decoder-untied": TransformerConfig(
+        **SMALL,
+        n_decoder_heads=4,
+        d_decoder_mlp=80,
+        n_decoder_layers=3,
+        positions="learned",
+        tie_embeddings=False,
+        scale_embedding=False,
+        logits_bias=False,
+    ),
 }
-MODELS: dict[str, Callable[[Any], Any]] = {"GPT2Config": GPT2}
+HEADLESS = BertConfig(**SMALL, mlm_head=False, seq_head=False)
+MODELS = {"GPT2Config": GPT2, "LlamaConfig": Llama, "BertConfig": Bert, "TransformerConfig": Transformer}
 families = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 
 
@@ -198,8 +220,26 @@ def test_a_forward_needs_about_the_memory_that_is_said(cfg: Any, d_vocab: int) -
     assert 0.5 * said < living.peak < 1.5 * said
 
 
-def test_the_cache_holds_keys_and_values_of_every_layer() -> None:
-    assert cache_values(shape_of(CONFIGS["gpt2"]), 100, 3) == 2 * 3 * 3 * 100 * 32
+@families
+def test_the_cache_holds_keys_and_values_of_every_layer(cfg: Any) -> None:
+    model, shape = build(cfg, "cpu"), shape_of(cfg)
+    if not shape.cached:
+        assert cache_values(shape, L, B) == 0
+        return
+    cache = Cache(shape.stacks[-1].n_layers)
+    *source, tokens = inputs(cfg, "cpu")
+    positions, mask = torch.arange(L).expand(B, L), torch.ones(L, L).tril().bool().expand(B, L, L)
+    read = [model.decode, model.encode(source[0])] if source else [model]
+    read[0](tokens, *read[1:], position_ids=positions, attention_mask=mask, cache=cache)
+    held = [x for layer in cache for x in (layer.keys, layer.values, *(getattr(layer, "memory", None) or ()))]
+    assert cache_values(shape, L, B) == sum(x.numel() for x in held if x is not None)
+
+
+def test_a_checkpoint_without_a_head_has_none() -> None:
+    shape = shape_of(HEADLESS)
+    assert parameters(shape) == sum(p.numel() for p in build(HEADLESS).parameters())
+    assert forward_flops(shape, L)["head"] == 0
+    assert "head_ln" not in {size.point for size in point_sizes(shape, L, B, "float32")}
 
 
 def small(**how: Any) -> Account:
