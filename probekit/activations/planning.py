@@ -407,12 +407,10 @@ def _places(model: LanguageModel, points: list[str], layers: str | int | Iterabl
 
 def _width(model: LanguageModel, place: Place) -> int:
     """Width of one row at this place: the product of the axes after B and L, or the heads of a pair of tokens."""
-    cfg = model.cfg
     axes = model.points[model.resolve(place)[0]].axes.split()
     if place[0] in PAIR_POINTS:
-        return cfg.n_heads
-    sizes = {"D": cfg.d_model, "H": cfg.n_heads, "K": cfg.d_head, "F": cfg.d_mlp, "V": cfg.d_vocab, "1": 1}
-    return math.prod(sizes[axis] for axis in axes[2:])
+        return model.cfg.n_heads
+    return math.prod(model.sizes[axis] for axis in axes[2:])
 
 
 def _needed_blocks(place: Place) -> int | None:

@@ -8,7 +8,6 @@ from probekit.text import printable
 if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
-_SIZES = {"D": "d_model", "H": "n_heads", "K": "d_head", "F": "d_mlp", "V": "d_vocab"}
 _LEGEND = "B batch, L query position, M key position; the other axes stand with their sizes"
 
 
@@ -48,15 +47,9 @@ def point_rows(model: "LanguageModel") -> list[dict[str, Any]]:
             rows[short] = {
                 "short": short,
                 "full": full if layer is None else POINTS[short].format(layer=layers),
-                "shape": [_size(axis, model.cfg) for axis in point.axes.split()],
+                "shape": [model.sizes.get(axis, axis) for axis in point.axes.split()],
             }
     return sorted(rows.values(), key=lambda row: list(POINTS).index(row["short"]))
-
-
-def _size(axis: str, cfg: Any) -> int | str:
-    if axis.isdecimal():
-        return int(axis)
-    return getattr(cfg, _SIZES[axis]) if axis in _SIZES else axis
 
 
 def table(rows: list[list[str]]) -> str:

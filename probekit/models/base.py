@@ -38,6 +38,14 @@ class LanguageModel(HookedModule):
         return next(self.parameters()).device
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """How long each axis of a point is that the config decides, by its letter."""
+        cfg = self.cfg
+        n_kv_heads = getattr(cfg, "n_kv_heads", cfg.n_heads)
+        heads = {"H": cfg.n_heads, "G": n_kv_heads, "K": cfg.d_head}
+        return {"D": cfg.d_model, "F": cfg.d_mlp, "V": cfg.d_vocab, "1": 1} | heads
+
+    @property
     def dtype(self) -> torch.dtype:
         """The type that the forward computes in."""
         return next(self.parameters()).dtype

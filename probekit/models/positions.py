@@ -85,7 +85,7 @@ class RopeScaling:
 
     kind: str
     factor: float
-    low_freq_factor: float = 0.0  # this and the next two are of llama3 alone
+    low_freq_factor: float = 0.0  # this and the next two belong to llama3 alone
     high_freq_factor: float = 0.0
     original_n_ctx: int = 0
 
@@ -147,10 +147,10 @@ def rope_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
         raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
     if kind == "default":
         return {"rope_theta": theta, "rope_scaling": None}
-    given = {ours: rope[theirs] for theirs, ours in _ROPE_FIELDS.items() if rope.get(theirs) is not None}
+    given: dict[str, Any] = {ours: rope.get(theirs) for theirs, ours in _ROPE_FIELDS.items() if theirs in rope}
     if kind == "llama3":
-        given.setdefault("original_n_ctx", hf["max_position_embeddings"])
-    return {"rope_theta": theta, "rope_scaling": RopeScaling(kind, **({"factor": None} | given))}
+        given = {"original_n_ctx": hf["max_position_embeddings"]} | given
+    return {"rope_theta": theta, "rope_scaling": RopeScaling(kind, given.pop("factor", None), **given)}
 
 
 def _rope_of(hf: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -159,8 +159,7 @@ def _parts(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[_Pa
 
 def _bytes_of_a_token(model: LanguageModel, longest: int) -> int:
     """Of all points of one layer."""
-    cfg = model.cfg
-    sizes = {"D": cfg.d_model, "H": cfg.n_heads, "K": cfg.d_head, "F": cfg.d_mlp, "M": longest}
+    sizes = model.sizes | {"M": longest}
     points = [point for name, point in model.points.items() if split_point(name)[1] == 0]
     return 4 * sum(int(np.prod([sizes.get(axis, 1) for axis in point.axes.split()])) for point in points)
 
