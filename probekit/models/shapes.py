@@ -149,6 +149,34 @@ def _llama(cfg: Any) -> Shape:
     return Shape(cfg.model_type, (stack,), V, cfg.n_ctx, outside, 0, outer_norms=1, head_products=V * D, logits=V)
 
 
+def _bert(cfg: Any) -> Shape:
+    D, V = cfg.d_model, cfg.d_vocab
+    outside = {
+        "token embedding": V * D,
+        "position embedding": cfg.n_ctx * D,
+        "segment embedding": cfg.n_segments * D,
+        "embedding norm": 2 * D,
+    }
+    if cfg.mlm_head:
+        outside |= {"head": D * D + D + 2 * D + V + (0 if cfg.tie_embeddings else V * D)}
+    if cfg.pooler:
+        outside |= {"pooler": D * D + D}
+    if cfg.seq_head:
+        outside |= {"sequence head": 2 * D + 2}
+    return Shape(
+        "bert",
+        (_stack(cfg),),
+        V,
+        cfg.n_ctx,
+        outside,
+        embedding_sums=2,
+        outer_norms=2 if cfg.mlm_head else 1,
+        head_products=D * D + V * D if cfg.mlm_head else 0,
+        logits=V if cfg.mlm_head else 0,
+        cached=False,
+    )
+
+
 def _transformer(cfg: Any) -> Shape:
     D, V = cfg.d_model, cfg.d_vocab
     decoder = {"n_layers": cfg.n_decoder_layers, "n_heads": cfg.n_decoder_heads, "n_kv_heads": cfg.n_decoder_heads}
