@@ -109,11 +109,12 @@ def _note_long(accounts: "list[Account]") -> None:
 
 
 def _show_compared(accounts: "list[Account]", path: Path, as_json: bool) -> None:
+    from probekit.models.accounting import forward_flops
     from probekit.plots import save_flop_shares
 
     flops: dict[str, dict[int, dict[str, int]]] = {}
     for each in accounts:
-        flops.setdefault(each.name, {})[each.context] = each.flops
+        flops.setdefault(each.name, {})[each.context] = forward_flops(each.shape, each.context)
     picture = save_flop_shares(flops, path)
     if as_json:
         console.result_json({"models": [each.as_dict() for each in accounts], "picture": str(picture)})

@@ -186,11 +186,10 @@ def _transformer(cfg: Any) -> Shape:
         _stack(cfg, **decoder, name="decoder", cross=True),
     )
     tables = 1 if cfg.tie_embeddings else 2  # of source and target
-    outside = {
-        "token embedding": tables * V * D,
-        "position embedding": 2 * cfg.n_ctx * D if cfg.positions == "learned" else 0,
-        "head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0),
-    }
+    outside = {"token embedding": tables * V * D}
+    if cfg.positions == "learned":
+        outside |= {"position embedding": 2 * cfg.n_ctx * D}
+    outside |= {"head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0)}
     sums = 2 if cfg.scale_embedding else 1
     logits = 2 * V if cfg.logits_bias else V
     return Shape("marian", stacks, V, cfg.n_ctx, outside, sums, outer_norms=0, head_products=V * D, logits=logits)

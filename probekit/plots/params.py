@@ -29,7 +29,9 @@ MIXING = ("weighted sum", "scores")  # what reads other tokens
 PANELS = 4  # in a row
 PANEL = (2.15, 2.9)  # inches
 AROUND = (0.9, 1.2)  # inches for names and headings
-LEAST = 0.0005  # of all: a component that is nowhere more has no name in the legend
+LEAST = 0.005  # of all: a component that is nowhere more has no name in the legend
+LEAST_WRITTEN = 0.08  # of a bar: what has room for a number
+ENTRY = 1.6  # inches of a name in the legend
 Bar = tuple[str, Mapping[str, int]]
 
 
@@ -114,8 +116,9 @@ def _grouped(of: Mapping[str, int]) -> dict[str, int]:
 
 def _write_bar(ax: Axes, x: int, mixing: float, total: int) -> None:
     """The share of what reads other tokens, where it has room, and all FLOPs on top."""
-    if mixing > 0.06:
-        ax.text(x, mixing - 0.015, f"{mixing:.0%}", color=INK, fontsize=7, ha="center", va="top")
+    if mixing > LEAST_WRITTEN:
+        y = max(mixing - 0.035, 0.75 * mixing)  # within the upper half, the scores
+        ax.text(x, y, f"{mixing:.0%}", color=INK, fontsize=7, ha="center", va="center")
     ax.text(x, 1.012, metric(total), color=GREY, fontsize=7, ha="center", va="bottom")
 
 
@@ -123,13 +126,21 @@ def _write_around(figure: Figure, first: list[Axes], flops: Flops) -> None:
     """Names of the axes at the first of each row, the legend, and what the picture shows."""
     for ax in first:
         ax.set_ylabel("share of the FLOPs")
-    how = "by model" if _is_single(flops) else "by model and context (tokens)"
+    contexts = {context for by_context in flops.values() for context in by_context}
+    how = f"texts of {min(contexts):,} tokens" if len(contexts) == 1 else "by model and context (tokens)"
     looks = {"x": 0.01, "ha": "left", "fontsize": 12, "fontweight": "bold", "color": INK}
     figure.suptitle(f"Where a forward's FLOPs go, {how}", **looks)
     handles = [Patch(facecolor=LOOKS[name], label=name) for name in _named(flops)]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(5, len(handles)), frameon=False, fontsize="small"
+    legend = figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(5, len(handles), int(figure.get_figwidth() / ENTRY)),
+        frameon=False,
+        fontsize="small",
+        title="number in a bar: weighted sum and scores together; above it: FLOPs of one text",
+        title_fontsize="small",
     )
+    legend.get_title().set_color(GREY)
 
 
 def _named(flops: Flops) -> list[str]:
