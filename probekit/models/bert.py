@@ -131,13 +131,8 @@ class BertConfig:
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        names = {  # the class that has all of our heads, if not the least such
-            (False, False): "BertModel",
-            (False, True): "BertForNextSentencePrediction",
-            (True, False): "BertForMaskedLM",
-            (True, True): "BertForPreTraining",
-        }
-        name = names[self.mlm_head, self.seq_head]
+        heads = self.mlm_head, self.seq_head
+        name = next(name for name, (_, *has) in ARCHITECTURES.items() if tuple(has) == heads)
         fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
         return {"model_type": "bert", "architectures": [name], **fields}
 
@@ -416,8 +411,6 @@ def hf_names(cfg: BertConfig) -> dict[str, HfTensor]:
 
 def hf_ties(cfg: BertConfig) -> dict[str, str]:
     """Name in a file -> name of the tensor there that it must be a copy of: the decoder's, which files repeat."""
-    if not cfg.mlm_head:
-        return {}
     return {_DECODER: _WORDS, _DECODER_BIAS: _BIAS} if cfg.tie_embeddings else {_BIAS: _DECODER_BIAS}
 
 

@@ -23,6 +23,7 @@ from probekit.models.cache import Cache, LayerCache
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
+    FeedForward,
     LayerNorm,
     Linear,
     attention,
@@ -36,8 +37,6 @@ from probekit.models.weights import HfTensor
 # Values of config.json that would change the arithmetic in a way that this file does not implement.
 _REQUIRED = {
     "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "reorder_and_upcast_attn": False,
     "add_cross_attention": False,
     "quantization_config": None,
 }
@@ -53,6 +52,8 @@ OURS = {  # field of a Hugging Face config.json -> ours
     "layer_norm_epsilon": "ln_eps",
     "tie_word_embeddings": "tie_embeddings",
     "initializer_range": "init_std",
+    "scale_attn_by_inverse_layer_idx": "scale_by_layer",
+    "reorder_and_upcast_attn": "upcast_attention",
 }
 # Far above any GPT-2: a file that says more is damaged, and would hang before its weights were looked at.
 LARGEST = {
@@ -67,7 +68,12 @@ LARGEST = {
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The shape of a GPT-2; the fields of the 124M model are the defaults."""
+    """The shape of a GPT-2; the fields of the 124M model are the defaults.
+
+    Attributes:
+        scale_by_layer: attention scores are divided by the layer's number, from 1, too (Mistral's GPT-2s, of Stanford).
+        upcast_attention: scores and pattern are computed in float32, also in a model of half precision.
+    """
 
     d_model: int = 768
     n_heads: int = 12
@@ -79,6 +85,8 @@ class GPT2Config:
     ln_eps: float = 1e-5
     tie_embeddings: bool = True
     init_std: float = 0.02
+    scale_by_layer: bool = False
+    upcast_attention: bool = False
     bos_token_id: int | None = 50256
 
     def __post_init__(self):
@@ -93,8 +101,9 @@ class GPT2Config:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise DataError(f"{_named(field)} must be a positive number; got {value!a:.60}")
-        if not isinstance(self.tie_embeddings, bool):
-            raise DataError(f"{_named('tie_embeddings')} must be true or false; got {self.tie_embeddings!a:.60}")
+        for field in ("tie_embeddings", "scale_by_layer", "upcast_attention"):
+            if not isinstance(getattr(self, field), bool):
+                raise DataError(f"{_named(field)} must be true or false; got {getattr(self, field)!a:.60}")
         bos = self.bos_token_id
         if bos is not None and (isinstance(bos, bool) or not isinstance(bos, int)):
             raise DataError(f"bos_token_id must be a whole number or null; got {bos!a:.60}")
@@ -143,9 +152,11 @@ def _named(field: str) -> str:
 class Attention(nn.Module):
     """Causal multi-head self-attention; scores and pattern become tensors only where someone listens to them."""
 
-    def __init__(self, cfg: GPT2Config):
+    def __init__(self, cfg: GPT2Config, layer: int):
         super().__init__()
         self.n_heads = cfg.n_heads
+        self.divisor = layer + 1 if cfg.scale_by_layer else 1  # of the scores, besides the root of K
+        self.upcast = cfg.upcast_attention
         self.qkv = Linear(cfg.d_model, 3 * cfg.d_model)
         self.out = Linear(cfg.d_model, cfg.d_model)
         self.hook_q = HookPoint("B L H K")
@@ -161,16 +172,22 @@ class Attention(nn.Module):
         q_BLHK, k_BMHK, v_BMHK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
         if cache is not None:
             k_BMHK, v_BMHK = cache.append(k_BMHK, v_BMHK)
-        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
-            mask_BLM = causal_mask(x_BLD.new_ones(1, x_BLD.shape[1])) if mask_BLM is None else mask_BLM
+        return self.project(self.hook_z(self.weighted_sum(q_BLHK, k_BMHK, v_BMHK, mask_BLM)))
+
+    def weighted_sum(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        """The values as each query weighs them, [B, L, H, K]; without a mask it sees itself and all before."""
+        if self.upcast:
+            q_BLHK, k_BMHK = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q_BLHK, k_BMHK))
+        if self.divisor > 1:
+            q_BLHK = q_BLHK / self.divisor
+        if self.upcast or self.hook_attn_scores.hooked or self.hook_pattern.hooked:
+            mask_BLM = causal_mask(q_BLHK.new_ones(1, q_BLHK.shape[1])) if mask_BLM is None else mask_BLM
             scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1))
-            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
-        elif mask_BLM is None:
-            z_BLHK = causal_attention(q_BLHK, k_BMHK, v_BMHK)
-        else:
-            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
-        return self.project(self.hook_z(z_BLHK))
+            pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1).to(v_BMHK.dtype))
+            return torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
+        if mask_BLM is None:
+            return causal_attention(q_BLHK, k_BMHK, v_BMHK)
+        return attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
 
     def project(self, z_BLHK: Tensor) -> Tensor:
         """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
@@ -180,37 +197,18 @@ class Attention(nn.Module):
         return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
 
 
-class MLP(nn.Module):
-    """act(x W_up + b) W_down + b."""
-
-    def __init__(self, cfg: GPT2Config):
-        super().__init__()
-        self.activation = cfg.activation
-        self.up = Linear(cfg.d_model, cfg.d_mlp)
-        self.down = Linear(cfg.d_mlp, cfg.d_model)
-        self.hook_pre = HookPoint("B L F")
-        self.hook_post = HookPoint("B L F")
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        if self.hook_pre.hooked:
-            post_BLF = ACTIVATIONS[self.activation](self.hook_pre(self.up(x_BLD)))
-        else:
-            post_BLF = self.up.activated(x_BLD, self.activation)
-        return self.down(self.hook_post(post_BLF))
-
-
 class Block(nn.Module):
     """Pre-norm: x + attn(ln1(x)), then x + mlp(ln2(x))."""
 
-    def __init__(self, cfg: GPT2Config):
+    def __init__(self, cfg: GPT2Config, layer: int):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, cfg.ln_eps)
-        self.attn = Attention(cfg)
+        self.attn = Attention(cfg, layer)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln2 = LayerNorm(cfg.d_model, cfg.ln_eps)
-        self.mlp = MLP(cfg)
+        self.mlp = FeedForward(cfg.d_model, cfg.d_mlp, cfg.activation)
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
 
@@ -232,7 +230,7 @@ class GPT2(LanguageModel):
         self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model)
         self.hook_embed = HookPoint("B L D")
         self.hook_pos_embed = HookPoint("B L D")
-        self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
+        self.blocks = nn.ModuleList(Block(cfg, i) for i in range(cfg.n_layers))
         self.ln_final = LayerNorm(cfg.d_model, cfg.ln_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
 

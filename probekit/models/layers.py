@@ -259,7 +259,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """
     x32 = x.to(torch.promote_types(x.dtype, torch.float32))
     largest = x32.detach().amax(dim, keepdim=True).clamp(min=torch.finfo(x32.dtype).min)
-    exp = (x32 - largest).exp()
+    exp = (x32 - largest).exp_()
     total = exp.sum(dim, keepdim=True)
     return (exp / (total + (total == 0))).to(x.dtype)
 

@@ -12,11 +12,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from probekit.errors import DataError, UsageError
 from probekit.models.files import read_json, read_text
+from probekit.models.sentencepiece import marian_backend, read_marian_vocabulary, read_sentencepiece
 
 END_OF_TEXT = "<|endoftext|>"
 BLANK = "\u2581"  # how SentencePiece writes it
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", *SETTINGS_FILES)
+FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "source.spm", *SETTINGS_FILES)
 
 
 class Tokenizer:
@@ -158,7 +159,9 @@ def _letters(text: str, token: str, place: tuple[int, int]) -> tuple[int, int]:
 
 
 def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int | None = None) -> Tokenizer | None:
-    """The tokenizer of a model folder: tokenizer.json, vocab.json and merges.txt, or vocab.txt; None if none is there.
+    """The tokenizer of a model folder: tokenizer.json, vocab.json with merges.txt or source.spm, or vocab.txt.
+
+    None if none is there.
 
     Args:
         folder: where the files are.
@@ -175,6 +178,8 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         backend = _byte_level_bpe(folder, settings)
         bos = settings.get("bos_token", END_OF_TEXT)
+    elif (folder / "vocab.json").is_file() and (folder / "source.spm").is_file():
+        return Tokenizer(_marian(folder, settings), None, d_vocab)  # the config calls </s> a BOS; nothing stands first
     elif (folder / "vocab.txt").is_file():
         backend = _wordpiece(folder / "vocab.txt", settings)
         bos = settings.get("bos_token")
@@ -250,6 +255,13 @@ def _byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Backend:
     special = [settings.get(f"{which}_token", END_OF_TEXT) for which in ("bos", "eos", "unk")]
     backend.add_special_tokens([token for token in dict.fromkeys(special) if token in vocab])
     return backend
+
+
+def _marian(folder: Path, settings: Mapping[str, Any]) -> Backend:
+    spm = read_sentencepiece(folder / "source.spm")
+    vocab = read_marian_vocabulary(folder / "vocab.json", settings)
+    with _refused(folder / "source.spm", "is no SentencePiece model"):
+        return marian_backend(spm, vocab, settings)
 
 
 def _merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:

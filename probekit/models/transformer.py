@@ -174,6 +174,8 @@ class TransformerConfig:
         given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
         given = {"scale_embedding": False, "activation": "gelu"} | given  # where the file leaves it to Marian's own
         given["activation"] = {"swish": "silu"}.get(str(given["activation"]), given["activation"])
+        if given.get("bos_token_id") == given.get("eos_token_id"):
+            given["bos_token_id"] = None  # Marian's files call </s> so; it never stands first
         sinusoidal = hf.get("static_position_embeddings", True)
         check_flag(sinusoidal, "static_position_embeddings")
         return cls(**given, positions="sinusoidal" if sinusoidal else "learned")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,14 @@ def bert(tmp_path_factory) -> Bert:
     folder: Path = tmp_path_factory.mktemp("bert")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     (folder / "vocab.txt").write_text("\n".join(pieces))
-    sizes = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": len(pieces)}
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "n_heads": 2,
+        "d_mlp": 24,
+        "n_layers": 3,
+        "n_ctx": 12,
+        "d_vocab": len(pieces),
+    }
     model = Bert(BertConfig(**sizes, init_std=0.3)).init_weights(1)
     model.tokenizer, model.name = load_tokenizer(folder), "tiny-bert"
     with torch.no_grad():  # so that positions and segments show
@@ -123,6 +131,51 @@ def test_what_is_cut_still_ends_with_its_sep(bert, family):
     with pytest.raises(DataError, match="longer than the context of 12 tokens"):
         plan(bert, task, on_long="error")
     assert "[CLS] before each text and [SEP] behind it" in p.describe()
+
+
+def test_cls_itself_is_read_where_it_stands_in_the_text(bert, family):
+    """Who probes [CLS] writes it out: then it is the text's own first token."""
+    task = replace(family, inputs=[f"[CLS] {text} [SEP]" for text in family.inputs])
+    acts = extract(bert, task, position=["first", "last"], bos=False)
+    for i, wanted in enumerate(alone(bert, family, "resid_pre")):
+        assert_near(acts["resid_pre", 2][i], wanted["blocks.2.hook_resid_pre"][[0, -1]], i)
+
+
+def test_words_of_texts_are_read_in_the_same_context(bert, letters):
+    """Every word of every text, at its first and last token and their mean; each text is computed once."""
+    texts = ["abc d efghi", "b", "d abc"]
+    of = [(text, word) for text in texts for word in text.split()]
+    task = letters(len(of))
+    task = replace(
+        task,
+        inputs=[text for text, _ in of],
+        spans=np.array([(text.index(word), text.index(word) + len(word)) for text, word in of]),
+        groups=np.array([texts.index(text) for text, _ in of]),
+        splits=np.array(["train", "validation", "test"])[[texts.index(text) for text, _ in of]],
+    )
+    acts = extract(bert, task, position=["first", "last", "mean"])
+    assert plan(bert, task).nodes == sum(len(text.replace(" ", "")) + 2 for text in texts)
+    for i, (wanted, (text, word)) in enumerate(zip(alone(bert, task, "resid_pre"), of, strict=True)):
+        start = len(text[: text.index(word)].replace(" ", "")) + 1
+        rows = wanted["blocks.2.hook_resid_pre"][start : start + len(word)]
+        assert_near(acts["resid_pre", 2][i], torch.stack([rows[0], rows[-1], rows.mean(0)]), (text, word))
+
+
+def test_hooks_see_each_text_in_its_context(bert, family):
+    """Left as it was but for [CLS]: every text is what it is alone under the same hook."""
+
+    def without_cls(x, hook):
+        x = x.clone()
+        x[:, 0] = 0
+        return x
+
+    with bert.hooks([("resid_pre.1", without_cls)]):
+        acts = extract(bert, family, position="mean")
+        for i, ids in enumerate(bert.tokenizer.encode_batch(family.inputs, bos=True)):
+            with torch.no_grad():
+                _, cache = bert.run_with_cache(torch.tensor([ids]), points="resid_pre")
+            assert_near(acts["resid_pre", 2][i], cache["resid_pre", 2][0, 1:-1].mean(0), i)
+    assert not torch.allclose(acts["resid_pre", 2], extract(bert, family, position="mean")["resid_pre", 2], atol=1e-3)
 
 
 def test_an_empty_text_is_refused_though_it_has_a_context(bert, family):

@@ -77,10 +77,11 @@ def test_every_layer_equals_the_oracle_with_segments_and_padding(shape, tied):
     mask[1, 6:], mask[2, 1:] = 0, 0
     real = mask.bool()
     mids: list[Any] = []
+    layer: Any
     for layer in oracle.bert.encoder.layer:
         layer.attention.output.LayerNorm.register_forward_pre_hook(lambda _, args: mids.append(args[0]))
     with torch.no_grad():
-        how = {"attention_mask": mask, "token_type_ids": segments}
+        how: dict[str, Any] = {"attention_mask": mask, "token_type_ids": segments}
         theirs = oracle(tokens, output_hidden_states=True, output_attentions=True, **how)
         logits, cache = model.run_with_cache(tokens, **how)
         classes = model.classify(model(tokens, return_logits=False, **how))
@@ -242,6 +243,17 @@ def test_block_mask_packs_two_texts_in_one_row(model, given):
         assert error(packed[:, 5:], model(b)) <= 1e-5
 
 
+def test_a_row_that_sees_nothing_stays_finite(model):
+    tokens, mask = tokens_for(model, 1), torch.ones(1, 9, 9, dtype=torch.bool)
+    mask[0, 2] = False
+    with torch.no_grad():
+        fused = model(tokens, attention_mask=mask)
+        explicit, cache = model.run_with_cache(tokens, attention_mask=mask)
+    assert fused.isfinite().all()
+    assert error(explicit, fused) <= 1e-6
+    assert (cache["attn_pattern", 0][0, :, 2] == 0).all()
+
+
 def test_stopping_returns_the_input_of_that_block(model):
     tokens = tokens_for(model)
     with torch.no_grad():
@@ -334,7 +346,7 @@ def test_impossible_masks(model, shape):
 
 def test_what_a_checkpoint_lacks_is_not_made_up():
     tokens = torch.zeros(1, 4, dtype=torch.long)
-    sizes = {"d_model": 16, "n_heads": 2, "d_mlp": 32, "n_layers": 1, "n_ctx": 8, "d_vocab": 11}
+    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_mlp": 32, "n_layers": 1, "n_ctx": 8, "d_vocab": 11}
     bare = Bert(BertConfig(**sizes, pooler=False, mlm_head=False, seq_head=False)).init_weights()
     with torch.no_grad():
         assert bare(tokens, return_logits=False).shape == (1, 4, 16)

@@ -24,6 +24,11 @@ SHAPES = [
     {"n_embd": 24, "n_head": 1, "n_layer": 1, "vocab_size": 17, "n_positions": 12, "activation_function": "gelu"},
     {"n_embd": 16, "n_head": 8, "n_layer": 4, "vocab_size": 33, "n_positions": 20, "activation_function": "relu"},
 ]
+VARIANTS = [
+    SHAPES[0] | {"scale_attn_by_inverse_layer_idx": True},
+    SHAPES[0] | {"reorder_and_upcast_attn": True},
+    SHAPES[1] | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+]
 
 
 def from_hf(hf: dict, weights: dict[str, Tensor]) -> GPT2:
@@ -65,7 +70,7 @@ def model(pair) -> GPT2:
     return pair[1]
 
 
-@pytest.mark.parametrize(("shape", "tied"), list(product(SHAPES, [True, False])))
+@pytest.mark.parametrize(("shape", "tied"), [*product(SHAPES, [True, False]), *product(VARIANTS, [True])])
 def test_every_layer_equals_the_oracle(shape, tied):
     oracle, model = twins(shape, tied)
     tokens = tokens_for(model)
@@ -85,6 +90,23 @@ def test_every_layer_equals_the_oracle(shape, tied):
         assert error(cache["resid_post", i], posts[i]) <= 1e-5
         assert error(cache["attn_pattern", i], theirs.attentions[i]) <= 1e-5
     assert error(cache["ln_final"], theirs.hidden_states[-1]) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_upcast_attention_has_float32_scores_in_half_precision(dtype):
+    """Large queries: scores of half precision would differ by much more from the oracle's."""
+    oracle, model = twins(VARIANTS[1])
+    with torch.no_grad():
+        for block, ours in zip(oracle.transformer.h, model.blocks, strict=True):
+            block.attn.c_attn.weight.mul_(3)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+            ours.attn.qkv.weight.mul_(3)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        oracle, model, tokens = oracle.to(dtype), model.to(dtype), tokens_for(model)
+        patterns = oracle(tokens, output_attentions=True).attentions
+        _, cache = model.run_with_cache(tokens)
+        assert cache["attn_scores", 0].dtype == torch.float32
+        assert cache["attn_pattern", 0].dtype == dtype
+        assert error(cache["attn_pattern", 0].float(), patterns[0].float()) <= 2 * torch.finfo(dtype).eps
+        assert torch.equal(model(tokens), model.run_with_cache(tokens, points="attn_scores")[0])
 
 
 def test_inner_points_equal_the_oracle_modules(pair):
@@ -280,8 +302,8 @@ def test_impossible_mask(model):
         ({"initializer_range": 0}, "initializer_range"),
         ({"layer_norm_epsilon": -1e-5}, "layer_norm_epsilon"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
-        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn"),
+        ({"scale_attn_by_inverse_layer_idx": 1}, "scale_attn_by_inverse_layer_idx"),
+        ({"reorder_and_upcast_attn": None}, "reorder_and_upcast_attn"),
         ({"scale_attn_weights": False}, "scale_attn_weights"),
         ({"add_cross_attention": True}, "add_cross_attention"),
     ],

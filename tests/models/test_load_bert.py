@@ -12,7 +12,7 @@ from transformers import BertForMaskedLM, BertForNextSentencePrediction, BertFor
 
 from probekit.errors import DataError
 from probekit.models import load_model
-from probekit.models.bert import Bert
+from probekit.models.bert import Bert, BertConfig
 from probekit.models.weights import save_hf
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "key", "##s", "to", "cabinet", "be", "##en", "are", "."]
@@ -109,6 +109,9 @@ def test_more_and_less_than_the_config_says(folder):
     rewrite(folder, architectures=["BertForMaskedLM"])
     assert load(folder).cfg.pooler
     assert_equal_to(oracle, load(folder))
+    rewrite(folder, architectures=["BertModel"])
+    assert_equal_to(oracle, load(folder))
+    assert load(folder).cfg == BertConfig.from_hf(SHAPE)
     rewrite(folder, lambda w: {name: x for name, x in w.items() if "seq_relationship" not in name})
     assert not load(folder).cfg.seq_head
     rewrite(folder, lambda w: {name: x for name, x in w.items() if "pooler" not in name})
@@ -144,6 +147,16 @@ def test_random_weights_need_the_config_alone(folder):
     assert one.fingerprint() == two.fingerprint() != other.fingerprint()
     assert one.name == "my-bert-random1"
     assert one(one.to_tokens(TEXT, bos=True)).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_types_are_near(folder, dtype):
+    wide, narrow = load(folder), load(folder, dtype=dtype)
+    tokens = wide.to_tokens(TEXT, bos=True)
+    with torch.no_grad():
+        expected, found = wide(tokens, return_logits=False), narrow(tokens, return_logits=False)
+    assert found.dtype == getattr(torch, dtype)
+    assert (found.float() - expected).abs().max() <= 0.05 * expected.abs().max()
 
 
 @pytest.mark.parametrize(
