@@ -143,7 +143,7 @@ def _lookup(where: str, section: str, key: str, sections: Mapping[str, Keys]) ->
 def _checked(where: str, value: Any, kind: type) -> Any:
     """A YAML value as the option takes it; lists are joined by commas, as they are typed."""
     if kind is list:
-        return _checked(where, value, str).split(",")
+        return [_checked(where, item, str) for item in (value if isinstance(value, list) else [value])]
     if isinstance(value, list) and kind is str:
         return ",".join(_checked(where, item, str) for item in value)
     if kind in (str, Path) and isinstance(value, str | int | float) and not isinstance(value, bool):

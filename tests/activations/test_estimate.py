@@ -14,7 +14,9 @@ from probekit.activations import Estimate, estimate, plan
 from probekit.activations.computing import compute_shard
 from probekit.models import layers
 from probekit.models.accounting import NORM_FLOPS
+from probekit.models.bert import Bert, BertConfig
 from probekit.models.gpt2 import GPT2
+from probekit.models.llama import Llama, LlamaConfig
 from probekit.tasks import Task
 
 Make = Callable[..., Any]
@@ -37,6 +39,22 @@ def test_flops_are_those_of_the_run(countable: None, model: GPT2, letters: Make,
             compute_shard(planned, number)
     norms = planned.filled_nodes * (planned.stop_at_layer or 0) * 2 * NORM_FLOPS[True] * model.cfg.d_model
     assert estimate(planned).flops == counter.get_total_flops() + norms
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_flops_of_the_other_families(countable: None, letters: Make, family: str) -> None:
+    sizes: Any = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 16, "d_vocab": 27}
+    made: Any = {
+        "llama": lambda: Llama(LlamaConfig(**sizes, n_kv_heads=1, d_head=8)),
+        "bert": lambda: Bert(BertConfig(**sizes)),
+    }
+    model = made[family]().init_weights(0)
+    planned = plan(model, letters(40, texts=False), ["attn_pattern"], "0-1", batch_tokens=64, block_nodes=32)
+    with FlopCounterMode(display=False) as counter:
+        for number in range(len(planned.shards)):
+            compute_shard(planned, number)
+    each = NORM_FLOPS[family != "llama"]
+    assert estimate(planned).flops == counter.get_total_flops() + planned.filled_nodes * 2 * 2 * each * 16
 
 
 def test_no_block_is_no_flops(model: GPT2, task: Task) -> None:

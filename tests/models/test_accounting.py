@@ -32,6 +32,7 @@ from probekit.models.bert import Bert, BertConfig
 from probekit.models.cache import Cache
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.llama import Llama, LlamaConfig
+from probekit.models.load import families as families_of_files
 from probekit.models.shapes import GPT2_SIZES, named_shape, shape_of
 from probekit.models.transformer import Transformer, TransformerConfig
 
@@ -97,6 +98,11 @@ def test_the_parts_of_gpt2() -> None:
         "head": 0,
     }
     assert sum(block_parameters(shape.stacks[0]).values()) == 7_087_872
+
+
+def test_every_family_that_loads_is_counted() -> None:
+    tested = {type(cfg) for cfg in CONFIGS.values()}
+    assert tested == {family.config for family in families_of_files().values()}
 
 
 def test_other_names_are_unknown() -> None:
