@@ -1,4 +1,4 @@
-"""Text that comes from data, made safe to show."""
+"""Text that comes from data, made safe to show; and numbers, made short."""
 
 
 def printable(text: object) -> str:
@@ -7,3 +7,13 @@ def printable(text: object) -> str:
     Names of files, labels and texts may carry ANSI sequences, or characters that reorder a line.
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def metric(n: float) -> str:
+    """292_000_000_000 -> "292 G": three digits and the unit's prefix, a thousand to each."""
+    prefixes = iter(" kMGTPE")
+    while n >= 999.5:
+        n, _ = n / 1000, next(prefixes)
+    prefix = next(prefixes).strip()
+    decimals = 0 if n >= 99.95 or not prefix else 1 if n >= 9.995 else 2
+    return f"{n:.{decimals}f} {prefix}"

@@ -1,5 +1,6 @@
 """Activations: what passes named points of a model on the inputs of a task, in memory or in a store on disk."""
 
+from probekit.activations.estimate import Estimate, estimate
 from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
 from probekit.activations.imports import ImportPlan, import_activations, plan_import, run_import
 from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
@@ -16,6 +17,7 @@ __all__ = [
     "ActivationSet",
     "Activations",
     "Broken",
+    "Estimate",
     "ExtractionPlan",
     "ImportPlan",
     "Moments",
@@ -25,6 +27,7 @@ __all__ = [
     "StoreInfo",
     "Verification",
     "default_path",
+    "estimate",
     "extract",
     "extract_statistics",
     "import_activations",

@@ -48,14 +48,14 @@ def read_config(path: Path, sections: Mapping[str, Keys]) -> dict[str, dict[str,
     return {section: _section(path, section, values, sections) for section, values in document.items()}
 
 
-def read_setting(text: str, sections: Mapping[str, Keys]) -> tuple[str, str, str]:
-    """(section, parameter, value) of one `--set`; the value stays text, as if typed after the option."""
+def read_setting(text: str, sections: Mapping[str, Keys]) -> tuple[str, str, str | list[str]]:
+    """(section, parameter, value) of one `--set`; the value stays text, or a list of texts, as if it were typed."""
     target, equals, value = text.partition("=")
     section, dot, key = target.strip().partition(".")
     if not equals or not dot:
         raise UsageError(f"--set takes COMMAND.KEY=VALUE, such as extract.limit=100, got {text!r}")
-    name, _ = _lookup("--set", section, key, sections)
-    return section, name, value.strip()
+    name, kind = _lookup("--set", section, key, sections)
+    return section, name, value.strip().split(",") if kind is list else value.strip()
 
 
 def config_callback(ctx: typer.Context, value: Path | None) -> Path | None:
@@ -93,9 +93,9 @@ def _sections() -> dict[str, Keys]:
 
 
 def _plain_type(hint: Any) -> type:
-    """The type inside `X | None` and `Literal[...]`."""
-    if typing.get_origin(hint) is Literal:
-        return str
+    """The type inside `X | None` and `Literal[...]`; a list is of texts."""
+    if typing.get_origin(hint) in (Literal, list):
+        return str if typing.get_origin(hint) is Literal else list
     inner = [a for a in typing.get_args(hint) if a is not type(None)]
     return _plain_type(inner[0]) if inner else hint
 
@@ -142,6 +142,8 @@ def _lookup(where: str, section: str, key: str, sections: Mapping[str, Keys]) ->
 
 def _checked(where: str, value: Any, kind: type) -> Any:
     """A YAML value as the option takes it; lists are joined by commas, as they are typed."""
+    if kind is list:
+        return [_checked(where, item, str) for item in (value if isinstance(value, list) else [value])]
     if isinstance(value, list) and kind is str:
         return ",".join(_checked(where, item, str) for item in value)
     if kind in (str, Path) and isinstance(value, str | int | float) and not isinstance(value, bool):

@@ -68,7 +68,7 @@ Stats = Annotated[
     bool, typer.Option("--stats", help="Beside the activations, the sums that ridge, LDA and mean-diff need.")
 ]
 StatsOnly = Annotated[bool, typer.Option("--stats-only", help="Those sums, and no activations.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with about the time and memory, and stop.")]
 
 
 def extract(
@@ -171,10 +171,13 @@ def run_extraction(
 
     planned = plan(model, task, **how)
     if dry_run:
+        from probekit.activations import estimate
+
+        about = estimate(planned)
         if as_json:
-            console.result_json(_as_dict(planned, sums))
+            console.result_json({**_as_dict(planned, sums), "estimate": about.as_dict()})
         else:
-            console.result(_describe(planned, sums))
+            console.result(f"{_describe(planned, sums)}\n{about.describe()}")
         return
     path = make_store(planned, out, quiet, sums)
     if as_json:

@@ -22,6 +22,7 @@ from probekit.cli.demo import demo
 from probekit.cli.extract import extract
 from probekit.cli.import_ import import_
 from probekit.cli.ls import ls
+from probekit.cli.params import params
 from probekit.cli.points import points
 from probekit.cli.repair import repair
 from probekit.cli.selftest import selftest
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train-probe": train_probe,
     "transfer": transfer,
     "points": points,
+    "params": params,
     "selftest": selftest,
     "ls": ls,
     "verify": verify,

@@ -52,11 +52,13 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path, job: list[str]
     assert run([*job, "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert "90 texts" in out
+    assert [line.split()[:2] for line in out.splitlines()[-2:]] == [["time", "about"], ["memory", "about"]]
     assert err == ""
     assert run([*job, "--dry-run", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["texts"] == 90
     assert planned["layers"] == [0, 1, 2]
+    assert planned["estimate"]["flops"] > 0
     assert list(here.iterdir()) == []
 
 

@@ -55,7 +55,7 @@ def test_a_dry_run_shows_their_size(here: Path, job: list[str], capsys: Capture)
     assert run([*job, "--stats-only", "--dry-run"]) == 0
     alone = capsys.readouterr().out
     assert "\nsize " not in alone
-    assert alone.endswith("; no activations\n")
+    assert "; no activations\n" in alone
     assert run([*job, "--stats-only", "--dry-run", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert list(here.iterdir()) == []

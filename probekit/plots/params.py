@@ -1,0 +1,154 @@
+"""Where the work of a forward goes: stacked shares of its components, by model and by context."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from probekit.plots.style import BLUE, GREEN, GREY, INK, PALE_BLUE, PLAIN, RED, new_figure, short, write_figure
+from probekit.text import metric
+
+Flops = Mapping[str, Mapping[int, Mapping[str, int]]]
+"""Model -> context -> component -> FLOPs."""
+
+ORANGE, PALE_GREEN, LIGHT = "#E69F00", "#7FCDB5", "#B9B9B9"
+LOOKS = {  # from the bottom: what grows with the context, then what each token's weights take
+    "weighted sum": RED,
+    "scores": ORANGE,
+    "QKV": BLUE,
+    "output projection": PALE_BLUE,
+    "MLP gate": "#00664B",
+    "MLP up": GREEN,
+    "MLP down": PALE_GREEN,
+    "head": LIGHT,
+    "embeddings and norms": INK,
+}
+MIXING = ("weighted sum", "scores")  # what reads other tokens
+PANELS = 4  # in a row
+PANEL = (2.15, 2.9)  # inches
+AROUND = (0.9, 1.2)  # inches for names and headings
+LEAST = 0.005  # of all: a component that is nowhere more has no name in the legend
+LEAST_WRITTEN = 0.08  # of a bar: what has room for a number
+ENTRY = 1.6  # inches of a name in the legend
+Bar = tuple[str, Mapping[str, int]]
+
+
+def plot_flop_shares(flops: Flops, figure: Figure | None = None) -> Figure:
+    """Draw a panel for each model, with a bar for each context; with one context, one panel with a bar for each model.
+
+    Args:
+        flops: model -> context -> component -> FLOPs of one text's forward.
+        figure: where to draw; None makes a new pyplot figure, which a notebook shows.
+    """
+    panels = _panels(flops)
+    if figure is None:
+        from matplotlib import pyplot as plt
+
+        figure = plt.figure(figsize=_size(panels), layout="constrained")
+    rows, columns = _grid(panels)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+    for ax, (title, bars) in zip(axes, panels, strict=False):
+        _draw_bars(ax, title, bars)
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    _write_around(figure, list(axes[:: int(columns)]), flops)
+    return figure
+
+
+def save_flop_shares(flops: Flops, path: str | Path) -> Path:
+    """Write the picture as `path`.png and .svg, the same bytes for the same numbers; returns the PNG's path.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    with new_figure(_size(_panels(flops))) as figure:
+        return write_figure(plot_flop_shares(flops, figure), Path(path))
+
+
+def _panels(flops: Flops) -> list[tuple[str, list[Bar]]]:
+    """(title, bars) of each panel."""
+    if _is_single(flops):
+        return [("", [(short(name, 16), of) for name, by_context in flops.items() for of in by_context.values()])]
+    return [
+        (short(name), [(_thousands(context), of) for context, of in by_context.items()])
+        for name, by_context in flops.items()
+    ]
+
+
+def _is_single(flops: Flops) -> bool:
+    return all(len(by_context) == 1 for by_context in flops.values())
+
+
+def _grid(panels: Sequence[object]) -> tuple[int, int]:
+    columns = min(PANELS, len(panels))
+    return -(-len(panels) // columns), columns
+
+
+def _size(panels: list[tuple[str, list[Bar]]]) -> tuple[float, float]:
+    rows, columns = _grid(panels)
+    wide = max(PANEL[0] * columns, max(0.42 * len(bars) for _, bars in panels) * columns, 5.2)
+    return AROUND[0] + wide, AROUND[1] + PANEL[1] * rows
+
+
+def _draw_bars(ax: Axes, title: str, bars: list[Bar]) -> None:
+    for x, (_, of) in enumerate(bars):
+        total, low = sum(of.values()), 0.0
+        for name, n in _grouped(of).items():
+            ax.bar(x, n / total, bottom=low, width=0.78, color=LOOKS[name], edgecolor="white", linewidth=0.5)
+            low += n / total
+        _write_bar(ax, x, sum(of.get(name, 0) for name in MIXING) / total, total)
+    ax.set_xticks(range(len(bars)), [label for label, _ in bars], fontsize="small", **PLAIN)
+    ax.set_title(title, fontsize=10, fontweight="bold", color=INK, pad=16, **PLAIN)
+    ax.set_xlim(-0.6, len(bars) - 0.4)
+    ax.set_ylim(0, 1)
+    ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25%", "50%", "75%", "100%"], fontsize="small")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def _grouped(of: Mapping[str, int]) -> dict[str, int]:
+    """FLOPs of what is drawn, from the bottom."""
+    rest = sum(n for name, n in of.items() if name not in LOOKS)
+    return {name: of.get(name, 0) for name in LOOKS if name in of} | {"embeddings and norms": rest}
+
+
+def _write_bar(ax: Axes, x: int, mixing: float, total: int) -> None:
+    """The share of what reads other tokens, where it has room, and all FLOPs on top."""
+    if mixing > LEAST_WRITTEN:
+        y = max(mixing - 0.035, 0.75 * mixing)  # within the upper half, the scores
+        ax.text(x, y, f"{mixing:.0%}", color=INK, fontsize=7, ha="center", va="center")
+    ax.text(x, 1.012, metric(total), color=GREY, fontsize=7, ha="center", va="bottom")
+
+
+def _write_around(figure: Figure, first: list[Axes], flops: Flops) -> None:
+    """Names of the axes at the first of each row, the legend, and what the picture shows."""
+    for ax in first:
+        ax.set_ylabel("share of the FLOPs")
+    contexts = {context for by_context in flops.values() for context in by_context}
+    how = f"texts of {min(contexts):,} tokens" if len(contexts) == 1 else "by model and context (tokens)"
+    looks = {"x": 0.01, "ha": "left", "fontsize": 12, "fontweight": "bold", "color": INK}
+    figure.suptitle(f"Where a forward's FLOPs go, {how}", **looks)
+    handles = [Patch(facecolor=LOOKS[name], label=name) for name in _named(flops)]
+    legend = figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(5, len(handles), int(figure.get_figwidth() / ENTRY)),
+        frameon=False,
+        fontsize="small",
+        title="number in a bar: weighted sum and scores together; above it: FLOPs of one text",
+        title_fontsize="small",
+    )
+    legend.get_title().set_color(GREY)
+
+
+def _named(flops: Flops) -> list[str]:
+    """What has a name in the legend: all that shows anywhere."""
+    bars = [_grouped(of) for by_context in flops.values() for of in by_context.values()]
+    return [name for name in LOOKS if any(bar.get(name, 0) > LEAST * sum(bar.values()) for bar in bars)]
+
+
+def _thousands(n: int) -> str:
+    """1024 -> "1k", as contexts are called; 1000 stays."""
+    return f"{n // 1024}k" if n % 1024 == 0 else f"{n}"

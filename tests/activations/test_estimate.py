@@ -1,0 +1,111 @@
+"""What a dry run says of time and memory: its FLOPs are those of the run, and its parts add up."""
+
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from probekit.activations import Estimate, estimate, plan
+from probekit.activations.computing import compute_shard
+from probekit.models import layers
+from probekit.models.accounting import NORM_FLOPS
+from probekit.models.bert import Bert, BertConfig
+from probekit.models.gpt2 import GPT2
+from probekit.models.llama import Llama, LlamaConfig
+from probekit.tasks import Task
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def countable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products by torch's own kernels, the only ones that its counter knows."""
+    monkeypatch.setattr(layers, "_onednn", lambda dtype: None)
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("wanted", ["0", "0-1", "all"])
+def test_flops_are_those_of_the_run(countable: None, model: GPT2, letters: Make, wanted: str, share: bool) -> None:
+    """Patterns are read in every layer that runs, so that no product hides in a fused kernel."""
+    task = letters(60)
+    planned = plan(model, task, ["attn_pattern"], wanted, batch_tokens=64, block_nodes=32, share=share)
+    with FlopCounterMode(display=False) as counter:
+        for number in range(len(planned.shards)):
+            compute_shard(planned, number)
+    norms = planned.filled_nodes * (planned.stop_at_layer or 0) * 2 * NORM_FLOPS[True] * model.cfg.d_model
+    assert estimate(planned).flops == counter.get_total_flops() + norms
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_flops_of_the_other_families(countable: None, letters: Make, family: str) -> None:
+    sizes: Any = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 16, "d_vocab": 27}
+    made: Any = {
+        "llama": lambda: Llama(LlamaConfig(**sizes, n_kv_heads=1, d_head=8)),
+        "bert": lambda: Bert(BertConfig(**sizes)),
+    }
+    model = made[family]().init_weights(0)
+    planned = plan(model, letters(40, texts=False), ["attn_pattern"], "0-1", batch_tokens=64, block_nodes=32)
+    with FlopCounterMode(display=False) as counter:
+        for number in range(len(planned.shards)):
+            compute_shard(planned, number)
+    each = NORM_FLOPS[family != "llama"]
+    assert estimate(planned).flops == counter.get_total_flops() + planned.filled_nodes * 2 * 2 * each * 16
+
+
+def test_no_block_is_no_flops(model: GPT2, task: Task) -> None:
+    found = estimate(plan(model, task, "embed"))
+    assert found.flops == 0
+    assert found.seconds > 0
+
+
+def test_memory_is_weights_and_a_batch_and_what_waits(model: GPT2, task: Task) -> None:
+    planned = plan(model, task)
+    found = estimate(planned)
+    assert found.weights_bytes == sum(p.nbytes for p in model.parameters())
+    assert len(planned.shards) == 1
+    assert found.kept_bytes == 2 * planned.bytes
+    assert found.memory_bytes == found.weights_bytes + found.batch_bytes + found.kept_bytes
+
+
+def test_shards_are_written_before_the_next(small_shards: None, model: GPT2, task: Task) -> None:
+    planned = plan(model, task, batch_tokens=16, block_nodes=16)
+    assert len(planned.shards) > 1
+    assert estimate(planned).kept_bytes < 2 * planned.bytes
+
+
+def test_pairs_need_their_scores_whole(model: GPT2, task: Task) -> None:
+    few, many = (estimate(plan(model, task, point, share=False)) for point in ("z", "attn_scores"))
+    assert many.batch_bytes > few.batch_bytes
+
+
+def test_the_model_is_left_as_it_was(model: GPT2, task: Task) -> None:
+    before = model.fingerprint()
+    estimate(plan(model.to(torch.bfloat16), task))
+    assert model.device.type == "cpu"
+    assert not any(point.hooked for point in model.points.values())
+    assert before != model.fingerprint()  # of another type; the values did not change
+    assert all(module._prepared is None for module in model.modules() if isinstance(module, layers.Linear))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(0.01, "0.1 s"), (41.91, "41.9 s"), (600.0, "10 min"), (7 * 3600.0, "7.0 h")]
+)
+def test_in_words(seconds: float, says: str) -> None:
+    found = Estimate(2 * 10**12, 10.0**11, seconds, 498 * 10**6, 39 * 10**6, 119 * 10**6)
+    time, memory = found.describe().splitlines()
+    assert time == f"time     about {says}: 2.00 TFLOPs at 100 GFLOPs/s, measured now"
+    assert memory == "memory   about 498 MB weights, 39.0 MB a batch, 119 MB kept; Python's own on top"
+    assert json.loads(json.dumps(found.as_dict()))["memory_bytes"] == 656 * 10**6
+
+
+def test_seconds_go_by_flops(monkeypatch: pytest.MonkeyPatch, model: GPT2, task: Task) -> None:
+    module = importlib.import_module("probekit.activations.estimate")
+    monkeypatch.setattr(module, "_measured", lambda *_: (0.5, 1e6))
+    planned = plan(model, task)
+    found = estimate(planned)
+    assert np.isclose(found.seconds, 0.5 * planned.filled_nodes + found.flops / 1e6)
