@@ -145,7 +145,7 @@ class LlamaConfig:
             check_size(size, given.get(size), _named(size))
         fields = {"norm_eps": 1e-6, "init_std": None} | given  # what transformers has where a file is silent
         if isinstance(fields.get("eos_token_id"), list):
-            fields["eos_token_id"] = tuple(fields["eos_token_id"])
+            fields["eos_token_id"] = tuple(fields["eos_token_id"]) or None
         fields |= _heads(hf, model_type) | _biases(hf, model_type) | _window(hf, model_type) | rope_from_hf(hf)
         return cls(**fields, model_type=model_type)
 

@@ -90,7 +90,7 @@ class RopeScaling:
     original_n_ctx: int = 0
 
     def __post_init__(self):
-        if self.kind not in _SCALING_FIELDS:
+        if not isinstance(self.kind, str) or self.kind not in _SCALING_FIELDS:
             raise DataError(f"rope scaling {self.kind!a:.60} is not implemented; only default, linear and llama3 are")
         fields = (
             "factor",

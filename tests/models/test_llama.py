@@ -482,6 +482,7 @@ IMPOSSIBLE = [
     ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number; got None"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 32}}, "'linear' with 'beta_fast'"),
     ({"rope_scaling": LLAMA3 | {"high_freq_factor": None}}, "high_freq_factor must be a positive number"),
+    ({"rope_scaling": {"type": ["linear"]}}, "not implemented; only default, linear and llama3 are"),
     ({"rope_scaling": ["linear"]}, "rope_parameters and rope_scaling are objects"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": LLAMA3}, "they differ"),
     ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, "leave one out"),
