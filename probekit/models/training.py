@@ -4,8 +4,8 @@ AdamW (Loshchilov and Hutter 2019) under a cosine schedule with a linear warm-up
 float32. What is learned follows from what the batch holds: the target at each token (next token, or the hidden token of
 a masked-language model), the label of the whole text, or the target sequence of a source.
 
-The loop draws nothing at random: batches are a pure function of the step. So a checkpoint of weights, moments and step
-resumes exactly, bit for bit on one machine. It is one safetensors file with JSON in its header, replaced whole.
+The loop draws nothing at random: batches are a pure function of the step. So a checkpoint of weights, moments and losses
+(`checkpoint.py`) resumes exactly, bit for bit on one machine.
 
 Axes: B batch, L position, S source position, D d_model, V vocab.
 """
@@ -24,14 +24,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probekit.durable import open_plain, sweep, write_as
-from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
+from probekit.models.checkpoint import load_checkpoint, save_checkpoint
 
 IGNORE = -100  # the target where nothing is learned
 CHECKPOINT = "checkpoint.safetensors"
@@ -237,14 +235,11 @@ class _Run:
         for name, weight in self.weights.items():
             tensors |= {f"{key}.{name}": x for key, x in self.optimizer.state[weight].items()}
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
-        tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
-        about = json.dumps(identity, sort_keys=True)
-        sweep(path.parent)
-        write_as(path, save(tensors, {"run": about, "sha256": _digest(tensors, about)}))
+        save_checkpoint(path, tensors, identity)
 
     def resume(self, path: Path, identity: dict[str, Any]) -> int:
         """Take the checkpoint up, if there is one; how many steps it has behind it."""
-        tensors = _read(path, identity)
+        tensors = load_checkpoint(path, identity)
         if tensors is None:
             return 0
         self.losses = tensors["losses"].tolist()
@@ -300,39 +295,6 @@ def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> d
         "first weights": model.fingerprint(),
         "first batch": hashlib.sha256(first.encode()).hexdigest(),
     }
-
-
-def _digest(tensors: dict[str, Any], about: str) -> str:
-    digest = hashlib.sha256(about.encode())
-    for name, x in sorted(tensors.items()):
-        digest.update(f"\n{name} {x.dtype} {list(x.shape)} ".encode())
-        digest.update(memoryview(x.flatten().view(torch.uint8).numpy()))
-    return digest.hexdigest()
-
-
-def _read(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] | None:
-    """The tensors of the checkpoint at `path`; None if there is none."""
-    try:
-        with open_plain(path):
-            pass  # a link, or what would make the reader wait, is refused here
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        return None
-    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-        raise StorageError(_damaged(path)) from error
-    if about.get("sha256") != _digest(tensors, about.get("run", "")):
-        raise StorageError(_damaged(path))
-    theirs = json.loads(about["run"])
-    if differ := [name for name in {**identity, **theirs} if identity.get(name) != theirs.get(name)]:
-        was = ", ".join(f"{name} {theirs.get(name)!a:.20} (now {identity.get(name)!a:.20})" for name in differ)
-        raise ResumeMismatch(f"{str(path)!a} is of another run: {was}; remove it, or take another folder")
-    return tensors
-
-
-def _damaged(path: Path) -> str:
-    return f"{str(path)!a} is damaged or no checkpoint; remove it to train from the start"
 
 
 @contextmanager
