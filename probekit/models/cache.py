@@ -8,11 +8,12 @@ from torch import Tensor
 
 
 class LayerCache:
-    """What one attention layer has seen."""
+    """What one attention layer has seen; a decoder's layer keeps the keys and values of the encoder's output too."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self.memory: tuple[Tensor, Tensor] | None = None
 
     @property
     def length(self) -> int:

@@ -20,6 +20,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.cache import Cache, LayerCache
+from probekit.models.checks import check_id
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -67,7 +68,11 @@ LARGEST = {
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The shape of a GPT-2; the fields of the 124M model are the defaults."""
+    """The shape of a GPT-2; the fields of the 124M model are the defaults.
+
+    Attributes:
+        eos_token_id: an id, or several that each end a text; None: the BOS token, as in GPT-2.
+    """
 
     d_model: int = 768
     n_heads: int = 12
@@ -80,8 +85,11 @@ class GPT2Config:
     tie_embeddings: bool = True
     init_std: float = 0.02
     bos_token_id: int | None = 50256
+    eos_token_id: int | tuple[int, ...] | None = None
 
     def __post_init__(self):
+        if self.eos_token_id is None:
+            object.__setattr__(self, "eos_token_id", self.bos_token_id)
         for field in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
             _check_size(field, getattr(self, field))
         if self.d_model % self.n_heads:
@@ -95,9 +103,9 @@ class GPT2Config:
                 raise DataError(f"{_named(field)} must be a positive number; got {value!a:.60}")
         if not isinstance(self.tie_embeddings, bool):
             raise DataError(f"{_named('tie_embeddings')} must be true or false; got {self.tie_embeddings!a:.60}")
-        bos = self.bos_token_id
-        if bos is not None and (isinstance(bos, bool) or not isinstance(bos, int)):
-            raise DataError(f"bos_token_id must be a whole number or null; got {bos!a:.60}")
+        check_id(self.bos_token_id, "bos_token_id")
+        for eos in self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,):
+            check_id(eos, "eos_token_id")
 
     @property
     def d_head(self) -> int:
@@ -121,12 +129,18 @@ class GPT2Config:
         if fields.get("n_inner") is None:
             fields["n_inner"] = 4 * fields["n_embd"]
         given = {ours: fields[theirs] for theirs, ours in OURS.items() if theirs in fields}
-        return cls(**given, bos_token_id=hf.get("bos_token_id", 50256))
+        eos = hf.get("eos_token_id", 50256)
+        ids = {
+            "bos_token_id": hf.get("bos_token_id", 50256),
+            "eos_token_id": tuple(eos) if isinstance(eos, list) else eos,
+        }
+        return cls(**given, **ids)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
         fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
-        ids = {"bos_token_id": self.bos_token_id, "eos_token_id": self.bos_token_id}
+        eos = list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id
+        ids = {"bos_token_id": self.bos_token_id, "eos_token_id": eos}
         return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from probekit.models.cache import Cache
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -27,6 +26,7 @@ from transformers import (
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import POINTS
+from probekit.models.cache import Cache
 from probekit.models.llama import HF_PREFIX, Llama, LlamaConfig, hf_names, within
 from probekit.models.load import load_model
 from probekit.models.positions import RopeScaling

@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 import torch
 from marian_oracle import SHAPES, error, from_hf, ids, oracle_for
-from probekit.models.cache import Cache
 from torch import Tensor, nn
 from transformers import MarianMTModel
 
 from probekit.errors import UsageError
+from probekit.models.cache import Cache
 from probekit.models.transformer import Transformer, TransformerConfig
 
 
