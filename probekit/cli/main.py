@@ -20,6 +20,7 @@ from probekit import __version__
 from probekit.cli import console
 from probekit.cli.demo import demo
 from probekit.cli.extract import extract
+from probekit.cli.generate import generate
 from probekit.cli.import_ import import_
 from probekit.cli.ls import ls
 from probekit.cli.points import points
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train-probe": train_probe,
     "transfer": transfer,
     "points": points,
+    "generate": generate,
     "selftest": selftest,
     "ls": ls,
     "verify": verify,

@@ -83,9 +83,7 @@ class Tokenizer:
         spelled = self._backend.token_to_id(token) if isinstance(token, str) else None
         ids = self._known([spelled]) if spelled is not None else self.encode(token)
         if len(ids) != 1:
-            raise UsageError(
-                f"{token!a:.80} is {len(ids)} tokens, not one; give a token of the vocabulary, or its id"
-            )
+            raise UsageError(f"{token!a:.80} is {len(ids)} tokens, not one; give a token of the vocabulary, or its id")
         return ids[0]
 
     @property
