@@ -35,9 +35,7 @@ def check_split(split: str) -> str:
 
 def of_splits(draw: Callable[[int, Seed, str], list[Drawn]], n: tuple[int, int, int], seed: int) -> list[Drawn]:
     """`n` examples for training, validation and test, each split from a generator of its own."""
-    return [
-        one for k, (split, size) in enumerate(zip(SPLITS, n, strict=True)) for one in draw(size, [seed, k], split)
-    ]
+    return [one for k, (split, size) in enumerate(zip(SPLITS, n, strict=True)) for one in draw(size, [seed, k], split)]
 
 
 def task_of(name: str, n: tuple[int, int, int], seed: int, **parts: Any) -> Task:
