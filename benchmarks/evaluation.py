@@ -30,7 +30,8 @@ import numpy as np
 from probekit import ProbeResults, Task, extract, load_model, load_task, random_init_of, train_probes, transfer
 from probekit.activations.sets import Activations
 from probekit.activations.store import Store
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.base import LanguageModel
+from probekit.models.gpt2 import GPT2Config
 from probekit.plots import save_plot, save_transfer_plot
 from probekit.tasks.splits import sample
 
@@ -165,7 +166,7 @@ def of_each_split(task: Task, most: dict[str, int]) -> Task:
 
 
 @contextmanager
-def random_gpt2(tokenizer: Path) -> Iterator[GPT2]:
+def random_gpt2(tokenizer: Path) -> Iterator[LanguageModel]:
     """GPT-2 small's shape with random weights, and its tokenizer."""
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp, "gpt2-shape")
@@ -176,7 +177,7 @@ def random_gpt2(tokenizer: Path) -> Iterator[GPT2]:
         yield load_model(folder, random_init=True)
 
 
-def trained(name: str, model: GPT2, task: Task, layers: str, **how: Any) -> Run:
+def trained(name: str, model: LanguageModel, task: Task, layers: str, **how: Any) -> Run:
     start = time.perf_counter()
     acts: Activations = extract(model, task, layers=layers)
     middle = time.perf_counter()

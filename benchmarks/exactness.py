@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import GPT2Config as HfConfig
 from transformers import GPT2LMHeadModel
 
-from probekit.models.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
+from probekit.models.gpt2 import GPT2, GPT2Config, hf_names
 
 
 def twins() -> tuple[GPT2LMHeadModel, GPT2]:
@@ -17,7 +17,7 @@ def twins() -> tuple[GPT2LMHeadModel, GPT2]:
     config._attn_implementation = "eager"
     oracle = GPT2LMHeadModel(config).eval()
     cfg = GPT2Config.from_hf(config.to_dict())
-    weights = {name.removeprefix(HF_PREFIX): weight for name, weight in oracle.state_dict().items()}
+    weights = oracle.state_dict()
     model = GPT2(cfg)
     for ours, (theirs, transposed) in hf_names(cfg).items():
         model.get_parameter(ours).data = weights[theirs].T if transposed else weights[theirs]

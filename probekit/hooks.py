@@ -8,6 +8,7 @@ Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F
 """
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,12 +22,17 @@ from probekit.errors import ProbekitError, UsageError, nearest
 POINTS = {
     "embed": "hook_embed",
     "pos_embed": "hook_pos_embed",
+    "token_type_embed": "hook_token_type_embed",
+    "ln_embed_scale": "ln_embed.hook_scale",
+    "ln_embed": "ln_embed.hook_normalized",
     "resid_pre": "blocks.{layer}.hook_resid_pre",
     "ln1_scale": "blocks.{layer}.ln1.hook_scale",
     "ln1_normalized": "blocks.{layer}.ln1.hook_normalized",
     "q": "blocks.{layer}.attn.hook_q",
     "k": "blocks.{layer}.attn.hook_k",
     "v": "blocks.{layer}.attn.hook_v",
+    "rot_q": "blocks.{layer}.attn.hook_rot_q",
+    "rot_k": "blocks.{layer}.attn.hook_rot_k",
     "attn_scores": "blocks.{layer}.attn.hook_attn_scores",
     "attn_pattern": "blocks.{layer}.attn.hook_pattern",
     "z": "blocks.{layer}.attn.hook_z",
@@ -36,13 +42,30 @@ POINTS = {
     "ln2_scale": "blocks.{layer}.ln2.hook_scale",
     "ln2_normalized": "blocks.{layer}.ln2.hook_normalized",
     "mlp_pre": "blocks.{layer}.mlp.hook_pre",
+    "mlp_pre_linear": "blocks.{layer}.mlp.hook_pre_linear",
     "mlp_post": "blocks.{layer}.mlp.hook_post",
     "mlp_out": "blocks.{layer}.hook_mlp_out",
     "resid_post": "blocks.{layer}.hook_resid_post",
     "ln_final_scale": "ln_final.hook_scale",
     "ln_final": "ln_final.hook_normalized",
+    "head_ln_scale": "head.ln.hook_scale",
+    "head_ln": "head.ln.hook_normalized",
+}
+_IN_STACKS = [short for short, full in POINTS.items() if "{layer}" in full or short in ("embed", "pos_embed")]
+POINTS |= {f"{stack}.{short}": f"{stack}.{POINTS[short]}" for stack in ("encoder", "decoder") for short in _IN_STACKS}
+_IN_CROSS_ATTENTION = {"q": "q", "k": "k", "v": "v", "attn_scores": "attn_scores", "attn_pattern": "pattern", "z": "z"}
+POINTS |= {
+    f"decoder.cross_{short}": f"decoder.blocks.{{layer}}.cross_attn.hook_{full}"
+    for short, full in (_IN_CROSS_ATTENTION | {"result": "result"}).items()
+} | {
+    "decoder.cross_attn_out": "decoder.blocks.{layer}.hook_cross_attn_out",
+    "decoder.resid_mid_cross": "decoder.blocks.{layer}.hook_resid_mid_cross",
+    "decoder.ln3_scale": "decoder.blocks.{layer}.ln3.hook_scale",
+    "decoder.ln3_normalized": "decoder.blocks.{layer}.ln3.hook_normalized",
 }
 ALIASES = {"pattern": "attn_pattern"}  # what TransformerLens calls it
+_FULL = re.compile(r"(blocks|encoder\.blocks|decoder\.blocks)\.([0-9]+)\.(.+)")
+_SHORT = re.compile(r"(.+)\.([0-9]+)")
 
 PointSpec = str | tuple[str, int | None]
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
@@ -62,11 +85,10 @@ def split_point(spec: PointSpec) -> tuple[str, int | None]:
         UnknownPoint: the short name is none of `POINTS`; the message names the nearest.
     """
     if isinstance(spec, str):
-        path = spec.split(".")
-        if path[0] == "blocks" and len(path) > 2 and path[1].isdecimal():
-            return _short(".".join(["blocks", "{layer}", *path[2:]]), spec), int(path[1])
-        if len(path) == 2 and path[1].isdecimal():
-            return _short(path[0], spec), int(path[1])
+        if match := _FULL.fullmatch(spec):
+            return _short(f"{match[1]}.{{layer}}.{match[3]}", spec), int(match[2])
+        if match := _SHORT.fullmatch(spec):
+            return _short(match[1], spec), int(match[2])
         return _short(spec, spec), None
     if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], str)):
         raise UsageError(f'a point is "resid_pre.5" or ("resid_pre", 5); got {spec!r}')
@@ -180,7 +202,13 @@ class HookPoint(nn.Module):
 
 
 class HookedModule(nn.Module):
-    """A module whose `HookPoint`s can be listened to by name."""
+    """A module whose `HookPoint`s can be listened to by name.
+
+    Attributes:
+        stack: of several stacks of blocks, the one that names without a stack mean: "" or "encoder.".
+    """
+
+    stack: str = ""
 
     @cached_property
     def points(self) -> dict[str, HookPoint]:
@@ -192,8 +220,18 @@ class HookedModule(nn.Module):
 
     @property
     def n_layers(self) -> int:
-        """How many blocks there are."""
-        return len({name.split(".")[1] for name in self.points if name.startswith("blocks.")})
+        """How many blocks there are, in the stack that names without one mean."""
+        return self.n_layers_of("resid_pre")
+
+    def in_stack(self, short: str) -> str:
+        """The short name as this model has it: `"resid_pre"` is `"encoder.resid_pre"` in an encoder-decoder."""
+        return self.stack + short if self.stack + short in POINTS else short
+
+    def n_layers_of(self, short: str) -> int:
+        """How many blocks the stack of a point has; 0 for a point of no layer, or of none that is here."""
+        stem, in_layer, _ = POINTS[self.in_stack(short)].partition("{layer}")
+        here = {name.removeprefix(stem).split(".")[0] for name in self.points if name.startswith(stem)}
+        return len(here) if in_layer else 0
 
     def resolve(self, points: PointsSpec) -> list[str]:
         """The full names that `points` stands for: one point, several, or a function of the name.
@@ -212,10 +250,14 @@ class HookedModule(nn.Module):
         if isinstance(spec, str) and spec in self.points:
             return [spec]
         short, layer = split_point(spec)
-        if layer is None and "{layer}" in POINTS[short]:
-            names = [POINTS[short].format(layer=i) for i in range(self.n_layers)]
+        short = self.in_stack(short)
+        n_layers = self.n_layers_of(short)
+        if "{layer}" in POINTS[short] and not n_layers:
+            raise UnknownPoint(f"this model has no point {short}; {nearest(POINTS[short], self.points)}")
+        if layer is None and n_layers:
+            names = [POINTS[short].format(layer=i) for i in range(n_layers)]
         else:
-            names = [resolve_point((short, layer), self.n_layers)]
+            names = [resolve_point((short, layer), n_layers)]
         if missing := [name for name in names if name not in self.points]:
             raise UnknownPoint(f"this model has no point {missing[0]}; {nearest(missing[0], self.points)}")
         return names

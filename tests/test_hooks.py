@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from gpt2_points import GPT2_POINTS
 
 from probekit.errors import ProbekitError, UsageError
-from probekit.hooks import POINTS, ActivationCache, UnknownPoint, parse_layers, resolve_point
+from probekit.hooks import POINTS, ActivationCache, UnknownPoint, parse_layers, resolve_point, split_point
 from probekit.models.gpt2 import GPT2, GPT2Config
 
 TOKENS = torch.arange(10).reshape(2, 5)
@@ -30,7 +31,7 @@ def test_three_spellings_are_one_point(model, spec):
 
 def test_every_short_name_resolves_to_a_path_of_named_modules(model):
     paths = dict(model.named_modules())
-    for short, template in POINTS.items():
+    for short, template in ((short, POINTS[short]) for short in GPT2_POINTS):
         names = model.resolve(short)
         assert len(names) == (3 if "{layer}" in template else 1)
         for name in names:
@@ -138,7 +139,7 @@ def test_a_replacement_keeps_the_shape(model):
         model.run_with_hooks(TOKENS, fwd_hooks=[("resid_mid.0", lambda x, hook: x[..., 0])])
 
 
-@pytest.mark.parametrize("point", [p for p in POINTS if p not in {"attn_scores", "attn_pattern"}])
+@pytest.mark.parametrize("point", [p for p in GPT2_POINTS if p not in {"attn_scores", "attn_pattern"}])
 def test_gradients_flow_through_points(model, point):
     """The gradient at a point is that of a replacement put there: against a finite difference in float64."""
     m = GPT2(model.cfg).init_weights(0).double()
@@ -202,3 +203,23 @@ def test_cache(model):
         cache["resid_pre", 9]
     held = model.run_with_cache(TOKENS, points="embed", device="meta")[1]
     assert held["embed"].device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("typed", "short", "layer"),
+    [
+        ("encoder.resid_pre.3", "encoder.resid_pre", 3),
+        ("encoder.blocks.3.hook_resid_pre", "encoder.resid_pre", 3),
+        ("decoder.blocks.10.cross_attn.hook_pattern", "decoder.cross_attn_pattern", 10),
+        ("decoder.embed", "decoder.embed", None),
+        ("blocks.0.attn.hook_rot_q", "rot_q", 0),
+    ],
+)
+def test_points_of_stacks_are_split_as_others_are(typed, short, layer):
+    assert split_point(typed) == (short, layer)
+
+
+def test_a_point_of_another_family_is_unknown(model):
+    for point in ("encoder.resid_pre", "encoder.resid_pre.0", "rot_q", ("ln_embed", None), "decoder.embed"):
+        with pytest.raises(UnknownPoint, match="has no point"):
+            model.resolve(point)

@@ -6,7 +6,7 @@ from probekit.cli import console, options
 from probekit.text import printable
 
 if TYPE_CHECKING:
-    from probekit.models.gpt2 import GPT2
+    from probekit.models.base import LanguageModel
 
 _SIZES = {"D": "d_model", "H": "n_heads", "K": "d_head", "F": "d_mlp", "V": "d_vocab"}
 _LEGEND = "B batch, L query position, M key position; the other axes stand with their sizes"
@@ -36,7 +36,7 @@ def points(
     console.note(f"{found.n_layers} layers. {_LEGEND}.")
 
 
-def point_rows(model: "GPT2") -> list[dict[str, Any]]:
+def point_rows(model: "LanguageModel") -> list[dict[str, Any]]:
     """Short name, full name and shape of every point; those of the layers once, with the layers' range in the name."""
     from probekit.hooks import POINTS, split_point
 

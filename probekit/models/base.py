@@ -2,17 +2,19 @@
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule
+from probekit.models.layers import causal_mask, padding_mask, positions_from_mask
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from probekit.models.cache import Cache
     from probekit.models.tokenizer import Tokenizer
 
 
@@ -25,6 +27,7 @@ class LanguageModel(HookedModule):
     cfg: Any  # the family's own; what families share is named alike: d_model, n_layers, n_ctx, d_vocab, ...
     name: str = "unnamed"
     causal: bool = True  # whether a token's activations depend on the tokens before it alone
+    output_point: str = "resid_post"  # where the last block's output stands; post-norm families end with a norm
     tokenizer: "Tokenizer | None" = None
     folder: "Path | None" = None  # that the weights were read from
     source: dict[str, Any] | None = None
@@ -56,6 +59,70 @@ class LanguageModel(HookedModule):
         if self.tokenizer is None:
             raise UsageError(f"{self.name} has no tokenizer: pass token ids, or put a tokenizer.json into its folder")
         return self.tokenizer
+
+    def check_tokens(self, tokens: Tensor, packed: bool = False) -> Tensor:
+        """The tokens [B, L] on the model's device; `packed` rows may be longer than the context.
+
+        Raises:
+            UsageError: a type, shape, id or length that cannot be.
+        """
+        if not isinstance(tokens, Tensor):
+            kind = type(tokens).__name__
+            raise UsageError(f"tokens are int64 [batch, position]; got {kind}: model.to_tokens(text) makes them")
+        if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
+            raise UsageError(f"tokens are int64 [batch, position]; got {tokens.dtype} {list(tokens.shape)}")
+        if tokens.shape[1] > self.cfg.n_ctx and not packed:
+            raise UsageError(f"{tokens.shape[1]} tokens do not fit a context of {self.cfg.n_ctx}")
+        if tokens.device.type == "cpu" and not (int(tokens.min()) >= 0 and int(tokens.max()) < self.cfg.d_vocab):
+            raise UsageError(
+                f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
+            )
+        return tokens.to(self.device)
+
+    def mask_and_positions(
+        self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, cache: "Cache | None" = None
+    ) -> tuple[Tensor | None, Tensor]:
+        """Who may attend to whom, [B, L, M], and the position of each token, [B, L].
+
+        Without a mask the first is None: a causal model's tokens see all before them, another's see all.
+
+        Raises:
+            UsageError: a shape that does not fit the tokens, or a position that is not in the context.
+        """
+        length = tokens.shape[1]
+        if cache is not None and (position_ids is None or mask is None or mask.dim() != 3):
+            raise UsageError(
+                "with a cache, give position_ids [B, L] and attention_mask [B, L, M] over all tokens so far"
+            )
+        seen = length + (cache.length if cache is not None else 0)
+        if position_ids is not None:
+            self._check_positions(tokens, position_ids)
+        if mask is None:
+            arange = torch.arange(length, device=tokens.device).expand_as(tokens)
+            return None, arange if position_ids is None else position_ids.to(tokens.device)
+        if tuple(mask.shape) not in {tuple(tokens.shape), (*tokens.shape, seen)}:
+            raise UsageError(
+                f"attention_mask is {list(tokens.shape)} or {[*tokens.shape, seen]}; got {list(mask.shape)}"
+            )
+        mask = mask.to(tokens.device)
+        if position_ids is None:
+            position_ids = positions_from_mask(mask)
+        if mask.dim() == 3:
+            return mask.bool(), position_ids.to(tokens.device)
+        return (causal_mask if self.causal else padding_mask)(mask), position_ids.to(tokens.device)
+
+    def _check_positions(self, tokens: Tensor, position_ids: Tensor) -> None:
+        if tuple(position_ids.shape) not in {tuple(tokens.shape), (1, tokens.shape[1])}:
+            raise UsageError(f"position_ids are {list(tokens.shape)}, as the tokens; got {list(position_ids.shape)}")
+        if position_ids.device.type == "cpu" and not (
+            int(position_ids.min()) >= 0 and int(position_ids.max()) < self.cfg.n_ctx
+        ):
+            wrong = int(position_ids.max()) if int(position_ids.max()) >= self.cfg.n_ctx else int(position_ids.min())
+            raise UsageError(f"position {wrong} is not in a context of {self.cfg.n_ctx}")
+
+    def init_weights(self, seed: int = 0) -> Self:
+        """Fill the weights as before training; the seed alone decides them."""
+        raise NotImplementedError
 
     def fingerprint(self) -> str:
         """Hex sha256 of every weight: its name, type, shape and bytes."""

@@ -10,7 +10,7 @@ Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import torch
 from einops import rearrange
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
+from probekit.models.cache import Cache, LayerCache
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -26,10 +27,11 @@ from probekit.models.layers import (
     Linear,
     attention,
     attention_scores,
+    causal_attention,
     causal_mask,
     linear,
-    positions_from_mask,
 )
+from probekit.models.weights import HfTensor
 
 # Values of config.json that would change the arithmetic in a way that this file does not implement.
 _REQUIRED = {
@@ -154,13 +156,18 @@ class Attention(nn.Module):
         self.hook_z = HookPoint("B L H K")
         self.hook_result = HookPoint("B L H D")
 
-    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         q, k, v = rearrange(self.qkv(x_BLD), "b l (qkv h k) -> qkv b l h k", qkv=3, h=self.n_heads)
         q_BLHK, k_BMHK, v_BMHK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
+        if cache is not None:
+            k_BMHK, v_BMHK = cache.append(k_BMHK, v_BMHK)
         if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
+            mask_BLM = causal_mask(x_BLD.new_ones(1, x_BLD.shape[1])) if mask_BLM is None else mask_BLM
             scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
             pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1))
             z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
+        elif mask_BLM is None:
+            z_BLHK = causal_attention(q_BLHK, k_BMHK, v_BMHK)
         else:
             z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
         return self.project(self.hook_z(z_BLHK))
@@ -207,9 +214,9 @@ class Block(nn.Module):
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
 
-    def forward(self, resid_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
+    def forward(self, resid_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         resid_pre = self.hook_resid_pre(resid_BLD)
-        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), mask_BLM))
+        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), mask_BLM, cache))
         resid_mid = self.hook_resid_mid(resid_pre + attn_out)
         mlp_out = self.hook_mlp_out(self.mlp(self.ln2(resid_mid)))
         return self.hook_resid_post(resid_mid + mlp_out)
@@ -236,6 +243,7 @@ class GPT2(LanguageModel):
         attention_mask: Tensor | None = None,
         stop_at_layer: int | None = None,
         return_logits: bool = True,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Logits [B, L, V] of tokens [B, L].
 
@@ -248,19 +256,21 @@ class GPT2(LanguageModel):
             stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; with n_layers,
                 the output of the last block, before the final norm.
             return_logits: False leaves out the head and returns the final norm's output, [B, L, D].
+            cache: keys and values of the tokens before these, which is added to; it needs position_ids and a mask
+                [B, L, M] over all M tokens so far.
 
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
         packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
-        tokens = self._check_tokens(tokens, packed)
+        tokens = self.check_tokens(tokens, packed)
         stop = self.cfg.n_layers if stop_at_layer is None else stop_at_layer
         if not 0 <= stop <= self.cfg.n_layers:
             raise UsageError(f"stop_at_layer {stop} is not in 0..{self.cfg.n_layers}")
-        mask_BLM, position_ids = self._mask_and_positions(tokens, attention_mask, position_ids)
+        mask_BLM, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         resid_BLD = self.hook_embed(self.embed(tokens)) + self.hook_pos_embed(self.pos_embed(position_ids))
-        for block in self.blocks[:stop]:
-            resid_BLD = block(resid_BLD, mask_BLM)
+        for i, block in enumerate(self.blocks[:stop]):
+            resid_BLD = block(resid_BLD, mask_BLM, None if cache is None else cache[i])
         if stop_at_layer is not None:
             at_block_input = stop < self.cfg.n_layers
             return self.blocks[stop].hook_resid_pre(resid_BLD) if at_block_input else resid_BLD  # pyright: ignore[reportCallIssue]
@@ -271,40 +281,8 @@ class GPT2(LanguageModel):
         """Logits [B, L, V] of the final norm's output."""
         return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
 
-    def _check_tokens(self, tokens: Tensor, packed: bool) -> Tensor:
-        if not isinstance(tokens, Tensor):
-            kind = type(tokens).__name__
-            raise UsageError(f"tokens are int64 [batch, position]; got {kind}: model.to_tokens(text) makes them")
-        if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
-            raise UsageError(f"tokens are int64 [batch, position]; got {tokens.dtype} {list(tokens.shape)}")
-        if tokens.shape[1] > self.cfg.n_ctx and not packed:
-            raise UsageError(f"{tokens.shape[1]} tokens do not fit a context of {self.cfg.n_ctx}")
-        if tokens.device.type == "cpu" and not (int(tokens.min()) >= 0 and int(tokens.max()) < self.cfg.d_vocab):
-            raise UsageError(
-                f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
-            )
-        return tokens.to(self.device)
-
-    def _mask_and_positions(
-        self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None
-    ) -> tuple[Tensor | None, Tensor]:
-        length = tokens.shape[1]
-        if position_ids is not None and position_ids.device.type == "cpu" and int(position_ids.max()) >= self.cfg.n_ctx:
-            raise UsageError(f"position {int(position_ids.max())} is not in a context of {self.cfg.n_ctx}")
-        if mask is None:
-            arange = torch.arange(length, device=tokens.device).expand_as(tokens)
-            return None, arange if position_ids is None else position_ids.to(tokens.device)
-        if tuple(mask.shape) not in {tuple(tokens.shape), (*tokens.shape, length)}:
-            raise UsageError(
-                f"attention_mask is {list(tokens.shape)} or {[*tokens.shape, length]}; got {list(mask.shape)}"
-            )
-        mask = mask.to(tokens.device)
-        if position_ids is None:
-            position_ids = positions_from_mask(mask)
-        return causal_mask(mask) if mask.dim() == 2 else mask.bool(), position_ids.to(tokens.device)
-
     @torch.no_grad()
-    def init_weights(self, seed: int = 0) -> "GPT2":
+    def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before GPT-2's training: normal, and smaller by sqrt(2 n_layers) into the stream."""
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
@@ -319,13 +297,6 @@ class GPT2(LanguageModel):
         return self
 
 
-class HfTensor(NamedTuple):
-    """Where a weight stands in a Hugging Face file, and whether it stands there as [in, out] (their Conv1D)."""
-
-    name: str
-    transposed: bool = False
-
-
 _BLOCK_NAMES = {
     "ln1": ("ln_1", False),
     "attn.qkv": ("attn.c_attn", True),
@@ -335,17 +306,21 @@ _BLOCK_NAMES = {
     "mlp.down": ("mlp.c_proj", True),
 }
 HF_PREFIX = "transformer."
-HF_BUFFERS = r"h\.\d+\.attn\.(bias|masked_bias)"  # causal masks that old files carry
+HF_BUFFERS = r"transformer\.h\.\d+\.attn\.(bias|masked_bias)"  # causal masks that old files carry
 
 
 def hf_names(cfg: GPT2Config) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face GPT-2 file, without `HF_PREFIX`."""
-    names = {"embed.weight": HfTensor("wte.weight"), "pos_embed.weight": HfTensor("wpe.weight")}
+    """Our name of every weight -> its name in a Hugging Face GPT-2 file."""
+    theirs = {"embed.weight": HfTensor("wte.weight"), "pos_embed.weight": HfTensor("wpe.weight")}
     for i in range(cfg.n_layers):
-        for ours, (theirs, conv) in _BLOCK_NAMES.items():
-            names[f"blocks.{i}.{ours}.weight"] = HfTensor(f"h.{i}.{theirs}.weight", conv)
-            names[f"blocks.{i}.{ours}.bias"] = HfTensor(f"h.{i}.{theirs}.bias")
-    names |= {f"ln_final.{part}": HfTensor(f"ln_f.{part}") for part in ("weight", "bias")}
-    if not cfg.tie_embeddings:
-        names["unembed.weight"] = HfTensor("lm_head.weight")
-    return names
+        for ours, (name, conv) in _BLOCK_NAMES.items():
+            theirs[f"blocks.{i}.{ours}.weight"] = HfTensor(f"h.{i}.{name}.weight", conv)
+            theirs[f"blocks.{i}.{ours}.bias"] = HfTensor(f"h.{i}.{name}.bias")
+    theirs |= {f"ln_final.{part}": HfTensor(f"ln_f.{part}") for part in ("weight", "bias")}
+    names = {ours: HfTensor(HF_PREFIX + name, conv) for ours, (name, conv) in theirs.items()}
+    return names if cfg.tie_embeddings else names | {"unembed.weight": HfTensor("lm_head.weight")}
+
+
+def hf_ties(cfg: GPT2Config) -> dict[str, str]:
+    """A name that a file may hold besides -> the weight that it is a copy of."""
+    return {"lm_head.weight": HF_PREFIX + "wte.weight"} if cfg.tie_embeddings else {}

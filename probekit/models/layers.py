@@ -1,12 +1,14 @@
 """Leaves that the model families share. None has a flag: what would need one forks into its family's file.
 
-Axes: B batch, L query position, M key position, D d_model, H heads, K d_head. Weights of linear maps are [out, in].
+Axes: B batch, L query position, M key position, D d_model, H heads, G key/value heads, K d_head.
+Weights of linear maps are [out, in].
 """
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -143,14 +145,18 @@ class LayerNorm(nn.Module):
         return self.hook_normalized((centred_BLD / scale_BL1 * self.weight + self.bias).to(x_BLD.dtype))
 
 
-def causal_mask(attention_mask: Tensor) -> Tensor:
-    """Who may attend to whom, [B, L, M], from which tokens are real, [B, L] (True or 1).
+def causal_mask(mask_BL: Tensor) -> Tensor:
+    """Who may attend to whom, [B, L, M], in a model that looks back: from which tokens are real (True or 1).
 
     Every position sees itself, padding too, so that no row of the softmax is empty.
     """
-    length = attention_mask.shape[1]
-    ones = torch.ones(length, length, dtype=torch.bool, device=attention_mask.device)
-    return ones.tril() & attention_mask.bool()[:, None, :] | ones.diag().diag()
+    length = mask_BL.shape[1]
+    return padding_mask(mask_BL) & torch.ones(length, length, dtype=torch.bool, device=mask_BL.device).tril()
+
+
+def padding_mask(mask_BL: Tensor) -> Tensor:
+    """Who may attend to whom, [B, L, M], in a model that looks both ways; every position sees itself."""
+    return mask_BL.bool()[:, None, :] | torch.eye(mask_BL.shape[1], dtype=torch.bool, device=mask_BL.device)
 
 
 def positions_from_mask(attention_mask: Tensor) -> Tensor:
@@ -159,16 +165,32 @@ def positions_from_mask(attention_mask: Tensor) -> Tensor:
     return (count - 1).clamp(min=0)
 
 
-def attention(q_BLHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
-    """softmax(q k^T / sqrt(K)) v through the fused kernel, [B, L, H, K]; without a mask it is causal."""
+def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+    """softmax(q k^T / sqrt(K)) v through the fused kernel, [B, L, H, K]; without a mask all see all.
+
+    G heads of keys and values serve H = n * G heads of queries, n neighbours each (Ainslie et al. 2023).
+    """
     mask = None if mask_BLM is None else mask_BLM[:, None]
-    q, k, v = (x.transpose(1, 2) for x in (q_BLHK, k_BMHK, v_BMHK))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None).transpose(1, 2)
+    return _fused(q_BLHK, k_BMGK, v_BMGK, attn_mask=mask)
 
 
-def attention_scores(q_BLHK: Tensor, k_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
-    """Q k^T / sqrt(K), [B, H, L, M], with -inf where attention is not allowed; without a mask it is causal."""
+def causal_attention(q_BLHK: Tensor, k_BLGK: Tensor, v_BLGK: Tensor) -> Tensor:
+    """`attention` where every position sees itself and those before it."""
+    return _fused(q_BLHK, k_BLGK, v_BLGK, is_causal=True)
+
+
+def _fused(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, **which: Any) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q_BLHK, k_BMGK, v_BMGK))
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **which).transpose(1, 2)
+
+
+def attention_scores(q_BLHK: Tensor, k_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+    """Q k^T / sqrt(K), [B, H, L, M], with -inf where attention is not allowed; without a mask it is everywhere."""
+    k_BMHK = heads_for(q_BLHK, k_BMGK)
     scores_BHLM = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BMHK) / math.sqrt(q_BLHK.shape[-1])
-    if mask_BLM is None:
-        mask_BLM = causal_mask(scores_BHLM.new_ones(1, scores_BHLM.shape[-1]))
-    return scores_BHLM.masked_fill(~mask_BLM[:, None], -math.inf)
+    return scores_BHLM if mask_BLM is None else scores_BHLM.masked_fill(~mask_BLM[:, None], -math.inf)
+
+
+def heads_for(q_BLHK: Tensor, k_BMGK: Tensor) -> Tensor:
+    """Keys or values repeated for the query heads that they serve: [B, M, H, K]."""
+    return k_BMGK.repeat_interleave(q_BLHK.shape[2] // k_BMGK.shape[2], 2)

@@ -3,7 +3,7 @@
 torch and the families are imported once the model is found: what cannot be found is answered without them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,8 @@ from probekit.models.tokenizer import FILES, load_tokenizer
 if TYPE_CHECKING:
     import torch
 
-    from probekit.models.gpt2 import GPT2, GPT2Config, HfTensor
+    from probekit.models.base import LanguageModel
+    from probekit.models.weights import HfTensor
 
 BUILTIN_MODELS = ("agreement-gpt2",)
 BUILTIN = Path(__file__).parent / "builtin"
@@ -25,20 +26,41 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 class Family(NamedTuple):
-    """What there is to know of a family of models to load one."""
+    """What there is to know of a family of models to load one.
 
-    config: type["GPT2Config"]
-    model: type["GPT2"]
-    hf_names: Callable[["GPT2Config"], Mapping[str, "HfTensor"]]
+    Attributes:
+        config: has `from_hf` and `to_hf`.
+        model: made of a config; has `init_weights`.
+        hf_names: our name of every weight of a config -> its name in a Hugging Face file.
+        hf_prefix: stands before the names of a model with a head, and not in the file of a bare one.
+        hf_ties: of a config: a name that a file may hold besides -> the name whose copy it must be.
+        hf_buffers: a regular expression; such names in a file are left aside.
+        hf_renamed: the name that transformers gave a weight once -> the one it has today.
+        hf_parts: the config of what a file holds, from the config and the names in it.
+    """
+
+    config: Any
+    model: type["LanguageModel"]
+    hf_names: Callable[[Any], Mapping[str, "HfTensor"]]
     hf_prefix: str
-    hf_buffers: str
+    hf_ties: Callable[[Any], Mapping[str, str]] = lambda cfg: {}
+    hf_buffers: str = "(?!)"
+    hf_renamed: Callable[[str], str] = lambda name: name
+    hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
 
 
 def families() -> dict[str, Family]:
     """By the `model_type` of config.json."""
     from probekit.models import gpt2
 
-    return {"gpt2": Family(gpt2.GPT2Config, gpt2.GPT2, gpt2.hf_names, gpt2.HF_PREFIX, gpt2.HF_BUFFERS)}
+    return {
+        "gpt2": Family(gpt2.GPT2Config, gpt2.GPT2, gpt2.hf_names, gpt2.HF_PREFIX, gpt2.hf_ties, gpt2.HF_BUFFERS),
+    }
+
+
+def family_of(model: "LanguageModel") -> Family:
+    """The family that a model belongs to."""
+    return next(family for family in families().values() if type(model) is family.model)
 
 
 def load_model(
@@ -48,7 +70,7 @@ def load_model(
     revision: str | None = None,
     random_init: bool = False,
     seed: int = 0,
-) -> "GPT2":
+) -> "LanguageModel":
     """A hooked model, in eval mode, with its tokenizer if it has one.
 
     Args:
@@ -85,7 +107,7 @@ def _source_of(found: "_Found") -> dict[str, Any]:
     return {"name_or_path": found.name if builtin else str(found.folder.resolve()), "revision": None}
 
 
-def outline(name_or_path: str | Path, revision: str | None = None) -> "GPT2":
+def outline(name_or_path: str | Path, revision: str | None = None) -> "LanguageModel":
     """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
     import torch
 
@@ -126,7 +148,7 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _described(found: _Found) -> tuple[Family, "GPT2Config", int | None]:
+def _described(found: _Found) -> tuple[Family, Any, int | None]:
     """What config.json says: the family, the shape and the BOS id."""
     path = found.folder / "config.json"
     hf = read_json(path)
@@ -145,10 +167,10 @@ def _family(hf: Mapping[str, Any], config_path: Path) -> Family:
     return known[model_type]
 
 
-def _trained(found: _Found, family: Family, cfg: "GPT2Config", device: "torch.device", dtype: "torch.dtype") -> "GPT2":
+def _trained(found: _Found, family: Family, cfg: Any, device: "torch.device", dtype: "torch.dtype") -> "LanguageModel":
     import torch
 
-    from probekit.models.weights import choose_weights, load_weights, shard_names
+    from probekit.models.weights import choose_weights, load_weights, named_tensors, shard_names
 
     if found.repo and not found.repo.offline:
         repo = replace(found.repo, asked=found.folder.name)  # the commit that config.json is of
@@ -156,13 +178,14 @@ def _trained(found: _Found, family: Family, cfg: "GPT2Config", device: "torch.de
         fetch(repo, [name])
         if name.endswith(".index.json"):
             fetch(repo, shard_names(found.folder / name))
+    stored = named_tensors(found.folder, family, cfg)
     with torch.device("meta"):
-        model = family.model(cfg)
-    load_weights(model, found.folder, family.hf_names(cfg), family.hf_prefix, family.hf_buffers, device, dtype)
+        model = family.model(family.hf_parts(cfg, stored))
+    load_weights(model, found.folder, family, stored, device, dtype)
     return model
 
 
-def _random(family: Family, cfg: "GPT2Config", seed: int, device: "torch.device", dtype: "torch.dtype") -> "GPT2":
+def _random(family: Family, cfg: Any, seed: int, device: "torch.device", dtype: "torch.dtype") -> "LanguageModel":
     return family.model(cfg).to(dtype).init_weights(seed).to(device)
 
 

@@ -19,14 +19,21 @@ from probekit.errors import DataError, StorageError
 from probekit.models.files import read_json
 
 if TYPE_CHECKING:
-    from probekit.models.gpt2 import GPT2, HfTensor
+    from probekit.models.base import LanguageModel
+    from probekit.models.load import Family
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
-HEAD = "lm_head.weight"
 READABLE = ("F32", "F16", "BF16")
 MAX_HEADER = 10_000_000  # bytes; that of GPT-2 XL, one file of 580 tensors, has 60,000
 MAX_LISTED = 1000  # names of one kind in an error
 SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class HfTensor(NamedTuple):
+    """Where a weight stands in a Hugging Face file, and whether it stands there as [in, out] (their Conv1D)."""
+
+    name: str
+    transposed: bool = False
 
 
 class Stored(NamedTuple):
@@ -132,12 +139,36 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     return stored
 
 
+def named_tensors(folder: Path, family: "Family", cfg: Any) -> dict[str, Stored]:
+    """Every weight in the files of a folder, by the name that `transformers` would give it today.
+
+    Args:
+        folder: a model folder of the `transformers` kind.
+        family: whose files these are.
+        cfg: its config, with all parts that a file may hold.
+
+    Raises:
+        DataError: as `stored_tensors`, or a weight stands there under two names.
+    """
+    theirs = [*(tensor.name for tensor in family.hf_names(cfg).values()), *family.hf_ties(cfg)]
+    heads = {name.split(".")[0] for name in theirs if not name.startswith(family.hf_prefix)}
+    named: dict[str, Stored] = {}
+    for key, tensor in stored_tensors(folder).items():
+        name = family.hf_renamed(key)
+        if not name.startswith(family.hf_prefix) and name.split(".")[0] not in heads:
+            name = family.hf_prefix + name  # the file of a bare model
+        if name in named:
+            raise DataError(f"{str(folder)!a} holds {name!a} twice, as {named[name].key!a} and as {key!a}")
+        if not re.fullmatch(family.hf_buffers, name):
+            named[name] = tensor
+    return named
+
+
 def load_weights(
-    model: nn.Module,
+    model: "LanguageModel",
     folder: Path,
-    names: Mapping[str, "HfTensor"],
-    prefix: str,
-    buffers: str,
+    family: "Family",
+    stored: Mapping[str, Stored],
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
@@ -148,35 +179,27 @@ def load_weights(
     Args:
         model: gets the weights as its parameters, on `device`, in `dtype`.
         folder: a model folder of the `transformers` kind.
-        names: our name of every weight -> its name in the file.
-        prefix: may stand before any name in the file, or not.
-        buffers: a regular expression; names in the file that are left aside.
+        family: the model's.
+        stored: what `named_tensors` found there.
         device: where the weights go.
         dtype: what they become.
 
     Raises:
-        DataError: a file is missing or damaged; or weights are missing, unexpected, misshapen or of a type that is
-            not read: all of them, by name.
+        DataError: weights are missing, unexpected, misshapen or of a type that is not read: all of them, by name; or
+            a copy of a tied weight differs from it.
     """
-    stored: dict[str, Stored] = {}
-    for key, tensor in stored_tensors(folder).items():
-        name = key.removeprefix(prefix)
-        if name in stored:
-            raise DataError(f"{str(folder)!a} holds {name!a} twice, with {prefix!a} before it and without")
-        if not re.fullmatch(buffers, name):
-            stored[name] = tensor
-    tied = HEAD not in {theirs.name for theirs in names.values()}
-    head = stored.pop(HEAD, None) if tied else None
-    _check(model, folder, names, stored)
-    if head:
-        _check_tied(head, stored[names["embed.weight"].name])
+    names, ties = family.hf_names(model.cfg), family.hf_ties(model.cfg)
+    _check(model, folder, names, {name: tensor for name, tensor in stored.items() if name not in ties})
+    for copy, original in ties.items():
+        if copy in stored:
+            _check_tied(stored[copy], stored[original])
     state = {
         ours: _converted(_read(stored[theirs.name]), theirs.transposed, device, dtype) for ours, theirs in names.items()
     }
     model.load_state_dict(state, assign=True)
 
 
-def _check(model: nn.Module, folder: Path, names: Mapping[str, "HfTensor"], stored: Mapping[str, Stored]) -> None:
+def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, Stored]) -> None:
     wanted = {names[ours].name: _turned(weight, names[ours]) for ours, weight in model.state_dict().items()}
     missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in stored]
     unexpected = [tensor.key for name, tensor in stored.items() if name not in wanted]
@@ -197,7 +220,7 @@ def _check(model: nn.Module, folder: Path, names: Mapping[str, "HfTensor"], stor
         raise DataError(f"the weights in {str(folder)!a} are not those of its config.json; {report}")
 
 
-def _turned(weight: Tensor, theirs: "HfTensor") -> tuple[int, ...]:
+def _turned(weight: Tensor, theirs: HfTensor) -> tuple[int, ...]:
     return tuple(weight.shape)[::-1] if theirs.transposed else tuple(weight.shape)
 
 
@@ -207,11 +230,11 @@ def _listed(names: Iterable[str]) -> str:
     return ascii(", ".join(names[:MAX_LISTED]))[1:-1] + more
 
 
-def _check_tied(head: Stored, embedding: Stored) -> None:
-    if head.shape != embedding.shape or not torch.equal(_read(head), _read(embedding)):
+def _check_tied(copy: Stored, original: Stored) -> None:
+    if copy.shape != original.shape or not torch.equal(_read(copy), _read(original)):
         raise DataError(
-            f"{str(head.file)!a}: {HEAD} is not equal to {embedding.key}, but config.json ties them; "
-            f"set tie_word_embeddings to false there if the head is its own"
+            f"{str(copy.file)!a}: {copy.key} is not equal to {original.key}, but config.json ties them; "
+            f"set tie_word_embeddings to false there if it is a weight of its own"
         )
 
 
@@ -230,19 +253,18 @@ def _converted(weight: Tensor, transposed: bool, device: torch.device, dtype: to
     return torch.empty(view.shape, device=device, dtype=dtype).copy_(view)
 
 
-def save_hf(model: "GPT2", folder: Path | str) -> None:
+def save_hf(model: "LanguageModel", folder: Path | str) -> None:
     """Write a model as `transformers` does: config.json, model.safetensors and, if it has one, tokenizer.json.
 
     Raises:
         StorageError: the disk refuses.
     """
-    from probekit.models.gpt2 import HF_PREFIX, hf_names
+    from probekit.models.load import family_of
 
     state, tensors = model.state_dict(), {}
-    for ours, theirs in hf_names(model.cfg).items():
+    for ours, theirs in family_of(model).hf_names(model.cfg).items():
         weight = state[ours].detach().cpu()
-        key = theirs.name if theirs.name == HEAD else HF_PREFIX + theirs.name
-        tensors[key] = (weight.T if theirs.transposed else weight).contiguous()
+        tensors[theirs.name] = (weight.T if theirs.transposed else weight).contiguous()
     config = model.cfg.to_hf() | {"dtype": str(model.dtype).removeprefix("torch.")}
     files = {
         "config.json": (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),

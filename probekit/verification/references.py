@@ -197,7 +197,7 @@ def _copied(model: LanguageModel, known: Known, family: Family) -> Any:
     config = getattr(transformers, known.config)(**cfg.to_hf(), attn_implementation="eager")
     with torch.random.fork_rng(devices=[]):
         theirs = getattr(transformers, known.model)(config).to(model.dtype)
-    slots = {name.removeprefix(family.hf_prefix): weight for name, weight in theirs.named_parameters()}
+    slots = dict(theirs.named_parameters())
     weights = model.state_dict()
     for ours, there in family.hf_names(cfg).items():
         slots[there.name].data.copy_(weights[ours].T if there.transposed else weights[ours])

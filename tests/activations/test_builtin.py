@@ -6,18 +6,18 @@ import pytest
 from probekit.activations import plan, planning
 from probekit.errors import DataError
 from probekit.models import load_model
-from probekit.models.gpt2 import GPT2
+from probekit.models.base import LanguageModel
 from probekit.tasks import Task, load_task
 
 
 @pytest.fixture(scope="module")
-def model() -> GPT2:
+def model() -> LanguageModel:
     model = load_model("agreement-gpt2", device="cpu")
     assert sum(p.numel() for p in model.parameters()) < 1_000_000
     return model
 
 
-def test_a_word_outside_the_vocabulary_names_its_example(model: GPT2) -> None:
+def test_a_word_outside_the_vocabulary_names_its_example(model: LanguageModel) -> None:
     texts = ["the keys", "the zebra"]
     task = Task(
         "t", texts, {"y": np.array([0, 1])}, {"y": ["a", "b"]}, np.array(["train", "test"]), "y", ids=["a:0", "a:1"]
@@ -26,7 +26,9 @@ def test_a_word_outside_the_vocabulary_names_its_example(model: GPT2) -> None:
         plan(model, task)
 
 
-def test_a_shard_takes_so_much_work_however_narrow_its_rows(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_takes_so_much_work_however_narrow_its_rows(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that a run that is stopped has kept something, though all its rows would fit one shard's bytes."""
     cfg = model.cfg
     per_node = 2 * cfg.n_layers * (4 * cfg.d_model**2 + 2 * cfg.d_model * cfg.d_mlp)

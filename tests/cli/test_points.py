@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gpt2_points import GPT2_POINTS
 
 from probekit.cli.main import run
-from probekit.hooks import POINTS
 from probekit.models.gpt2 import GPT2Config
 
 Capture = pytest.CaptureFixture[str]
@@ -32,7 +32,7 @@ def test_every_point_with_its_short_name_full_name_and_shape(
     assert run(["points", "--model", str(model)]) == 0
     out, err = capsys.readouterr()
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in out.splitlines()}
-    assert list(rows) == list(POINTS)
+    assert list(rows) == GPT2_POINTS
     assert rows["resid_pre"] == ["blocks.{0..3}.hook_resid_pre", "[B, L, 24]"]
     assert rows["q"] == ["blocks.{0..3}.attn.hook_q", "[B, L, 3, 8]"]
     assert rows["attn_pattern"] == ["blocks.{0..3}.attn.hook_pattern", "[B, 3, L, M]"]

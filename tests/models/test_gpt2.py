@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gpt2_points import GPT2_POINTS
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GPT2Config as HfConfig
@@ -15,7 +16,7 @@ from transformers import GPT2LMHeadModel
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import POINTS
-from probekit.models.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
+from probekit.models.gpt2 import GPT2, GPT2Config, hf_names
 
 SHAPES = [
     {"n_embd": 32, "n_head": 4, "n_layer": 3, "vocab_size": 61, "n_positions": 24},
@@ -28,12 +29,7 @@ SHAPES = [
 def from_hf(hf: dict, weights: dict[str, Tensor]) -> GPT2:
     cfg = GPT2Config.from_hf(hf)
     model = GPT2(cfg)
-    named = {
-        ours: weights[key]
-        for ours, t in hf_names(cfg).items()
-        for key in weights
-        if key.removeprefix(HF_PREFIX) == t.name
-    }
+    named = {ours: weights[key] for ours, t in hf_names(cfg).items() for key in weights if key == t.name}
     model.load_state_dict({ours: w.T if hf_names(cfg)[ours].transposed else w for ours, w in named.items()})
     return model.eval()
 
@@ -151,7 +147,11 @@ def test_every_point_has_the_axes_that_it_declares(model):
     cfg = model.cfg
     sizes = dict(zip("BLMDHKF1", [3, 9, 9, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, 1], strict=True))
     _, cache = model.run_with_cache(tokens_for(model))
-    assert set(cache) == set(model.points) == {t.format(layer=i) for t in POINTS.values() for i in range(cfg.n_layers)}
+    assert (
+        set(cache)
+        == set(model.points)
+        == {POINTS[short].format(layer=i) for short in GPT2_POINTS for i in range(cfg.n_layers)}
+    )
     for name, x in cache.items():
         assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
 

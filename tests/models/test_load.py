@@ -17,6 +17,7 @@ from transformers import GPT2LMHeadModel
 
 from probekit.errors import DataError, UsageError
 from probekit.models import BUILTIN_MODELS, HUB_ALIASES, load, load_model
+from probekit.models.base import LanguageModel
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import load_tokenizer
 
@@ -325,7 +326,7 @@ def test_gpt2s_tokenizer_gives_the_ids_of_the_golden_prompts(shared_dir, prompt)
 
 
 @pytest.fixture(scope="module")
-def real_gpt2() -> GPT2:
+def real_gpt2() -> LanguageModel:
     """The 124M model, if its weights happen to be in the local Hub cache; nothing is downloaded."""
     for name in ("openai-community/gpt2", "gpt2"):
         if isinstance(path := try_to_load_from_cache(name, "model.safetensors"), str):

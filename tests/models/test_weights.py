@@ -17,10 +17,11 @@ from transformers import GPT2Config as HfConfig
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import DataError, StorageError
-from probekit.models.gpt2 import GPT2, HF_BUFFERS, HF_PREFIX, GPT2Config, hf_names
-from probekit.models.load import load_model
+from probekit.models.base import LanguageModel
+from probekit.models.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
+from probekit.models.load import family_of, load_model
 from probekit.models.tokenizer import load_tokenizer
-from probekit.models.weights import INDEX, ONE_FILE, load_weights, read_header, save_hf
+from probekit.models.weights import INDEX, ONE_FILE, load_weights, named_tensors, read_header, save_hf
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
@@ -59,7 +60,7 @@ def folder(tied_folder, tmp_path) -> Path:
     return shutil.copytree(tied_folder, tmp_path / "model")
 
 
-def logits(model: GPT2) -> Tensor:
+def logits(model: LanguageModel) -> Tensor:
     with torch.no_grad():
         return model(TOKENS)
 
@@ -116,7 +117,7 @@ def test_every_type_is_converted_to_every_type(folder, stored, wanted):
     assert model.dtype == getattr(torch, wanted)
     weights = load_file(folder / ONE_FILE)
     for ours, theirs in hf_names(model.cfg).items():
-        expected = weights[HF_PREFIX + theirs.name].to(model.dtype)
+        expected = weights[theirs.name].to(model.dtype)
         assert torch.equal(model.state_dict()[ours], expected.T if theirs.transposed else expected)
 
 
@@ -144,7 +145,7 @@ def test_all_that_is_wrong_is_said_at_once(folder):
         weights["transformer.ln_f.bias"] = torch.ones(16, dtype=torch.int64)
 
     says = refusal(rewrite(folder, spoil))
-    assert "missing: h.0.ln_1.weight [16], wpe.weight [12, 16]; " in says
+    assert "missing: transformer.h.0.ln_1.weight [16], transformer.wpe.weight [12, 16]; " in says
     assert r"unexpected: surprise\x1b[31m, transformer.h.7.ln_1.weight; " in says
     assert "misshapen: transformer.h.1.mlp.c_fc.weight (expected [16, 64], found [64, 16]); " in says
     assert says.endswith("not one of F32, F16, BF16: transformer.ln_f.bias (I64)")
@@ -174,7 +175,7 @@ def test_an_untied_head_must_be_there(folder):
 
 def test_a_weight_with_and_without_prefix_is_ambiguous(folder):
     says = refusal(rewrite(folder, lambda weights: weights.update({"wpe.weight": torch.zeros(12, 16)})))
-    assert "'wpe.weight' twice" in says
+    assert "'transformer.wpe.weight' twice" in says
 
 
 @pytest.mark.parametrize("keep", [0, 5, 8, 100, -1, -5000])
@@ -298,8 +299,9 @@ def test_weights_fill_a_model_that_held_no_memory(folder):
     with torch.device("meta"):
         model = GPT2(GPT2Config.from_hf(json.loads((folder / "config.json").read_text())))
     assert all(p.device.type == "meta" for p in model.parameters())
-    names = hf_names(model.cfg)
-    load_weights(model, folder, names, HF_PREFIX, HF_BUFFERS, torch.device("cpu"), torch.float32)
+    family = family_of(model)
+    stored = named_tensors(folder, family, model.cfg)
+    load_weights(model, folder, family, stored, torch.device("cpu"), torch.float32)
     assert all(p.device.type == "cpu" for p in model.parameters())
 
 
