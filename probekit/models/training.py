@@ -4,8 +4,8 @@ AdamW (Loshchilov and Hutter 2019) under a cosine schedule with a linear warm-up
 float32. What is learned follows from what the batch holds: the target at each token (next token, or the hidden token of
 a masked-language model), the label of the whole text, or the target sequence of a source.
 
-The loop draws nothing at random: batches are a pure function of the step. So a checkpoint of weights, moments and losses
-(`checkpoint.py`) resumes exactly, bit for bit on one machine.
+The loop draws nothing at random: batches are a pure function of the step. So a checkpoint (`checkpoint.py`) of weights,
+moments and losses resumes exactly, bit for bit on one machine.
 
 Axes: B batch, L position, S source position, D d_model, V vocab.
 """
@@ -195,11 +195,12 @@ def train(
         for step in range(start, settings.steps):
             run.step(draw(step))
             done = step + 1
-            if path and (done % checkpoint_every == 0 or done == settings.steps or interrupted()):
-                run.save(path, identity)
             if progress:
                 progress(done, settings.steps)
-            if interrupted() and done < settings.steps:
+            stop = interrupted()
+            if path and (stop or done == settings.steps or done % checkpoint_every == 0):
+                run.save(path, identity)
+            if stop:
                 kept = "; the same command goes on from there" if path else ""
                 raise KeyboardInterrupt(f"interrupted after step {done} of {settings.steps}{kept}")
     return TrainingResult(run.losses, start)

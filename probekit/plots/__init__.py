@@ -2,5 +2,13 @@
 
 from probekit.plots.curve import plot_accuracy_by_layer, save_plot
 from probekit.plots.heatmap import plot_transfer, save_transfer_plot
+from probekit.plots.loss import plot_loss, save_loss_plot
 
-__all__ = ["plot_accuracy_by_layer", "plot_transfer", "save_plot", "save_transfer_plot"]
+__all__ = [
+    "plot_accuracy_by_layer",
+    "plot_loss",
+    "plot_transfer",
+    "save_loss_plot",
+    "save_plot",
+    "save_transfer_plot",
+]
