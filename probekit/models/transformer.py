@@ -1,0 +1,666 @@
+"""The encoder-decoder, written by hand (Vaswani et al. 2017, "Attention Is All You Need").
+
+The encoder reads the source; the decoder reads the target up to each token and, through cross-attention, all that the
+encoder made of the source, and predicts the next token of the target. Both are stacks of post-norm blocks over token
+plus position embedding: norm(x + sublayer(x)), so that no norm is left for the end. Every point is named as in
+TransformerLens, after "encoder." or "decoder."; its axes stand where it is made. Exact against `transformers`' Marian,
+the same architecture, whose fields and tensor names `TransformerConfig.from_hf` and `hf_names` read.
+
+Sinusoids stand in halves, sines before cosines, as Marian has them; the paper's order, one sine and one cosine by
+turns, is a permutation of the axes of the stream.
+
+What holds in each block (i + 1 reads what i ends with):
+    encoder: resid_pre + attn_out = resid_mid; ln1_normalized + mlp_out = resid_post; ln2_normalized = resid_pre.{i+1}
+    decoder: resid_pre + attn_out = resid_mid; ln1_normalized + cross_attn_out = resid_mid_cross;
+             ln2_normalized + mlp_out = resid_post; ln3_normalized = resid_pre.{i+1}
+
+Axes: B batch, S source position, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from probekit.errors import DataError, UsageError, nearest
+from probekit.hooks import HookPoint
+from probekit.models.base import LanguageModel
+from probekit.models.cache import Cache, LayerCache
+from probekit.models.layers import (
+    ACTIVATIONS,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    attention,
+    attention_scores,
+    causal_mask,
+    init_embedding,
+    init_linear,
+    linear,
+    softmax,
+)
+from probekit.models.positions import Table, sinusoids_in_halves
+from probekit.models.weights import HfTensor
+
+LN_EPS = 1e-5  # no field of Marian's config
+
+# Values of config.json that would change the arithmetic in a way that this file does not implement.
+_REQUIRED = {
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "layernorm_embedding": False,
+    "add_final_layer_norm": False,
+    "is_encoder_decoder": True,
+    "is_decoder": False,
+    "quantization_config": None,
+}
+
+OURS = {  # field of a Hugging Face config.json -> ours
+    "d_model": "d_model",
+    "encoder_attention_heads": "n_heads",
+    "decoder_attention_heads": "n_decoder_heads",
+    "encoder_ffn_dim": "d_mlp",
+    "decoder_ffn_dim": "d_decoder_mlp",
+    "encoder_layers": "n_layers",
+    "decoder_layers": "n_decoder_layers",
+    "max_position_embeddings": "n_ctx",
+    "vocab_size": "d_vocab",
+    "activation_function": "activation",
+    "scale_embedding": "scale_embedding",
+    "tie_word_embeddings": "tie_embeddings",
+    "init_std": "init_std",
+    "pad_token_id": "pad_token_id",
+    "eos_token_id": "eos_token_id",
+    "bos_token_id": "bos_token_id",
+    "decoder_start_token_id": "decoder_start_token_id",
+}
+# Far above any such model: a file that says more is damaged, and would hang before its weights were looked at.
+LARGEST = {
+    "d_model": 1 << 17,
+    "n_heads": 1 << 12,
+    "n_decoder_heads": 1 << 12,
+    "d_mlp": 1 << 20,
+    "d_decoder_mlp": 1 << 20,
+    "n_layers": 1000,
+    "n_decoder_layers": 1000,
+    "n_ctx": 1 << 21,
+    "d_vocab": 1 << 23,
+}
+SIZES = tuple(LARGEST)
+IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+POSITIONS = ("sinusoidal", "learned")
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of an encoder-decoder; the paper's base model is the default.
+
+    Attributes:
+        n_heads, d_mlp, n_layers: the encoder's; the decoder has its own.
+        n_ctx: the longest source and the longest target.
+        d_vocab: of source and target together.
+        scale_embedding: token embeddings are multiplied by sqrt(d_model), before the positions are added.
+        tie_embeddings: source embedding, target embedding and head are one matrix; else three.
+        logits_bias: whether the head has a bias.
+        init_std: standard deviation of the embeddings before training.
+    """
+
+    d_model: int = 512
+    n_heads: int = 8
+    n_decoder_heads: int = 8
+    d_mlp: int = 2048
+    d_decoder_mlp: int = 2048
+    n_layers: int = 6
+    n_decoder_layers: int = 6
+    n_ctx: int = 512
+    d_vocab: int = 37000
+    activation: str = "relu"
+    positions: str = "sinusoidal"
+    scale_embedding: bool = True
+    tie_embeddings: bool = True
+    logits_bias: bool = True
+    init_std: float = 0.02
+    pad_token_id: int | None = None
+    eos_token_id: int | None = None
+    bos_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self):
+        for field in SIZES:
+            _check_size(field, getattr(self, field))
+        for field in ("n_heads", "n_decoder_heads"):
+            if self.d_model % getattr(self, field):
+                raise DataError(f"d_model {self.d_model} is no multiple of {_named(field)} {getattr(self, field)}")
+        if not isinstance(self.activation, str) or self.activation not in ACTIVATIONS:
+            hint = nearest(str(self.activation), ACTIVATIONS)
+            raise DataError(f"unknown activation (activation_function) {self.activation!a:.60}; {hint}")
+        if self.positions not in POSITIONS:
+            raise DataError(f"positions are {' or '.join(POSITIONS)}; got {self.positions!a:.60}")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise DataError(f"sinusoidal positions need an even d_model; got {self.d_model}")
+        for field in ("scale_embedding", "tie_embeddings", "logits_bias"):
+            if not isinstance(getattr(self, field), bool):
+                raise DataError(f"{_named(field)} must be true or false; got {getattr(self, field)!a:.60}")
+        std = self.init_std
+        if isinstance(std, bool) or not isinstance(std, int | float) or not 0 < std < math.inf:
+            raise DataError(f"init_std must be a positive number; got {std!a:.60}")
+        for field in IDS:
+            _check_id(field, getattr(self, field), self.d_vocab)
+
+    @property
+    def d_head(self) -> int:
+        """Width of one attention head of the encoder."""
+        return self.d_model // self.n_heads
+
+    @property
+    def d_decoder_head(self) -> int:
+        """Width of one attention head of the decoder."""
+        return self.d_model // self.n_decoder_heads
+
+    @classmethod
+    def from_hf(cls, hf: Mapping[str, Any]) -> "TransformerConfig":
+        """From the fields of a Hugging Face `config.json` of the type "marian".
+
+        Raises:
+            DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
+                is not implemented here; the message names the field.
+        """
+        for field, required in _REQUIRED.items():
+            if hf.get(field, required) != required:
+                raise DataError(f"{field} = {hf[field]!a:.60} is not implemented; only {required!r} is")
+        for theirs, ours in OURS.items():
+            if ours in SIZES:
+                _check_size(ours, hf.get(theirs))
+        _check_sharing(hf)
+        given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
+        given = {"scale_embedding": False, "activation": "gelu"} | given  # where the file leaves it to Marian's own
+        given["activation"] = {"swish": "silu"}.get(str(given["activation"]), given["activation"])
+        sinusoidal = hf.get("static_position_embeddings", True)
+        if not isinstance(sinusoidal, bool):
+            raise DataError(f"static_position_embeddings must be true or false; got {sinusoidal!a:.60}")
+        return cls(**given, positions="sinusoidal" if sinusoidal else "learned")
+
+    def to_hf(self) -> dict[str, Any]:
+        """The fields of the Hugging Face `config.json` that describes this model."""
+        fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
+        fields |= {"share_encoder_decoder_embeddings": self.tie_embeddings, "decoder_vocab_size": self.d_vocab}
+        fields |= {"static_position_embeddings": self.positions == "sinusoidal", "is_encoder_decoder": True}
+        return {"model_type": "marian", "architectures": ["MarianMTModel"], **fields}
+
+
+def _check_sharing(hf: Mapping[str, Any]) -> None:
+    shared, tied = hf.get("share_encoder_decoder_embeddings", True), hf.get("tie_word_embeddings", True)
+    if shared != tied:
+        raise DataError(
+            f"share_encoder_decoder_embeddings = {shared!a:.60} with tie_word_embeddings = {tied!a:.60} is not "
+            f"implemented: source embedding, target embedding and head are one matrix (both true) or three (both false)"
+        )
+    if hf.get("decoder_vocab_size", hf["vocab_size"]) not in (hf["vocab_size"], None):
+        raise DataError(
+            f"decoder_vocab_size = {hf['decoder_vocab_size']!a:.60} is not implemented; only that of the source is, "
+            f"vocab_size = {hf['vocab_size']}"
+        )
+
+
+def _check_size(field: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST[field]:
+        raise DataError(f"{_named(field)} must be a whole number in 1..{LARGEST[field]}; got {value!a:.60}")
+
+
+def _check_id(field: str, value: Any, d_vocab: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < d_vocab):
+        raise DataError(f"{field} must be an id in 0..{d_vocab - 1}, or null; got {value!a:.60}")
+
+
+def _named(field: str) -> str:
+    """Our field with the file's: "n_layers (encoder_layers)"."""
+    theirs = next((theirs for theirs, ours in OURS.items() if ours == field), field)
+    return field if theirs == field else f"{field} ({theirs})"
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; scores and pattern become tensors only where someone listens to them."""
+
+    def __init__(self, d_model: int, n_heads: int):
+        super().__init__()
+        self.n_heads = n_heads
+        self.q = Linear(d_model, d_model)
+        self.k = Linear(d_model, d_model)
+        self.v = Linear(d_model, d_model)
+        self.out = Linear(d_model, d_model)
+        self.hook_q = HookPoint("B L H K")
+        self.hook_k = HookPoint("B L H K")
+        self.hook_v = HookPoint("B L H K")
+        self.hook_attn_scores = HookPoint("B H L M")
+        self.hook_pattern = HookPoint("B H L M")
+        self.hook_z = HookPoint("B L H K")
+        self.hook_result = HookPoint("B L H D")
+
+    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
+        keys, values = self.keys_and_values(x_BLD)
+        return self.attend(x_BLD, *((keys, values) if cache is None else cache.append(keys, values)), mask_BLM)
+
+    def keys_and_values(self, x_BMD: Tensor) -> tuple[Tensor, Tensor]:
+        """Of what is attended to, [B, M, H, K] each."""
+        return self.hook_k(self.heads(self.k(x_BMD))), self.hook_v(self.heads(self.v(x_BMD)))
+
+    def attend(self, x_BLD: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        """What the heads gather for x, [B, L, D]; without a mask, from everywhere."""
+        q_BLHK = self.hook_q(self.heads(self.q(x_BLD)))
+        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
+            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
+            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM))
+            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
+        else:
+            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
+        return self.project(self.hook_z(z_BLHK))
+
+    def heads(self, x_BLD: Tensor) -> Tensor:
+        """The width cut into heads, [B, L, H, K]."""
+        return rearrange(x_BLD, "b l (h k) -> b l h k", h=self.n_heads)
+
+    def project(self, z_BLHK: Tensor) -> Tensor:
+        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
+        if not self.hook_result.hooked:
+            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
+        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
+        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
+
+
+class CrossAttention(Attention):
+    """The same from the target to the source: queries of x, keys and values of the encoder's output."""
+
+    def __init__(self, d_model: int, n_heads: int):
+        super().__init__(d_model, n_heads)
+        self.hook_k = HookPoint("B S H K")
+        self.hook_v = HookPoint("B S H K")
+        self.hook_attn_scores = HookPoint("B H L S")
+        self.hook_pattern = HookPoint("B H L S")
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x_BLD: Tensor, memory_BSD: Tensor, mask_BLS: Tensor | None, cache: LayerCache | None = None
+    ) -> Tensor:
+        if cache is None:
+            return self.attend(x_BLD, *self.keys_and_values(memory_BSD), mask_BLS)
+        if cache.memory is None:
+            cache.memory = self.keys_and_values(memory_BSD)
+        return self.attend(x_BLD, *cache.memory, mask_BLS)
+
+
+class EncoderBlock(nn.Module):
+    """Post-norm: x = ln1(x + attn(x)), then ln2(x + mlp(x))."""
+
+    def __init__(self, cfg: TransformerConfig):
+        super().__init__()
+        self.hook_resid_pre = HookPoint("B L D")
+        self.attn = Attention(cfg.d_model, cfg.n_heads)
+        self.hook_attn_out = HookPoint("B L D")
+        self.hook_resid_mid = HookPoint("B L D")
+        self.ln1 = LayerNorm(cfg.d_model, LN_EPS)
+        self.mlp = FeedForward(cfg.d_model, cfg.d_mlp, cfg.activation)
+        self.hook_mlp_out = HookPoint("B L D")
+        self.hook_resid_post = HookPoint("B L D")
+        self.ln2 = LayerNorm(cfg.d_model, LN_EPS)
+
+    def forward(self, resid_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        resid_pre = self.hook_resid_pre(resid_BLD)
+        attn_out = self.hook_attn_out(self.attn(resid_pre, mask_BLM))
+        x_BLD = self.ln1(self.hook_resid_mid(resid_pre + attn_out))
+        mlp_out = self.hook_mlp_out(self.mlp(x_BLD))
+        return self.ln2(self.hook_resid_post(x_BLD + mlp_out))
+
+
+class DecoderBlock(nn.Module):
+    """Post-norm: x = ln1(x + attn(x)), x = ln2(x + cross_attn(x, memory)), then ln3(x + mlp(x))."""
+
+    def __init__(self, cfg: TransformerConfig):
+        super().__init__()
+        self.hook_resid_pre = HookPoint("B L D")
+        self.attn = Attention(cfg.d_model, cfg.n_decoder_heads)
+        self.hook_attn_out = HookPoint("B L D")
+        self.hook_resid_mid = HookPoint("B L D")
+        self.ln1 = LayerNorm(cfg.d_model, LN_EPS)
+        self.cross_attn = CrossAttention(cfg.d_model, cfg.n_decoder_heads)
+        self.hook_cross_attn_out = HookPoint("B L D")
+        self.hook_resid_mid_cross = HookPoint("B L D")
+        self.ln2 = LayerNorm(cfg.d_model, LN_EPS)
+        self.mlp = FeedForward(cfg.d_model, cfg.d_decoder_mlp, cfg.activation)
+        self.hook_mlp_out = HookPoint("B L D")
+        self.hook_resid_post = HookPoint("B L D")
+        self.ln3 = LayerNorm(cfg.d_model, LN_EPS)
+
+    def forward(
+        self,
+        resid_BLD: Tensor,
+        memory_BSD: Tensor,
+        mask_BLM: Tensor,
+        cross_mask_BLS: Tensor | None,
+        cache: LayerCache | None,
+    ) -> Tensor:
+        resid_pre = self.hook_resid_pre(resid_BLD)
+        attn_out = self.hook_attn_out(self.attn(resid_pre, mask_BLM, cache))
+        x_BLD = self.ln1(self.hook_resid_mid(resid_pre + attn_out))
+        cross_attn_out = self.hook_cross_attn_out(self.cross_attn(x_BLD, memory_BSD, cross_mask_BLS, cache))
+        x_BLD = self.ln2(self.hook_resid_mid_cross(x_BLD + cross_attn_out))
+        mlp_out = self.hook_mlp_out(self.mlp(x_BLD))
+        return self.ln3(self.hook_resid_post(x_BLD + mlp_out))
+
+
+class Stack(nn.Module):
+    """What encoder and decoder have alike: positions, and blocks to run through."""
+
+    def __init__(self, cfg: TransformerConfig, blocks: Iterable[nn.Module]):
+        super().__init__()
+        self.hook_embed = HookPoint("B L D")
+        learned = cfg.positions == "learned"
+        table = partial(sinusoids_in_halves, cfg.n_ctx, cfg.d_model)
+        self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model) if learned else Table(table)
+        self.hook_pos_embed = HookPoint("B L D")
+        self.blocks = nn.ModuleList(blocks)
+
+    def enter(self, embed_BLD: Tensor, position_ids: Tensor) -> Tensor:
+        """The input of the first block, [B, L, D]."""
+        pos_embed_BLD = self.pos_embed(position_ids).to(embed_BLD.dtype).expand_as(embed_BLD)
+        return self.hook_embed(embed_BLD) + self.hook_pos_embed(pos_embed_BLD)
+
+    def leave(self, resid_BLD: Tensor, stop: int) -> Tensor:
+        """What the blocks before `stop` gave: the input of that block, or the output of the last."""
+        return self.blocks[stop].hook_resid_pre(resid_BLD) if stop < len(self.blocks) else resid_BLD  # pyright: ignore[reportCallIssue]
+
+    def check_stop(self, stop_at_layer: int | None) -> int:
+        """How many blocks are to run; None is all."""
+        n_layers = len(self.blocks)
+        stop = n_layers if stop_at_layer is None else stop_at_layer
+        if not 0 <= stop <= n_layers:
+            raise UsageError(f"stop_at_layer {stop} is not in 0..{n_layers}")
+        return stop
+
+
+class Encoder(Stack):
+    """The stack that reads the source."""
+
+    def __init__(self, cfg: TransformerConfig):
+        super().__init__(cfg, (EncoderBlock(cfg) for _ in range(cfg.n_layers)))
+
+    def forward(self, embed_BSD: Tensor, position_ids: Tensor, mask_BSS: Tensor | None, stop: int) -> Tensor:
+        resid_BSD = self.enter(embed_BSD, position_ids)
+        for block in self.blocks[:stop]:
+            resid_BSD = block(resid_BSD, mask_BSS)
+        return self.leave(resid_BSD, stop)
+
+
+class Decoder(Stack):
+    """The stack that reads the target so far, and the memory of the source."""
+
+    def __init__(self, cfg: TransformerConfig):
+        super().__init__(cfg, (DecoderBlock(cfg) for _ in range(cfg.n_decoder_layers)))
+
+    def forward(
+        self,
+        embed_BLD: Tensor,
+        position_ids: Tensor,
+        memory_BSD: Tensor,
+        mask_BLM: Tensor,
+        cross_mask_BLS: Tensor | None,
+        stop: int,
+        cache: Cache | None,
+    ) -> Tensor:
+        resid_BLD = self.enter(embed_BLD, position_ids)
+        for i, block in enumerate(self.blocks[:stop]):
+            resid_BLD = block(resid_BLD, memory_BSD, mask_BLM, cross_mask_BLS, None if cache is None else cache[i])
+        return self.leave(resid_BLD, stop)
+
+
+class Transformer(LanguageModel):
+    """The whole model; weights are unset until `init_weights` or a checkpoint fills them."""
+
+    causal = False  # of the encoder; the decoder looks back only
+    output_point = "ln2_normalized"  # of the encoder; the decoder's is ln3_normalized
+    stack = "encoder."
+
+    def __init__(self, cfg: TransformerConfig):
+        super().__init__()
+        self.cfg = cfg
+        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        self.encoder = Encoder(cfg)
+        self.target_embed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
+        self.decoder = Decoder(cfg)
+        self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
+        self.logits_bias = nn.Parameter(torch.empty(1, cfg.d_vocab)) if cfg.logits_bias else None
+
+    def forward(
+        self,
+        source: Tensor,
+        tokens: Tensor,
+        source_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        stop_at_layer: int | None = None,
+        return_logits: bool = True,
+    ) -> Tensor:
+        """Logits [B, L, V] of a target [B, L], given its source [B, S]: `decode` of `encode`, each in one go.
+
+        Args:
+            source: int ids [B, S].
+            tokens: int ids [B, L] of the target, from the decoder's start token on.
+            source_mask: [B, S], true at real tokens of the source.
+            attention_mask: of the target, as in `decode`.
+            stop_at_layer: of the decoder, as in `decode`.
+            return_logits: as in `decode`.
+
+        Raises:
+            UsageError: a shape, an id, a length or a layer that cannot be.
+        """
+        if source_mask is not None and source_mask.dim() != 2:
+            raise UsageError(
+                f"source_mask is [B, S], true at real tokens; got {list(source_mask.shape)}: "
+                f"several sources in a row go through encode(...) and decode(...)"
+            )
+        memory_BSD = self.encode(source, attention_mask=source_mask)
+        return self.decode(
+            tokens,
+            memory_BSD,
+            attention_mask=attention_mask,
+            cross_mask=source_mask,
+            stop_at_layer=stop_at_layer,
+            return_logits=return_logits,
+        )
+
+    def encode(
+        self,
+        source: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        stop_at_layer: int | None = None,
+    ) -> Tensor:
+        """The encoder's output [B, S, D], the decoder's memory, of a source [B, S].
+
+        Args:
+            source: int ids [B, S].
+            position_ids: [B, S]; by default counted from the mask, so that padding on either side changes nothing.
+            attention_mask: [B, S], true at real tokens; or [B, S, M], true where S may attend to M (used as it is),
+                which needs position_ids; then S may be longer than the context: several sources in a row.
+                None: no padding.
+            stop_at_layer: run the blocks before this one and return its input, `encoder.resid_pre`, [B, S, D].
+
+        Raises:
+            UsageError: a shape, an id, a length or a layer that cannot be.
+        """
+        packed = attention_mask is not None and attention_mask.dim() == 3
+        if packed and position_ids is None:
+            raise UsageError(
+                "an attention_mask [B, S, M] says nothing of positions in an encoder: give position_ids too"
+            )
+        source = self.check_tokens(source, packed)
+        stop = self.encoder.check_stop(stop_at_layer)
+        mask_BSS, position_ids = self.mask_and_positions(source, attention_mask, position_ids)
+        return self.encoder(self._scaled(self.embed(source)), position_ids, mask_BSS, stop)
+
+    def decode(
+        self,
+        tokens: Tensor,
+        memory: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cross_mask: Tensor | None = None,
+        stop_at_layer: int | None = None,
+        return_logits: bool = True,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Logits [B, L, V] of a target [B, L], given what `encode` made of its source.
+
+        Args:
+            tokens: int ids [B, L] of the target, from the decoder's start token on.
+            memory: [B, S, D], of `encode`.
+            position_ids: [B, L]; by default counted from the mask.
+            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used as it is, so
+                it has to look back only). None: no padding, or padding on the right whose outputs are not read. With
+                position_ids and a mask [B, L, M], L may be longer than the context: several targets in a row.
+            cross_mask: [B, S], true at real tokens of the source; or [B, L, S], true where L may attend to S.
+            stop_at_layer: run the blocks before this one and return its input, `decoder.resid_pre`, [B, L, D].
+            return_logits: False leaves out the head and returns the last block's output, [B, L, D].
+            cache: keys and values of the tokens before these, which is added to; it needs position_ids and a mask
+                [B, L, M] over all M tokens so far. Keys and values of the memory are made once, by the first call, so a
+                cache belongs to one memory.
+
+        Raises:
+            UsageError: a shape, an id, a length or a layer that cannot be.
+        """
+        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
+        tokens = self.check_tokens(tokens, packed)
+        stop = self.decoder.check_stop(stop_at_layer)
+        mask_BLM, position_ids = self._target_mask_and_positions(tokens, attention_mask, position_ids, cache)
+        memory_BSD = self._check_memory(tokens, memory)
+        if cache is not None and len(cache) < self.cfg.n_decoder_layers:
+            raise UsageError(f"the cache has {len(cache)} layers; the decoder has {self.cfg.n_decoder_layers}")
+        cross_mask_BLS = _cross_mask(tokens, memory_BSD, cross_mask)
+        embed_BLD = self._scaled((self.target_embed or self.embed)(tokens))
+        out_BLD = self.decoder(embed_BLD, position_ids, memory_BSD, mask_BLM, cross_mask_BLS, stop, cache)
+        return self.head(out_BLD) if return_logits and stop_at_layer is None else out_BLD
+
+    def head(self, out_BLD: Tensor) -> Tensor:
+        """Logits [B, L, V] of the output of the decoder's last block."""
+        logits_BLV = linear(out_BLD, (self.unembed or self.embed).weight, None)
+        return logits_BLV if self.logits_bias is None else logits_BLV + self.logits_bias
+
+    def _scaled(self, embed_BLD: Tensor) -> Tensor:
+        return embed_BLD * math.sqrt(self.cfg.d_model) if self.cfg.scale_embedding else embed_BLD
+
+    def _target_mask_and_positions(
+        self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
+    ) -> tuple[Tensor, Tensor]:
+        """As `mask_and_positions`, where a mask over tokens alone, or none, means looking back."""
+        mask_BLM, position_ids = self.mask_and_positions(tokens, mask, position_ids, cache)
+        if mask_BLM is None or mask is None or mask.dim() == 2:
+            mask_BLM = causal_mask(torch.ones_like(tokens) if mask is None else mask.to(tokens.device))
+        return mask_BLM, position_ids
+
+    def _check_memory(self, tokens: Tensor, memory: Tensor) -> Tensor:
+        if memory.dim() != 3 or (len(memory), memory.shape[2]) != (len(tokens), self.cfg.d_model):
+            raise UsageError(
+                f"memory is what encode(source) gives, [{len(tokens)}, S, {self.cfg.d_model}]; got {list(memory.shape)}"
+            )
+        return memory.to(self.device)
+
+    @torch.no_grad()
+    def init_weights(self, seed: int = 0) -> Self:
+        """Fill the weights as before training: linear maps as `init_linear` says, embeddings of sigma cfg.init_std."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                weight.zero_()
+            elif ".ln" in name:
+                weight.fill_(1)
+            elif "embed" in name:
+                init_embedding(weight, generator)
+                weight.mul_(self.cfg.init_std)
+            else:
+                init_linear(weight, generator)
+        return self
+
+
+def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Which of the source each token of the target may attend to, [B, L, S]."""
+    if mask is None:
+        return None
+    (batch, length), n_source = tokens.shape, memory_BSD.shape[1]
+    if tuple(mask.shape) not in {(batch, n_source), (batch, length, n_source)}:
+        expected = f"{[batch, n_source]} or {[batch, length, n_source]}"
+        raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
+    mask = mask.to(tokens.device).bool()
+    if mask.dim() == 2 and not bool(mask.any(1).all()):
+        raise UsageError("cross_mask leaves a target no source at all: a row of it has no true")
+    return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)
+
+
+def _attention_names(ours: str, theirs: str) -> dict[str, str]:
+    return {f"{ours}.{part}": f"{theirs}.{part}_proj" for part in ("q", "k", "v", "out")}
+
+
+_MLP_NAMES = {"mlp.up": "fc1", "mlp.down": "fc2"}
+_BLOCK_NAMES = {
+    "encoder": {
+        **_attention_names("attn", "self_attn"),
+        "ln1": "self_attn_layer_norm",
+        **_MLP_NAMES,
+        "ln2": "final_layer_norm",
+    },
+    "decoder": {
+        **_attention_names("attn", "self_attn"),
+        "ln1": "self_attn_layer_norm",
+        **_attention_names("cross_attn", "encoder_attn"),
+        "ln2": "encoder_attn_layer_norm",
+        **_MLP_NAMES,
+        "ln3": "final_layer_norm",
+    },
+}
+HF_PREFIX = "model."
+_SHARED, _HEAD, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+
+
+def hf_names(cfg: TransformerConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face Marian file."""
+    names = {}
+    for stack, n_layers in (("encoder", cfg.n_layers), ("decoder", cfg.n_decoder_layers)):
+        for i in range(n_layers):
+            for ours, theirs in _BLOCK_NAMES[stack].items():
+                for part in ("weight", "bias"):
+                    names[f"{stack}.blocks.{i}.{ours}.{part}"] = f"model.{stack}.layers.{i}.{theirs}.{part}"
+        if cfg.positions == "learned":
+            names[f"{stack}.pos_embed.weight"] = _position_table(stack)
+    if cfg.tie_embeddings:
+        names["embed.weight"] = _SHARED
+    else:
+        names |= {"embed.weight": _embedding("encoder"), "target_embed.weight": _embedding("decoder")}
+        names["unembed.weight"] = _HEAD
+    if cfg.logits_bias:
+        names["logits_bias"] = _BIAS
+    return {ours: HfTensor(theirs) for ours, theirs in names.items()}
+
+
+def _embedding(stack: str) -> str:
+    return f"model.{stack}.embed_tokens.weight"
+
+
+def _position_table(stack: str) -> str:
+    return f"model.{stack}.embed_positions.weight"
+
+
+def hf_ties(cfg: TransformerConfig) -> dict[str, str]:
+    """The copies of the one embedding that a file may hold."""
+    return dict.fromkeys((_embedding("encoder"), _embedding("decoder"), _HEAD), _SHARED) if cfg.tie_embeddings else {}
+
+
+def hf_parts(cfg: TransformerConfig, names: Collection[str]) -> TransformerConfig:
+    """The config of what a file holds.
+
+    Position tables in a file are read as learned ones, whatever they are, since that is how `transformers` uses them:
+    old files carry the sinusoids so. A file of the bare model has no bias of the head, which is then none.
+    """
+    stored = any(_position_table(stack) in names for stack in ("encoder", "decoder"))
+    return replace(cfg, positions="learned" if stored else cfg.positions, logits_bias=_BIAS in names)

@@ -1,0 +1,447 @@
+"""The hand-written encoder-decoder against `transformers`' Marian, against torch's own layers, and against itself."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, cast
+
+import pytest
+import torch
+from marian_oracle import SHAPES, error, from_hf, ids, oracle_for
+from probekit.models.cache import Cache
+from torch import Tensor, nn
+from transformers import MarianMTModel
+
+from probekit.errors import UsageError
+from probekit.models.transformer import Transformer, TransformerConfig
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return from_hf(oracle_for(SHAPES[0]))
+
+
+# Our point -> where it stands in a Marian layer: what a module is given, or what it returns.
+ENCODER_PLACES = {
+    "attn.hook_q": ("self_attn.q_proj", "out"), "attn.hook_k": ("self_attn.k_proj", "out"),
+    "attn.hook_v": ("self_attn.v_proj", "out"), "attn.hook_z": ("self_attn.out_proj", "in"),
+    "hook_attn_out": ("self_attn", "out"), "hook_resid_mid": ("self_attn_layer_norm", "in"),
+    "ln1.hook_normalized": ("self_attn_layer_norm", "out"), "mlp.hook_pre": ("fc1", "out"),
+    "mlp.hook_post": ("fc2", "in"), "hook_mlp_out": ("fc2", "out"), "hook_resid_post": ("final_layer_norm", "in"),
+    "ln2.hook_normalized": ("final_layer_norm", "out"),
+}  # fmt: skip
+CROSS_PLACES = {
+    "cross_attn.hook_q": ("encoder_attn.q_proj", "out"), "cross_attn.hook_k": ("encoder_attn.k_proj", "out"),
+    "cross_attn.hook_v": ("encoder_attn.v_proj", "out"), "cross_attn.hook_z": ("encoder_attn.out_proj", "in"),
+    "hook_cross_attn_out": ("encoder_attn", "out"), "hook_resid_mid_cross": ("encoder_attn_layer_norm", "in"),
+    "ln2.hook_normalized": ("encoder_attn_layer_norm", "out"), "ln3.hook_normalized": ("final_layer_norm", "out"),
+}  # fmt: skip
+PLACES = {"encoder": ENCODER_PLACES, "decoder": ENCODER_PLACES | CROSS_PLACES}
+
+
+def watch(oracle: MarianMTModel) -> dict[str, Tensor]:
+    """What passes each of our points in the oracle, filled in by its next forward."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str, scale: float = 1.0) -> tuple[Callable, Callable]:
+        def given(_: Any, args: Any) -> None:
+            seen[name] = args[0]
+
+        def returned(_: Any, __: Any, out: Any) -> None:
+            seen[name] = (out[0] if isinstance(out, tuple) else out) * scale
+
+        return given, returned
+
+    for stack, places in PLACES.items():
+        theirs: Any = oracle.get_submodule(f"model.{stack}")
+        theirs.embed_tokens.register_forward_hook(keep(f"{stack}.hook_embed", theirs.embed_scale)[1])
+        theirs.embed_positions.register_forward_hook(keep(f"{stack}.hook_pos_embed")[1])
+        for i, layer in enumerate(theirs.layers):
+            layer.register_forward_pre_hook(keep(f"{stack}.blocks.{i}.hook_resid_pre")[0])
+            for point, (path, side) in places.items():
+                given, returned = keep(f"{stack}.blocks.{i}.{point}")
+                module = layer.get_submodule(path)
+                _ = module.register_forward_pre_hook(given) if side == "in" else module.register_forward_hook(returned)
+    return seen
+
+
+NOT_IN_THE_ORACLE = ("hook_attn_scores", "hook_pattern", "hook_result", "hook_scale")
+
+
+@pytest.mark.parametrize(("shape", "tied", "learned"), list(product(SHAPES, [True, False], [True, False])))
+def test_every_point_equals_the_oracle(shape, tied, learned):
+    """With padding on the right of sources and targets, at every real token."""
+    oracle = oracle_for(shape, tied, learned)
+    model = from_hf(oracle, learned)
+    source, tokens = ids(model, 3, 9), ids(model, 3, 7, seed=2)
+    masks = {"encoder": torch.arange(9) < torch.tensor([[9], [5], [1]])}
+    masks["decoder"] = torch.arange(7) < torch.tensor([[4], [7], [2]])
+    seen = watch(oracle)
+    with torch.no_grad():
+        theirs = oracle(
+            source, masks["encoder"], tokens, masks["decoder"], use_cache=False, output_hidden_states=True,
+            output_attentions=True,
+        )  # fmt: skip
+        logits, cache = model.run_with_cache(source, tokens, masks["encoder"], masks["decoder"])
+    assert error(logits[masks["decoder"]], theirs.logits[masks["decoder"]]) <= 1e-5
+    assert {name for name in cache if not name.endswith(NOT_IN_THE_ORACLE)} == set(seen)
+    for name, x in seen.items():
+        ours, n_positions = cache[name], cache[name].shape[1]
+        real = masks["encoder" if n_positions == 9 else "decoder"]
+        x = x.expand(len(ours), *x.shape[-2:]).reshape(ours.shape)
+        assert error(ours[real], x[real]) <= 1e-5, name
+    for stack, attentions in (("encoder", theirs.encoder_attentions), ("decoder", theirs.decoder_attentions)):
+        for i, pattern in enumerate(attentions):
+            ours = cache[f"{stack}.blocks.{i}.attn.hook_pattern"].transpose(1, 2)[masks[stack]]
+            assert error(ours, pattern.transpose(1, 2)[masks[stack]]) <= 1e-5
+    for i, pattern in enumerate(theirs.cross_attentions):
+        ours = cache[f"decoder.blocks.{i}.cross_attn.hook_pattern"].transpose(1, 2)[masks["decoder"]]
+        assert error(ours, pattern.transpose(1, 2)[masks["decoder"]]) <= 1e-5
+    last = {"encoder": theirs.encoder_hidden_states[-1], "decoder": theirs.decoder_hidden_states[-1]}
+    for stack, norm in (("encoder", "ln2"), ("decoder", "ln3")):
+        n_layers = len(cast(nn.ModuleList, model.get_submodule(f"{stack}.blocks")))
+        ours = cache[f"{stack}.blocks.{n_layers - 1}.{norm}.hook_normalized"]
+        assert error(ours[masks[stack]], last[stack][masks[stack]]) <= 1e-5
+
+
+def test_identities(model):
+    source, tokens = ids(model, 3, 9), ids(model, 3, 7, seed=2)
+    with torch.no_grad():
+        logits, c = model.run_with_cache(source, tokens)
+
+        def holds(stack: str, i: int, before: str, out: str, after: str) -> None:
+            block = f"{stack}.blocks.{i}."
+            assert torch.equal(c[block + before] + c[block + out], c[block + after]), (stack, i, after)
+
+        for i in range(model.cfg.n_layers):
+            holds("encoder", i, "hook_resid_pre", "hook_attn_out", "hook_resid_mid")
+            holds("encoder", i, "ln1.hook_normalized", "hook_mlp_out", "hook_resid_post")
+        for i in range(model.cfg.n_decoder_layers):
+            holds("decoder", i, "hook_resid_pre", "hook_attn_out", "hook_resid_mid")
+            holds("decoder", i, "ln1.hook_normalized", "hook_cross_attn_out", "hook_resid_mid_cross")
+            holds("decoder", i, "ln2.hook_normalized", "hook_mlp_out", "hook_resid_post")
+        for stack, norm in (("encoder", "ln2"), ("decoder", "ln3")):
+            blocks = model.get_submodule(f"{stack}.blocks")
+            embed = c[f"{stack}.hook_embed"] + c[f"{stack}.hook_pos_embed"]
+            assert torch.equal(embed, c[f"{stack}.blocks.0.hook_resid_pre"])
+            for i in range(1, len(blocks)):
+                before = c[f"{stack}.blocks.{i - 1}.{norm}.hook_normalized"]
+                assert torch.equal(before, c[f"{stack}.blocks.{i}.hook_resid_pre"])
+        assert torch.equal(model.head(c["decoder.blocks.1.ln3.hook_normalized"]), logits)
+        assert (
+            torch.equal(model.encode(source), c["encoder.blocks.2.ln2.hook_normalized"])
+            or error(model.encode(source), c["encoder.blocks.2.ln2.hook_normalized"]) <= 1e-6
+        )
+
+
+def test_attention_points_belong_together(model):
+    """Patterns are the softmax of the scores and sum to 1; z, result and the output follow from them."""
+    with torch.no_grad():
+        _, c = model.run_with_cache(ids(model, 3, 9), ids(model, 3, 7, seed=2))
+        for path in ("encoder.blocks.1.attn", "decoder.blocks.1.attn", "decoder.blocks.0.cross_attn"):
+            scores, pattern, v, z = (c[f"{path}.hook_{name}"] for name in ("attn_scores", "pattern", "v", "z"))
+            assert torch.allclose(pattern, scores.softmax(-1))
+            assert torch.allclose(pattern.sum(-1), torch.ones(pattern.shape[:3]), atol=1e-6)
+            assert torch.allclose(torch.einsum("bhlm,bmhk->blhk", pattern, v), z, atol=1e-5)
+            q, k = c[f"{path}.hook_q"], c[f"{path}.hook_k"]
+            expected = torch.einsum("blhk,bmhk->bhlm", q, k) / q.shape[-1] ** 0.5
+            shown = scores.isfinite()
+            assert torch.allclose(scores[shown], expected[shown], atol=1e-5)
+            assert bool(shown.all()) != path.endswith("blocks.1.attn") or path.startswith("encoder")
+            out = model.get_submodule(path).out
+            summed = c[f"{path}.hook_result"].sum(2) + out.bias
+            assert torch.allclose(summed, out(z.flatten(2)), atol=1e-5)
+
+
+def test_every_point_has_the_axes_that_it_declares(model):
+    cfg = model.cfg
+    _, cache = model.run_with_cache(ids(model, 3, 9), ids(model, 3, 7, seed=2))
+    assert set(cache) == set(model.points)
+    for name, x in cache.items():
+        encoder = name.startswith("encoder")
+        length = 9 if encoder else 7
+        heads = cfg.n_heads if encoder else cfg.n_decoder_heads
+        sizes = {"B": 3, "L": length, "M": length, "S": 9, "D": cfg.d_model, "H": heads, "K": cfg.d_model // heads,
+                 "F": cfg.d_mlp if encoder else cfg.d_decoder_mlp, "1": 1}  # fmt: skip
+        assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
+
+
+def torch_attention(ours: nn.Module) -> dict[str, Tensor]:
+    parts = [ours.get_submodule(part) for part in "qkv"]
+    state = {f"in_proj_{w}": torch.cat([getattr(part, w) for part in parts]) for w in ("weight", "bias")}
+    return state | {f"out_proj.{w}": getattr(ours.get_submodule("out"), w) for w in ("weight", "bias")}
+
+
+def torch_block(ours: nn.Module, theirs: nn.Module, paths: dict[str, str]) -> nn.Module:
+    """torch's own layer with the weights of our block."""
+    attentions = {"self_attn": "attn", "multihead_attn": "cross_attn"}
+    state = {f"{name}.{part}": x for name, path in attentions.items() if hasattr(ours, path)
+             for part, x in torch_attention(ours.get_submodule(path)).items()}  # fmt: skip
+    state |= {
+        f"{name}.{w}": getattr(ours.get_submodule(path), w) for name, path in paths.items() for w in ("weight", "bias")
+    }
+    theirs.load_state_dict(state)
+    return theirs.eval()
+
+
+def test_blocks_equal_torch_layers():
+    """nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, with padded sources and causal targets."""
+    cfg = TransformerConfig(24, 3, 4, 40, 20, 1, 1, n_ctx=12, d_vocab=11, activation="gelu")
+    model = Transformer(cfg).init_weights(3).eval()
+    keep = torch.arange(6) < torch.tensor([[6], [4]])
+    x, target = torch.randn(2, 6, 24), torch.randn(2, 5, 24)
+    common = {"dropout": 0.0, "activation": "gelu", "batch_first": True}
+    paths = {"linear1": "mlp.up", "linear2": "mlp.down", "norm1": "ln1", "norm2": "ln2"}
+    encoder, decoder = model.encoder.blocks[0], model.decoder.blocks[0]
+    their_encoder = torch_block(encoder, nn.TransformerEncoderLayer(24, 3, 40, **common), paths)
+    their_decoder = torch_block(decoder, nn.TransformerDecoderLayer(24, 4, 20, **common), paths | {"norm3": "ln3"})
+    seen = keep[:, None].expand(2, 6, 6)
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    memory = their_encoder(x, src_key_padding_mask=~keep)
+    assert error(encoder(x, seen), memory) <= 1e-5
+    theirs = their_decoder(target, memory, tgt_mask=~causal, memory_key_padding_mask=~keep)
+    ours = decoder(target, memory, causal.expand(2, 5, 5), keep[:, None].expand(2, 5, 6), None)
+    assert error(ours, theirs) <= 1e-5
+
+
+def test_sinusoids_are_those_of_the_paper_with_the_axes_in_halves(model):
+    d_model = model.cfg.d_model
+    _, cache = model.run_with_cache(ids(model, 1, 9), ids(model, 1, 7))
+    position = torch.arange(9).double()
+    for i in range(d_model // 2):
+        angle = position / 10000 ** (2 * i / d_model)
+        ours = cache["encoder.hook_pos_embed"][0]
+        assert torch.allclose(ours[:, i], angle.sin().float(), atol=1e-6)
+        assert torch.allclose(ours[:, d_model // 2 + i], angle.cos().float(), atol=1e-6)
+
+
+def compare(padded, plain, points, rows, columns, sources) -> None:
+    """Every point at the real places of the first row of `padded` against the same of `plain`."""
+    for name, x in padded.items():
+        length = columns if name.startswith("decoder") else sources
+        places = {"L": length, "M": length, "S": sources}
+        for axis, letter in enumerate(points[name].axes.split()):
+            chosen = rows if letter == "B" else places.get(letter)
+            x = x if chosen is None else x.index_select(axis, torch.tensor(chosen))
+        finite = plain[name].isfinite()
+        assert torch.equal(x.isfinite(), finite), name
+        assert error(x[finite], plain[name][finite]) <= 1e-5, name
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 0), (0, 4), (2, 1)])
+def test_padding_changes_no_point(model, left, right):
+    """Left, right and both, in source and target: every point has the value of the unpadded pair."""
+    source, tokens = ids(model, 1, 6), ids(model, 1, 5, seed=2)
+
+    def padded(x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        width = left + x.shape[1] + right
+        both, mask = ids(model, 2, width, seed), torch.ones(2, width, dtype=torch.bool)
+        mask[0], both[0, left : left + x.shape[1]] = False, x[0]
+        mask[0, left : left + x.shape[1]] = True
+        return both, mask
+
+    (sources, source_mask), (targets, mask) = padded(source, 8), padded(tokens, 9)
+    with torch.no_grad():
+        _, plain = model.run_with_cache(source, tokens)
+        logits, cache = model.run_with_cache(sources, targets, source_mask, mask)
+    assert logits.isfinite().all()
+    compare(cache, plain, model.points, [0], range(left, left + 5), range(left, left + 6))
+
+
+def test_batch_and_order_change_no_point(model):
+    sources, targets, order = ids(model, 4, 8), ids(model, 4, 6, seed=2), [3, 0, 2, 1]
+    with torch.no_grad():
+        _, batch = model.run_with_cache(sources, targets)
+        _, shuffled = model.run_with_cache(sources[order], targets[order])
+        for b in range(4):
+            _, single = model.run_with_cache(sources[b : b + 1], targets[b : b + 1])
+            compare(batch, single, model.points, [b], range(6), range(8))
+            compare(shuffled, single, model.points, [order.index(b)], range(6), range(8))
+
+
+def packed(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    """Position ids [1, sum] and who belongs together [1, sum, sum]."""
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return torch.cat([torch.arange(n) for n in lengths])[None], (owner[:, None] == owner)[None]
+
+
+def test_packed_pairs_equal_each_pair_alone(model):
+    """Several sources and targets in one row, longer than the context, do not see each other."""
+    pairs = [(ids(model, 1, n, seed=n), ids(model, 1, m, seed=50 + m)) for n, m in ((20, 3), (7, 14), (3, 11))]
+    position, together = packed([s.shape[1] for s, _ in pairs])
+    target_position, target_together = packed([t.shape[1] for _, t in pairs])
+    cross = torch.block_diag(*(torch.ones(t.shape[1], s.shape[1]) for s, t in pairs))[None].bool()
+    looking_back = target_together & torch.ones(28, 28, dtype=torch.bool).tril()
+    source, tokens = (torch.cat(x, 1) for x in zip(*pairs, strict=True))
+    kept: dict[str, Tensor] = {}
+    with torch.no_grad(), model.hooks([(lambda name: True, lambda x, hook: kept.__setitem__(hook.name, x))]):
+        memory = model.encode(source, position, together)
+        logits = model.decode(tokens, memory, target_position, looking_back, cross)
+    with torch.no_grad():
+        fused = model.decode(tokens, model.encode(source, position, together), target_position, looking_back, cross)
+        assert error(fused, logits) <= 1e-5
+        starts = [0, 0]
+        for s, t in pairs:
+            here = [list(range(start, start + x.shape[1])) for start, x in zip(starts, (s, t), strict=True)]
+            alone, cache = model.run_with_cache(s, t)
+            assert error(logits[:, here[1]], alone) <= 1e-5
+            compare(kept, cache, model.points, [0], here[1], here[0])
+            starts = [start + x.shape[1] for start, x in zip(starts, (s, t), strict=True)]
+
+
+def test_a_target_that_may_see_nothing_of_the_source_gathers_nothing(model):
+    """Spare places of a packed row: finite, alike with and without listeners, and nobody else's concern."""
+    source, tokens = ids(model, 1, 6), ids(model, 1, 5, seed=2)
+    cross = torch.ones(1, 5, 6, dtype=torch.bool)
+    cross[0, 3:] = False
+    with torch.no_grad():
+        memory = model.encode(source)
+        fused = model.decode(tokens, memory, cross_mask=cross)
+        with model.hooks([(lambda name: name.endswith("pattern"), lambda x, hook: None)]):
+            explicit = model.decode(tokens, memory, cross_mask=cross)
+        assert explicit.isfinite().all()
+        assert error(explicit, fused) <= 1e-6
+        assert error(fused[:, :3], model.decode(tokens[:, :3], memory)) <= 1e-5
+
+
+@pytest.mark.parametrize("chunks", [[1] * 8, [3, 1, 4], [8]])
+def test_cache_changes_nothing(model, chunks):
+    """Target tokens in chunks, with padding on the left of one of them, against the whole target at once."""
+    source, tokens = ids(model, 2, 6), ids(model, 2, 8, seed=2)
+    source_mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    mask = torch.tensor([[1] * 8, [0] * 3 + [1] * 5]).bool()
+    position_ids = (mask.long().cumsum(1) - 1).clamp(min=0)
+    looking_back = (mask[:, None] | torch.eye(8, dtype=torch.bool)) & torch.ones(8, 8, dtype=torch.bool).tril()
+    cache, steps, start = Cache(model.cfg.n_decoder_layers), [], 0
+    with torch.no_grad():
+        memory = model.encode(source, attention_mask=source_mask)
+        whole = model.decode(tokens, memory, attention_mask=mask, cross_mask=source_mask)
+        for n in chunks:
+            end = start + n
+            now = slice(start, end)
+            steps.append(
+                model.decode(
+                    tokens[:, now], memory, position_ids[:, now], looking_back[:, now, :end], source_mask, cache=cache
+                )
+            )
+            start = end
+    assert cache.length == 8
+    assert error(torch.cat(steps, 1), whole) <= 1e-5
+
+
+def test_a_cache_makes_keys_and_values_of_the_memory_once(model):
+    seen: list[str] = []
+    cache = Cache(model.cfg.n_decoder_layers)
+    memory = model.encode(ids(model, 1, 6))
+    with model.hooks([(lambda name: "cross_attn.hook_k" in name, lambda x, hook: seen.append(hook.name))]):
+        for i in range(3):
+            at = torch.tensor([[i]])
+            model.decode(torch.tensor([[5]]), memory, at, torch.ones(1, 1, i + 1), cache=cache)
+    assert seen == [f"decoder.blocks.{i}.cross_attn.hook_k" for i in range(model.cfg.n_decoder_layers)]
+
+
+def test_stopping_returns_the_input_of_that_block(model):
+    source, tokens = ids(model, 2, 6), ids(model, 2, 5, seed=2)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(source, tokens)
+        memory = model.encode(source)
+        for i in range(3):
+            assert error(model.encode(source, stop_at_layer=i), cache[f"encoder.blocks.{i}.hook_resid_pre"]) <= 1e-6
+        for i in range(2):
+            name = f"decoder.blocks.{i}.hook_resid_pre"
+            out, stopped = model.run_with_cache(source, tokens, points=name, stop_at_layer=i)
+            assert torch.equal(out, stopped[name])
+            assert error(out, cache[name]) <= 1e-6
+        out = cache["decoder.blocks.1.ln3.hook_normalized"]
+        assert error(model.decode(tokens, memory, stop_at_layer=2), out) <= 1e-6
+        assert error(model.decode(tokens, memory, return_logits=False), out) <= 1e-6
+        assert error(model.encode(source, stop_at_layer=3), memory) <= 1e-6
+    for run in (lambda: model.encode(source, stop_at_layer=4), lambda: model.decode(tokens, memory, stop_at_layer=-1)):
+        with pytest.raises(UsageError, match=r"stop_at_layer -?\d is not in 0\.\."):
+            run()
+
+
+def test_the_decoder_looks_back_only_and_sees_the_source_through_the_memory_alone(model):
+    source, tokens = ids(model, 1, 6), ids(model, 1, 5, seed=2)
+    other = tokens.clone()
+    other[0, 3] = (other[0, 3] + 1) % model.cfg.d_vocab
+    with torch.no_grad():
+        plain = model(source, tokens)
+        assert error(model(source, other)[:, :3], plain[:, :3]) <= 1e-6
+        assert error(model(source, other)[:, 3:], plain[:, 3:]) > 1e-3
+        elsewhere = model.encode(ids(model, 1, 6, seed=7))
+        patch = [("encoder.blocks.2.ln2.hook_normalized", lambda x, hook: elsewhere)]
+        assert error(model.run_with_hooks(source, tokens, fwd_hooks=patch), model.decode(tokens, elsewhere)) <= 1e-6
+        silent = [(f"decoder.blocks.{i}.hook_cross_attn_out", lambda x, hook: torch.zeros_like(x)) for i in range(2)]
+        deaf = [model.run_with_hooks(s, tokens, fwd_hooks=silent) for s in (source, ids(model, 1, 4, seed=7))]
+        assert torch.equal(*deaf)
+
+
+def test_gradients_reach_every_weight(model):
+    trained = Transformer(model.cfg).init_weights(1)
+    logits = trained(ids(model, 2, 6), ids(model, 2, 5, seed=2))
+    nn.functional.cross_entropy(logits.flatten(0, 1), ids(model, 2, 5, seed=3).flatten()).backward()
+    for name, p in trained.named_parameters():
+        assert p.grad is not None, name
+        assert p.grad.isfinite().all(), name
+        assert p.grad.abs().max() > 0 or name.endswith(".k.bias"), name  # a bias of all keys alike changes no pattern
+
+
+def test_same_seed_same_weights():
+    cfg = TransformerConfig(16, 2, 4, 32, 24, 2, 1, n_ctx=8, d_vocab=11, tie_embeddings=False, positions="learned")
+    one, two, other = (Transformer(cfg).init_weights(seed) for seed in (3, 3, 4))
+    assert one.fingerprint() == two.fingerprint() != other.fingerprint()
+    assert all(torch.isfinite(p).all() for p in one.parameters())
+
+
+@pytest.mark.parametrize(
+    ("cfg", "millions"),
+    [(TransformerConfig(), 65), (TransformerConfig(1024, 16, 16, 4096, 4096), 213)],
+)
+def test_published_sizes(cfg, millions):
+    """The base and the big model of the paper's table 3, which rounds its vocabulary (about 37000 tokens)."""
+    with torch.device("meta"):
+        count = sum(p.numel() for p in Transformer(cfg).parameters())
+    attention, norm, d = 4 * (cfg.d_model**2 + cfg.d_model), 2 * cfg.d_model, cfg.d_model
+    mlp = 2 * d * cfg.d_mlp + cfg.d_mlp + d
+    assert count == 6 * (3 * attention + 2 * mlp + 5 * norm) + cfg.d_vocab * (d + 1)
+    assert abs(count / 1e6 - millions) < 0.03 * millions
+
+
+SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("run", "match"),
+    [
+        (lambda m: m("the keys", TARGET), "to_tokens"),
+        (lambda m: m(SOURCE[0], TARGET), "int64"),
+        (lambda m: m(SOURCE, TARGET.float()), "int64"),
+        (lambda m: m(SOURCE + 31, TARGET), r"0\.\.30"),
+        (lambda m: m(SOURCE, TARGET - 1), r"0\.\.30"),
+        (lambda m: m(torch.zeros(2, 25, dtype=torch.long), TARGET), "25 tokens do not fit a context of 24"),
+        (lambda m: m(SOURCE, torch.zeros(2, 25, dtype=torch.long)), "25 tokens do not fit a context of 24"),
+        (lambda m: m(SOURCE, TARGET[:1]), r"memory is what encode\(source\) gives, \[1, S, 32\]; got \[2, 6, 32\]"),
+        (lambda m: m(SOURCE, TARGET, torch.ones(2, 5)), r"attention_mask is \[2, 6\]"),
+        (lambda m: m(SOURCE, TARGET, torch.ones(2, 6, 6)), r"source_mask is \[B, S\]"),
+        (lambda m: m(SOURCE, TARGET, None, torch.ones(2, 6)), r"attention_mask is \[2, 5\]"),
+        (lambda m: m.encode(SOURCE, attention_mask=torch.ones(2, 6, 6)), "give position_ids"),
+        (lambda m: m.encode(SOURCE, SOURCE + 24), "position 24 is not in a context of 24"),
+        (lambda m: m.encode(SOURCE, SOURCE - 1), "position -1 is not in a context of 24"),
+        (lambda m: m.encode(SOURCE, SOURCE[:, :3]), r"position_ids are \[2, 6\]"),
+        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 16)), r"\[2, S, 32\]; got \[2, 6, 16\]"),
+        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), TARGET + 30), "position 30 is not in a context of 24"),
+        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 5)), r"cross_mask is \[2, 6\] or"),
+        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 6, 5)), "cross_mask is"),
+        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.tensor([[1] * 6, [0] * 6])), "no source"),
+        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cache=Cache(2)), "with a cache, give position_ids"),
+        (
+            lambda m: m.decode(
+                TARGET[:, :1], torch.zeros(2, 6, 32), TARGET[:, :1], torch.ones(2, 1, 1), cache=Cache(1)
+            ),
+            "the cache has 1 layers; the decoder has 2",
+        ),
+    ],
+)
+def test_impossible_input(model, run, match):
+    with pytest.raises(UsageError, match=match):
+        run(model)
