@@ -51,10 +51,28 @@ class Family(NamedTuple):
 
 def families() -> dict[str, Family]:
     """By the `model_type` of config.json."""
-    from probekit.models import gpt2
+    from probekit.models import bert, gpt2, transformer
 
     return {
         "gpt2": Family(gpt2.GPT2Config, gpt2.GPT2, gpt2.hf_names, gpt2.HF_PREFIX, gpt2.hf_ties, gpt2.HF_BUFFERS),
+        "bert": Family(
+            bert.BertConfig,
+            bert.Bert,
+            bert.hf_names,
+            bert.HF_PREFIX,
+            bert.hf_ties,
+            bert.HF_BUFFERS,
+            bert.hf_renamed,
+            bert.hf_parts,
+        ),
+        "marian": Family(
+            transformer.TransformerConfig,
+            transformer.Transformer,
+            transformer.hf_names,
+            transformer.HF_PREFIX,
+            transformer.hf_ties,
+            hf_parts=transformer.hf_parts,
+        ),
     }
 
 
