@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probekit.errors import UsageError
 from probekit.hooks import HookPoint
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -68,12 +69,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class Linear(nn.Module):
-    """y = x W^T + b, with W [out, in]."""
+    """y = x W^T + b, with W [out, in]; without a bias, b is None."""
 
-    def __init__(self, d_in: int, d_out: int):
+    def __init__(self, d_in: int, d_out: int, bias: bool = True):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(d_out, d_in))
-        self.bias = nn.Parameter(torch.empty(d_out))
+        self.bias = nn.Parameter(torch.empty(d_out)) if bias else None
         self._prepared: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,6 +146,91 @@ class LayerNorm(nn.Module):
         return self.hook_normalized((centred_BLD / scale_BL1 * self.weight + self.bias).to(x_BLD.dtype))
 
 
+class RMSNorm(nn.Module):
+    """Divide by the root of (mean square + eps), then gain (Zhang and Sennrich 2019); in float32 inside.
+
+    `hook_scale` is that root, [B, L, 1]; `hook_normalized` is the output, gain included.
+    """
+
+    def __init__(self, d_model: int, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(d_model))
+        self.hook_scale = HookPoint("B L 1")
+        self.hook_normalized = HookPoint("B L D")
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        x32_BLD = x_BLD.to(torch.promote_types(x_BLD.dtype, torch.float32))
+        scale_BL1 = self.hook_scale((x32_BLD.square().mean(-1, keepdim=True) + self.eps).sqrt())
+        return self.hook_normalized((x32_BLD / scale_BL1 * self.weight).to(x_BLD.dtype))
+
+
+class FeedForward(nn.Module):
+    """act(x W_up + b) W_down + b, at each position alone (Vaswani et al. 2017, 3.3)."""
+
+    def __init__(self, d_model: int, d_mlp: int, activation: str):
+        super().__init__()
+        self.activation = activation
+        self.up = Linear(d_model, d_mlp)
+        self.down = Linear(d_mlp, d_model)
+        self.hook_pre = HookPoint("B L F")
+        self.hook_post = HookPoint("B L F")
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        if self.hook_pre.hooked:
+            post_BLF = ACTIVATIONS[self.activation](self.hook_pre(self.up(x_BLD)))
+        else:
+            post_BLF = self.up.activated(x_BLD, self.activation)
+        return self.down(self.hook_post(post_BLF))
+
+
+def swiglu_width(d_model: int) -> int:
+    """The width at which SwiGLU's three matrices weigh what two of 4 d_model do: 8/3 d_model, in whole 64s."""
+    return max(64, 64 * round(8 * d_model / (3 * 64)))
+
+
+class SwiGLU(nn.Module):
+    """(act(x W_gate) * x W_up) W_down, act being SiLU by name (Shazeer 2020, "GLU Variants Improve Transformer").
+
+    `hook_pre` is x W_gate before the activation, `hook_pre_linear` is x W_up, `hook_post` their product.
+    """
+
+    def __init__(self, d_model: int, d_mlp: int | None = None, bias: bool = False, activation: str = "silu"):
+        super().__init__()
+        d_mlp = swiglu_width(d_model) if d_mlp is None else d_mlp
+        self.activation = activation
+        self.gate = Linear(d_model, d_mlp, bias)
+        self.up = Linear(d_model, d_mlp, bias)
+        self.down = Linear(d_mlp, d_model, bias)
+        self.hook_pre = HookPoint("B L F")
+        self.hook_pre_linear = HookPoint("B L F")
+        self.hook_post = HookPoint("B L F")
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        if self.hook_pre.hooked:
+            gate_BLF = ACTIVATIONS[self.activation](self.hook_pre(self.gate(x_BLD)))
+        else:
+            gate_BLF = self.gate.activated(x_BLD, self.activation)
+        return self.down(self.hook_post(gate_BLF * self.hook_pre_linear(self.up(x_BLD))))
+
+
+@torch.no_grad()
+def init_linear(weight: Tensor, generator: torch.Generator) -> None:
+    """Fill W [out, in]: normal of variance 2 / (d_in + d_out) (Glorot and Bengio 2010), cut at 3 sigma."""
+    _cut_normal(weight, math.sqrt(2 / sum(weight.shape)), generator)
+
+
+@torch.no_grad()
+def init_embedding(weight: Tensor, generator: torch.Generator) -> None:
+    """Fill a table [n, D]: normal of variance 1, cut at 3 sigma."""
+    _cut_normal(weight, 1.0, generator)
+
+
+def _cut_normal(weight: Tensor, sigma: float, generator: torch.Generator) -> None:
+    made = torch.empty(weight.shape)  # float32 on the CPU: the seed alone decides
+    weight.copy_(nn.init.trunc_normal_(made, 0, sigma, -3 * sigma, 3 * sigma, generator=generator))
+
+
 def causal_mask(mask_BL: Tensor) -> Tensor:
     """Who may attend to whom, [B, L, M], in a model that looks back: from which tokens are real (True or 1).
 
@@ -163,6 +249,47 @@ def positions_from_mask(attention_mask: Tensor) -> Tensor:
     """Position of each token among those it may attend to, [B, L], from a mask [B, L] or [B, L, M]."""
     count = attention_mask.long().cumsum(1) if attention_mask.dim() == 2 else attention_mask.long().sum(-1)
     return (count - 1).clamp(min=0)
+
+
+def softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """exp(x) / sum exp(x), in float32 inside; the largest is subtracted first, so nothing overflows.
+
+    A row that is -inf throughout, of a query that may attend to nothing, gives zeros and not NaN.
+    """
+    x32 = x.to(torch.promote_types(x.dtype, torch.float32))
+    largest = x32.detach().amax(dim, keepdim=True).clamp(min=torch.finfo(x32.dtype).min)
+    exp = (x32 - largest).exp()
+    total = exp.sum(dim, keepdim=True)
+    return (exp / (total + (total == 0))).to(x.dtype)
+
+
+def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(K)) v, as it is written (Vaswani et al. 2017, equation 1).
+
+    Args:
+        q: [..., L, K].
+        k: [..., M, K].
+        v: [..., M, V].
+        mask: boolean [..., L, M], true where L may attend to M; any batch axes that broadcast. None: everywhere.
+
+    Returns:
+        [..., L, V]; zeros where a query may attend to nothing.
+
+    Raises:
+        UsageError: a mask that is not boolean, or does not fit.
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+    return softmax(scores if mask is None else scores.masked_fill(~fitting_mask(mask, scores), -math.inf)) @ v
+
+
+def fitting_mask(mask: Tensor, scores: Tensor) -> Tensor:
+    """The mask, if it is boolean and broadcasts to the scores [..., L, M] without adding to them."""
+    sizes = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
+    if mask.dtype != torch.bool or mask.dim() > scores.dim() or any(m not in (1, n) for m, n in sizes):
+        raise UsageError(
+            f"a mask is boolean and broadcasts to the scores {list(scores.shape)}; got {mask.dtype} {list(mask.shape)}"
+        )
+    return mask
 
 
 def attention(q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:

@@ -51,10 +51,14 @@ class Family(NamedTuple):
 
 def families() -> dict[str, Family]:
     """By the `model_type` of config.json."""
-    from probekit.models import bert, gpt2, transformer
+    from probekit.models import bert, gpt2, llama, transformer
 
+    kin = Family(llama.LlamaConfig, llama.Llama, llama.hf_names, llama.HF_PREFIX, llama.hf_ties, llama.HF_BUFFERS)
     return {
         "gpt2": Family(gpt2.GPT2Config, gpt2.GPT2, gpt2.hf_names, gpt2.HF_PREFIX, gpt2.hf_ties, gpt2.HF_BUFFERS),
+        "llama": kin,
+        "mistral": kin,
+        "qwen2": kin,
         "bert": Family(
             bert.BertConfig,
             bert.Bert,

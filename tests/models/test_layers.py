@@ -1,9 +1,44 @@
 """The leaves against their closed forms."""
 
+import math
+from itertools import product
+
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from probekit.models.layers import LayerNorm, linear
+from probekit.errors import UsageError
+from probekit.models.layers import (
+    ACTIVATIONS,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    SwiGLU,
+    init_embedding,
+    init_linear,
+    linear,
+    scaled_dot_product_attention,
+    softmax,
+    swiglu_width,
+)
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def filled(module, seed=0):
+    """The module with normal weights."""
+    generator = torch.Generator().manual_seed(seed)
+    for weight in module.parameters():
+        nn.init.normal_(weight, generator=generator)
+    return module
+
+
+def close(ours, theirs, factor=4):
+    eps = torch.finfo(ours.dtype).eps
+    return torch.allclose(ours.double(), theirs.double(), rtol=factor * eps, atol=factor * eps)
 
 
 @pytest.mark.parametrize("shape", [(40,), (3, 40), (2, 5, 40), (2, 0, 40)])
@@ -34,7 +69,30 @@ def test_linear_has_its_gradients():
     assert torch.allclose(x32.grad, weight.detach().float().sum(0).expand(3, 4))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("biased", [True, False])
+def test_linear_and_embedding_equal_torchs(biased):
+    ours, theirs = filled(Linear(5, 3, bias=biased)), nn.Linear(5, 3, bias=biased)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 4, 5)
+    assert close(ours(x), theirs(x))
+    table, index = filled(Embedding(7, 3)), torch.tensor([[6, 0], [3, 3]])
+    assert torch.equal(table(index), table.weight[index])
+
+
+@pytest.mark.parametrize("init", [init_linear, init_embedding])
+def test_initial_weights_are_normal_and_cut_at_three_sigma(init):
+    weight, again = torch.empty(600, 400), torch.empty(600, 400)
+    init(weight, torch.Generator().manual_seed(0))
+    init(again, torch.Generator().manual_seed(0))
+    assert torch.equal(weight, again)
+    z = weight / (math.sqrt(2 / 1000) if init is init_linear else 1)
+    assert 2.99 < z.abs().max() <= 3
+    share, width = (2 * 0.9986501019683699 - 1), math.exp(-4.5) / math.sqrt(2 * math.pi)  # of a normal, cut at 3
+    assert z.var().item() == pytest.approx(1 - 6 * width / share, abs=0.01)
+    assert abs(z.mean().item()) < 0.01
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_looking_at_a_norms_scale_does_not_change_it(dtype):
     """One coordinate at 3,000, as GPT-2 has them: its square does not fit fp16."""
     norm = LayerNorm(64, eps=1e-5)
@@ -53,3 +111,181 @@ def test_looking_at_a_norms_scale_does_not_change_it(dtype):
         looked.float(), fused.float(), rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps
     )
     assert torch.allclose(seen[0].double(), (x.double().var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt(), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "looked"), list(product([*DTYPES, torch.float64], [False, True])))
+def test_norms_equal_torchs(dtype, looked):
+    x = torch.randn(2, 3, 64).to(dtype)
+    for ours, theirs in [(LayerNorm(64, 1e-5), nn.LayerNorm(64, 1e-5)), (RMSNorm(64, 1e-6), nn.RMSNorm(64, 1e-6))]:
+        filled(ours).to(dtype)
+        theirs.load_state_dict(ours.state_dict())
+        if looked:
+            ours.hook_scale.add(lambda scale, hook: None)
+        with torch.no_grad():
+            assert ours(x).dtype == dtype
+            assert close(ours(x), theirs.to(dtype)(x), factor=8), type(ours)
+
+
+def test_rms_norm_bears_fp16_extremes():
+    """Squares of 60,000 do not fit fp16, nor do those of 1e-7; a row of zeros stays zeros."""
+    norm = RMSNorm(64, eps=1e-12).half()
+    nn.init.ones_(norm.weight)
+    x = torch.randn(4, 64, dtype=torch.float64)
+    x[0, 3], x[1], x[2], x[3] = 60000, x[1] * 1e-5, 65504, 0
+    x = x.half()
+    expected = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-12).sqrt()
+    assert close(norm(x), expected)
+
+
+def test_the_hook_of_rms_norms_scale_sees_and_replaces():
+    norm, x = filled(RMSNorm(8, eps=1e-5)), torch.randn(2, 3, 8)
+    norm.hook_scale.add(lambda scale, hook: 2 * scale)
+    assert torch.allclose(2 * norm(x), F.rms_norm(x, (8,), norm.weight, 1e-5), atol=1e-6)
+
+
+@pytest.mark.parametrize("module", [LayerNorm(6, 1e-5), RMSNorm(6, 1e-5), FeedForward(6, 8, "gelu"), SwiGLU(6, 8)])
+def test_leaves_have_their_gradients(module):
+    filled(module).double()
+    names, weights = zip(*module.named_parameters(), strict=True)
+    x = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
+
+    def run(x, *weights):
+        return torch.func.functional_call(module, dict(zip(names, weights, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(run, (x, *weights))
+
+
+def _gelu_tanh(x):
+    return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("gelu", lambda x: x / 2 * (1 + torch.erf(x / math.sqrt(2)))),
+        ("gelu_new", _gelu_tanh),
+        ("gelu_pytorch_tanh", _gelu_tanh),
+        ("silu", lambda x: x / (1 + torch.exp(-x))),
+        ("relu", lambda x: x.clamp(min=0)),
+    ],
+)
+def test_activations_are_their_formulas(name, formula):
+    x = torch.linspace(-8, 8, 101, dtype=torch.float64)
+    act = ACTIVATIONS[name]
+    assert torch.allclose(act(x), formula(x), atol=1e-12)
+    for dtype in DTYPES:
+        eps = torch.finfo(dtype).eps
+        assert torch.allclose(act(x.to(dtype)).double(), formula(x.to(dtype).double()), rtol=4 * eps, atol=4 * eps)
+    extremes = torch.tensor([-65504.0, -1e-7, 0.0, 65504.0], dtype=torch.float16)
+    assert torch.equal(act(extremes)[[0, 2, 3]], torch.tensor([0.0, 0.0, 65504.0], dtype=torch.float16))
+    smooth = torch.tensor([-3.0, -0.5, 0.7, 4.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(act, smooth)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new"])
+@pytest.mark.parametrize("looked", [True, False])
+def test_feed_forward_equals_torchs_modules(activation, looked):
+    ours, x = filled(FeedForward(6, 10, activation)), torch.randn(2, 3, 6)
+    act = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_new": nn.GELU("tanh")}[activation]
+    theirs = nn.Sequential(nn.Linear(6, 10), act, nn.Linear(10, 6))
+    theirs.load_state_dict(
+        {f"{0 if 'up' in name else 2}.{name.split('.')[1]}": w for name, w in ours.named_parameters()}
+    )
+    if looked:
+        ours.hook_pre.add(lambda x, hook: None)
+    with torch.no_grad():
+        assert torch.allclose(ours(x), theirs(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("looked", [True, False])
+def test_swiglu_is_its_formula(bias, looked):
+    ours, x = filled(SwiGLU(6, 10, bias)), torch.randn(2, 3, 6)
+    if looked:
+        ours.hook_pre.add(lambda x, hook: None)
+    maps = (ours.gate, ours.up, ours.down)
+    gate, up, down = ((m.weight.double(), 0 if m.bias is None else m.bias.double()) for m in maps)
+    g, u = (x.double() @ w.T + b for w, b in (gate, up))
+    expected = (g * torch.sigmoid(g) * u) @ down[0].T + down[1]
+    with torch.no_grad():
+        assert torch.allclose(ours(x).double(), expected, atol=1e-4)
+
+
+def test_swiglu_is_eight_thirds_wide_in_whole_64s():
+    assert [swiglu_width(d) for d in (8, 64, 512, 768, 1600, 4096)] == [64, 192, 1344, 2048, 4288, 10944]
+    assert SwiGLU(64).up.weight.shape == (192, 64)
+    for d in range(96, 2000, 7):
+        assert swiglu_width(d) % 64 == 0
+        assert abs(swiglu_width(d) - 8 * d / 3) <= 32
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_softmax_equals_torchs(dtype, dim):
+    x = (10 * torch.randn(5, 7)).to(dtype)
+    x[x > 8] = -math.inf
+    assert softmax(x, dim).dtype == dtype
+    assert close(softmax(x, dim), torch.softmax(x, dim))
+
+
+def test_softmax_bears_fp16_extremes_and_empty_rows():
+    x = torch.tensor([[65504.0, -65504.0], [-65504.0, -65504.0], [-math.inf, 0], [-math.inf, -math.inf]]).half()
+    assert torch.equal(softmax(x), torch.tensor([[1.0, 0], [0.5, 0.5], [0, 1], [0, 0]]).half())
+    assert torch.equal(softmax(torch.tensor([3e38, -3e38])), torch.tensor([1.0, 0.0]))
+
+
+def test_softmax_has_its_gradients_beside_an_empty_row():
+    x = torch.randn(3, 4, dtype=torch.float64)
+    x[1] = -math.inf
+    x[2, 1:3] = -math.inf
+    x.requires_grad_()
+    weight = torch.randn(3, 4, dtype=torch.float64)
+    (grad,) = torch.autograd.grad((softmax(x) * weight).sum(), x)
+    (expected,) = torch.autograd.grad((torch.softmax(x[[0, 2]], -1) * weight[[0, 2]]).sum(), x)
+    assert torch.allclose(grad[[0, 2]], expected[[0, 2]])
+    assert torch.equal(grad[1], torch.zeros(4, dtype=torch.float64))
+
+
+def _some_mask(shape, seed=5):
+    """A random mask with one row in which nothing is allowed."""
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.6
+    mask[..., 0, :] = False
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("batch", "mask_shape"),
+    [((), None), ((), (4, 6)), ((3,), (4, 6)), ((3,), (3, 4, 6)), ((3, 2), (3, 1, 4, 6)), ((3, 2), (1, 2, 4, 6)),
+     ((2, 3, 2), (2, 1, 1, 4, 6)), ((3, 2), (6,)), ((3, 2), (3, 2, 1, 6))],
+)  # fmt: skip
+def test_attention_equals_torchs_with_masks_of_any_batch_shape(batch, mask_shape):
+    q, k, v = (torch.randn(*batch, *shape, requires_grad=True) for shape in [(4, 8), (6, 8), (6, 5)])
+    mask = None if mask_shape is None else _some_mask(mask_shape) if len(mask_shape) > 1 else torch.arange(6) > 2
+    full = None if mask is None else mask.expand(*batch, 4, 6)
+    ours, theirs = scaled_dot_product_attention(q, k, v, mask), F.scaled_dot_product_attention(q, k, v, full)
+    assert torch.allclose(ours, theirs, atol=1e-6)
+    weight = torch.randn_like(ours)
+    for mine, other in zip(*(torch.autograd.grad((y * weight).sum(), (q, k, v)) for y in (ours, theirs)), strict=True):
+        assert torch.allclose(mine, other, atol=1e-5)
+
+
+def test_a_query_that_may_attend_to_nothing_gets_zeros():
+    q, k, v = torch.randn(3, 2, 4, 8)
+    out = scaled_dot_product_attention(q, k, v, torch.tensor([[True], [False], [True], [False]]).expand(4, 4))
+    assert torch.equal(out[:, [1, 3]], torch.zeros(2, 2, 8))
+    assert out[:, [0, 2]].abs().min() > 0
+
+
+def test_attention_bears_fp16_extremes():
+    """90 x 90 x 64 does not fit fp16; divided by the root of 64 before it is summed, it does."""
+    q, k, v = (torch.full((2, 64), x, dtype=torch.float16) for x in (90.0, 90.0, 60000.0))
+    assert torch.allclose(scaled_dot_product_attention(q, k, v), v)
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.ones(4, 5, dtype=torch.bool), torch.ones(4, 6), torch.ones(2, 1, 4, 6, dtype=torch.bool)]
+)
+def test_a_mask_that_does_not_fit(mask):
+    q, k, v = torch.randn(2, 4, 8), torch.randn(2, 6, 8), torch.randn(2, 6, 8)
+    with pytest.raises(UsageError, match=r"boolean and broadcasts to the scores \[2, 4, 6\]; got torch"):
+        scaled_dot_product_attention(q, k, v, mask)

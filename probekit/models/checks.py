@@ -1,0 +1,49 @@
+"""What the configs of all families are held to; each error names the field, what it may be and what came."""
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from probekit.errors import DataError, nearest
+
+# Far above any model: a file that says more is damaged, and would hang before its weights were looked at.
+LARGEST = {
+    "d_model": 1 << 17,
+    "n_heads": 1 << 12,
+    "n_kv_heads": 1 << 12,
+    "d_head": 1 << 14,
+    "d_mlp": 1 << 20,
+    "n_layers": 1000,
+    "n_ctx": 1 << 24,
+    "d_vocab": 1 << 23,
+}
+
+
+def check_size(field: str, value: Any, named: str) -> None:
+    """A whole number from 1 to what is conceivable; `named` is how the error calls the field."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST[field]:
+        raise DataError(f"{named} must be a whole number in 1..{LARGEST[field]}; got {value!a:.60}")
+
+
+def check_positive(value: Any, named: str) -> None:
+    """A finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise DataError(f"{named} must be a positive number; got {value!a:.60}")
+
+
+def check_flag(value: Any, named: str) -> None:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise DataError(f"{named} must be true or false; got {value!a:.60}")
+
+
+def check_choice(value: Any, choices: Collection[str], named: str) -> None:
+    """One of some names; the error shows the nearest."""
+    if not isinstance(value, str) or value not in choices:
+        raise DataError(f"unknown {named} {value!a:.60}; {nearest(str(value), choices)}")
+
+
+def check_id(value: Any, named: str) -> None:
+    """The id of a token, or None for none."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise DataError(f"{named} must be a whole number or null; got {value!a:.60}")

@@ -1,0 +1,216 @@
+"""Positions that are computed, not learned: sinusoids added to the embedding, and rotations of queries and keys.
+
+Learned positions are an `Embedding` of position ids. Both kinds here are tables indexed by the positions of tokens, so
+that padding, packing and a cache change nothing.
+
+Axes: B batch, L position, D d_model, H heads, K d_head, N positions of the table.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probekit.errors import DataError
+
+
+class Table(nn.Module):
+    """Rows of a float32 table that a formula gives: never trained, never saved, never loaded.
+
+    It is made when rows are first asked for, on the device that asks. So a model may be built on the meta device, moved
+    and converted: the rows stay as exact as float32 is, also under a model in bfloat16.
+
+    Args:
+        make: gives the table, [N, width].
+    """
+
+    def __init__(self, make: Callable[[], Tensor]):
+        super().__init__()
+        self.make = make
+        self.rows: Tensor | None
+        self.register_buffer("rows", None, persistent=False)
+
+    def forward(self, index: Tensor) -> Tensor:
+        """The rows [..., width] of an index [...]."""
+        if self.rows is None or self.rows.device != index.device:
+            with torch.inference_mode(False), torch.device("cpu"):  # the same numbers on every device
+                self.rows = self.make().to(index.device)
+        return F.embedding(index, self.rows)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Table":
+        self.rows = None  # a move or a conversion of the model: made again when it is needed
+        return super()._apply(fn, recurse)
+
+
+def _sinusoid_angles(n: int, d_model: int) -> Tensor:
+    """The angle position / 10000^(2i / D), float64 [N, ceil(D / 2)]."""
+    step = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+    return torch.arange(n, dtype=torch.float64)[:, None] / 10000**step
+
+
+def sinusoids(n: int, d_model: int) -> Tensor:
+    """Vaswani et al. 2017, 3.5: sines in the even places and cosines in the odd ones, float32 [N, D]."""
+    angles = _sinusoid_angles(n, d_model)
+    pairs = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+    return pairs[:, :d_model].float()
+
+
+def sinusoids_in_halves(n: int, d_model: int) -> Tensor:
+    """The same numbers with all sines first, then all cosines, as Marian and tensor2tensor have them; [N, D]."""
+    angles = _sinusoid_angles(n, d_model)
+    return torch.cat([angles.sin(), angles.cos()], -1)[:, :d_model].float()
+
+
+_SCALING_FIELDS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_n_ctx"),
+}
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How a model stretches its rotations to a longer context than it was first trained on.
+
+    "linear" divides every frequency by `factor` (Chen et al. 2023). "llama3" divides those whose wavelength exceeds
+    original_n_ctx / low_freq_factor, leaves those below original_n_ctx / high_freq_factor, and blends between.
+
+    Raises:
+        DataError: another kind, or a factor that is missing or impossible.
+    """
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 0.0  # this and the next two are of llama3 alone
+    high_freq_factor: float = 0.0
+    original_n_ctx: int = 0
+
+    def __post_init__(self):
+        if self.kind not in _SCALING_FIELDS:
+            raise DataError(f"rope scaling {self.kind!a:.60} is not implemented; only default, linear and llama3 are")
+        fields = (
+            "factor",
+            *(("low_freq_factor", "high_freq_factor", "original_n_ctx") if self.kind == "llama3" else ()),
+        )
+        for field in fields:
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise DataError(f"rope scaling {self.kind}: {field} must be a positive number; got {value!a:.60}")
+        if self.kind == "llama3" and self.low_freq_factor >= self.high_freq_factor:
+            raise DataError(
+                f"rope scaling llama3: low_freq_factor {self.low_freq_factor} must be below "
+                f"high_freq_factor {self.high_freq_factor}"
+            )
+
+    def scaled(self, frequency: Tensor) -> Tensor:
+        """The frequencies [K / 2] after stretching."""
+        if self.kind == "linear":
+            return frequency / self.factor
+        turns = self.original_n_ctx / (2 * math.pi / frequency)  # context / wavelength
+        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = kept.clamp(0, 1)
+        return (1 - kept) * frequency / self.factor + kept * frequency
+
+
+_ROPE_FIELDS = {  # of Hugging Face's rope_parameters -> of RopeScaling
+    "factor": "factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "original_max_position_embeddings": "original_n_ctx",
+}
+_ROPE_KEYS = {*_ROPE_FIELDS, "rope_theta", "rope_type", "type", "partial_rotary_factor"}
+
+
+def rope_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_theta` and `rope_scaling` of a Hugging Face config.json.
+
+    They stand in rope_parameters (transformers 5), or in rope_theta and rope_scaling (before).
+
+    Raises:
+        DataError: a rule that is not implemented, or fields that contradict each other.
+    """
+    rope = _rope_of(hf)
+    theta = rope.get("rope_theta", hf.get("rope_theta", 10000.0))
+    if hf.get("rope_theta", theta) != theta:
+        raise DataError(f"rope_theta is {hf['rope_theta']!a:.60}, but {theta!a:.60} in rope_parameters; leave one out")
+    for where in (hf, rope):
+        if where.get("partial_rotary_factor") not in (None, 1):
+            raise DataError(
+                f"partial_rotary_factor {where['partial_rotary_factor']!a:.60} is not implemented; only 1 is"
+            )
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind in ("default", *_SCALING_FIELDS) and (unknown := sorted(str(key) for key in rope.keys() - _ROPE_KEYS)):
+        raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
+    if kind == "default":
+        return {"rope_theta": theta, "rope_scaling": None}
+    given = {ours: rope[theirs] for theirs, ours in _ROPE_FIELDS.items() if rope.get(theirs) is not None}
+    if kind == "llama3":
+        given.setdefault("original_n_ctx", hf["max_position_embeddings"])
+    return {"rope_theta": theta, "rope_scaling": RopeScaling(kind, **({"factor": None} | given))}
+
+
+def _rope_of(hf: Mapping[str, Any]) -> Mapping[str, Any]:
+    new, old = hf.get("rope_parameters"), hf.get("rope_scaling")
+    if new and old and new != old:
+        raise DataError("config.json has both rope_parameters and rope_scaling, and they differ; leave one out")
+    rope = new or old or {}
+    if not isinstance(rope, Mapping):
+        raise DataError(f"rope_parameters and rope_scaling are objects or null; got {rope!a:.60}")
+    return rope
+
+
+def rope_to_hf(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
+    """The rope_parameters of a Hugging Face config.json."""
+    if scaling is None:
+        return {"rope_theta": theta, "rope_type": "default"}
+    fields = {theirs: getattr(scaling, ours) for theirs, ours in _ROPE_FIELDS.items() if getattr(scaling, ours)}
+    return {"rope_theta": theta, "rope_type": scaling.kind} | fields
+
+
+def rotary_table(n: int, d_head: int, theta: float, scaling: RopeScaling | None) -> Tensor:
+    """Cos and then sin of position x theta^(-2i / K), [N, K]; in float32 throughout, as Llama was trained."""
+    frequency = 1.0 / theta ** (torch.arange(0, d_head, 2, dtype=torch.float32) / d_head)
+    if scaling is not None:
+        frequency = scaling.scaled(frequency)
+    angles = torch.arange(n, dtype=torch.float32)[:, None] * frequency
+    return torch.cat([angles.cos(), angles.sin()], -1)
+
+
+class Rotary(nn.Module):
+    """The rotations of the positions of tokens (Su et al. 2021, "RoFormer"); `rotate_...` applies them.
+
+    Raises:
+        DataError: d_head is odd, so that a coordinate would have no partner.
+    """
+
+    def __init__(self, n_ctx: int, d_head: int, theta: float = 10000.0, scaling: RopeScaling | None = None):
+        super().__init__()
+        if d_head % 2:
+            raise DataError(f"rotary positions turn pairs of coordinates, so d_head must be even; got {d_head}")
+        self.table = Table(partial(rotary_table, n_ctx, d_head, theta, scaling))
+
+    def forward(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The cosines and sines of positions [B, L], each float32 [B, L, 1, K / 2]."""
+        cos, sin = self.table(position_ids).unsqueeze(-2).chunk(2, -1)
+        return cos, sin
+
+
+def _turn(x: Tensor, y: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    cos, sin = (part.to(x.dtype) for part in rotation)
+    return x * cos - y * sin, y * cos + x * sin
+
+
+def rotate_half(x_BLHK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn coordinate i with coordinate i + K / 2: the pairing of Llama in Hugging Face's files, and of GPT-NeoX."""
+    x, y = x_BLHK.chunk(2, -1)
+    return torch.cat(_turn(x, y, rotation), -1)
+
+
+def rotate_interleaved(x_BLHK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn coordinate 2i with coordinate 2i + 1: the pairing of the paper, and of Meta's own Llama files."""
+    x, y = x_BLHK.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack(_turn(x, y, rotation), -1).flatten(-2)

@@ -1,0 +1,627 @@
+"""The hand-written Llama, Mistral and Qwen2 against `transformers`, against a trained model, and against themselves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from probekit.models.cache import Cache
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import (
+    LlamaConfig as HfLlamaConfig,
+)
+from transformers import (
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from probekit.errors import DataError, UsageError
+from probekit.hooks import POINTS
+from probekit.models.llama import HF_PREFIX, Llama, LlamaConfig, hf_names, within
+from probekit.models.load import load_model
+from probekit.models.positions import RopeScaling
+from probekit.models.weights import save_hf
+
+CLASSES: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel]]] = {
+    "llama": (HfLlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+}
+BASE = {
+    "model_type": "llama", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 61, "max_position_embeddings": 24,
+}  # fmt: skip
+MISTRAL = BASE | {"model_type": "mistral", "sliding_window": None}
+QWEN2 = BASE | {"model_type": "qwen2", "rms_norm_eps": 1e-5}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}  # fmt: skip
+VARIANTS = {
+    "grouped": BASE,
+    "tied": BASE | {"tie_word_embeddings": True},
+    "one kv head": BASE | {"num_key_value_heads": 1, "num_hidden_layers": 2},
+    "all heads": BASE | {"num_key_value_heads": 4, "num_hidden_layers": 1, "rms_norm_eps": 1e-3},
+    "wide heads": BASE | {"head_dim": 12},
+    "narrow heads": BASE | {"head_dim": 2, "hidden_act": "gelu_pytorch_tanh"},
+    "biases": BASE | {"attention_bias": True, "mlp_bias": True},
+    "theta": BASE | {"rope_parameters": {"rope_theta": 123.0, "rope_type": "default"}},
+    "linear": BASE | {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 3.0}},
+    "llama3": BASE | {"rope_parameters": {"rope_theta": 5e5} | LLAMA3},
+    "mistral": MISTRAL,
+    "mistral with a window": MISTRAL | {"sliding_window": 4, "head_dim": 6},
+    "qwen2": QWEN2,
+    "qwen2, tied": QWEN2 | {"tie_word_embeddings": True},
+    "qwen2 with a window": QWEN2 | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    "qwen2 with a window in all layers": QWEN2
+    | {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0},
+    "qwen2 whose window is off": QWEN2 | {"use_sliding_window": False, "sliding_window": 3},
+}
+
+
+def from_hf(hf: dict, weights: dict[str, Tensor]) -> Llama:
+    model = Llama(LlamaConfig.from_hf(hf))
+    model.load_state_dict({ours: weights[theirs.name] for ours, theirs in hf_names(model.cfg).items()})
+    return model.eval()
+
+
+def twins(hf: dict, seed: int = 0) -> tuple[Any, Llama]:
+    config_class, model_class = CLASSES[hf["model_type"]]
+    torch.manual_seed(seed)
+    config = config_class(**{key: value for key, value in hf.items() if key != "model_type"})
+    config._attn_implementation = "eager"
+    oracle = model_class(config).eval()
+    with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
+        for p in oracle.parameters():
+            p.add_(torch.randn_like(p) * 0.2)
+    assert sum(p.numel() for p in oracle.parameters()) < 100_000
+    return oracle, from_hf(config.to_dict(), oracle.state_dict())
+
+
+def tokens_for(model: Llama, batch: int = 3, length: int = 9, seed: int = 1) -> Tensor:
+    return torch.randint(model.cfg.d_vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def error(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference, relative to the largest value of the reference."""
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+@contextmanager
+def seen_in(oracle: Any) -> Iterator[dict[str, Tensor]]:
+    """What the modules of transformers show of our points, by our full names."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str, path: str, of_input: bool = False, heads: int | None = None) -> Any:
+        def hook(_: Any, args: tuple, kwargs: dict, out: Any) -> None:
+            x = (
+                (args[0] if args else kwargs["hidden_states"])
+                if of_input
+                else out[0]
+                if isinstance(out, tuple)
+                else out
+            )
+            seen[name] = x.unflatten(-1, (heads, -1)) if heads else x
+
+        return oracle.get_submodule(path).register_forward_hook(hook, with_kwargs=True)
+
+    cfg = oracle.config
+    handles = [keep("hook_embed", "model.embed_tokens"), keep("ln_final.hook_normalized", "model.norm")]
+    for i in range(cfg.num_hidden_layers):
+        ours, theirs = f"blocks.{i}", f"model.layers.{i}"
+        handles += [
+            keep(f"{ours}.hook_resid_pre", f"{theirs}.input_layernorm", of_input=True),
+            keep(f"{ours}.ln1.hook_normalized", f"{theirs}.input_layernorm"),
+            keep(f"{ours}.attn.hook_q", f"{theirs}.self_attn.q_proj", heads=cfg.num_attention_heads),
+            keep(f"{ours}.attn.hook_k", f"{theirs}.self_attn.k_proj", heads=cfg.num_key_value_heads),
+            keep(f"{ours}.attn.hook_v", f"{theirs}.self_attn.v_proj", heads=cfg.num_key_value_heads),
+            keep(f"{ours}.attn.hook_z", f"{theirs}.self_attn.o_proj", of_input=True, heads=cfg.num_attention_heads),
+            keep(f"{ours}.hook_attn_out", f"{theirs}.self_attn"),
+            keep(f"{ours}.hook_resid_mid", f"{theirs}.post_attention_layernorm", of_input=True),
+            keep(f"{ours}.ln2.hook_normalized", f"{theirs}.post_attention_layernorm"),
+            keep(f"{ours}.mlp.hook_pre", f"{theirs}.mlp.gate_proj"),
+            keep(f"{ours}.mlp.hook_pre_linear", f"{theirs}.mlp.up_proj"),
+            keep(f"{ours}.mlp.hook_post", f"{theirs}.mlp.down_proj", of_input=True),
+            keep(f"{ours}.hook_mlp_out", f"{theirs}.mlp"),
+            keep(f"{ours}.hook_resid_post", theirs),
+        ]
+    yield seen
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Any, Llama]:
+    return twins(BASE)
+
+
+@pytest.fixture(scope="module")
+def model(pair) -> Llama:
+    return pair[1]
+
+
+@pytest.fixture(scope="module", params=["grouped", "biases", "mistral with a window", "qwen2 with a window"])
+def each(request) -> Llama:
+    return twins(VARIANTS[request.param])[1]
+
+
+@pytest.mark.parametrize("hf", VARIANTS.values(), ids=VARIANTS)
+def test_every_point_of_every_layer_equals_the_oracle(hf):
+    oracle, model = twins(hf)
+    tokens = tokens_for(model, length=11)
+    with torch.no_grad(), seen_in(oracle) as theirs:
+        out = oracle(tokens, output_attentions=True)
+        logits, cache = model.run_with_cache(tokens)
+    theirs |= {f"blocks.{i}.attn.hook_pattern": pattern for i, pattern in enumerate(out.attentions)}
+    assert len(theirs) == 2 + 15 * model.cfg.n_layers
+    for name, x in theirs.items():
+        assert error(cache[name], x) <= 1e-5, name
+    assert error(logits, out.logits) <= 1e-5
+    with torch.no_grad():
+        assert error(model(tokens), out.logits) <= 1e-5  # and through the fused kernels
+
+
+@pytest.mark.parametrize("name", ["grouped", "llama3", "mistral with a window", "qwen2 with a window"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_batches_equal_the_oracle(name, side):
+    oracle, model = twins(VARIANTS[name])
+    tokens, mask = tokens_for(model, 3, 12), torch.ones(3, 12, dtype=torch.long)
+    for row, n in enumerate([0, 5, 2]):
+        mask[row, :n] = 0
+    mask = mask if side == "left" else mask.flip(1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        theirs = oracle(tokens, attention_mask=mask, position_ids=positions).logits
+        assert error(model(tokens, attention_mask=mask)[mask.bool()], theirs[mask.bool()]) <= 1e-5
+
+
+def test_long_contexts_equal_the_oracle():
+    """At position 2,000 the angles of float32 have an error of their own; it is the same error."""
+    oracle, model = twins(BASE | {"max_position_embeddings": 2048, "num_hidden_layers": 2, "vocab_size": 17})
+    tokens = tokens_for(model, 1, 40)
+    position_ids = torch.arange(2000, 2040)[None]
+    mask = torch.ones(40, 40, dtype=torch.bool).tril()[None]
+    added = torch.zeros(1, 1, 40, 40).masked_fill(~mask, -torch.inf)
+    with torch.no_grad():
+        theirs = oracle(tokens, position_ids=position_ids, attention_mask=added).logits
+        assert error(model(tokens, position_ids=position_ids, attention_mask=mask), theirs) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_near_to_the_truth_as_transformers(pair, dtype):
+    oracle, model = pair
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        truth = model(tokens)
+        ours, theirs = (from_hf(oracle.config.to_dict(), oracle.state_dict()).to(dtype)(tokens), None)
+        theirs = twins(BASE)[0].to(dtype)(tokens).logits
+    assert ours.dtype == dtype
+    assert error(ours.float(), truth) <= 2 * error(theirs.float(), truth) <= 0.2
+
+
+def test_a_twin_in_float64_agrees(model):
+    with torch.device("meta"):
+        twin = Llama(model.cfg)
+    twin.load_state_dict(model.state_dict(), assign=True)
+    twin.double()
+    with torch.no_grad():
+        assert error(model(tokens_for(model)).double(), twin.eval()(tokens_for(model))) <= 1e-6
+
+
+def test_gradients_equal_the_oracles(pair):
+    oracle, model = pair
+    tokens = tokens_for(model)
+    oracle.zero_grad()
+    theirs = cross_entropy(oracle(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    ours = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    theirs.backward()
+    weights = dict(model.named_parameters())
+    grads = dict(zip(weights, torch.autograd.grad(ours, list(weights.values())), strict=True))
+    slots = dict(oracle.named_parameters())
+    for name, there in hf_names(model.cfg).items():
+        grad = slots[there.name].grad
+        assert grad is not None
+        assert error(grads[name], grad) <= 1e-4, name
+
+
+def test_identities(each):
+    model, tokens = each, tokens_for(each)
+    cfg = model.cfg
+    with torch.no_grad():
+        logits, c = model.run_with_cache(tokens)
+        for i in range(cfg.n_layers):
+            attn = model.blocks[i].attn
+            assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
+            assert torch.equal(c["resid_mid", i] + c["mlp_out", i], c["resid_post", i])
+            assert torch.allclose(c["attn_pattern", i].sum(-1), torch.ones(3, 4, 9), atol=1e-6)
+            assert torch.allclose(c["attn_pattern", i], c["attn_scores", i].softmax(-1), atol=1e-6)
+            bias = 0 if attn.out.bias is None else attn.out.bias
+            assert torch.allclose(c["result", i].sum(2) + bias, c["attn_out", i], atol=1e-5)
+            v = c["v", i].repeat_interleave(cfg.n_heads // cfg.n_kv_heads, 2)
+            assert torch.allclose(torch.einsum("bhlm,bmhk->blhk", c["attn_pattern", i], v), c["z", i], atol=1e-5)
+            k = c["rot_k", i].repeat_interleave(cfg.n_heads // cfg.n_kv_heads, 2)
+            scores = torch.einsum("blhk,bmhk->bhlm", c["rot_q", i], k) / cfg.d_head**0.5
+            finite = c["attn_scores", i].isfinite()
+            assert torch.allclose(scores[finite], c["attn_scores", i][finite], atol=1e-5)
+            assert torch.allclose(c["rot_q", i].norm(dim=-1), c["q", i].norm(dim=-1), rtol=1e-5)
+            assert torch.equal(c["rot_k", i][:, 0], c["k", i][:, 0])  # at position 0 nothing turns
+            gate = torch.nn.functional.silu(c["mlp_pre", i])
+            assert torch.allclose(gate * c["mlp_pre_linear", i], c["mlp_post", i], atol=1e-5)
+            ln1 = model.blocks[i].ln1
+            assert torch.allclose(c["resid_pre", i] / c["ln1_scale", i] * ln1.weight, c["ln1_normalized", i], atol=1e-5)
+            if i:
+                assert torch.equal(c["resid_pre", i], c["resid_post", i - 1])
+        assert torch.equal(c["embed"], c["resid_pre", 0])
+        assert torch.equal(model.head(c["ln_final"]), logits)
+
+
+def test_every_point_has_the_axes_that_it_declares(each):
+    model, cfg = each, each.cfg
+    sizes = {"B": 3, "L": 9, "M": 9, "D": cfg.d_model, "H": cfg.n_heads, "G": cfg.n_kv_heads, "K": cfg.d_head}
+    sizes |= {"F": cfg.d_mlp, "1": 1}
+    _, cache = model.run_with_cache(tokens_for(model))
+    assert set(cache) == set(model.points)
+    for name, x in cache.items():
+        assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
+
+
+def test_it_has_every_point_of_a_decoder_but_learned_positions(model):
+    elsewhere = ("pos_embed", "token_type_embed", "ln_embed", "ln_embed_scale", "head_ln", "head_ln_scale")
+    mine = [full for short, full in POINTS.items() if short not in elsewhere and "coder." not in short]
+    assert set(model.points) == {full.format(layer=i) for full in mine for i in range(model.cfg.n_layers)}
+
+
+def test_a_hook_changes_what_follows(model):
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        plain, cache = model.run_with_cache(tokens)
+        for name in model.points:
+            if name.endswith("hook_attn_scores"):
+                continue  # softmax does not see a shift
+            changed = model.run_with_hooks(tokens, fwd_hooks=[(name, lambda x, hook: x + 1 + x.cos())])
+            assert error(changed, plain) > 1e-4, name
+        zeroed = model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.attn.hook_rot_q", lambda x, hook: 0 * x)])
+        flat = torch.ones(9, 9).tril() / torch.ones(9, 9).tril().sum(-1, keepdim=True)
+        uniform = model.run_with_hooks(
+            tokens, fwd_hooks=[("blocks.1.attn.hook_pattern", lambda x, hook: flat.expand_as(x))]
+        )
+        assert error(zeroed, uniform) <= 1e-5
+        assert torch.equal(model.run_with_cache(tokens)[1]["resid_post", 2], cache["resid_post", 2])
+
+
+def test_padding_changes_no_point(each):
+    """Left, right and both: at every real token every point has the value of the unpadded text."""
+    model, text = each, tokens_for(each, batch=1, length=6)
+    with torch.no_grad():
+        _, plain = model.run_with_cache(text)
+        for left, right in [(4, 0), (0, 4), (2, 3)]:
+            width = left + 6 + right
+            tokens = torch.full((2, width), 5)
+            mask = torch.zeros(2, width, dtype=torch.bool)
+            tokens[0, left : left + 6], mask[0, left : left + 6] = text[0], True
+            tokens[1], mask[1] = tokens_for(model, 1, width, seed=9)[0], True
+            logits, padded = model.run_with_cache(tokens, attention_mask=mask)
+            assert logits.isfinite().all()
+            real = slice(left, left + 6)
+            for name, x in padded.items():
+                axes = model.points[name].axes
+                x = x[:1, :, real, real] if axes == "B H L M" else x[:1, real]
+                finite = plain[name].isfinite()
+                assert torch.equal(x.isfinite(), finite), name
+                assert error(x[finite], plain[name][finite]) <= 1e-5, name
+
+
+def test_batch_and_order_change_no_point(each):
+    model, tokens = each, tokens_for(each, batch=5)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    with torch.no_grad():
+        _, batch = model.run_with_cache(tokens)
+        _, shuffled = model.run_with_cache(tokens[order])
+        for b in range(5):
+            _, single = model.run_with_cache(tokens[b : b + 1])
+            for name, x in batch.items():
+                finite = single[name][0].isfinite()
+                assert error(x[b][finite], single[name][0][finite]) <= 1e-5, name
+                assert error(shuffled[name][order.tolist().index(b)][finite], single[name][0][finite]) <= 1e-5, name
+
+
+def test_block_mask_packs_two_texts_in_one_row(each):
+    """A mask [B, L, M] and the positions that follow from it: two texts side by side do not see each other."""
+    model, (a, b) = each, (tokens_for(each, 1, 8, seed=2), tokens_for(each, 1, 7, seed=3))
+    mask = torch.block_diag(torch.ones(8, 8).tril(), torch.ones(7, 7).tril())[None].bool()
+    with torch.no_grad():
+        packed = model(torch.cat([a, b], 1), attention_mask=mask)
+        assert error(packed[:, :8], model(a)) <= 1e-5
+        assert error(packed[:, 8:], model(b)) <= 1e-5
+
+
+def test_a_forest_of_shared_prefixes_equals_its_texts(each):
+    """Two texts with one prefix of 5, in one row: a token sees its ancestors, and its position is its depth."""
+    model, stem = each, tokens_for(each, 1, 5, seed=2)
+    ends = [tokens_for(model, 1, 4, seed=seed) for seed in (3, 4)]
+    mask = torch.ones(13, 13, dtype=torch.bool).tril()
+    mask[9:, 5:9] = False
+    position_ids = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8]])
+    with torch.no_grad():
+        forest = model(torch.cat([stem, *ends], 1), position_ids=position_ids, attention_mask=mask[None])
+        for end, rows in zip(ends, (slice(5, 9), slice(9, 13)), strict=True):
+            assert error(forest[:, rows], model(torch.cat([stem, end], 1))[:, 5:]) <= 1e-5
+
+
+def test_a_cache_changes_nothing(each):
+    """Token by token, in pieces and at once; one row of the batch is padded on the left."""
+    model, tokens = each, tokens_for(each, 2, 10)
+    real = torch.ones(2, 10, dtype=torch.bool)
+    real[1, :3] = False
+    position_ids = (real.long().cumsum(1) - 1).clamp(min=0)
+    mask = torch.ones(10, 10, dtype=torch.bool).tril() & real[:, None] | torch.eye(10, dtype=torch.bool)
+    with torch.no_grad():
+        whole = model(tokens, attention_mask=real)
+        for cuts in [range(11), (0, 7, 8, 9, 10), (0, 4, 10)]:
+            cache = Cache(model.cfg.n_layers)
+            parts = [
+                model(tokens[:, i:j], position_ids[:, i:j], mask[:, i:j, :j], cache=cache) for i, j in pairwise(cuts)
+            ]
+            assert cache.length == 10
+            assert error(torch.cat(parts, 1)[real], whole[real]) <= 1e-5
+
+
+def test_a_window_is_of_the_last_tokens():
+    positions = torch.tensor([[0, 1, 2, 3]])
+    expected = [[1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]
+    assert within(2, positions, positions).int().tolist() == [expected]
+
+
+def test_a_window_as_wide_as_the_text_is_none():
+    hf = MISTRAL | {"sliding_window": 9}
+    oracle, model = twins(hf)
+    wide = from_hf(hf | {"sliding_window": None}, oracle.state_dict())
+    with torch.no_grad():
+        assert torch.equal(model(tokens_for(model)), wide(tokens_for(model)))
+        longer = tokens_for(model, length=11)
+        assert error(model(longer)[:, 9:], wide(longer)[:, 9:]) > 1e-3
+
+
+def test_stopping_returns_the_input_of_that_block(each):
+    model, tokens = each, tokens_for(each)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens)
+        for i in range(model.cfg.n_layers):
+            out, stopped = model.run_with_cache(tokens, points=("resid_pre", i), stop_at_layer=i)
+            assert torch.equal(out, stopped["resid_pre", i])
+            assert error(out, cache["resid_pre", i]) <= 1e-5
+        last = model.cfg.n_layers
+        assert error(model(tokens, stop_at_layer=last), cache["resid_post", last - 1]) <= 1e-5
+        assert error(model(tokens, return_logits=False), cache["ln_final"]) <= 1e-5
+    with pytest.raises(UsageError, match=r"stop_at_layer 4 is not in 0\.\.3"):
+        model(tokens, stop_at_layer=4)
+
+
+@pytest.mark.parametrize("init_std", [0.02, None])
+@pytest.mark.parametrize("tied", [True, False])
+def test_initial_weights(init_std, tied):
+    cfg = LlamaConfig(64, 4, 2, 16, 128, 2, 8, 50, init_std=init_std, tie_embeddings=tied, qkv_bias=True)
+    one, two, other = (Llama(cfg).init_weights(seed) for seed in (3, 3, 4))
+    assert one.fingerprint() == two.fingerprint() != other.fingerprint()
+    embedding = (2 / (50 + 64)) ** 0.5 if tied else 1.0
+    expected = {
+        "embed.weight": init_std or embedding,
+        "blocks.1.mlp.gate.weight": init_std or (2 / 192) ** 0.5,
+        "blocks.0.attn.k.weight": init_std or (2 / 96) ** 0.5,
+    }
+    for name, std in expected.items():
+        assert one.get_parameter(name).std().item() == pytest.approx(std, rel=0.1), name
+    assert torch.equal(one.blocks[0].attn.q.bias, torch.zeros(64))
+    assert torch.equal(one.ln_final.weight, torch.ones(64))
+
+
+def test_impossible_calls(model):
+    tokens = tokens_for(model)
+    with pytest.raises(UsageError, match="attention_mask is"):
+        model(tokens, attention_mask=torch.ones(3, 8))
+    with pytest.raises(UsageError, match="attention_mask is"):
+        model(tokens, attention_mask=torch.ones(3, 9, 8))
+    with pytest.raises(UsageError, match="25 tokens do not fit a context of 24"):
+        model(torch.zeros(1, 25, dtype=torch.long))
+    with pytest.raises(UsageError, match="position 24 is not in a context of 24"):
+        model(tokens, position_ids=torch.arange(16, 25).expand(3, 9))
+    with pytest.raises(UsageError, match="this model has no point hook_pos_embed"):
+        model.run_with_cache(tokens, points="pos_embed")
+
+
+IMPOSSIBLE = [
+    ({"num_hidden_layers": 0}, "num_hidden_layers"),
+    ({"num_hidden_layers": None}, "num_hidden_layers"),
+    ({"hidden_size": 10**10}, "hidden_size"),
+    ({"num_attention_heads": True}, "num_attention_heads"),
+    ({"num_attention_heads": 5}, r"d_model \(hidden_size\) 32 is no multiple of n_heads \(num_attention_heads\) 5"),
+    ({"num_key_value_heads": 3}, r"n_heads \(num_attention_heads\) 4 is no multiple of n_kv_heads .* 3"),
+    ({"num_key_value_heads": 8}, "is no multiple of n_kv_heads"),
+    ({"num_key_value_heads": 0}, "num_key_value_heads"),
+    ({"head_dim": 7}, r"d_head \(head_dim\) must be even"),
+    ({"hidden_size": 12}, r"d_head \(head_dim\) must be even.*; got 3"),
+    ({"head_dim": "8"}, "head_dim"),
+    ({"hidden_act": "swish"}, "silu"),
+    ({"rms_norm_eps": 0}, "rms_norm_eps"),
+    ({"rope_theta": -1.0}, "rope_theta"),
+    ({"initializer_range": "a"}, "initializer_range"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+    ({"attention_bias": 1}, "qkv_bias"),
+    ({"mlp_bias": None}, "mlp_bias"),
+    ({"bos_token_id": "<s>"}, "bos_token_id"),
+    ({"eos_token_id": [2, "a"]}, "eos_token_id"),
+    ({"sliding_window": 8}, "sliding_window = 8 is not implemented for model_type llama"),
+    ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    ({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types"),
+    ({"model_type": "gemma"}, "model_type"),
+    ({"model_type": "mistral", "attention_bias": True}, "attention_bias = True is not implemented"),
+    ({"model_type": "mistral", "mlp_bias": True}, "mlp_bias"),
+    ({"model_type": "mistral", "sliding_window": 0}, "sliding_window"),
+    ({"model_type": "mistral", "sliding_window": 4, "layer_types": ["full_attention"] * 3}, "layer_types"),
+    ({"model_type": "qwen2", "attention_bias": False}, "attention_bias = False is not implemented"),
+    ({"model_type": "qwen2", "use_sliding_window": "yes"}, "use_sliding_window"),
+    ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": -1}, "max_window_layers"),
+    (
+        {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0, "layer_types": ["x"] * 3},
+        "layer_types",
+    ),
+    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not implemented; only default, linear and"),
+    ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}, "'yarn' is not implemented"),
+    ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0]}}, "'longrope'"),
+    ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number; got None"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 32}}, "'linear' with 'beta_fast'"),
+    ({"rope_scaling": LLAMA3 | {"high_freq_factor": None}}, "high_freq_factor must be a positive number"),
+    ({"rope_scaling": ["linear"]}, "rope_parameters and rope_scaling are objects"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": LLAMA3}, "they differ"),
+    ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, "leave one out"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    (
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default"},
+                "sliding_attention": {"rope_type": "default"},
+            }
+        },
+        "full_attention",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "match"), IMPOSSIBLE)
+def test_impossible_config(change, match):
+    with pytest.raises(DataError, match=match):
+        LlamaConfig.from_hf(BASE | change)
+
+
+def test_missing_kv_heads_are_all_heads_in_llama_alone():
+    silent = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
+    assert LlamaConfig.from_hf(silent).n_kv_heads == 4
+    assert LlamaConfig.from_hf(silent | {"num_key_value_heads": None}).n_kv_heads == 4
+    for model_type in ("mistral", "qwen2"):
+        with pytest.raises(DataError, match=r"n_kv_heads \(num_key_value_heads\) is missing"):
+            LlamaConfig.from_hf(silent | {"model_type": model_type})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"rope_theta": 5e5}, {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}),
+        ({"rope_theta": 5e5, "rope_scaling": None}, {"rope_parameters": {"rope_theta": 5e5}}),
+        ({}, {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}, "pretraining_tp": 2}),
+        (
+            {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+            {"rope_theta": 5e5, "rope_parameters": LLAMA3 | {"rope_theta": 5e5}},
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, {"rope_parameters": {"rope_type": "linear", "factor": 2}}),
+    ],
+)
+def test_old_and_new_files_say_the_same(old, new):
+    assert LlamaConfig.from_hf(BASE | old) == LlamaConfig.from_hf(BASE | new)
+
+
+def test_llama3_scaling_of_a_file_that_is_silent_about_the_original_context():
+    scaling = {key: value for key, value in LLAMA3.items() if key != "original_max_position_embeddings"}
+    cfg = LlamaConfig.from_hf(BASE | {"rope_scaling": scaling})
+    assert cfg.rope_scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, 24)
+
+
+@pytest.mark.parametrize("hf", VARIANTS.values(), ids=VARIANTS)
+def test_config_round_trip(hf):
+    config = CLASSES[hf["model_type"]][0](**{key: value for key, value in hf.items() if key != "model_type"})
+    cfg = LlamaConfig.from_hf(config.to_dict())
+    assert LlamaConfig.from_hf(cfg.to_hf()) == cfg
+    theirs = type(config)(**cfg.to_hf())
+    assert LlamaConfig.from_hf(theirs.to_dict()) == cfg
+
+
+def test_several_ids_may_end_a_text():
+    cfg = LlamaConfig.from_hf(BASE | {"eos_token_id": [3, 5]})
+    assert cfg.eos_token_id == (3, 5)
+    assert cfg.to_hf()["eos_token_id"] == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("cfg", "parameters"),
+    [
+        (LlamaConfig(), 6_738_415_616),  # Llama 2 7B
+        (
+            LlamaConfig(4096, 32, 8, 128, 14336, 32, 131072, 128256, rope_theta=5e5,
+                        rope_scaling=RopeScaling("llama3", 8.0, 1.0, 4.0, 8192)),
+            8_030_261_248,  # Llama 3.1 8B
+        ),
+        (LlamaConfig(4096, 32, 8, 128, 14336, 32, 32768, 32000, sliding_window=4096), 7_241_732_096),  # Mistral 7B
+        (
+            LlamaConfig(896, 14, 2, 64, 4864, 24, 32768, 151936, qkv_bias=True, tie_embeddings=True),
+            494_032_768,  # Qwen2 0.5B
+        ),
+    ],
+)  # fmt: skip
+def test_published_sizes(cfg, parameters):
+    with torch.device("meta"):
+        assert sum(p.numel() for p in Llama(cfg).parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    "name", ["grouped", "tied", "biases", "llama3", "mistral with a window", "qwen2 with a window"]
+)
+def test_folders_of_transformers_load(tmp_path, name):
+    """Written by transformers, read by us; written by us, read by transformers and by us."""
+    oracle, model = twins(VARIANTS[name])
+    oracle.save_pretrained(tmp_path / "theirs")
+    loaded = load_model(tmp_path / "theirs", device="cpu")
+    assert isinstance(loaded, Llama)
+    assert loaded.fingerprint() == model.fingerprint()
+    save_hf(loaded, tmp_path / "ours")
+    assert load_model(tmp_path / "ours", device="cpu").fingerprint() == model.fingerprint()
+    again = type(oracle).from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        assert error(loaded(tokens_for(model)), oracle(tokens_for(model)).logits) <= 1e-5
+        assert error(again(tokens_for(model)).logits, oracle(tokens_for(model)).logits) <= 1e-5
+
+
+@pytest.mark.parametrize("prefix", [HF_PREFIX, ""])
+def test_files_of_bare_and_of_old_models_load(tmp_path, prefix):
+    oracle, model = twins(VARIANTS["tied"])
+    save_hf(model, tmp_path)
+    weights = {prefix + name: x for name, x in oracle.model.state_dict().items()}
+    old = {f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(3)}
+    save_file(weights | old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert load_model(tmp_path, device="cpu").fingerprint() == model.fingerprint()
+
+
+def test_random_weights_of_a_folder(tmp_path, model):
+    save_hf(model, tmp_path)
+    for dtype in ("float32", "bfloat16"):
+        random = load_model(tmp_path, device="cpu", random_init=True, seed=1, dtype=dtype)
+        with torch.no_grad():
+            assert random(tokens_for(model)).isfinite().all()
+
+
+@pytest.mark.shared
+def test_stories_model(shared_dir: Path):
+    """1.509 nats a token on TinyStories, each paragraph after a BOS; greedy text is of a girl named Lily."""
+    model = load_model(shared_dir / "models/stories260k-llama", device="cpu")
+    assert sum(p.numel() for p in model.parameters()) < 300_000
+    text = (shared_dir / "data/text/tinystories_2MiB.txt").read_text()
+    paragraphs = [p for p in text.split("\n") if len(p) > 100][:40]
+    losses = []
+    with torch.no_grad():
+        for paragraph in paragraphs:
+            tokens = model.to_tokens(paragraph, bos=True)[:, :256]
+            losses.append(cross_entropy(model(tokens)[0, :-1], tokens[0, 1:], reduction="none"))
+        tokens = model.to_tokens("Once upon a time", bos=True)
+        for _ in range(40):
+            tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], 1)
+    assert torch.cat(losses).mean().item() == pytest.approx(1.509, abs=5e-4)
+    assert "a little girl named Lily" in "".join(model.to_str_tokens("x")[:0]) + model.tokenizer.decode(
+        tokens[0].tolist()
+    )
