@@ -3,8 +3,9 @@
 In a causal model a token's activations depend on the tokens before it alone, so texts with a common prefix share the
 nodes of that prefix. The texts, sorted by their tokens, are cut into blocks of at most N nodes of the prefix tree. A
 block is one forest, its nodes in depth-first order: a node's position is its depth, it attends to its ancestors and
-itself, and each text reads the nodes of its own path. Without sharing (for models that look ahead, too) a block is
-block-diagonal: every text a tree of its own.
+itself, and each text reads the nodes of its own path. Without sharing a block is block-diagonal: every text a tree of
+its own. So it is for models that look ahead, but that texts which are equal, as those of several words of one sentence,
+are one tree.
 
 Everything here is a pure function of the tokens, so that a run that goes on after a crash computes the same blocks.
 
@@ -146,12 +147,16 @@ def pack(sequences: Sequences, block_nodes: int, share: bool, causal: bool = Tru
     Args:
         sequences: the token ids.
         block_nodes: N.
-        share: whether texts share the nodes of a common prefix; needs a causal model.
+        share: whether texts share the nodes of a common prefix; where a token sees what comes after it, too, equal
+            texts alone do.
         causal: whether a token sees only the tokens before it.
     """
     order = sequences.order
-    shared = sequences.shared.copy() if share and causal else np.zeros(len(order), dtype=np.int64)
-    starts = _cut(sequences.lengths[order], shared, block_nodes)
+    lengths = sequences.lengths[order]
+    shared = sequences.shared.copy() if share else np.zeros(len(order), dtype=np.int64)
+    if not causal:
+        shared[(shared < lengths) | (shared < np.roll(lengths, 1))] = 0  # of texts that differ
+    starts = _cut(lengths, shared, block_nodes)
     shared[starts[:-1]] = 0  # a block begins with nothing
     return Packing(sequences, order, shared, starts, causal)
 

@@ -150,14 +150,28 @@ def examples_body(task: Task, layout: Layout, positions: list[str | int | np.nda
         "label_names": task.label_names,
         "position": task.position,
         "positions": positions,
-        "layout": {"positions": layout.positions, "lengths": layout.lengths, "n_bos": layout.n_bos},
+        "layout": {
+            "positions": layout.positions,
+            "lengths": layout.lengths,
+            "n_bos": layout.n_bos,
+            "n_end": layout.n_end,
+        },
         "ids": task.ids,
         "splits": task.splits,
         "labels": {name: labels.astype(_kind(task, name)) for name, labels in task.labels.items()},
         "groups": task.groups,
         "tokens": layout.tokens,
-        "inputs": task.inputs,
+        **_inputs(task),
     }
+
+
+def _inputs(task: Task) -> dict[str, Any]:
+    """The inputs; where the examples are words, each text once, the number of each example's text, and the spans."""
+    if task.spans is None:
+        return {"inputs": task.inputs}
+    known: dict[Any, int] = {}
+    of = [known.setdefault(text, len(known)) for text in task.inputs]
+    return {"inputs": list(known), "input_of": of, "spans": task.spans}
 
 
 def _kind(task: Task, label_set: str) -> type:
@@ -175,10 +189,11 @@ def read_examples(path: Path, plan: PlanFile) -> Examples:
     with _described(file, "list of the examples", AGAIN):
         layout, positions = body["layout"], body["positions"]
         _need(_is_list(layout["positions"], str), len(layout["positions"]) == len(positions) > 0)
-        _need(type(layout["n_bos"]) is int, layout["n_bos"] in (0, 1))
+        n_bos, n_end = layout["n_bos"], layout.get("n_end", 0)  # which older stores do not know
+        _need(type(n_bos) is int, n_bos in (0, 1), type(n_end) is int, n_end in (0, 1))
         lengths = _numbers(layout["lengths"], plan.rows)
-        _need(lengths.min() >= layout["n_bos"], (lengths.astype(float) ** 2).sum() < 2**60)
-        kept = Layout(layout["positions"], lengths, layout["n_bos"])
+        _need(lengths.min() >= n_bos + n_end, (lengths.astype(float) ** 2).sum() < 2**60)
+        kept = Layout(layout["positions"], lengths, n_bos, n_end=n_end)
         kept = replace(kept, tokens=_tokens(body.get("tokens"), kept))
         return Examples(_task(body, plan.rows), kept, [_position(one, plan.rows) for one in positions], seal)
 
@@ -206,6 +221,14 @@ def _position(given: Any, n: int) -> Any:
 def _task(body: dict[str, Any], n: int) -> Task:
     inputs, ids, splits, groups = (body[key] for key in ("inputs", "ids", "splits", "groups"))
     _need(_is_list(inputs, str) or (_is_list(inputs, list) and all(_is_list(row, int) for row in inputs)))
+    spans = None
+    if body.get("spans") is not None:  # what stores of whole texts do not have
+        of = _numbers(body["input_of"], n)
+        _need(_is_list(inputs, str), len(body["spans"]) == n, all(_is_list(one, int) for one in body["spans"]))
+        _need(all(len(one) == 2 for one in body["spans"]), bool(((of >= 0) & (of < len(inputs))).all()))
+        inputs, spans = [inputs[i] for i in of], np.array(body["spans"], dtype=np.int64)
+        ends = np.array([len(text) for text in inputs])
+        _need(bool(((spans[:, 0] >= 0) & (spans[:, 0] < spans[:, 1]) & (spans[:, 1] <= ends)).all()))
     _need(_is_list(ids, str, int), _is_list(splits, str), set(splits) <= set(SPLITS), len(inputs) == len(ids) == n)
     _need(len(splits) == n, groups is None or (_is_list(groups, str, int) and len(groups) == n))
     _need(
@@ -226,6 +249,7 @@ def _task(body: dict[str, Any], n: int) -> Task:
         ids=ids,
         groups=None if groups is None else np.array(groups),
         info=body["info"],
+        spans=spans,
     )
 
 

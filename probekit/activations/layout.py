@@ -30,15 +30,22 @@ class Layout:
 
     Attributes:
         positions: what is read: ["last"], ["first", "last"], ["all"].
-        lengths: tokens that the model reads of each example, BOS included, int64 [N].
-        n_bos: 0 or 1; a BOS has a row in patterns only.
+        lengths: tokens that the model reads of each example, context included, int64 [N].
+        n_bos: tokens of context before each text's own, 0 or 1; these have rows in patterns only.
         tokens: id of the token at each row but those of attention, int64 [R], -1 for a mean; None where nobody said.
+        n_end: tokens of context behind each text's own, 0 or 1.
     """
 
     positions: list[str]
     lengths: np.ndarray
     n_bos: int
     tokens: np.ndarray | None = None
+    n_end: int = 0
+
+    @property
+    def own_lengths(self) -> np.ndarray:
+        """Tokens of each text itself, int64 [N]."""
+        return self.lengths - self.n_bos - self.n_end
 
     @property
     def is_ragged(self) -> bool:
@@ -56,7 +63,7 @@ class Layout:
     @cached_property  # all four: a run asks once a shard and place, and N may be millions
     def _token_counts(self) -> np.ndarray:
         if self.is_ragged:
-            return self.lengths - self.n_bos
+            return self.own_lengths
         return np.full(len(self.lengths), len(self.positions), dtype=np.int64)
 
     @cached_property
@@ -106,7 +113,7 @@ class Layout:
         if str(position) not in words and not isinstance(position, int | np.integer):
             raise UsageError(f"of all tokens take last, first, mean or a token's index; got {position!r}")
         index = int(words.get(str(position), position))
-        lengths = self.lengths - self.n_bos
+        lengths = self.own_lengths
         if (short := (index >= lengths) | (index < -lengths)).any():
             row = int(short.argmax())
             raise DataError(f"example {ids[row]!a} has {lengths[row]} tokens: there is no token {index} to take")

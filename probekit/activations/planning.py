@@ -37,6 +37,7 @@ BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
 LEAST_NODES = {"cpu": 128}  # of a block
 LEAST_NODES_ELSEWHERE = 256
+_CONTEXT = ("no BOS", "a BOS before each text", "[CLS] before each text and [SEP] behind it")  # by its tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +85,12 @@ class ExtractionPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all texts, BOS included, after cutting."""
-        return int(self.sequences.lengths.sum())
+        """Tokens of all texts, cut, with their context; where examples are words, of each text of a split once."""
+        return int(self._lengths.sum())
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        return self.sequences.lengths[self.task.texts()[0]]
 
     @property
     def nodes(self) -> int:
@@ -100,7 +105,7 @@ class ExtractionPlan:
     @property
     def padded_tokens(self) -> int:
         """Tokens that batches of 32 in the order of the task would compute, padded to the longest of each."""
-        lengths = self.sequences.lengths
+        lengths = self._lengths
         return sum(int(lengths[i : i + 32].max()) * len(lengths[i : i + 32]) for i in range(0, len(lengths), 32))
 
     @property
@@ -112,7 +117,7 @@ class ExtractionPlan:
     def layout(self) -> Layout:
         """How many rows each example has at each place."""
         tokens = self.reading.tokens(self.sequences)
-        return Layout(self.reading.names, self.sequences.lengths, self.sequences.n_bos, tokens)
+        return _layout(self.reading, self.sequences, tokens)
 
     @property
     def bytes(self) -> int:
@@ -121,7 +126,7 @@ class ExtractionPlan:
 
     @property
     def bos(self) -> bool:
-        """Whether a BOS stands before each text."""
+        """Whether each text stands in its context: a BOS before it, or [CLS] before and [SEP] behind it."""
         return bool(self.sequences.n_bos)
 
     @property
@@ -138,6 +143,11 @@ class ExtractionPlan:
     def skipped_rows(self) -> int:
         """Rows of the data that are not in the task."""
         return int(self.task.info.get("skipped_rows", 0))
+
+    @property
+    def _examples(self) -> str:
+        n = f"{len(self._lengths):,} texts"
+        return n if self.task.spans is None else f"{self.texts:,} words in {n}"
 
     @property
     def layers(self) -> list[int]:
@@ -203,7 +213,8 @@ class ExtractionPlan:
         return {
             "model": self.model.name,
             "task": self.task.name,
-            "texts": self.texts,
+            "texts": len(self._lengths),
+            "words": None if self.task.spans is None else self.texts,
             "splits": {split: int((self.task.splits == split).sum()) for split in SPLITS},
             "tokens": self.tokens,
             "nodes": self.nodes,
@@ -235,6 +246,7 @@ class ExtractionPlan:
         compute = str(self.model.dtype).removeprefix("torch.")
         splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
         read = ", ".join(_in_words(name) for name in self.reading.names)
+        read += "" if self.task.spans is None else " of each word"
         widths = "/".join(str(width) for width in dict.fromkeys(self.widths))
         rows = "/".join(f"{n:,}" for n in dict.fromkeys(int(self.layout.counts(p).sum()) for p in self.places))
         pairs = {point for point, _ in self.places if point in PAIR_POINTS}
@@ -242,10 +254,10 @@ class ExtractionPlan:
             read = "every pair of tokens" if pairs == set(self.points) else f"{read}, of attention every pair"
         lines = {
             "model": f"{self.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {self.device}",
-            "task": f"{self.task.name}: {self.texts:,} texts ({splits})",
-            "tokens": f"{self.tokens:,}, {'a BOS before each text' if self.bos else 'no BOS'}",
+            "task": f"{self.task.name}: {self._examples} ({splits})",
+            "tokens": f"{self.tokens:,}, {_CONTEXT[self.sequences.n_bos + self.sequences.n_end]}",
             "read": f"{spans_of(self.places)}; {read}",
-            "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, prefixes being shared"
+            "work": f"{self.nodes:,} nodes: {self.tokens / self.nodes:.2f}x less than the tokens, {'prefixes' if self.model.causal else 'equal texts'} being shared"
             if self.share
             else f"{self.nodes:,} nodes, nothing shared",
             "padding": f"none; batches of 32 in this order would compute {self.padded_tokens:,} tokens",
@@ -276,7 +288,7 @@ def plan(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     batch_tokens: int | None = None,
-    bos: bool = False,
+    bos: bool | None = None,
     on_long: OnLong = "cut",
     block_nodes: int | None = None,
     share: bool = True,
@@ -300,7 +312,7 @@ def plan(
         least = LEAST_NODES.get(where.type, LEAST_NODES_ELSEWHERE)
         block_nodes = choose_nodes(computed, share, model.causal, model.cfg.d_model, least)
     packing = pack(computed, block_nodes, share, model.causal)
-    row_bytes = _row_bytes(Layout(reading.names, sequences.lengths, sequences.n_bos), places, widths, kept)
+    row_bytes = _row_bytes(_layout(reading, sequences), places, widths, kept)
     return ExtractionPlan(
         model=model,
         task=task,
@@ -313,7 +325,7 @@ def plan(
         on_long=on_long,
         batch_tokens=batch_tokens,
         block_nodes=block_nodes,
-        share=share and model.causal,
+        share=share,
         sequences=sequences,
         packing=packing,
         shards=_shards(model, packing, batch_tokens, row_bytes, where),
@@ -331,6 +343,10 @@ def _computed(model: LanguageModel, places: list[Place], sequences: Sequences, r
     if not model.causal or any(point in PAIR_POINTS for point, _ in places):
         return sequences
     return sequences.first(reading.needed(sequences.lengths))
+
+
+def _layout(reading: Reading, sequences: Sequences, tokens: np.ndarray | None = None) -> Layout:
+    return Layout(reading.names, sequences.lengths, sequences.n_bos, tokens, sequences.n_end)
 
 
 def _row_bytes(layout: Layout, places: list[Place], widths: list[int], dtype: str) -> np.ndarray:

@@ -13,6 +13,7 @@ from torch import Tensor
 from probekit.activations.batching import Batch
 from probekit.activations.layout import PAIR_POINTS
 from probekit.activations.planning import ExtractionPlan
+from probekit.activations.sequences import without_context
 
 Pool = Callable[[Tensor], Tensor]
 
@@ -26,9 +27,9 @@ def pooling(plan: ExtractionPlan, batch: Batch) -> list[Pool]:
 def _tokens(plan: ExtractionPlan, batch: Batch) -> Pool:
     """The rows of the positions that are read, [B, N, ...] -> [R, D]."""
     if plan.layout.is_ragged:
-        return _gather(batch, _own_nodes(batch, plan.sequences.n_bos), plan.device)
+        return _gather(batch, _own_nodes(batch, plan), plan.device)
     pools = [
-        _mean(batch, plan.sequences.n_bos, plan.device)
+        _mean(batch, plan)
         if index is None
         else _gather(batch, batch.nodes[batch.starts + index[batch.rows]], plan.device)
         for index in plan.reading.index
@@ -42,10 +43,14 @@ def _gather(batch: Batch, nodes: np.ndarray, device: torch.device) -> Pool:
     return lambda x: x[b, n].flatten(1)
 
 
-def _mean(batch: Batch, n_bos: int, device: torch.device) -> Pool:
-    """The mean over the tokens of each text, BOS left out, in float32 at least."""
-    own = _gather(batch, _own_nodes(batch, n_bos), device)
-    lengths = torch.from_numpy(batch.lengths - n_bos).to(device)
+def _mean(batch: Batch, plan: ExtractionPlan) -> Pool:
+    """The mean over the tokens of each word, or of each text, context left out; in float32 at least."""
+    words = plan.reading.words
+    if words is None:
+        nodes, counts = _own_nodes(batch, plan), batch.lengths - plan.sequences.n_bos - plan.sequences.n_end
+    else:
+        nodes, counts = _nodes_of(batch, words[batch.rows])
+    own, lengths = _gather(batch, nodes, plan.device), torch.from_numpy(counts).to(plan.device)
 
     def mean(x: Tensor) -> Tensor:
         rows = own(x)
@@ -55,8 +60,16 @@ def _mean(batch: Batch, n_bos: int, device: torch.device) -> Pool:
     return mean
 
 
-def _own_nodes(batch: Batch, n_bos: int) -> np.ndarray:
-    return batch.nodes if not n_bos else np.delete(batch.nodes, batch.starts)
+def _nodes_of(batch: Batch, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes of each text's word, one after the other, and how many each has; `words` int64 [texts, 2]."""
+    counts = words[:, 1] - words[:, 0]
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return batch.nodes[np.repeat(batch.starts + words[:, 0], counts) + within], counts
+
+
+def _own_nodes(batch: Batch, plan: ExtractionPlan) -> np.ndarray:
+    starts, sequences = batch.starts, plan.sequences
+    return without_context(batch.nodes, starts, starts + batch.lengths, sequences.n_bos, sequences.n_end)
 
 
 def _pairs(batch: Batch, device: torch.device) -> Pool:

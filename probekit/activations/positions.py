@@ -1,7 +1,8 @@
 """Which tokens of each example are read.
 
-Positions count the text's own tokens. A BOS is context that stands before them: it is never token 0, never part of a
-mean, and moves no index.
+Positions count the text's own tokens. A BOS, or BERT's [CLS] and [SEP], is context that stands around them: it is never
+token 0 and never the last, never part of a mean, and moves no index. Where the examples are words of their texts,
+"first", "last" and "mean" are of the word.
 
 Axes: N examples.
 """
@@ -30,10 +31,12 @@ class Reading:
         positions: one or several of "last", "first", "mean", an int, an int64 [N]; or "all" alone.
         index: of each position, its index into the sequence (BOS counted) of each example, int64 [N]; None where every
             token is read, for the mean or for "all".
+        words: the tokens of each example's word, which are those of its mean, int64 [N, 2]; None: the whole text's.
     """
 
     positions: list[OnePosition]
     index: list[np.ndarray | None]
+    words: np.ndarray | None = None
 
     @property
     def names(self) -> list[str]:
@@ -48,14 +51,15 @@ class Reading:
 
     def needed(self, lengths: np.ndarray) -> np.ndarray:
         """Leading tokens of each example that have to be computed in a causal model, int64 [N]."""
+        if self.words is not None:
+            return self.words[:, 1]
         index = [i for i in self.index if i is not None]
         return lengths if len(index) < len(self.index) else np.max(index, axis=0) + 1
 
     def tokens(self, sequences: Sequences) -> np.ndarray:
         """Id of each token that is read, those of example 0 first, -1 for a mean: int64 [R]."""
         if self.names == [ALL]:
-            own = np.delete(sequences.flat, sequences.offsets[:-1]) if sequences.n_bos else sequences.flat
-            return own.astype(np.int64)
+            return sequences.own.astype(np.int64)
         starts = sequences.offsets[:-1]
         ids = [np.full(len(starts), -1) if i is None else sequences.flat[starts + i] for i in self.index]
         return np.stack(ids, axis=1).ravel().astype(np.int64)
@@ -75,12 +79,25 @@ def read(position: Position, sequences: Sequences, task: Task) -> Reading:
     """
     given: Any = task.position if position is None else position
     several = [check_position(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
+    if sequences.words is not None:
+        return _of_words(several, sequences.words)
     names = [name_of(one) for one in several]
     if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
         raise UsageError(f"several positions are different ones, and all stands alone; got {', '.join(names) or '[]'}")
     return Reading(
         several, [None if name_of(one) in (ALL, "mean") else index_of(one, sequences, task) for one in several]
     )
+
+
+def _of_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
+    """First, last and mean of each word's tokens, from the first to behind the last, int64 [N, 2]."""
+    names = [name_of(one) for one in positions]
+    if not set(names) <= set(POSITIONS) or len(set(names)) < len(names) or not names:
+        raise UsageError(
+            f"words are read at {', '.join(POSITIONS)}, or several of these; got {', '.join(names) or '[]'}"
+        )
+    index = {"first": words[:, 0], "last": words[:, 1] - 1, "mean": None}
+    return Reading(positions, [index[name] for name in names], words)
 
 
 def check_position(position: Any, task: Task) -> OnePosition:
@@ -114,7 +131,7 @@ def index_of(position: OnePosition, sequences: Sequences, task: Task) -> np.ndar
     """
     if isinstance(position, str):
         position = -1 if position == "last" else 0
-    lengths = sequences.lengths - sequences.n_bos
+    lengths = sequences.own_lengths
     index = np.broadcast_to(np.asarray(position, dtype=np.int64), lengths.shape)
     if (outside := (index < -lengths) | (index >= lengths)).any():
         first = int(outside.argmax())

@@ -1,7 +1,7 @@
 """A task's inputs as token ids that fit the model, and what they have in common at their beginning."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -18,19 +18,24 @@ CHUNK = 4096  # examples whose ids stand in memory as lists
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """What the model reads: the token ids of each example, a BOS (0 or 1 of them) first.
+    """What the model reads: the token ids of each example, with those of its context: a BOS, or BERT's [CLS] and [SEP].
 
     Attributes:
         flat: the ids of all examples one after the other, int32.
         offsets: where each example begins in `flat`, and where the last one ends, int64 [N + 1].
-        n_bos: 0 or 1.
+        n_bos: tokens of context before each text's own: 0 or 1.
         n_cut: how many examples had to be cut to fit the context.
+        words: the tokens of each example's word, from the first to behind the last, int64 [N, 2]; counted as in the
+            sequence, the BOS included. None where the examples are whole texts.
+        n_end: tokens of context behind each text's own: 0 or 1.
     """
 
     flat: np.ndarray
     offsets: np.ndarray
     n_bos: int
     n_cut: int
+    words: np.ndarray | None = None
+    n_end: int = 0
 
     @classmethod
     def of(cls, tokens: Sequence[Sequence[int]], n_bos: int = 0, n_cut: int = 0) -> "Sequences":
@@ -47,12 +52,23 @@ class Sequences:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example, the BOS included, int64 [N]."""
+        """Tokens of each example, those of the context included, int64 [N]."""
         return np.diff(self.offsets)
+
+    @property
+    def own_lengths(self) -> np.ndarray:
+        """Tokens of each text itself, int64 [N]."""
+        return self.lengths - self.n_bos - self.n_end
+
+    @property
+    def own(self) -> np.ndarray:
+        """The ids of the texts themselves, one after the other."""
+        return without_context(self.flat, self.offsets[:-1], self.offsets[1:], self.n_bos, self.n_end)
 
     def subset(self, rows: np.ndarray) -> "Sequences":
         """These examples, in this order."""
-        return Sequences.of([self[row].tolist() for row in rows], self.n_bos, self.n_cut)
+        some = Sequences.of([self[row].tolist() for row in rows], self.n_bos, self.n_cut)
+        return replace(some, words=None if self.words is None else self.words[rows], n_end=self.n_end)
 
     def first(self, lengths: np.ndarray) -> "Sequences":
         """The first so many tokens of each example; `lengths` int64 [N]."""
@@ -60,7 +76,7 @@ class Sequences:
             return self
         index = np.repeat(self.offsets[:-1], lengths) + np.arange(lengths.sum())
         index -= np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return Sequences(self.flat[index], np.concatenate([[0], np.cumsum(lengths)]), self.n_bos, self.n_cut)
+        return replace(self, flat=self.flat[index], offsets=np.concatenate([[0], np.cumsum(lengths)]))
 
     @cached_property
     def order(self) -> np.ndarray:
@@ -75,13 +91,33 @@ class Sequences:
         return np.array([0, *(_in_common(self[a], self[b]) for a, b in pairwise(self.order))], dtype=np.int64)
 
 
+def without_context(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, n_bos: int, n_end: int) -> np.ndarray:
+    """What x has for each token of some examples, without the tokens before and behind each text's own.
+
+    Args:
+        x: [T], the examples one after the other.
+        starts: where each begins, int64 [N].
+        ends: where each ends, int64 [N].
+        n_bos: tokens before each text's own, 0 or 1.
+        n_end: tokens behind them, 0 or 1.
+    """
+    return np.delete(x, [*(starts if n_bos else ()), *(ends - 1 if n_end else ())]) if n_bos or n_end else x
+
+
 def _in_common(a: np.ndarray, b: np.ndarray) -> int:
     differ = a[: len(b)] != b[: len(a)]
     return int(differ.argmax()) if differ.any() else len(differ)
 
 
-def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -> Sequences:
+def sequences_of(model: LanguageModel, task: Task, bos: bool | None, on_long: OnLong) -> Sequences:
     """Tokenise the texts (or check the ids), and cut at the right what is longer than the context.
+
+    Args:
+        model: that reads them.
+        task: whose inputs they are.
+        bos: whether each text stands in its context: a BOS before it, or [CLS] before and [SEP] behind it. None: where
+            the model knows no text without, which is so of BERT.
+        on_long: "cut" or "error".
 
     Raises:
         DataError: no examples, texts without a tokenizer, an input without tokens, an id outside the vocabulary, or,
@@ -92,12 +128,14 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -
         raise UsageError(f"on_long is cut or error; got {on_long!r}")
     if not len(task):
         raise DataError(f"task {task.name!a} has no examples")
-    n_ctx = model.cfg.n_ctx
+    around = sep_of(model) is not None
+    bos = around and not model.causal and has_texts(task) if bos is None else bos
+    n_ctx, n_end = model.cfg.n_ctx, int(bos and around)
     parts, lengths = [], []
     for start in range(0, len(task), CHUNK):
         tokens = _checked(model, task, slice(start, start + CHUNK), bos)
         lengths += map(len, tokens)
-        parts.append(Sequences.of([ids[:n_ctx] for ids in tokens]).flat)
+        parts.append(Sequences.of([_cut(ids, n_ctx, n_end) for ids in tokens]).flat)
     long = np.flatnonzero(np.array(lengths) > n_ctx)
     if len(long) and on_long == "error":
         first = int(long[0])
@@ -106,7 +144,17 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool, on_long: OnLong) -
             f"{task.ids[first]!a} with {lengths[first]}; shorten them, or cut them with --on-long cut"
         )
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
-    return Sequences(np.concatenate(parts), offsets, int(bos), len(long))
+    words = None if task.spans is None else words_of(model, task, int(bos), n_end, np.array(lengths))
+    return Sequences(np.concatenate(parts), offsets, int(bos), len(long), words, n_end)
+
+
+def sep_of(model: LanguageModel) -> int | None:
+    """The id that stands behind a text in its context (BERT's [SEP]); None where there is none."""
+    return None if model.tokenizer is None else model.tokenizer.sep_token_id
+
+
+def _cut(ids: list[int], n_ctx: int, n_end: int) -> list[int]:
+    return ids if len(ids) <= n_ctx else [*ids[: n_ctx - n_end], *ids[len(ids) - n_end :]]
 
 
 def has_texts(task: Task) -> bool:
@@ -114,11 +162,62 @@ def has_texts(task: Task) -> bool:
     return isinstance(task.inputs[0], str)
 
 
+def words_of(model: LanguageModel, task: Task, n_bos: int, n_end: int, lengths: np.ndarray) -> np.ndarray:
+    """The tokens that hold a character of each example's span, from the first to behind the last, int64 [N, 2].
+
+    A word that is a part of one token has that token; so has each of several words in one.
+
+    Args:
+        model: with a tokenizer.
+        task: with spans.
+        n_bos: tokens before the text's own.
+        n_end: tokens behind them.
+        lengths: tokens of each example, those of the context included, int64 [N].
+
+    Raises:
+        DataError: a word of which the tokenizer makes no token, or that lies behind the context; names the example.
+    """
+    assert model.tokenizer is not None and task.spans is not None
+    rows_of: dict[Any, list[int]] = {}
+    for row, text in enumerate(task.inputs):
+        rows_of.setdefault(text, []).append(row)
+    words = np.empty((len(task), 2), dtype=np.int64)
+    for text, rows in rows_of.items():
+        offsets = np.array(model.tokenizer.offsets(text), dtype=np.int64)
+        assert len(offsets) == lengths[rows[0]] - n_bos - n_end, "offsets of other tokens"
+        words[rows] = token_spans(offsets, task.spans[rows]) + n_bos
+    for row in np.flatnonzero(words[:, 0] == words[:, 1])[:1]:
+        start, end = task.spans[row].tolist()
+        raise DataError(
+            f"example {task.ids[row]!a}: the tokenizer makes no token of {str(task.inputs[row])[start:end]!a}; leave "
+            "it out"
+        )
+    if (behind := words[:, 1] > model.cfg.n_ctx - n_end).any():
+        row = int(behind.argmax())
+        raise DataError(
+            f"{behind.sum()} words lie behind the context of {model.cfg.n_ctx} tokens, the first is example "
+            f"{task.ids[row]!a}; leave them out, or shorten the texts"
+        )
+    return words
+
+
+def token_spans(offsets: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """The first token with a character of each span, and the one behind the last, int64 [W, 2]; equal: there is none.
+
+    Args:
+        offsets: characters of each token, int64 [T, 2], as `Tokenizer.offsets` gives them.
+        spans: characters of each word, int64 [W, 2].
+    """
+    meets_WT = (offsets[:, 0] < spans[:, 1:]) & (offsets[:, 1] > spans[:, :1])
+    first, last = meets_WT.argmax(axis=1), offsets.shape[0] - 1 - meets_WT[:, ::-1].argmax(axis=1)
+    return np.stack([first, np.where(meets_WT.any(axis=1), last + 1, first)], axis=1)
+
+
 def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[list[int]]:
     """The ids of some examples, none of them empty, all in the vocabulary."""
     tokens = _encode(model, task, rows, bos)
     for row, ids in zip(task.ids[rows], tokens, strict=True):
-        if len(ids) <= bos:
+        if len(ids) <= bos + (bos and sep_of(model) is not None):
             raise DataError(f"example {row!a} has no tokens; leave it out")
     _check_ids(model, task, rows, tokens)
     return tokens
@@ -133,7 +232,11 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
             )
         texts: Any = task.inputs[rows]
         try:
-            return model.tokenizer.encode_batch(texts, bos=bos)
+            if task.spans is None:
+                return model.tokenizer.encode_batch(texts, bos=bos)
+            known = list(dict.fromkeys(texts))  # words repeat their text
+            encoded = dict(zip(known, model.tokenizer.encode_batch(known, bos=bos), strict=True))
+            return [encoded[text] for text in texts]
         except DataError:
             for row, text in zip(task.ids[rows], texts, strict=True):
                 try:
@@ -141,11 +244,18 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
                 except DataError as error:
                     raise DataError(f"example {row!a}: {error}") from error
             raise
-    start = model.cfg.bos_token_id
-    if bos and start is None:
-        raise UsageError(f"model {model.name!a} has no BOS token; leave out --bos")
+    start, end = _around(model) if bos else ([], [])
     ids: Any = task.inputs[rows]
-    return [[start, *row] if bos else list(row) for row in ids]
+    return [[*start, *row, *end] for row in ids]
+
+
+def _around(model: LanguageModel) -> tuple[list[int], list[int]]:
+    """The ids of the context, before and behind a text's own."""
+    tokenizer, sep = model.tokenizer, sep_of(model)
+    start = getattr(model.cfg, "bos_token_id", None) if tokenizer is None or sep is None else tokenizer.bos_token_id
+    if start is None:
+        raise UsageError(f"model {model.name!a} has no BOS token; leave out --bos")
+    return [start], [] if sep is None else [sep]
 
 
 def _check_ids(model: LanguageModel, task: Task, rows: slice, tokens: list[list[int]]) -> None:

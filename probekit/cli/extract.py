@@ -34,7 +34,12 @@ BatchTokens = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Tokens computed at once.  [default: 2048 on a CPU, 16384 elsewhere]"),
 ]
-Bos = Annotated[bool, typer.Option("--bos/--no-bos", help="Put the model's BOS token before each text.")]
+Bos = Annotated[
+    bool | None,
+    typer.Option(
+        "--bos/--no-bos", help="Put the model's BOS token before each text.  [default: no; BERT's CLS and SEP: yes]"
+    ),
+]
 KeepBlanks = Annotated[bool, typer.Option("--keep-blanks", help="Leave white space at the end of texts.")]
 OnLong = Annotated[Literal["cut", "error"], typer.Option(help="Texts longer than the context.")]
 OnBadRow = Annotated[Literal["error", "skip"], typer.Option(help="Rows without a usable text or label.")]
@@ -68,7 +73,7 @@ def extract(
     store_dtype: StoreDtype = "fp32",
     batch_tokens: BatchTokens = None,
     seed: options.Seed = 0,
-    bos: Bos = False,
+    bos: Bos = None,
     keep_blanks: KeepBlanks = False,
     on_long: OnLong = "cut",
     on_bad_row: OnBadRow = "error",

@@ -51,7 +51,7 @@ class Family(NamedTuple):
 
 def families() -> dict[str, Family]:
     """By the `model_type` of config.json."""
-    from probekit.models import gpt2, llama
+    from probekit.models import bert, gpt2, llama, transformer
 
     kin = Family(llama.LlamaConfig, llama.Llama, llama.hf_names, llama.HF_PREFIX, llama.hf_ties, llama.HF_BUFFERS)
     return {
@@ -59,6 +59,24 @@ def families() -> dict[str, Family]:
         "llama": kin,
         "mistral": kin,
         "qwen2": kin,
+        "bert": Family(
+            bert.BertConfig,
+            bert.Bert,
+            bert.hf_names,
+            bert.HF_PREFIX,
+            bert.hf_ties,
+            bert.HF_BUFFERS,
+            bert.hf_renamed,
+            bert.hf_parts,
+        ),
+        "marian": Family(
+            transformer.TransformerConfig,
+            transformer.Transformer,
+            transformer.hf_names,
+            transformer.HF_PREFIX,
+            transformer.hf_ties,
+            hf_parts=transformer.hf_parts,
+        ),
     }
 
 

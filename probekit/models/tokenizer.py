@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from probekit.errors import DataError, UsageError
 from probekit.models.files import read_json, read_text
 
 END_OF_TEXT = "<|endoftext|>"
+BLANK = "\u2581"  # how SentencePiece writes it
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-FILES = ("tokenizer.json", "vocab.json", "merges.txt", *SETTINGS_FILES)
+FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", *SETTINGS_FILES)
 
 
 class Tokenizer:
@@ -23,15 +24,23 @@ class Tokenizer:
 
     Args:
         backend: of the `tokenizers` library.
-        bos_token_id: what `bos=True` puts first; None if the model has no such token.
+        bos_token_id: what `bos=True` puts first (BERT's [CLS]); None if the model has no such token.
         d_vocab: how many ids the model knows; None is as many as the tokenizer makes.
+        sep_token_id: what `bos=True` puts last (BERT's [SEP]); None if the model has no such token.
     """
 
-    def __init__(self, backend: Backend, bos_token_id: int | None = None, d_vocab: int | None = None):
+    def __init__(
+        self,
+        backend: Backend,
+        bos_token_id: int | None = None,
+        d_vocab: int | None = None,
+        sep_token_id: int | None = None,
+    ):
         backend.no_padding()
         backend.no_truncation()
         self._backend = backend
         self.bos_token_id = bos_token_id
+        self.sep_token_id = sep_token_id
         self.d_vocab = d_vocab
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
@@ -41,25 +50,35 @@ class Tokenizer:
             UsageError: bos without a BOS id that the model knows, or not a str.
             DataError: a word outside a word-level vocabulary, a token that the model does not know, a lone surrogate.
         """
-        start = self._start(bos)
+        start, end = self._around(bos)
         if not isinstance(text, str):
             raise UsageError(f"text must be a str; got {type(text).__name__}")
         try:
             ids = self._backend.encode(text, add_special_tokens=False).ids
         except Exception as error:  # the library raises nothing narrower
             raise DataError(self._why_not(text, error)) from error
-        return start + self._known(ids)
+        return [*start, *self._known(ids), *end]
 
     def encode_batch(self, texts: Sequence[str], bos: bool = False) -> list[list[int]]:
         """The token ids of several texts; errors as in `encode`."""
-        start = self._start(bos)
+        start, end = self._around(bos)
         if not all(isinstance(text, str) for text in texts):  # the library would take a pair of texts for one
             raise UsageError("texts must be a sequence of str")
         try:
             encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         except Exception:
             return [self.encode(text, bos) for text in texts]  # says which text it was
-        return [start + self._known(encoding.ids) for encoding in encodings]
+        return [[*start, *self._known(encoding.ids), *end] for encoding in encodings]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The characters of the text that each token of `encode(text)` stands for: [first, behind the last).
+
+        Blanks at either end of a token are left aside, and a token of nothing else, such as the blank that some
+        tokenizers put before the text, has none. Tokens that are bytes of one character have that character, each.
+        """
+        self.encode(text)  # raises where it cannot be
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return [_letters(text, *each) for each in zip(encoding.tokens, encoding.offsets, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, special tokens included.
@@ -101,15 +120,18 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({len(self)} tokens, bos_token_id={self.bos_token_id})"
 
-    def _start(self, bos: bool) -> list[int]:
+    def _around(self, bos: bool) -> tuple[list[int], list[int]]:
+        """What stands before each text and what behind it."""
         if not bos:
-            return []
+            return [], []
         if self.bos_token_id is None:
             raise UsageError("this model has no BOS token; leave bos out")
         n = len(self) if self.d_vocab is None else self.d_vocab
-        if not 0 <= self.bos_token_id < n:
-            raise UsageError(f"the BOS id {self.bos_token_id} is not among the model's ids 0..{n - 1}; leave bos out")
-        return [self.bos_token_id]
+        around = [self.bos_token_id], [] if self.sep_token_id is None else [self.sep_token_id]
+        for name, ids in zip(("BOS", "SEP"), around, strict=True):
+            if ids and not 0 <= ids[0] < n:
+                raise UsageError(f"the {name} id {ids[0]} is not among the model's ids 0..{n - 1}; leave bos out")
+        return around
 
     def _known(self, ids: list[int]) -> list[int]:
         if self.d_vocab is not None and ids and max(ids) >= self.d_vocab:
@@ -139,8 +161,17 @@ class Tokenizer:
         return f"{text[:80]!a} cannot be tokenized: {ascii(str(error))[1:-1]}"
 
 
+def _letters(text: str, token: str, place: tuple[int, int]) -> tuple[int, int]:
+    start, end = place
+    piece = text[start:end]
+    if not token.strip(BLANK) and BLANK not in piece:
+        return start, start
+    start += len(piece) - len(piece.lstrip())
+    return start, max(start, end - (len(piece) - len(piece.rstrip())))
+
+
 def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int | None = None) -> Tokenizer | None:
-    """The tokenizer of a model folder: tokenizer.json, or vocab.json and merges.txt; None if there is neither.
+    """The tokenizer of a model folder: tokenizer.json, vocab.json and merges.txt, or vocab.txt; None if none is there.
 
     Args:
         folder: where the files are.
@@ -157,11 +188,23 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         backend = _byte_level_bpe(folder, settings)
         bos = settings.get("bos_token", END_OF_TEXT)
+    elif (folder / "vocab.txt").is_file():
+        backend = _wordpiece(folder / "vocab.txt", settings)
+        bos = settings.get("bos_token")
     else:
         return None
     if bos_token_id is None and isinstance(bos, str):
         bos_token_id = backend.token_to_id(bos)
-    return Tokenizer(backend, bos_token_id, d_vocab)
+    sep_token_id = None
+    if bos_token_id is None:
+        bos_token_id, sep_token_id = _cls_and_sep(backend)
+    return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id)
+
+
+def _cls_and_sep(backend: Backend) -> tuple[int, int] | tuple[None, None]:
+    """The two tokens that a tokenizer like BERT's puts around an empty text."""
+    ids = backend.encode("", add_special_tokens=True).ids
+    return (ids[0], ids[1]) if len(ids) == 2 else (None, None)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -229,3 +272,44 @@ def _merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
         for number, line in lines
         if line.strip() and not (number == 1 and line.startswith("#version"))
     ]
+
+
+SPECIAL = {
+    name: f"[{name[:-6].upper()}]" for name in ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+}
+
+
+def _wordpiece(path: Path, settings: Mapping[str, Any]) -> Backend:
+    """BERT's kind of tokenizer from its list of pieces, the n-th line being that of id n, as transformers builds it."""
+    vocab = {piece: i for i, piece in enumerate(read_text(path).removesuffix("\n").split("\n"))}
+    special = SPECIAL | {name: settings[name] for name in SPECIAL if isinstance(settings.get(name), str)}
+    if (unknown := special["unk_token"]) not in vocab:
+        raise DataError(f"{str(path)!a} has no line {unknown!a:.80}, the token of unknown words; get the file again")
+    with _refused(path, "is no vocabulary"):
+        backend = Backend(models.WordPiece(vocab, unk_token=unknown))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=_switch(settings, "tokenize_chinese_chars") is not False,
+        strip_accents=_switch(settings, "strip_accents"),
+        lowercase=_switch(settings, "do_lower_case") is not False,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens([token for token in special.values() if token in vocab])
+    cls, sep = special["cls_token"], special["sep_token"]
+    if cls in vocab and sep in vocab:
+        ids, single, pair = (
+            [(cls, vocab[cls]), (sep, vocab[sep])],
+            [f"{cls}:0", "$A:0", f"{sep}:0"],
+            ["$B:1", f"{sep}:1"],
+        )
+        with _refused(path, f"does not go with {cls!a:.80} and {sep!a:.80}"):
+            backend.post_processor = processors.TemplateProcessing(single, [*single, *pair], ids)
+    return backend
+
+
+def _switch(settings: Mapping[str, Any], name: str) -> bool | None:
+    value = settings.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise DataError(f"{SETTINGS_FILES[0]}: {name} must be true or false; got {value!a:.60}")
+    return value

@@ -263,7 +263,7 @@ def loss_of(model: LanguageModel, batch: Batch) -> Tensor:
         UsageError: there is nothing to learn, or the model does not classify.
     """
     losses = []
-    logits_BLV, hidden_BLD = _read_batch(model, batch)
+    logits_BLV, hidden_BLD = read_batch(model, batch)
     targets = batch.targets.to(logits_BLV.device)
     if (batch.targets != IGNORE).any():
         losses.append(F.cross_entropy(logits_BLV.flatten(0, 1), targets.flatten(), ignore_index=IGNORE))
@@ -277,14 +277,14 @@ def loss_of(model: LanguageModel, batch: Batch) -> Tensor:
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
 
-def _read_batch(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
+def read_batch(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
     """Logits [B, L, V], and the hidden state [B, L, D] of a model that reads both ways."""
     if batch.source is not None:
         return model(batch.source, batch.tokens, source_mask=batch.source_mask), None
     if model.causal:
         return model(batch.tokens), None  # what stands on the right of a token, padding too, is not seen
     hidden_BLD = model(batch.tokens, attention_mask=batch.attention_mask, return_logits=False)
-    return model.head(hidden_BLD), hidden_BLD  # pyright: ignore[reportCallIssue]
+    return model.logits(hidden_BLD), hidden_BLD  # pyright: ignore[reportCallIssue]
 
 
 def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class Task:
         position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
         ids: N names that stay with an example whatever is left out: file (or split) and row counted from 0, "train:17".
         groups: [N] or None; examples of one group are kept in one split by whoever makes the splits.
+        spans: int64 [N, 2] or None; each example is a word or phrase of its text, the characters from the first to
+            before the second, and `position` is the "first" or "last" of its tokens, or their "mean".
         info: where it comes from, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
     """
 
@@ -41,10 +43,13 @@ class Task:
     ids: list[str] = field(default_factory=list)
     groups: np.ndarray | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    spans: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", {name: np.asarray(given) for name, given in self.labels.items()})
         object.__setattr__(self, "splits", np.asarray(self.splits))
+        if self.spans is not None:
+            object.__setattr__(self, "spans", np.asarray(self.spans))
         if not self.ids:
             object.__setattr__(self, "ids", [str(i) for i in range(len(self.inputs))])
 
@@ -80,7 +85,27 @@ class Task:
             position=self.position if isinstance(self.position, str) else self.position[rows],
             ids=[self.ids[i] for i in rows],
             groups=None if self.groups is None else self.groups[rows],
+            spans=None if self.spans is None else self.spans[rows],
         )
+
+    @property
+    def words(self) -> list[str] | None:
+        """The characters of each span, N; None where the examples are whole inputs."""
+        if self.spans is None:
+            return None
+        return [str(text)[start:end] for text, (start, end) in zip(self.inputs, self.spans.tolist(), strict=True)]
+
+    def texts(self) -> tuple[np.ndarray, np.ndarray]:
+        """A row for each text of each split, and which of these each example is of: int64 [T], int64 [N].
+
+        Every row is a text of its own but in tasks of words, which repeat it.
+        """
+        if self.spans is None:
+            return np.arange(len(self)), np.arange(len(self))
+        known: dict[Any, int] = {}
+        keys = zip(self.splits.tolist(), self.inputs, strict=True)
+        number = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        return np.unique(number, return_index=True)[1], number
 
     def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
         """The task with a validation split carved from train, where it has none.
@@ -115,7 +140,7 @@ class Task:
         return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
-        """A sha256 over inputs, labels, class names, splits, ids, groups and position: equal for equal tasks."""
+        """A sha256 over inputs, labels, class names, splits, ids, groups, position and spans: equal for equal tasks."""
         digest = hashlib.sha256()
         for part in (*map(_plain, self.inputs), *self.splits.tolist(), *map(_plain, self.ids)):
             digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
@@ -126,6 +151,8 @@ class Task:
         position = self.position if isinstance(self.position, str) else self.position.astype("<i8").tobytes()
         groups = None if self.groups is None else self.groups.tolist()
         digest.update(repr((self.target, position, groups)).encode("utf-8", "surrogatepass"))
+        if self.spans is not None:
+            digest.update(self.spans.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def check(self, label_set: str | None = None) -> None:
@@ -179,6 +206,7 @@ class Task:
         lengths |= {"splits": self.splits, "ids": self.ids}
         lengths |= {} if self.groups is None else {"groups": self.groups}
         lengths |= {} if isinstance(self.position, str) else {"position": self.position}
+        lengths |= {} if self.spans is None else {"spans": self.spans}
         for part, values in lengths.items():
             if len(values) != n:
                 raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")
@@ -193,6 +221,17 @@ class Task:
         for row, given in zip(self.ids, self.inputs, strict=True):
             if not given or (isinstance(given, str) and not given.strip()):
                 raise DataError(f"example {row!r} has an empty input; leave it out")
+        if self.spans is not None:
+            self._check_spans(self.spans)
+
+    def _check_spans(self, spans: np.ndarray) -> None:
+        if spans.dtype.kind not in "iu" or spans.shape != (len(self), 2):
+            raise DataError(f"spans are whole numbers [{len(self)}, 2], got {spans.dtype} {list(spans.shape)}")
+        if not isinstance(self.position, str):
+            raise DataError("the words of a task are read at their first or last token or the mean; give one of these")
+        for row, text, (start, end) in zip(self.ids, self.inputs, spans.tolist(), strict=True):
+            if flaw := span_flaw(text, start, end):
+                raise DataError(f"example {row!a}: {flaw}")
 
     def _is_regression(self, label_set: str) -> bool:
         return not len(self.label_names[label_set]) and self.labels[label_set].dtype.kind == "f"
@@ -231,6 +270,17 @@ class Task:
             raise DataError(
                 f"labels of {label_set!r} must be 0..{n - 1}, got {count_line(found)}; leave unlabelled examples out"
             )
+
+
+def span_flaw(text: Any, start: int, end: int) -> str | None:
+    """Why these characters are no word or phrase of the text, if they are none."""
+    if not isinstance(text, str):
+        return "a span is of characters, and the input is a list of token ids; give the text"
+    if not 0 <= start < end <= len(text):
+        return f"expected a span from 0 to {len(text)}, the text's characters, got {start} to {end}; mend it"
+    if text[start:end].isspace():
+        return f"the span from {start} to {end} holds blanks alone; mend it"
+    return None
 
 
 def _plain(value: Any) -> Any:

@@ -74,7 +74,7 @@ def test_what_stands_in_the_folder(model, task, path):
     assert list(record["tensors"]) == [f"{point}.{layer}" for point, layer in made.places]
     examples = json.loads((path / "examples.json").read_text())
     assert (examples["inputs"], examples["ids"]) == (task.inputs, task.ids)
-    assert examples["layout"] == {"positions": ["last"], "lengths": [len(text) for text in task.inputs], "n_bos": 0}
+    assert examples["layout"] == {"positions": ["last"], "lengths": [len(text) for text in task.inputs], "n_bos": 0, "n_end": 0}
 
 
 def test_other_programs_read_the_shards(model, task, path):

@@ -1,0 +1,462 @@
+"""BERT, written by hand (Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers").
+
+An encoder: token, position and segment embedding under a norm, then blocks in which every token attends to every other
+and the norms stand behind the sums (post-norm, as in Vaswani et al. 2017). Above the last block stand the heads of its
+training: one that names masked tokens, and one that reads the first token ([CLS]) and answers with one of two classes.
+Every point is named as in TransformerLens; its axes stand where it is made. Exact against `transformers`' BERT, whose
+fields and tensor names `BertConfig.from_hf` and `hf_names` read.
+
+What holds in these blocks: resid_pre + attn_out = resid_mid; ln1_normalized + mlp_out = resid_post;
+ln2_normalized = the next block's resid_pre, and of the last block the model's output. So the stream itself passes
+through the norms, and resid_post of a block is not resid_pre of the next.
+
+Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from probekit.errors import DataError, UsageError, nearest
+from probekit.hooks import HookPoint
+from probekit.models.base import LanguageModel
+from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, attention, attention_scores, linear
+from probekit.models.weights import HfTensor
+
+# Values of config.json that would change the arithmetic in a way that this file does not implement.
+_REQUIRED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+OURS = {  # field of a Hugging Face config.json -> ours
+    "hidden_size": "d_model",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "d_mlp",
+    "num_hidden_layers": "n_layers",
+    "max_position_embeddings": "n_ctx",
+    "vocab_size": "d_vocab",
+    "type_vocab_size": "n_segments",
+    "hidden_act": "activation",
+    "layer_norm_eps": "ln_eps",
+    "tie_word_embeddings": "tie_embeddings",
+    "initializer_range": "init_std",
+}
+# Far above any BERT: a file that says more is damaged, and would hang before its weights were looked at.
+LARGEST = {
+    "d_model": 1 << 17,
+    "n_heads": 1 << 12,
+    "d_mlp": 1 << 20,
+    "n_layers": 1000,
+    "n_ctx": 1 << 21,
+    "d_vocab": 1 << 23,
+    "n_segments": 1 << 12,
+}
+PARTS = ("pooler", "mlm_head", "seq_head")
+ARCHITECTURES = {  # of a Hugging Face config.json -> which of PARTS it has
+    "BertModel": (True, False, False),
+    "BertForMaskedLM": (False, True, False),
+    "BertForNextSentencePrediction": (True, False, True),
+    "BertForPreTraining": (True, True, True),
+}
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The shape of a BERT; the fields of the base model (uncased) are the defaults.
+
+    Attributes:
+        n_segments: how many kinds of segment there are (token_type_ids).
+        pooler: whether there is a pooler: a layer on the first token's output.
+        mlm_head: whether there is the head that names masked tokens.
+        seq_head: whether there is the head of two classes, which reads the pooler.
+    """
+
+    d_model: int = 768
+    n_heads: int = 12
+    d_mlp: int = 3072
+    n_layers: int = 12
+    n_ctx: int = 512
+    d_vocab: int = 30522
+    n_segments: int = 2
+    activation: str = "gelu"
+    ln_eps: float = 1e-12
+    init_std: float = 0.02
+    tie_embeddings: bool = True
+    pooler: bool = True
+    mlm_head: bool = True
+    seq_head: bool = True
+
+    def __post_init__(self):
+        for field in LARGEST:
+            _check_size(field, getattr(self, field))
+        if self.d_model % self.n_heads:
+            raise DataError(
+                f"d_model (hidden_size) {self.d_model} is no multiple of n_heads (num_attention_heads) {self.n_heads}"
+            )
+        if not isinstance(self.activation, str) or self.activation not in ACTIVATIONS:
+            hint = nearest(str(self.activation), ACTIVATIONS)
+            raise DataError(f"unknown activation (hidden_act) {self.activation!a:.60}; {hint}")
+        for field in ("ln_eps", "init_std"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise DataError(f"{_named(field)} must be a positive number; got {value!a:.60}")
+        for field in ("tie_embeddings", *PARTS):
+            if not isinstance(getattr(self, field), bool):
+                raise DataError(f"{_named(field)} must be true or false; got {getattr(self, field)!a:.60}")
+        if self.seq_head and not self.pooler:
+            raise DataError("the head of two classes (seq_head) reads the pooler, and there is none (pooler is false)")
+
+    @property
+    def d_head(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.n_heads
+
+    @classmethod
+    def from_hf(cls, hf: Mapping[str, Any]) -> "BertConfig":
+        """From the fields of a Hugging Face `config.json`; which heads there are is what its `architectures` says.
+
+        Raises:
+            DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
+                is not implemented here; the message names the field.
+        """
+        for field, required in _REQUIRED.items():
+            if hf.get(field, required) != required:
+                raise DataError(f"{field} = {hf[field]!a:.60} is not implemented; only {required!r} is")
+        for theirs in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
+            _check_size(OURS[theirs], hf.get(theirs))
+        given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
+        return cls(**given, **dict(zip(PARTS, _parts(hf), strict=True)))
+
+    def to_hf(self) -> dict[str, Any]:
+        """The fields of the Hugging Face `config.json` that describes this model."""
+        names = {  # the class that has all of our heads, if not the least such
+            (False, False): "BertModel",
+            (False, True): "BertForNextSentencePrediction",
+            (True, False): "BertForMaskedLM",
+            (True, True): "BertForPreTraining",
+        }
+        name = names[self.mlm_head, self.seq_head]
+        fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
+        return {"model_type": "bert", "architectures": [name], **fields}
+
+
+def _parts(hf: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    """Which of PARTS the class has that the file was saved from; without a class, all of them."""
+    architectures = hf.get("architectures") or ["BertForPreTraining"]
+    for name, parts in ARCHITECTURES.items():
+        if architectures == [name]:
+            return parts
+    raise DataError(
+        f"architectures = {architectures!a:.80} is not implemented; {', '.join(ARCHITECTURES)} are: save the model "
+        "below the head as BertModel (model.bert.save_pretrained)"
+    )
+
+
+def _check_size(field: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST[field]:
+        raise DataError(f"{_named(field)} must be a whole number in 1..{LARGEST[field]}; got {value!a:.60}")
+
+
+def _named(field: str) -> str:
+    """Our field with the file's, where it has one: "n_layers (num_hidden_layers)"."""
+    theirs = next((theirs for theirs, ours in OURS.items() if ours == field), None)
+    return field if theirs is None else f"{field} ({theirs})"
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention in both directions; scores and pattern become tensors only where someone listens."""
+
+    def __init__(self, cfg: BertConfig):
+        super().__init__()
+        self.n_heads = cfg.n_heads
+        self.q = Linear(cfg.d_model, cfg.d_model)
+        self.k = Linear(cfg.d_model, cfg.d_model)
+        self.v = Linear(cfg.d_model, cfg.d_model)
+        self.out = Linear(cfg.d_model, cfg.d_model)
+        self.hook_q = HookPoint("B L H K")
+        self.hook_k = HookPoint("B L H K")
+        self.hook_v = HookPoint("B L H K")
+        self.hook_attn_scores = HookPoint("B H L M")
+        self.hook_pattern = HookPoint("B H L M")
+        self.hook_z = HookPoint("B L H K")
+        self.hook_result = HookPoint("B L H D")
+
+    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        q_BLHK = self.hook_q(self.heads(self.q(x_BLD)))
+        k_BMHK = self.hook_k(self.heads(self.k(x_BLD)))
+        v_BMHK = self.hook_v(self.heads(self.v(x_BLD)))
+        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
+            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
+            pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1))
+            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
+        else:
+            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
+        return self.project(self.hook_z(z_BLHK))
+
+    def heads(self, x_BLD: Tensor) -> Tensor:
+        """The heads side by side as an axis of their own, [B, L, H, K]."""
+        return rearrange(x_BLD, "b l (h k) -> b l h k", h=self.n_heads)
+
+    def project(self, z_BLHK: Tensor) -> Tensor:
+        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
+        if not self.hook_result.hooked:
+            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
+        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
+        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
+
+
+class MLP(nn.Module):
+    """act(x W_up + b) W_down + b."""
+
+    def __init__(self, cfg: BertConfig):
+        super().__init__()
+        self.activation = cfg.activation
+        self.up = Linear(cfg.d_model, cfg.d_mlp)
+        self.down = Linear(cfg.d_mlp, cfg.d_model)
+        self.hook_pre = HookPoint("B L F")
+        self.hook_post = HookPoint("B L F")
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        if self.hook_pre.hooked:
+            post_BLF = ACTIVATIONS[self.activation](self.hook_pre(self.up(x_BLD)))
+        else:
+            post_BLF = self.up.activated(x_BLD, self.activation)
+        return self.down(self.hook_post(post_BLF))
+
+
+class Block(nn.Module):
+    """Post-norm: x = ln1(x + attn(x)), then ln2(x + mlp(x))."""
+
+    def __init__(self, cfg: BertConfig):
+        super().__init__()
+        self.hook_resid_pre = HookPoint("B L D")
+        self.attn = Attention(cfg)
+        self.hook_attn_out = HookPoint("B L D")
+        self.hook_resid_mid = HookPoint("B L D")
+        self.ln1 = LayerNorm(cfg.d_model, cfg.ln_eps)
+        self.mlp = MLP(cfg)
+        self.hook_mlp_out = HookPoint("B L D")
+        self.hook_resid_post = HookPoint("B L D")
+        self.ln2 = LayerNorm(cfg.d_model, cfg.ln_eps)
+
+    def forward(self, resid_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        resid_pre = self.hook_resid_pre(resid_BLD)
+        attn_out = self.hook_attn_out(self.attn(resid_pre, mask_BLM))
+        normalized = self.ln1(self.hook_resid_mid(resid_pre + attn_out))
+        mlp_out = self.hook_mlp_out(self.mlp(normalized))
+        return self.ln2(self.hook_resid_post(normalized + mlp_out))
+
+
+class MLMHead(nn.Module):
+    """ln(act(x W + b)), and its product with each token's embedding, plus a bias for each."""
+
+    def __init__(self, cfg: BertConfig):
+        super().__init__()
+        self.activation = cfg.activation
+        self.dense = Linear(cfg.d_model, cfg.d_model)
+        self.ln = LayerNorm(cfg.d_model, cfg.ln_eps)
+        self.bias = nn.Parameter(torch.empty(cfg.d_vocab))
+
+    def forward(self, x_BLD: Tensor, embedding_VD: Tensor) -> Tensor:
+        return linear(self.transform(x_BLD), embedding_VD, self.bias)
+
+    def transform(self, x_BLD: Tensor) -> Tensor:
+        """What is compared with the embeddings, [B, L, D]."""
+        return self.ln(self.dense.activated(x_BLD, self.activation))
+
+    @property
+    def hooked(self) -> bool:
+        """Whether anyone listens."""
+        return self.ln.hook_scale.hooked or self.ln.hook_normalized.hooked
+
+
+class Bert(LanguageModel):
+    """The whole model; weights are unset until `init_weights` or a checkpoint fills them."""
+
+    causal = False
+    output_point = "ln2_normalized"
+
+    def __init__(self, cfg: BertConfig):
+        super().__init__()
+        self.cfg = cfg
+        self.embed = Embedding(cfg.d_vocab, cfg.d_model)
+        self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model)
+        self.token_type_embed = Embedding(cfg.n_segments, cfg.d_model)
+        self.hook_embed = HookPoint("B L D")
+        self.hook_pos_embed = HookPoint("B L D")
+        self.hook_token_type_embed = HookPoint("B L D")
+        self.ln_embed = LayerNorm(cfg.d_model, cfg.ln_eps)
+        self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
+        self.head = MLMHead(cfg) if cfg.mlm_head else None
+        self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
+        self.pooler = Linear(cfg.d_model, cfg.d_model) if cfg.pooler else None
+        self.seq_head = Linear(cfg.d_model, 2) if cfg.seq_head else None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        stop_at_layer: int | None = None,
+        return_logits: bool = True,
+        token_type_ids: Tensor | None = None,
+    ) -> Tensor:
+        """The masked-token head's logits [B, L, V] of tokens [B, L].
+
+        Args:
+            tokens: int ids [B, L].
+            position_ids: [B, L]; by default counted from the mask, so that padding on either side changes nothing.
+            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used as it is).
+                None: no padding. With position_ids and a mask [B, L, M], L may be longer than the context: several
+                texts in a row.
+            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; with n_layers,
+                the output of the last block.
+            return_logits: False leaves out the head and returns the output of the last block, [B, L, D].
+            token_type_ids: the segment of each token, int [B, L]; None: all of segment 0.
+
+        Raises:
+            UsageError: a shape, an id, a length or a layer that cannot be; logits of a checkpoint without their head.
+        """
+        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
+        tokens = self.check_tokens(tokens, packed)
+        segments = self._check_segments(tokens, token_type_ids)
+        stop = self.cfg.n_layers if stop_at_layer is None else stop_at_layer
+        if not 0 <= stop <= self.cfg.n_layers:
+            raise UsageError(f"stop_at_layer {stop} is not in 0..{self.cfg.n_layers}")
+        mask_BLM, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
+        embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
+        resid_BLD = self.ln_embed(embed + pos_embed + self.hook_token_type_embed(self.token_type_embed(segments)))
+        for block in self.blocks[:stop]:
+            resid_BLD = block(resid_BLD, mask_BLM)
+        if stop_at_layer is not None:
+            at_block_input = stop < self.cfg.n_layers
+            return self.blocks[stop].hook_resid_pre(resid_BLD) if at_block_input else resid_BLD  # pyright: ignore[reportCallIssue]
+        return self._headed(resid_BLD, return_logits)
+
+    def logits(self, output_BLD: Tensor) -> Tensor:
+        """The masked-token head's logits [B, L, V] of the last block's output.
+
+        Raises:
+            UsageError: the checkpoint holds no such head.
+        """
+        if self.head is None:
+            raise UsageError(
+                f"{self.name} has no head for masked tokens: its checkpoint holds none; ask for return_logits=False"
+            )
+        return self.head(output_BLD, (self.unembed or self.embed).weight)
+
+    def classify(self, output_BLD: Tensor) -> Tensor:
+        """Logits of the two classes, [B, 2], read from the first token of the last block's output.
+
+        In Devlin et al. class 0 says that the second segment follows the first in its source, class 1 that it does not.
+
+        Raises:
+            UsageError: the checkpoint holds no such head.
+        """
+        if self.pooler is None or self.seq_head is None:
+            raise UsageError(f"{self.name} has no head of two classes: its checkpoint holds none")
+        return self.seq_head(self.pooler(output_BLD[:, 0]).tanh())
+
+    def _headed(self, output_BLD: Tensor, return_logits: bool) -> Tensor:
+        if return_logits:
+            return self.logits(output_BLD)
+        if self.head is not None and self.head.hooked:
+            self.head.transform(output_BLD)
+        return output_BLD
+
+    def _check_segments(self, tokens: Tensor, segments: Tensor | None) -> Tensor:
+        if segments is None:
+            return torch.zeros_like(tokens)
+        if not isinstance(segments, Tensor) or segments.shape != tokens.shape or segments.is_floating_point():
+            got = (
+                f"{segments.dtype} {list(segments.shape)}" if isinstance(segments, Tensor) else type(segments).__name__
+            )
+            raise UsageError(f"token_type_ids are int64 {list(tokens.shape)}, as the tokens are; got {got}")
+        if segments.device.type == "cpu" and not 0 <= int(segments.min()) <= int(segments.max()) < self.cfg.n_segments:
+            raise UsageError(
+                f"token_type_ids lie in 0..{self.cfg.n_segments - 1}; got {int(segments.min())}..{int(segments.max())}"
+            )
+        return segments.to(tokens.device).long()
+
+    @torch.no_grad()
+    def init_weights(self, seed: int = 0) -> "Bert":
+        """Fill the weights as before BERT's training: normal, cut at two sigma; no bias, norms that change nothing."""
+        generator = torch.Generator().manual_seed(seed)
+        std = self.cfg.init_std
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                weight.zero_()
+            elif ".ln" in name or name.startswith("ln"):
+                weight.fill_(1)
+            else:
+                drawn = torch.empty(weight.shape)
+                weight.copy_(nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std, generator=generator))
+        return self
+
+
+HF_PREFIX = "bert."
+HF_BUFFERS = r"bert\.embeddings\.(position_ids|token_type_ids)"  # that old files carry
+_MODULES = {
+    "ln_embed": "bert.embeddings.LayerNorm",
+    "pooler": "bert.pooler.dense",
+    "seq_head": "cls.seq_relationship",
+    "head.dense": "cls.predictions.transform.dense",
+    "head.ln": "cls.predictions.transform.LayerNorm",
+}
+_BLOCK_MODULES = {
+    "attn.q": "attention.self.query",
+    "attn.k": "attention.self.key",
+    "attn.v": "attention.self.value",
+    "attn.out": "attention.output.dense",
+    "ln1": "attention.output.LayerNorm",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+    "ln2": "output.LayerNorm",
+}
+_WORDS, _DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+_BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
+
+
+def hf_names(cfg: BertConfig) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face BERT file."""
+    parts = {"pooler": cfg.pooler, "seq_head": cfg.seq_head, "head.dense": cfg.mlm_head, "head.ln": cfg.mlm_head}
+    modules = {ours: theirs for ours, theirs in _MODULES.items() if parts.get(ours, True)}
+    for i in range(cfg.n_layers):
+        modules |= {f"blocks.{i}.{ours}": f"bert.encoder.layer.{i}.{x}" for ours, x in _BLOCK_MODULES.items()}
+    names = {
+        "embed.weight": HfTensor(_WORDS),
+        "pos_embed.weight": HfTensor("bert.embeddings.position_embeddings.weight"),
+        "token_type_embed.weight": HfTensor("bert.embeddings.token_type_embeddings.weight"),
+    }
+    names |= {f"{ours}.{p}": HfTensor(f"{x}.{p}") for ours, x in modules.items() for p in ("weight", "bias")}
+    if cfg.mlm_head:
+        names["head.bias"] = HfTensor(_BIAS if cfg.tie_embeddings else _DECODER_BIAS)
+        if not cfg.tie_embeddings:
+            names["unembed.weight"] = HfTensor(_DECODER)
+    return names
+
+
+def hf_ties(cfg: BertConfig) -> dict[str, str]:
+    """Name in a file -> name of the tensor there that it must be a copy of: the decoder's, which files repeat."""
+    if not cfg.mlm_head:
+        return {}
+    return {_DECODER: _WORDS, _DECODER_BIAS: _BIAS} if cfg.tie_embeddings else {_BIAS: _DECODER_BIAS}
+
+
+def hf_renamed(name: str) -> str:
+    """An old file's name -> today's: its norms have gamma and beta, as in TensorFlow."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def hf_parts(cfg: BertConfig, names: Collection[str]) -> BertConfig:
+    """The config with the heads that a file holds, by its names: they may be others than config.json says."""
+    starts = {"pooler": "bert.pooler.", "mlm_head": "cls.predictions.", "seq_head": "cls.seq_relationship."}
+    return replace(cfg, **{part: any(n.startswith(start) for n in names) for part, start in starts.items()})
