@@ -11,7 +11,8 @@ This is the one module of `models/` that knows tasks.
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,9 @@ class World:
         if len(ids) == 1:
             return Tokenizer(backend, *ids)
         before, behind = self.around
-        backend.post_processor = TemplateProcessing(f"{before} $A {behind}", None, list(zip(self.around, ids)))
+        backend.post_processor = TemplateProcessing(
+            f"{before} $A {behind}", None, list(zip(self.around, ids, strict=True))
+        )
         return Tokenizer(backend, ids[0], sep_token_id=ids[1])
 
     def untrained(self, seed: int) -> LanguageModel:
@@ -129,13 +132,25 @@ def train_world(
     """
     settings = one.settings
     model = one.untrained(settings.seed)
-    result = train(
-        model, lambda step: one.learned(settings.batch_size, [settings.seed, step]), settings, checkpoints, progress
-    )
+    with _one_thread():
+        result = train(
+            model, lambda step: one.learned(settings.batch_size, [settings.seed, step]), settings, checkpoints, progress
+        )
     trained = Trained(model.eval(), result, figures(model, one))
     if folder is not None:
         _save(trained, one, folder)
     return trained
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """So tiny a model is trained no faster by more threads, and by one to the same bits on any number of cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _save(trained: Trained, one: World, folder: Path) -> None:
@@ -149,18 +164,25 @@ def _save(trained: Trained, one: World, folder: Path) -> None:
     write_as(folder / "training.json", (json.dumps(facts, indent=2) + "\n").encode())
 
 
-def folder_of(one: World, progress: bool | None = None) -> Path:
+def folder_of(one: World, weights: bool = True, progress: bool | None = None) -> Path:
     """The folder of a world's model in the user's cache; the model is trained first if it is not there.
 
     Args:
         one: the world.
+        weights: False needs none, and trains nothing: config.json and tokenizer in a folder of their own.
         progress: a line and a bar on stderr; None shows the bar on a terminal only, False neither.
 
     Raises:
         StorageError: the disk refused.
     """
-    folder = cache_folder() / "models" / one.key
-    return kept(folder, lambda place: _first_use(one, folder, place, progress))
+    folder = cache_folder() / "models" / (one.key if weights else f"{one.key}-shape")
+    return kept(folder, lambda place: _first_use(one, folder, place, progress) if weights else _shape(one, place))
+
+
+def _shape(one: World, place: Path) -> None:
+    files = {"config.json": json.dumps(one.config.to_hf()), "tokenizer.json": one.tokenizer.to_json()}
+    for name, content in files.items():
+        write_as(place / name, content.encode())
 
 
 def _first_use(one: World, folder: Path, place: Path, progress: bool | None) -> None:
@@ -267,7 +289,7 @@ def _table() -> dict[str, World]:
             "counting",
             counting.VOCABULARY,
             _gpt(counting.VOCABULARY, d_model=32, n_heads=2, n_layers=2, n_ctx=64),
-            TrainingSettings(steps=300, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
+            TrainingSettings(steps=400, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
             _counting_learned,
             _counting_asked,
         ),
@@ -286,9 +308,9 @@ def _table() -> dict[str, World]:
             "spans",
             spans.VOCABULARY,
             BertConfig(
-                d_model=64, n_heads=4, d_mlp=256, n_layers=2, n_ctx=16, d_vocab=len(spans.VOCABULARY), init_std=0.1
+                d_model=64, n_heads=4, d_mlp=256, n_layers=2, n_ctx=16, d_vocab=len(spans.VOCABULARY), init_std=0.05
             ),
-            TrainingSettings(steps=1000, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
+            TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
             partial(_masked, "train"),
             partial(_masked, "test"),
             (spans.CLS, spans.SEP),

@@ -31,6 +31,8 @@ class Task:
         spans: int64 [N, 2] or None; each example is a word or phrase of its text, the characters from the first to
             before the second, and `position` is the "first" or "last" of its tokens, or their "mean".
         info: where it comes from, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
+        targets: N texts, or N lists of token ids, or None: what the decoder of an encoder-decoder reads; `inputs` are
+            then what its encoder reads.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Task:
     groups: np.ndarray | None = None
     info: dict[str, Any] = field(default_factory=dict)
     spans: np.ndarray | None = None
+    targets: list[str] | list[list[int]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", {name: np.asarray(given) for name, given in self.labels.items()})
@@ -86,6 +89,7 @@ class Task:
             ids=[self.ids[i] for i in rows],
             groups=None if self.groups is None else self.groups[rows],
             spans=None if self.spans is None else self.spans[rows],
+            targets=None if self.targets is None else [self.targets[i] for i in rows],
         )
 
     @property
@@ -153,6 +157,8 @@ class Task:
         digest.update(repr((self.target, position, groups)).encode("utf-8", "surrogatepass"))
         if self.spans is not None:
             digest.update(self.spans.astype("<i8").tobytes())
+        if self.targets is not None:
+            digest.update(repr([_plain(target) for target in self.targets]).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
     def check(self, label_set: str | None = None) -> None:
@@ -207,6 +213,7 @@ class Task:
         lengths |= {} if self.groups is None else {"groups": self.groups}
         lengths |= {} if isinstance(self.position, str) else {"position": self.position}
         lengths |= {} if self.spans is None else {"spans": self.spans}
+        lengths |= {} if self.targets is None else {"targets": self.targets}
         for part, values in lengths.items():
             if len(values) != n:
                 raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")

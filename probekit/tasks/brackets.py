@@ -11,13 +11,13 @@ The language of Dyck, with the verdict spoken after the "?". A word of the train
     no         of two kinds, 1/2 each: as many opening as closing brackets, all unbalanced arrangements equally likely;
                or a balanced word, drawn as above, in which one bracket, any, is turned round
 
-so that neither length nor, in half of the unbalanced words, the numbers of the brackets give the verdict away. Splits hold
-apart words, by a checksum: one half for training, a quarter each for validation and test.
+so that the length says nothing of the verdict, and the numbers of the brackets only of half of the unbalanced words.
+Splits hold apart words, by a checksum: one half for training, a quarter each for validation and test.
 
-Two tasks. `brackets`: the text is a word and "?", read at the "?"; the label set is `balanced` (no, yes), with the above
-probabilities. `brackets-depth`: the same texts read at one of their brackets; the label set is `depth`, the opening less
-the closing brackets up to there and with it, 0 to 4, all equally likely; it is drawn first, then words until one has
-such a place, then one of these places.
+Two tasks. `brackets`: the text is a word and "?", read at the "?"; the label set is `balanced` (no, yes), with the
+above probabilities. `brackets-depth`: the same texts read at one of their brackets; the label set is `depth`, the
+opening less the closing brackets up to that one and with it, 0 to 4, all equally likely; it is drawn first, then words
+until one has such a place, then one of these places.
 """
 
 from functools import lru_cache

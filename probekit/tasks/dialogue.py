@@ -11,8 +11,8 @@ A question has three digits and two signs; its result, 0 to 12, is the answer, o
 and all turns are independent of each other. The model learns the answers and separators; it is not asked to guess
 questions. Its answer to a dialogue that ends with a question and <sep> is what it says, greedily, up to the next <sep>.
 
-Splits hold apart *questions*, by a checksum: one half for training, a quarter each for validation and test. All questions
-of a dialogue are of one split, so no sum of a held-out dialogue was ever seen with its answer.
+Splits hold apart *questions*, by a checksum: one half for training, a quarter each for validation and test. All
+questions of a dialogue are of one split, so no sum of a held-out dialogue was ever seen with its answer.
 
 The text that is probed ends with the <sep> before the last answer and is read there, before the result is spoken. The
 label set is `result`; the last question is the group.

@@ -8,11 +8,11 @@ item is 0 to 15, all equally likely and independent, so that items repeat.
 
 Splits hold apart lists, by a checksum: one half for training, a quarter each for validation and test.
 
-The text that is probed is a list, read at one of its items; `targets` holds the decoder's input, "<bos>" and the ranks of
-all items but the last, in which the token at the same place is the one whose output is the item's rank. The label set is
-`rank`. Length, place and rank are drawn first: the length from 5 to 8, the place (counted from 0) from 4 to the last,
-the rank from 0 to 4, each uniform given those before it; then lists of the split are drawn until the item there has
-that rank. So the place says nothing of the rank.
+The text that is probed is a list, read at one of its items; `targets` holds the decoder's input, "<bos>" and the ranks
+of all items but the last, in which the token at the same place is the one whose output is the item's rank. The label
+set is `rank`. Length, place and rank are drawn first: the length from 5 to 8, the place (counted from 0) from 4 to the
+last, the rank from 0 to 4, each uniform given those before it; then lists of the split are drawn until the item there
+has that rank. So the place says nothing of the rank.
 """
 
 from typing import NamedTuple

@@ -7,13 +7,12 @@ whether its mean is below or above the middle of all numbers, 15.5. Numbers are 
 spans whose mean is the middle itself are left out.
 
     hidden    the number that is asked for, 0 to 31, all equally likely
-    span      of those of the split that hold it, all equally likely
-    others    each of the span's other numbers is hidden too with probability 1/4, on its own; drawn again while
-              no number would be left to see
+    span      of those that hold it, all equally likely
+    others    each of the span's other numbers is hidden too with probability 1/4, on its own
 
-Splits hold apart spans: (numbers between the span and the nearer end of the range + length) mod 4 is 0 or 1 for
-training, 2 for validation, 3 for test. So a span and its mirror image stand in the same split, which has both classes
-equally often.
+Span and others are drawn again while no number would be left to see, and while the text is of another split. Splits
+hold apart texts, by a checksum: one half for training, a quarter each for validation and test. So a held-out text is of
+a span that was seen, but with other numbers hidden.
 
 The text that is probed is read at the [MASK] of the number that is asked for. Label sets: `hidden` (the target) and
 `mean` (below, above).
@@ -25,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 
 from probekit.tasks.base import Task
-from probekit.tasks.synthetic import QUARTERS, Seed, check_split, choose, numbers_of, of_splits, task_of
+from probekit.tasks.synthetic import Seed, check_split, choose, of_splits, split_of, task_of
 
 PAD, CLS, SEP, MASK = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
 LARGEST, SHORTEST, LONGEST = 31, 4, 8
@@ -60,19 +59,14 @@ class Span:
         return 2 * self.first + self.length - 1 > LARGEST
 
 
-def split_of(first: int, length: int) -> str:
-    """The split that all texts of a span belong to."""
-    return QUARTERS[(min(first, LARGEST + 1 - first - length) + length) % 4]
-
-
 @lru_cache
-def places(split: str, number: int) -> list[tuple[int, int]]:
-    """First number and length of every span of a split that holds the number."""
+def spans_with(number: int) -> list[tuple[int, int]]:
+    """First number and length of every span that holds the number."""
     return [
         (first, length)
         for length in range(SHORTEST, LONGEST + 1)
         for first in range(max(0, number - length + 1), min(number, LARGEST + 1 - length) + 1)
-        if split_of(first, length) == split and 2 * first + length - 1 != LARGEST
+        if 2 * first + length - 1 != LARGEST
     ]
 
 
@@ -98,14 +92,15 @@ def spans(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
         label_names={"hidden": [str(number) for number in range(LARGEST + 1)], "mean": list(MEANS)},
         target="hidden",
         position=np.array([span.place for span in drawn], dtype=np.int64),
-        groups=numbers_of([f"{span.first} {span.length}" for span in drawn]),
     )
 
 
 def _span(rng: np.random.Generator, split: str) -> Span:
     number = int(rng.integers(LARGEST + 1))
-    first, length = choose(rng, places(split, number))
-    place = number - first
-    while all(hidden := tuple(bool(k == place or coin < 0.25) for k, coin in enumerate(rng.random(length)))):
-        pass
-    return Span(first, length, hidden, place)
+    while True:
+        first, length = choose(rng, spans_with(number))
+        place = number - first
+        hidden = tuple(bool(k == place or coin < 0.25) for k, coin in enumerate(rng.random(length)))
+        span = Span(first, length, hidden, place)
+        if not all(hidden) and split_of(span.text) == split:
+            return span

@@ -1,5 +1,6 @@
 """The world `spans`: what stands in its docstring holds."""
 
+from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -8,7 +9,8 @@ from chances import fits, uniform
 
 from probekit.errors import UsageError
 from probekit.tasks.base import SPLITS
-from probekit.tasks.spans import MASK, VOCABULARY, masked_spans, spans, split_of
+from probekit.tasks.spans import MASK, VOCABULARY, masked_spans, spans
+from probekit.tasks.synthetic import split_of
 
 ALL = [
     (first, length)
@@ -23,30 +25,32 @@ def drawn():
     return masked_spans(12_000, seed=1)
 
 
-def test_hidden_numbers_and_their_spans_are_uniform(drawn):
-    assert uniform([span.first + span.place for span in drawn], range(32))
-    for number in (0, 13, 31):
-        of_number = [(s.first, s.length) for s in drawn if s.first + s.place == number]
-        held = [(a, n) for a, n in ALL if a <= number < a + n and split_of(a, n) == "train"]
-        assert uniform(of_number, held)
+def share_of_split(number: int, first: int, length: int) -> float:
+    """The probability that coins for the span's other numbers make a text of the training split, counted out."""
+    share = 0.0
+    for hidden in product((False, True), repeat=length):
+        words = [MASK if h else str(first + k) for k, h in enumerate(hidden)]
+        if hidden[number - first] and not all(hidden) and split_of(" ".join(words)) == "train":
+            share += 0.25 ** (sum(hidden) - 1) * 0.75 ** (length - sum(hidden))
+    return share
 
 
-@pytest.mark.parametrize("length", [4, 8])
-def test_the_other_numbers_are_hidden_by_their_own_coins(drawn, length):
-    """Given the length, each pattern of the others has its probability, but for the one that leaves nothing to see."""
-    patterns = list(product((False, True), repeat=length - 1))[:-1]
-    probabilities = [np.prod([0.25 if hidden else 0.75 for hidden in pattern]) for pattern in patterns]
-    seen = [(*s.hidden[: s.place], *s.hidden[s.place + 1 :]) for s in drawn if s.length == length]
-    assert all(s.hidden[s.place] for s in drawn)
-    by_count = [sum(sum(pattern) == k for pattern in seen) for k in range(length - 1)]
-    wanted = [
-        sum(p for p, one in zip(probabilities, patterns, strict=True) if sum(one) == k) for k in range(length - 1)
-    ]
-    few = max(k for k in range(length - 1) if wanted[k] * len(seen) > 5)
-    assert fits(
-        [*by_count[:few], sum(by_count[few:])],
-        [*(p / sum(wanted) for p in wanted[:few]), sum(wanted[few:]) / sum(wanted)],
-    )
+@pytest.mark.parametrize("number", [0, 13, 31])
+def test_spans_and_coins_have_the_probabilities_of_the_docstring(drawn, number):
+    held = [(a, n) for a, n in ALL if a <= number < a + n]
+    shares = [share_of_split(number, *span) for span in held]
+    counts = Counter((s.first, s.length) for s in drawn if s.first + s.place == number)
+    assert set(counts) <= set(held)
+    assert fits([counts[span] for span in held], [share / sum(shares) for share in shares])
+
+
+def test_coins_are_those_of_the_docstring(drawn):
+    """In long spans, where the draws that leave nothing to see hardly matter."""
+    long = [span for span in drawn if span.length == 8]
+    assert all(span.hidden[span.place] for span in drawn)
+    assert not any(all(span.hidden) for span in drawn)
+    hidden = sum(sum(span.hidden) - 1 for span in long)
+    assert abs(hidden / (7 * len(long)) - 0.25) < 4 * np.sqrt(0.25 * 0.75 / (7 * len(long)))
 
 
 def test_labels_are_the_truth():
@@ -68,13 +72,12 @@ def test_labels_are_the_truth():
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_split_has_every_number_and_as_many_means_below_as_above(split):
-    mine = [(first, length) for first, length in ALL if split_of(first, length) == split]
-    assert {(32 - first - length, length) for first, length in mine} == set(mine)  # mirror images
-    assert {number for first, length in mine for number in range(first, first + length)} == set(range(32))
-    assert {(s.first, s.length) for s in masked_spans(3000, seed=4, split=split)} <= set(mine)
-    share = np.mean([s.above for s in masked_spans(4000, seed=5, split=split)])
-    assert abs(share - 0.5) < 4 * 0.5 / np.sqrt(4000)
+def test_a_split_has_its_texts_every_number_and_as_many_means_below_as_above(split):
+    mine = masked_spans(4000, seed=5, split=split)
+    assert {split_of(span.text) for span in mine} == {split}
+    assert uniform([span.first + span.place for span in mine], range(32))
+    assert abs(np.mean([span.above for span in mine]) - 0.5) < 0.05
+    assert {(span.first, span.length) for span in mine} <= set(ALL)
 
 
 def test_seed_and_split():
