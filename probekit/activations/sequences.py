@@ -177,7 +177,8 @@ def words_of(model: LanguageModel, task: Task, n_bos: int, n_end: int, lengths: 
     Raises:
         DataError: a word of which the tokenizer makes no token, or that lies behind the context; names the example.
     """
-    assert model.tokenizer is not None and task.spans is not None
+    assert model.tokenizer is not None
+    assert task.spans is not None
     rows_of: dict[Any, list[int]] = {}
     for row, text in enumerate(task.inputs):
         rows_of.setdefault(text, []).append(row)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 Dataset = Annotated[
     str,
     typer.Option(
-        metavar="NAME|PATH", help="sst2, agreement, a Hub name, or a file or folder of CSV, TSV, JSONL or Parquet."
+        metavar="NAME|PATH",
+        help="sst2, agreement, a Hub name, or a file or folder of CSV, TSV, JSONL, Parquet or CoNLL-U.",
     ),
 ]
 Points = Annotated[str, typer.Option(metavar="NAMES", help="Points with commas between them (see: probekit points).")]
@@ -26,7 +27,9 @@ Position = Annotated[
         help="last, first, mean, a token's number; several with commas; all.  [default: the task's own]",
     ),
 ]
-Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most N texts of each split.")]
+Limit = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="At most N texts (of words: all of N texts) of each split.")
+]
 Out = Annotated[Path | None, typer.Option(metavar="PATH", help="The store.  [default: a name under ./runs]")]
 Dtype = Annotated[str, typer.Option(metavar="TYPE", help="Type to compute in: fp32, bf16 or fp16.")]
 StoreDtype = Annotated[str, typer.Option(metavar="TYPE", help="Type on disk: fp32, fp16 or bf16.")]
@@ -45,9 +48,17 @@ OnLong = Annotated[Literal["cut", "error"], typer.Option(help="Texts longer than
 OnBadRow = Annotated[Literal["error", "skip"], typer.Option(help="Rows without a usable text or label.")]
 TextColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column of the texts.  [default: found by name]")]
 LabelColumn = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Column of the labels.  [default: found by name]")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column of the labels; of CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or depth.  "
+        "[default: found by name]",
+    ),
 ]
 GroupColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column whose equal rows stay in one split.")]
+SpanColumn = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Column of [start, end], or start,end: characters of a word.")
+]
 Regression = Annotated[
     bool, typer.Option("--regression", help="Labels that are whole numbers (years) are numbers, not classes.")
 ]
@@ -80,6 +91,7 @@ def extract(
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     group_column: GroupColumn = None,
+    span_column: SpanColumn = None,
     regression: Regression = False,
     revision: options.Revision = None,
     random_init: RandomInit = False,
@@ -101,6 +113,7 @@ def extract(
     Examples:
         probekit extract --model gpt2 --dataset sst2
         probekit extract --model gpt2 --dataset cities.csv --points resid_pre,attn_out --layers 4-8 --dry-run
+        probekit extract --model gpt2 --dataset en_ewt-ud-dev.conllu --label-column upos --limit 500
     """
     of_model = {
         "device": device,
@@ -113,6 +126,7 @@ def extract(
         "text_column": text_column,
         "label_column": label_column,
         "group_column": group_column,
+        "span_column": span_column,
         "limit": limit,
         "keep_blanks": keep_blanks,
         "on_bad_row": on_bad_row,

@@ -24,11 +24,12 @@ class Audit:
 
     Attributes:
         label: the label set that was looked at.
-        splits: split -> n, unit and median, mean and longest length; n of each class and the commonest one's share, or
+        splits: split -> n, unit and median, mean and longest length of its texts; where examples are words, how many
+            texts that are; n of each class and the commonest one's share, or
             mean, std, low and high of a regression's target.
         shared: "validation in train" -> texts of the one that stand in the other too: exact, near (those that only
             nearly do), rows of the other they meet, n of the one, and the first example of each kind.
-        conflicts: texts with several labels: texts, rows, and the first example.
+        conflicts: texts, or words of one text, with several labels: texts, rows, and the first example.
         groups_across_splits: groups that stand in several splits; None where there are no groups.
         leaks: rows to leave out, int64 ascending: then no text of validation or test, and none that is nearly one,
             stands in train, and none of test in validation; nor does a group stand in two splits.
@@ -87,9 +88,12 @@ def audit(task: Task, label_set: str | None = None) -> Audit:
     found = Audit(label_set, splits, groups_across_splits=_torn_groups(task), no_texts=no_texts)
     leaks = np.zeros(len(task), dtype=bool)
     if not no_texts:
-        number, shared, leaks = _compare(task)
-        _spread(task, leaks)
-        found = replace(found, shared=shared, conflicts=_conflicts(task, number, task.labels[label_set]))
+        rows, of = task.texts()
+        texts = task if task.spans is None else task.subset(rows)
+        number, shared, leaks_T = _compare(texts)
+        _spread(texts, leaks_T)
+        leaks = leaks_T[of]
+        found = replace(found, shared=shared, conflicts=_conflicts(task, number[of], task.labels[label_set]))
     if task.groups is not None:
         leaks[torn_rows(task.groups, task.splits)] = True
     for split in splits:
@@ -118,7 +122,8 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
     if task.info.get("no_texts"):
         return Audit(label_set, {}, no_texts=True, linked=0)
     conflicts = _conflicts(task, Inputs.of(task.inputs).number, task.labels[label_set])
-    return Audit(label_set, {}, conflicts=conflicts, linked=int((np.bincount(texts)[texts] > 1).sum()))
+    own = texts[task.texts()[0]]
+    return Audit(label_set, {}, conflicts=conflicts, linked=int((np.bincount(own)[own] > 1).sum()))
 
 
 def _linked_line(rows: int) -> str:
@@ -139,10 +144,12 @@ def _compare(task: Task) -> tuple[np.ndarray, dict[str, dict[str, Any]], np.ndar
 def _split(task: Task, label_set: str, split: str) -> dict[str, Any]:
     rows = np.flatnonzero(task.splits == split)
     texts = isinstance(task.inputs[0], str)
-    lengths = np.array([len(str(task.inputs[i]).split() if texts else task.inputs[i]) for i in rows.tolist()])
+    firsts = np.intersect1d(rows, task.texts()[0])
+    lengths = np.array([len(str(task.inputs[i]).split() if texts else task.inputs[i]) for i in firsts.tolist()])
     about: dict[str, Any] = {"n": len(rows), "leaks": 0}
     if not task.info.get("no_texts"):
         about |= {"unit": "words" if texts else "tokens", "median_length": float(np.median(lengths))}
+        about |= {"texts": len(firsts)} if task.spans is not None else {}
         about |= {"mean_length": float(lengths.mean()), "longest": int(lengths.max())}
     labels = task.labels[label_set][rows]
     if not task.n_classes(label_set):
@@ -178,7 +185,11 @@ def _shared(
 
 
 def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Equal texts, read at the same token, with different labels."""
+    """Equal texts, read at the same token or word, with different labels."""
+    if task.spans is not None:  # to the letter: spans count letters
+        known: dict[Any, int] = {}
+        texts = [known.setdefault(text, len(known)) for text in task.inputs]
+        number = np.unique(np.column_stack([texts, task.spans]), axis=0, return_inverse=True)[1].ravel()
     if not isinstance(task.position, str):
         number = np.unique(np.stack([number, task.position]), axis=1, return_inverse=True)[1].ravel()
     classes = np.unique(labels, return_inverse=True)[1].ravel()
@@ -186,6 +197,8 @@ def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, 
     texts = np.flatnonzero(np.bincount(seen) > 1)
     rows = np.flatnonzero(np.isin(number, texts))
     found: dict[str, Any] = {"texts": len(texts), "rows": len(rows)}
+    if task.spans is not None:
+        found["unit"] = "words"
     if len(rows):
         other = int(((number == number[rows[0]]) & (labels != labels[rows[0]])).argmax())
         found["first"] = _example(task, int(rows[0]), other)
@@ -224,7 +237,9 @@ def _shared_line(name: str, one: dict[str, Any], kind: str, dropped: bool) -> st
 def _conflict_line(conflicts: dict[str, Any]) -> str:
     ids, texts = conflicts["first"]["ids"], conflicts["first"]["texts"]
     number = f"{conflicts['texts']:,} ({conflicts['rows']:,} rows)"
-    return f"texts that have different labels: {number}, first {texts[0]} ({ids[0]}, {ids[1]})"
+    return (
+        f"{conflicts.get('unit', 'texts')} that have different labels: {number}, first {texts[0]} ({ids[0]}, {ids[1]})"
+    )
 
 
 def _split_lines(splits: dict[str, dict[str, Any]], split: str) -> list[str]:

@@ -1,12 +1,13 @@
 """What needs no model: the commonest class, the words, the length. A probe that does no better has shown nothing.
 
-A regression (n_classes 0) has the mean, and ridge regressions on the same features.
+Where the examples are words of texts, it is what each word is most often, and no words and length of the text. A
+regression (n_classes 0) has the mean, and ridge regressions on the same features.
 
 Axes: N examples, C classes.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +60,32 @@ def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
 def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
     """The mean of the training rows, for everything: the majority of a regression."""
     return _values("mean", np.full(len(labels), labels[train].mean()))
+
+
+def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
+    """What the training rows of a word say: its commonest class there, or its mean; of a new word that of all rows.
+
+    Of equally common classes it is the one that is commoner in train as a whole. Probabilities are the shares.
+
+    Args:
+        types: N words.
+        labels: int64 [N], or float64 [N] of a regression.
+        train: rows to count.
+        n_classes: C, or 0 for a regression.
+    """
+    known: dict[Hashable, int] = {}
+    number = np.array([known.setdefault(one, len(known)) for one in types])
+    rows = np.bincount(number[train], minlength=len(known))
+    if not n_classes:
+        sums = np.bincount(number[train], labels[train], minlength=len(known))
+        means = np.where(rows > 0, sums / np.maximum(rows, 1), labels[train].mean())
+        return _values("word-type", means[number])
+    whole = np.bincount(labels[train], minlength=n_classes) / len(train)
+    shares_TC = np.bincount(number[train] * n_classes + labels[train], minlength=len(known) * n_classes)
+    shares_TC = np.where(rows[:, None] > 0, shares_TC.reshape(-1, n_classes) / np.maximum(rows, 1)[:, None], whole)
+    best = np.lexsort((np.broadcast_to(whole, shares_TC.shape), shares_TC), axis=1)[:, -1]
+    likely = shares_TC[number]
+    return Guess("word-type", best[number], likely[:, 1] if n_classes == 2 else likely, probabilities=likely)
 
 
 def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from probekit.activations.layout import Place
 from probekit.evaluation.asked import Asked
-from probekit.evaluation.baselines import Guess, bags_of_words, length, majority, mean, merit
+from probekit.evaluation.baselines import Guess, bags_of_words, length, majority, mean, merit, word_type
 from probekit.evaluation.curve import Answer, Question
 from probekit.evaluation.judge import intervals_of, measured, pooled
 from probekit.evaluation.metrics import Predictions, measure
@@ -48,7 +48,9 @@ def _guesses(asked: Asked, protocol: Protocol, each: Round, words: _Words, headl
     labels, n_classes, task = asked.labels, asked.n_classes, asked.acts.task
     train = np.flatnonzero(protocol.masks[each.mask])
     guesses = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
-    if not task.info.get("no_texts"):
+    if task.words is not None:
+        guesses.append(word_type(task.words, labels, train, n_classes))
+    elif not task.info.get("no_texts"):
         merits = [
             [merit(guess, labels, rows, n_classes, headline) for guess in words(protocol, mask)]
             for mask, rows in each.choosers

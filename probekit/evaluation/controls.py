@@ -3,7 +3,8 @@
 Each type is given one label at random, the same wherever it stands. A probe can only learn that by heart; what it does
 better on the real labels is its *selectivity* (Hewitt and Liang 2019, "Designing and Interpreting Probes with Control
 Tasks"). The type is the token that is read: a control task that test can be good at. Or it is the whole text, which
-test has never seen: that must come out at chance, and says that nothing leaks.
+test has never seen: that must come out at chance, and says that nothing leaks. Where the examples are words of texts,
+the type is the word, as it is written.
 
 Axes: N examples, T types, C classes.
 """
@@ -25,9 +26,10 @@ CONTROL_TYPES = ("token", "text")
 def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     """The type of each example: the id of the token that is read (an int), or else the last word of its text (a str).
 
-    Of the kind "text" it is the whole input instead.
+    Of the kind "text" it is the whole input instead. Where the examples are words of their texts it is that word (a
+    str), as Hewitt and Liang have it.
 
-    The word stands in where the tokens were not written down (imports, older stores), where their mean is read, and
+    The last word stands in where the tokens were not written down (imports, older stores), where a mean is read, and
     where half of the examples end in one token, such as a full stop; marks are no words then. The first word stands in
     where the first token is read.
 
@@ -41,6 +43,9 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     if kind == "text":
         whole = None if acts.task.info.get("no_texts") else [_whole(given) for given in acts.inputs]
         return whole if whole and _varied(whole) else None
+    words = acts.task.words
+    if words is not None:
+        return words if _varied(words) else None
     tokens = acts.layout.tokens
     if tokens is not None and len(tokens) == acts.n_examples and (tokens >= 0).all() and _varied(tokens.tolist()):
         return tokens.tolist()

@@ -62,12 +62,18 @@ class Inputs:
         known: dict[Any, int] = {}
         numbers: dict[bytes, int] = {}
         number, kept = np.empty(len(inputs), dtype=np.int64), []
+        met: dict[str, int] = {}  # texts of several words are repeated
         for row, given in enumerate(inputs):
+            if are_texts and given in met:
+                number[row] = met[given]
+                continue
             parts = words_of(given) if are_texts else [int(i) for i in given]
             words = np.array([known.setdefault(part, len(known) + 1) for part in parts], dtype=np.int64)
             number[row] = numbers.setdefault(words.tobytes(), len(numbers))
             if number[row] == len(kept):
                 kept.append(words)
+            if are_texts:
+                met[given] = int(number[row])
         width = SHINGLE if are_texts else max(SHINGLE, math.ceil(RARE / math.log10(max(2, len(known)))))
         return cls(number, np.concatenate(kept), np.cumsum([0, *map(len, kept)]), width)
 

@@ -32,7 +32,7 @@ class BaselineResult:
     """How well something did that reads no activations, or none but those before the first block.
 
     Attributes:
-        name: "majority" (of a regression "mean"), "bag-of-words", "length" or "embedding".
+        name: "majority" (of a regression "mean"), "bag-of-words", "length", "word-type" or "embedding".
         C: the regularisation that validation chose, if there was a choice.
         converged: whether its solver reached its tolerance.
         metrics: split -> metric -> value; a metric that is not defined there is left out.

@@ -258,7 +258,7 @@ def _shared_texts(one: Activations, other: Activations) -> dict[str, int]:
 
 
 def _of_split(acts: Activations, split: str) -> list[Any]:
-    return [acts.inputs[row] for row in np.flatnonzero(acts.splits == split)]
+    return [acts.inputs[row] for row in acts.task.texts()[0] if acts.splits[row] == split]
 
 
 def _shared_groups(one: Activations, other: Activations) -> dict[str, int]:

@@ -1,7 +1,8 @@
-"""Tables from files: CSV, TSV, JSONL, Parquet. What cannot be read is said with file, line and what to do.
+"""Tables from files: CSV, TSV, JSONL, Parquet, CoNLL-U. What cannot be read is said with file, line and what to do.
 
 CSV is read strictly (RFC 4180: a cell with commas, quotes or line breaks stands in double quotes). TSV knows no quoting
-(the IANA and GLUE convention). Both have a header. JSONL and Parquet keep the types of their cells.
+(the IANA and GLUE convention). Both have a header. JSONL and Parquet keep the types of their cells. CoNLL-U has a row
+for each word (`conllu`).
 """
 
 import csv
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.tasks import conllu
 
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -32,6 +34,9 @@ class Table:
     `column(name)` gives the cells. `lines[i]` is where row i begins, `unit` what that counts. `typed` says that cells
     have the types they were written with (otherwise all are texts). `bad[i]` is why row i cannot be read: (kind,
     words). `class_names` are a label column's own names, by column, where the format has them.
+
+    Where rows are words, `span` and `group` are the columns that say which characters of which text, a label of None
+    is that of a word which is no example, columns of `measured` hold numbers, and `counts` says what the file holds.
     """
 
     name: str
@@ -44,6 +49,10 @@ class Table:
     bad: dict[int, tuple[str, str]] = field(default_factory=dict)
     class_names: dict[str, list[str]] = field(default_factory=dict)
     sha256: str | None = None
+    span: str | None = None
+    group: str | None = None
+    measured: tuple[str, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
 
     def where(self, row: int) -> str:
         """'train.csv, line 7'."""
@@ -64,7 +73,7 @@ def find_files(path: Path) -> dict[str, Path]:
         return {"all": path}
     found: dict[str, Path] = {}
     for file in sorted(path.iterdir()):
-        split = SPLIT_NAMES.get(file.stem.lower())
+        split = _split_of(file)
         if split is None or file.suffix.lower() not in READERS or not file.is_file():
             continue
         if split in found:
@@ -79,6 +88,12 @@ def find_files(path: Path) -> dict[str, Path]:
             "rename its files, or name one of them"
         )
     return found
+
+
+def _split_of(file: Path) -> str | None:
+    """The split that a file's name says; Universal Dependencies calls it en_ewt-ud-dev.conllu."""
+    stem = file.stem.lower()
+    return SPLIT_NAMES.get(stem.rsplit("-", 1)[-1] if file.suffix.lower() == ".conllu" else stem)
 
 
 def read_table(path: Path) -> Table:
@@ -246,6 +261,24 @@ def _read_parquet(path: Path, data: bytes) -> Table:
     return Table(path.name, path.stem, columns, column, range(1, n + 1), typed=True, unit="row", sha256=_sha256(data))
 
 
+def _read_conllu(path: Path, data: bytes) -> Table:
+    words = conllu.Words(path.stem, _decode(path, data))
+    return Table(
+        path.name,
+        path.stem,
+        words.columns,
+        words.column,
+        words.lines,
+        typed=True,
+        bad=words.bad,
+        sha256=_sha256(data),
+        span=conllu.SPAN,
+        group=conllu.GROUP,
+        measured=conllu.MEASURED,
+        counts=words.counts,
+    )
+
+
 def quote(value: Any, most: int = 60) -> str:
     """A value from data, shortened and with every strange character escaped, for an error's single line."""
     shown = ascii(value)
@@ -289,4 +322,5 @@ READERS: dict[str, Callable[[Path, bytes], Table]] = {
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
+    ".conllu": _read_conllu,
 }

@@ -11,11 +11,12 @@ import numpy as np
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID
 from probekit.tasks.agreement import agreement
-from probekit.tasks.base import POSITIONS, SPLITS, Task
+from probekit.tasks.base import POSITIONS, SPLITS, Task, span_flaw
 from probekit.tasks.files import READERS, Table, choose_column, find_files, flaw_of, quote, read_table
 from probekit.tasks.hub import hub_tables
 from probekit.tasks.labels import NA, as_labels, encode, group_flaw, group_name, is_number, is_unlabelled, label_flaw
 from probekit.tasks.splits import carve, components, named, sample
+from probekit.tasks.words import limited_words, spans_of, without_rare
 
 BUILTIN_TASKS = ("agreement",)
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
@@ -38,6 +39,7 @@ def load_task(
     on_bad_row: OnBadRow = "error",
     position: str = "last",
     regression: bool = False,
+    span_column: str | None = None,
 ) -> Task:
     """A checked task from a built-in name, a file or folder, or a dataset of the Hub.
 
@@ -45,30 +47,39 @@ def load_task(
     a tenth for each, stratified, equal texts (and groups) on one side. A single file is split 80/10/10 in the same way.
     Where the Hub has no labelled test split, its validation split is our test.
 
+    Of CoNLL-U files, and where there is a span column, the examples are words (or phrases) of their texts. Then the
+    words of a text are one group, and a label that a word does not have (a feature, say) leaves the word out; how many
+    these were is in `info`.
+
     Args:
-        source: "agreement", "sst2", a path to CSV, TSV, JSONL or Parquet or to a folder of them, or a Hub id.
+        source: "agreement", "sst2", a path to CSV, TSV, JSONL, Parquet or CoNLL-U or to a folder of them, or a Hub id.
         text_column: default: the first of text, sentence, statement, prompt that is there.
-        label_column: default: the first of label, target that is there.
+        label_column: default: the first of label, target that is there; of CoNLL-U "upos", "xpos", "deprel",
+            "feats.NAME", "head_distance" or "depth" (see `tasks.conllu`).
         group_column: rows with an equal cell there (a pair of statements, say) are one group, and so are groups that
             share a text, called by the first of them. Data that comes split stays so: `info["groups_across_splits"]`
             says how many groups are torn.
-        limit: at most so many texts of each split, stratified.
+        limit: at most so many texts of each split, stratified; where examples are words, all words of so many texts,
+            each class among them.
         seed: for carving, for the limit and for built-in tasks.
         keep_blanks: leave white space at the end of texts, which is dropped and counted otherwise.
-        on_bad_row: "error", or "skip" to leave out and count rows that cannot be used.
+        on_bad_row: "error", or "skip" to leave out and count rows that cannot be used. Among words these are also those
+            of a class that a split lacks.
         position: which token is read: "last", "first" or "mean".
         regression: labels that are whole numbers, such as years, are the target of a regression and not classes.
             Numbers that are not all whole always are.
+        span_column: the characters of each row's word: a column of [first, behind the last), or two columns with a
+            comma between their names ("start,end"). CoNLL-U has its own.
 
     Raises:
         UsageError: an unknown name, column or option.
         DataError: a file, row or label that cannot be used.
     """
     _check_options(limit, on_bad_row, position)
-    columns = _Columns(text_column, label_column, group_column)
+    columns = _Columns(text_column, label_column, group_column, span_column)
     if source in BUILTIN_TASKS:
         if columns != _Columns():
-            raise UsageError(f"{source!r} is built in and has no columns; leave text, label and group column out")
+            raise UsageError(f"{source!r} is built in and has no columns; leave text, label, group and span column out")
         if regression:
             raise UsageError(f"{source!r} has classes; leave regression out")
         task = agreement(seed=seed)
@@ -76,8 +87,11 @@ def load_task(
         name, tables, info = _open(source, columns)
         task = _assemble(name, tables, columns, seed, keep_blanks, on_bad_row == "skip", regression, info)
     task = replace(task, position=position)
+    if task.spans is not None:
+        task = without_rare(task, on_bad_row == "skip")
     task.check()
-    task = task if limit is None else _limited(task, limit, seed)
+    if limit is not None:
+        task = _limited(task, limit, seed) if task.spans is None else limited_words(task, limit, seed)
     return replace(task, info={**task.info, "limit": limit, **leaks(task)})
 
 
@@ -95,6 +109,7 @@ class _Chosen(NamedTuple):
     text: str
     label: str
     group: str | None
+    span: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -104,15 +119,26 @@ class _Columns:
     text: str | None = None
     label: str | None = None
     group: str | None = None
+    span: str | None = None
 
     def of(self, table: Table) -> _Chosen:
         text = choose_column(table, self.text, TEXT_COLUMNS, "text")
         label = choose_column(table, self.label, LABEL_COLUMNS, "label")
-        group = None if self.group is None else choose_column(table, self.group, (), "group")
+        group = self.group if self.group is not None else table.group
+        group = None if group is None else choose_column(table, group, (), "group")
         for one, other, both in (("text", "label", text == label), ("label", "group", label == group)):
             if both:
                 raise UsageError(f"column {label!a} cannot be both {one} and {other}; name another one for one of them")
-        return _Chosen(text, label, group)
+        return _Chosen(text, label, group, self._span(table))
+
+    def _span(self, table: Table) -> tuple[str, ...] | None:
+        named = self.span if self.span is not None else table.span
+        if named is None:
+            return None
+        parts = [named] if named in table.columns else [part.strip() for part in named.split(",")]
+        if len(parts) > 2:
+            raise UsageError(f"a span is in one column or in two, such as start,end; got {named!a}")
+        return tuple(choose_column(table, part, (), "span") for part in parts)
 
 
 def _open(source: str | Path, columns: _Columns) -> tuple[str, dict[str, Table], dict[str, Any]]:
@@ -155,12 +181,14 @@ class _Rows:
     ids: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    spans: list[tuple[int, int]] = field(default_factory=list)
     dropped_blanks: int = 0
+    unlabelled: int = 0  # words that do not have such a label
 
     def keep(self, rows: Sequence[int]) -> None:
-        for name in ("texts", "cells", "groups", "splits", "ids", "places"):
+        for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans"):
             values = getattr(self, name)
-            setattr(self, name, [values[i] for i in rows])
+            setattr(self, name, [values[i] for i in rows] if values else values)
 
 
 def _assemble(
@@ -182,6 +210,7 @@ def _assemble(
             chosen = columns.of(tables[split])
             _collect(rows, split, tables[split], chosen, keep_blanks, skip)
     names = tables["train"].class_names.get(chosen.label)
+    regression = regression or chosen.label in tables["train"].measured
     classes = as_labels(rows.cells, rows.places, chosen.label, regression)
     if skip and any(map(is_unlabelled, classes)):
         labelled = [i for i, value in enumerate(classes) if not is_unlabelled(value)]
@@ -190,9 +219,10 @@ def _assemble(
         classes = [classes[i] for i in labelled]
     labels, names = encode(classes, rows.splits, chosen.label, names)
     texts, missing = [text.strip() for text in rows.texts], [split for split in SPLITS if split not in tables]
-    groups = None if chosen.group is None else components(texts, rows.groups)
+    names_of = rows.groups if chosen.group is not None else texts if chosen.span is not None else None
+    groups = None if names_of is None else components(texts, names_of)
     splits = carve_missing(labels, rows.splits, texts if groups is None else groups.tolist(), missing, seed)
-    info |= {f"{what}_column": name for what, name in chosen._asdict().items()} | {
+    info |= {f"{what}_column": getattr(chosen, what) for what in ("text", "label", "group")} | {
         "seed": seed,
         "carved_from_train": missing,
         "keep_blanks": keep_blanks,
@@ -200,10 +230,24 @@ def _assemble(
         "skipped_rows": rows.skipped.total(),
         "skipped": dict(rows.skipped),
     }
+    if chosen.span is not None:
+        totals = sum((Counter(table.counts) for table in tables.values()), Counter())
+        info |= {"span_column": ",".join(chosen.span), "unlabelled_words": rows.unlabelled, **totals}
     label = chosen.label
-    groups = None if groups is None else named(groups, [str(group) for group in rows.groups])
+    if groups is not None and names_of is not None:
+        groups = named(groups, [str(group) for group in names_of])
+    spans = None if chosen.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2)
     return Task(
-        name, rows.texts, {label: labels}, {label: names}, splits, label, ids=rows.ids, groups=groups, info=info
+        name,
+        rows.texts,
+        {label: labels},
+        {label: names},
+        splits,
+        label,
+        ids=rows.ids,
+        groups=groups,
+        info=info,
+        spans=spans,
     )
 
 
@@ -211,15 +255,23 @@ def _collect(rows: _Rows, split: str, table: Table, chosen: _Chosen, keep_blanks
     """Add the usable rows of one table; raise at the first other one, or count it."""
     texts, labels = table.column(chosen.text), table.column(chosen.label)
     groups = None if chosen.group is None else table.column(chosen.group)
+    spans = None if chosen.span is None else spans_of(table, chosen.span)
     names = table.class_names.get(chosen.label, ())
     if not table.typed:
         refuse_numbers(table, chosen.text, texts)
     for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        if table.span is not None and label is None and i not in table.bad:
+            rows.unlabelled += 1
+            continue
         flaw = table.bad.get(i) or text_flaw(text, table.typed) or label_flaw(label, table.typed, names)
         if groups is not None:
             flaw = flaw or group_flaw(groups[i])
         if flaw is None and table.typed:
             flaw = flaw_of([text, label])
+        if flaw is None and spans is not None:
+            span = spans[i]
+            words = span if isinstance(span, str) else span_flaw(text if keep_blanks else text.rstrip(), *span)
+            flaw = None if words is None else ("span", words)
         if flaw is not None:
             if not skip:
                 raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
@@ -229,6 +281,8 @@ def _collect(rows: _Rows, split: str, table: Table, chosen: _Chosen, keep_blanks
         rows.dropped_blanks += kept != text
         rows.texts.append(kept)
         rows.cells.append(label)
+        if spans is not None:
+            rows.spans.append(spans[i])
         rows.groups.append(None if groups is None else group_name(groups[i]))
         rows.splits.append(split)
         rows.ids.append(f"{table.stem}:{i}")
@@ -277,7 +331,8 @@ def carve_missing(
 
 def leaks(task: Task) -> dict[str, Any]:
     """How many texts of validation and test also stand in train, and how many groups in several splits (None: none)."""
-    parts = {split: [str(task.inputs[i]).strip() for i in np.flatnonzero(task.splits == split)] for split in SPLITS}
+    rows = task.texts()[0]
+    parts = {split: [str(task.inputs[i]).strip() for i in rows[task.splits[rows] == split]] for split in SPLITS}
     train = set(parts["train"])
     torn = None
     if task.groups is not None:

@@ -1,0 +1,92 @@
+"""Tasks whose examples are words of texts: their spans, classes that are too rare, and a limit on texts.
+
+Axes: N examples, T texts.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import DataError, UsageError
+from probekit.tasks.base import SPLITS, Task, count_line
+from probekit.tasks.files import Table, quote
+
+
+def spans_of(table: Table, columns: tuple[str, ...]) -> list[Any]:
+    """The span of each row, (first character, the one behind the last), or in words why it is none."""
+    cells: list[Any] = [table.column(name) for name in columns]
+    return [_span(cell) for cell in (cells[0] if len(cells) == 1 else zip(*cells, strict=True))]
+
+
+def _span(cell: Any) -> tuple[int, int] | str:
+    parts = list(cell) if isinstance(cell, list | tuple) else []
+    ends = [int(one) for one in parts if type(one) is int or (isinstance(one, str) and one.strip().isdecimal())]
+    if len(ends) == len(parts) == 2:
+        return ends[0], ends[1]
+    return f"expected a span, the characters [first, behind the last), got {quote(cell)}; mend it"
+
+
+def without_rare(task: Task, skip: bool) -> Task:
+    """The task of words without the classes that a split lacks, which are counted.
+
+    Raises:
+        DataError: there are such classes, and `skip` is not given.
+    """
+    target = task.target
+    names, labels = task.label_names[target], task.labels[target]
+    if not names:
+        return task
+    counts = task.counts()
+    common = [k for k, name in enumerate(names) if all(counts[split][name] for split in SPLITS)]
+    rare = {name: int((labels == k).sum()) for k, name in enumerate(names) if k not in common}
+    if not rare:
+        return task
+    if not skip:
+        raise DataError(
+            f"every split needs every class of {target!a}, got {count_line(counts)}; take another label, or leave "
+            f"such words out with --on-bad-row skip: the {sum(rare.values()):,} words of {len(rare)} classes"
+        )
+    kept = task.subset(np.isin(labels, common))
+    anew = np.searchsorted(common, kept.labels[target])
+    info = {**task.info, "rare_classes": rare, "skipped_rows": task.info["skipped_rows"] + sum(rare.values())}
+    return replace(kept, labels={target: anew}, label_names={target: [names[k] for k in common]}, info=info)
+
+
+def limited_words(task: Task, limit: int, seed: int) -> Task:
+    """All words of at most `limit` texts of each split, drawn such that each class stands in each split.
+
+    Texts are drawn evenly, but for those that are taken first: the first drawn with each class, the rarest first.
+
+    Raises:
+        UsageError: it takes more texts to have each class.
+    """
+    first, of = task.texts()
+    kept = np.zeros(len(first), dtype=bool)
+    for number, split in enumerate(SPLITS):
+        texts = np.flatnonzero(task.splits[first] == split)
+        drawn = np.random.default_rng([seed, number]).permutation(texts)
+        needed = _with_each_class(task, of, drawn)
+        if len(needed) > limit:
+            raise UsageError(
+                f"limit {limit} is less than the {len(needed)} texts of {split} that it takes to have each of the "
+                f"{task.n_classes()} classes of {task.name!a}; raise it"
+            )
+        rest = drawn[~np.isin(drawn, needed)]
+        kept[np.concatenate([needed, rest])[:limit]] = True
+    return task.subset(kept[of])
+
+
+def _with_each_class(task: Task, of: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """The first of the drawn texts with each class, the rarest class first; none twice."""
+    place = np.full(of.max() + 1, len(drawn))
+    place[drawn] = np.arange(len(drawn))
+    labels, where = task.labels[task.target], place[of]
+    classes = range(task.n_classes())
+    counts = np.bincount(labels[where < len(drawn)], minlength=len(classes)) if classes else np.empty(0)
+    chosen: list[int] = []
+    for k in sorted(classes, key=lambda k: counts[k]):
+        there = where[(labels == k) & (where < len(drawn))]
+        if not np.isin(there, chosen).any():
+            chosen.append(int(there.min()))
+    return drawn[np.array(chosen, dtype=np.int64)]
