@@ -136,7 +136,7 @@ def stop_ids(model: LanguageModel, stop_tokens: Sequence[int | str] | None) -> f
         DataError: a text that the tokenizer cannot read.
     """
     if stop_tokens is None:
-        end = model.cfg.eos_token_id
+        end = getattr(model.cfg, "eos_token_id", None)
         return frozenset(end if isinstance(end, Sequence) else () if end is None else (end,))
     if isinstance(stop_tokens, str):
         raise UsageError(f"stop_tokens is a list of tokens; got the text {stop_tokens!a:.60}")
@@ -271,9 +271,10 @@ class _Reader:
             self.tokens_BM = torch.cat([self.tokens_BM, next_B[:, None]], 1)
             self.mask_BM = torch.cat([self.mask_BM, torch.ones_like(next_B, dtype=torch.bool)[:, None]], 1)
         new = slice(0 if self.cache is None else self.cache.length, None)
+        is_one = self.cache is not None and next_B is not None
         # a row that has ended is carried on until all have; what it says then is not read
         positions_BM = (self.mask_BM.long().cumsum(1) - 1).clamp(0, self.model.cfg.n_ctx - 1)
-        mask_BLM = causal_mask(self.mask_BM)[:, new]
+        mask_BLM = self.mask_BM[:, None] if is_one else causal_mask(self.mask_BM)
         hidden_BLD = self.hidden(self.tokens_BM[:, new], positions_BM[:, new], mask_BLM)
         return self.model.head(hidden_BLD[:, -1:])[:, 0]
 

@@ -27,6 +27,7 @@ from transformers import (
 from probekit.errors import DataError, UsageError
 from probekit.models import gpt2, load_model
 from probekit.models.base import LanguageModel
+from probekit.models.bert import Bert, BertConfig
 from probekit.models.generation import Sampling, _chooser, _reader, continuations, generate, next_distribution
 from probekit.models.tokenizer import Tokenizer
 
@@ -307,12 +308,12 @@ def test_impossible_words(speaking):
     assert generate(speaking, "", 3, stop_tokens=[], bos=True)
 
 
-def test_a_model_that_reads_both_ways_cannot_generate(pairs, monkeypatch):
-    model = pairs["gpt2"][1]
-    monkeypatch.setattr(model, "causal", False)
-    monkeypatch.setattr(model, "name", "bert")
-    with pytest.raises(UsageError, match="bert reads each text both ways at once"):
-        generate(model, [4])
+def test_a_model_that_reads_both_ways_cannot_generate():
+    cfg = BertConfig(d_model=8, n_heads=2, d_mlp=8, n_layers=1, n_ctx=8, d_vocab=11)
+    model = Bert(cfg).init_weights(0)
+    model.name = "tiny-bert"
+    with pytest.raises(UsageError, match="tiny-bert reads each text both ways at once"):
+        model.generate([4])
 
 
 def test_a_decoder_without_a_start_cannot_begin(pairs, monkeypatch):
