@@ -18,9 +18,7 @@ Tokens = Annotated[
     str | None, typer.Option(metavar="IDS", help="Token ids to continue instead, such as 3,17,5; ids are the answer.")
 ]
 MaxNewTokens = Annotated[int, typer.Option(metavar="N", min=1, help="The most tokens that are added.")]
-Temperature = Annotated[
-    float, typer.Option(metavar="T", help="0 takes the likeliest token; above it, tokens are drawn.")
-]
+Temperature = Annotated[float, typer.Option(metavar="T", help="0 takes the likeliest token; above, tokens are drawn.")]
 TopK = Annotated[int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens.")]
 TopP = Annotated[float | None, typer.Option(metavar="P", help="Draw from the likeliest tokens that hold P together.")]
 Stop = Annotated[
@@ -60,7 +58,7 @@ def generate(
 
     \b
     Examples:
-        probekit generate --model agreement-gpt2 --prompt "the keys to the cabinet"
+        probekit generate --model agreement-gpt2 --prompt "the keys near the old door"
         probekit generate --model gpt2 --prompt "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3
     """
     if (prompt is None) == (tokens is None):
@@ -74,7 +72,7 @@ def generate(
     prompts, is_text, _ = generation.to_ids(loaded, asked, bos)
     stops = generation.stop_ids(loaded, None if stop is None else [_stop(loaded, stop)])
     made = generation.continuations(loaded, prompts, max_new_tokens, sampling, stops)[0]
-    text = generation.text_of(loaded, made) if loaded.tokenizer else None
+    text = generation.text_of(loaded, prompts[0], made) if loaded.tokenizer else None
     if json_:
         how = {"max_new_tokens": max_new_tokens, **vars(sampling), "stop_tokens": sorted(stops)}
         said: dict[str, Any] = {"prompt": prompt, "prompt_tokens": prompts[0], "text": text, "tokens": made.tokens}

@@ -27,6 +27,7 @@ from probekit.cli.points import points
 from probekit.cli.repair import repair
 from probekit.cli.selftest import selftest
 from probekit.cli.train import train_probe
+from probekit.cli.train_model import train_model
 from probekit.cli.transfer import transfer
 from probekit.cli.verify import verify
 from probekit.errors import ProbekitError, StorageError
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train-probe": train_probe,
     "transfer": transfer,
     "points": points,
+    "train-model": train_model,
     "generate": generate,
     "selftest": selftest,
     "ls": ls,

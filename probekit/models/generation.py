@@ -93,7 +93,7 @@ def generate(
         bos: put the model's BOS token before each text.
 
     Returns:
-        Of a text the continuation as text, without the stop token; of ids the new ids, the stop token included. Several
+        Of a text what follows it, without the stop token; of ids the new ids, the stop token included. Several
         prompts give a list.
 
     Raises:
@@ -105,7 +105,7 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p, seed)
     stops = stop_ids(model, stop_tokens)
     made = continuations(model, prompts, max_new_tokens, sampling, stops, use_cache)
-    results = [text_of(model, one) if is_text else one.tokens for one in made]
+    results = [text_of(model, *row) if is_text else row[1].tokens for row in zip(prompts, made, strict=True)]
     return results[0] if is_single else results
 
 
@@ -136,7 +136,7 @@ def stop_ids(model: LanguageModel, stop_tokens: Sequence[int | str] | None) -> f
         DataError: a text that the tokenizer cannot read.
     """
     if stop_tokens is None:
-        end = model.cfg.eos_token_id
+        end = getattr(model.cfg, "eos_token_id", None)
         return frozenset(end if isinstance(end, Sequence) else () if end is None else (end,))
     if isinstance(stop_tokens, str):
         raise UsageError(f"stop_tokens is a list of tokens; got the text {stop_tokens!a:.60}")
@@ -151,10 +151,17 @@ def _stop_id(model: LanguageModel, token: int | str) -> int:
     return int(token)
 
 
-def text_of(model: LanguageModel, made: Continuation) -> str:
-    """The continuation as text, without the stop token that ended it."""
+def text_of(model: LanguageModel, prompt: list[int], made: Continuation) -> str:
+    """The continuation as text, without the stop token that ended it, so that it can be put behind the prompt's text.
+
+    Many tokenizers drop the blank before the first token of a text; so the tokens are read behind the prompt's.
+    """
     ids = made.tokens[:-1] if made.ended == "stop token" else made.tokens
-    return model._need_tokenizer().decode(ids)
+    tokenizer = model._need_tokenizer()
+    if hasattr(model, "decode"):  # the prompt is another text
+        return tokenizer.decode(ids)
+    before, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + ids)
+    return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(ids)
 
 
 @torch.no_grad()
@@ -264,9 +271,10 @@ class _Reader:
             self.tokens_BM = torch.cat([self.tokens_BM, next_B[:, None]], 1)
             self.mask_BM = torch.cat([self.mask_BM, torch.ones_like(next_B, dtype=torch.bool)[:, None]], 1)
         new = slice(0 if self.cache is None else self.cache.length, None)
+        is_one = self.cache is not None and next_B is not None
         # a row that has ended is carried on until all have; what it says then is not read
         positions_BM = (self.mask_BM.long().cumsum(1) - 1).clamp(0, self.model.cfg.n_ctx - 1)
-        mask_BLM = causal_mask(self.mask_BM)[:, new]
+        mask_BLM = self.mask_BM[:, None] if is_one else causal_mask(self.mask_BM)
         hidden_BLD = self.hidden(self.tokens_BM[:, new], positions_BM[:, new], mask_BLM)
         return self.model.head(hidden_BLD[:, -1:])[:, 0]
 

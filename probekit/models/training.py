@@ -234,7 +234,7 @@ class _Run:
         """Write the checkpoint, which replaces the one before when it is whole."""
         tensors = {f"weights.{name}": w.detach() for name, w in self.weights.items()}
         for name, weight in self.weights.items():
-            tensors |= {f"{key}.{name}": x for key, x in self.optimizer.state[weight].items()}
+            tensors |= {f"{key}.{name}": x for key, x in self.optimizer.state.get(weight, {}).items()}
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         save_checkpoint(path, tensors, identity)
 
@@ -278,7 +278,13 @@ def loss_of(model: LanguageModel, batch: Batch) -> Tensor:
 
 
 def read_batch(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Logits [B, L, V], and the hidden state [B, L, D] of a model that reads both ways."""
+    """Logits [B, L, V], and the hidden state [B, L, D] of a model that reads both ways.
+
+    Raises:
+        UsageError: a source where the model has no encoder for it, or none where it has.
+    """
+    if (batch.source is not None) != hasattr(model, "decode"):
+        raise UsageError("examples have a source where the model is an encoder-decoder, and nowhere else")
     if batch.source is not None:
         return model(batch.source, batch.tokens, source_mask=batch.source_mask), None
     if model.causal:

@@ -10,35 +10,25 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from marian_oracle import SHAPES as MARIAN
+from marian_oracle import from_hf as marian_from_hf
+from marian_oracle import oracle_for
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from training_runs import CFG, SETTINGS, draw, new_model
+from transformers import BertConfig, BertForPreTraining
 
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.models.base import LanguageModel
+from probekit.models.bert import Bert, hf_names
+from probekit.models.bert import BertConfig as OurBertConfig
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.training import CHECKPOINT, IGNORE, Example, TrainingSettings, collate, loss_of, train
-
-CFG = GPT2Config(d_model=16, n_heads=2, d_mlp=32, n_layers=2, n_ctx=8, d_vocab=11, bos_token_id=0)
-SETTINGS = TrainingSettings(steps=24, batch_size=4, learning_rate=3e-3, warm_up_steps=5, seed=3)
-
-
-def new_model() -> GPT2:
-    model = GPT2(CFG).init_weights(3)
-    assert sum(p.numel() for p in model.parameters()) < 10_000
-    return model
-
-
-def draw(step: int) -> list[Example]:
-    """Texts of different lengths, where each token is the one before plus two."""
-    drawn = random.Random(step)
-    rows = [
-        [(start + 2 * i) % 11 for i in range(drawn.randint(3, 9))] for start in (drawn.randrange(11) for _ in range(4))
-    ]
-    return [Example(row[:-1], row[1:]) for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +149,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
-from test_training import SETTINGS, draw, new_model
+from training_runs import SETTINGS, draw, new_model
 from probekit.models.training import train
 train(new_model(), draw, SETTINGS, Path(sys.argv[1]), lambda *done: (print(*done, flush=True), time.sleep(0.01)), 1)
 """
@@ -167,7 +157,7 @@ train(new_model(), draw, SETTINGS, Path(sys.argv[1]), lambda *done: (print(*done
 
 def test_killed_at_any_moment_the_next_run_goes_on(whole, tmp_path):
     """Kill -9 while a checkpoint is written after every step; what follows is the run that nothing stopped."""
-    code = CHILD.format(tests=str(Path(__file__).parent))
+    code = CHILD.format(tests=str(Path(__file__).parents[1]))
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert "12 24\n" in child.stdout
@@ -288,7 +278,7 @@ class Reads(LanguageModel):
         mask = attention_mask[..., None]
         return embedded + (embedded * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
 
-    def head(self, hidden_BLD: Tensor) -> Tensor:
+    def logits(self, hidden_BLD: Tensor) -> Tensor:
         return hidden_BLD @ self.embed.T
 
     def classify(self, hidden_BLD: Tensor) -> Tensor:
@@ -298,7 +288,7 @@ class Reads(LanguageModel):
 def alone(model: Reads, e: Example) -> tuple[Tensor, Tensor, Tensor]:
     """The log-probabilities of one text without padding, of its tokens and of its classes."""
     hidden = model(torch.tensor([e.tokens]), torch.ones(1, len(e.tokens), dtype=torch.bool), False)
-    return hidden, model.head(hidden)[0].log_softmax(-1), model.classify(hidden)[0].log_softmax(-1)
+    return hidden, model.logits(hidden)[0].log_softmax(-1), model.classify(hidden)[0].log_softmax(-1)
 
 
 def test_masked_tokens_and_label_are_both_learned():
@@ -318,12 +308,80 @@ def test_masked_tokens_and_label_are_both_learned():
     assert torch.allclose(loss_of(model, collate(only_labels)), torch.stack(of_labels).mean())
 
 
+@pytest.fixture(scope="module")
+def bert() -> BertForPreTraining:
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 24,
+    }
+    oracle = BertForPreTraining(BertConfig(**shape, vocab_size=11, max_position_embeddings=8)).eval()
+    assert sum(p.numel() for p in oracle.parameters()) < 10_000
+    return oracle
+
+
+def our_bert(oracle: BertForPreTraining) -> Bert:
+    cfg = OurBertConfig.from_hf(oracle.config.to_dict())
+    model = Bert(cfg)
+    model.load_state_dict({ours: oracle.state_dict()[theirs.name] for ours, theirs in hf_names(cfg).items()})
+    return model
+
+
+MASKED = [Example([1, 6, 3, 2, 2], [IGNORE, 2, IGNORE, 7, IGNORE], 1), Example([6, 4, 9], [5, IGNORE, 1], 0)]
+
+
+def test_the_loss_of_a_bert_is_that_of_transformers(bert):
+    batch = collate(MASKED)
+    theirs = bert(
+        batch.tokens, attention_mask=batch.attention_mask, labels=batch.targets, next_sentence_label=batch.labels
+    )
+    assert loss_of(our_bert(bert), batch).item() == pytest.approx(theirs.loss.item(), rel=1e-5)
+
+
+def test_a_bert_without_labels_goes_on_bit_for_bit(bert, tmp_path):
+    """Its pooler learns nothing, so that the optimizer knows nothing of it."""
+    examples, settings = [Example(e.tokens, e.targets) for e in MASKED], TrainingSettings(steps=8, batch_size=2)
+    whole, stopped, resumed = our_bert(bert), our_bert(bert), our_bert(bert)
+    losses = train(whole, lambda step: examples, settings).losses
+
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        train(stopped, lambda step: examples, settings, tmp_path, stop, checkpoint_every=2)
+    result = train(resumed, lambda step: examples, settings, tmp_path)
+    assert (result.resumed_from, result.losses) == (4, losses)
+    assert resumed.fingerprint() == whole.fingerprint()
+    assert torch.equal(weights_of(resumed.get_submodule("pooler")), weights_of(our_bert(bert).get_submodule("pooler")))
+
+
+def test_the_loss_of_an_encoder_decoder_is_that_of_transformers():
+    oracle = oracle_for(MARIAN[1])
+    examples = [Example([0, 3, 4, 5], [3, 4, 5, 1], source=[9, 8]), Example([0, 6], [6, 1], source=[2, 7, 7, 1])]
+    batch = collate(examples)
+    theirs = oracle(
+        batch.source,
+        attention_mask=batch.source_mask,
+        decoder_input_ids=batch.tokens,
+        decoder_attention_mask=batch.attention_mask,
+        labels=batch.targets,
+    )
+    assert loss_of(marian_from_hf(oracle), batch).item() == pytest.approx(theirs.loss.item(), rel=1e-5)
+
+
 def test_batches_that_cannot_be_learned_from(tmp_path):
     model = new_model()
     with pytest.raises(UsageError, match="nothing to learn"):
         loss_of(model, collate([Example([1, 2], [IGNORE, IGNORE])]))
     with pytest.raises(UsageError, match="does not classify"):
         loss_of(model, collate([Example([1, 2], [2, 3], label=1)]))
+    with pytest.raises(UsageError, match="a source where the model is an encoder-decoder"):
+        loss_of(model, collate([Example([1, 2], [2, 3], source=[1])]))
+    with pytest.raises(UsageError, match="a source where the model is an encoder-decoder"):
+        loss_of(marian_from_hf(oracle_for(MARIAN[1])), collate([Example([1, 2], [2, 3])]))
     with pytest.raises(UsageError, match="expected 4 examples a batch, got 3"):
         train(model, lambda step: draw(step)[:3], SETTINGS, tmp_path)
     with pytest.raises(UsageError, match="float32"):
