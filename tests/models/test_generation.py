@@ -220,18 +220,25 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
     assert shares[4] == expected[4] == 0
 
 
-def words(model: Any) -> Any:
-    """The model with a tokenizer of 31 words, `w0` to `w30`."""
-    backend = Backend(WordLevel({f"w{i}": i for i in range(31)}))
+def words(n: int) -> Tokenizer:
+    """A tokenizer of n words, `w0` and so on."""
+    backend = Backend(WordLevel({f"w{i}": i for i in range(n)}))
     backend.pre_tokenizer = WhitespaceSplit()
-    model.tokenizer = Tokenizer(backend, bos_token_id=1, d_vocab=31)
-    return model
+    return Tokenizer(backend, bos_token_id=1, d_vocab=n)
+
+
+def test_a_source_as_text_gives_a_target_as_text(pairs, monkeypatch):
+    model = pairs["marian"][1]
+    monkeypatch.setattr(model, "tokenizer", words(31))
+    made = generate(model, PROMPTS[2], 6, stop_tokens=[])
+    source = " ".join(f"w{i}" for i in PROMPTS[2])
+    assert generate(model, source, 6, stop_tokens=[]) == " ".join(f"w{i}" for i in made)
 
 
 @pytest.fixture
-def speaking(pairs):
-    yield words(pairs["gpt2"][1])
-    pairs["gpt2"][1].tokenizer = None
+def speaking(pairs, monkeypatch):
+    monkeypatch.setattr(pairs["gpt2"][1], "tokenizer", words(31))
+    return pairs["gpt2"][1]
 
 
 def test_texts_are_continued_as_texts_without_the_stop_token(speaking):
