@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from probekit.plots import plot_loss, save_loss_plot
-from probekit.plots.loss import WINDOW, running_mean
+from probekit.plots.loss import AROUND, running_mean
 
 LOSSES = [3.0 * 0.99**step + 0.1 * (step % 3) for step in range(130)]
 
@@ -13,9 +13,12 @@ def test_both_lines_hold_what_they_say():
     each, mean = plot_loss(LOSSES, "tiny", Figure().subplots()).lines
     assert np.array_equal(np.asarray(each.get_xdata()), np.arange(1, 131))
     assert np.array_equal(np.asarray(each.get_ydata()), LOSSES)
-    assert np.allclose(
-        np.asarray(mean.get_ydata()), [np.mean(LOSSES[max(0, end - WINDOW) : end]) for end in range(1, 131)]
-    )
+    assert np.allclose(np.asarray(mean.get_ydata()), [mean_around(i) for i in range(130)])
+
+
+def mean_around(i: int) -> float:
+    reach = min(AROUND, i, 129 - i)
+    return sum(LOSSES[i - reach : i + reach + 1]) / (2 * reach + 1)
 
 
 def test_the_mean_of_one_step_is_its_loss():

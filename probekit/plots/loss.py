@@ -9,11 +9,12 @@ from matplotlib.axes import Axes
 from probekit.plots.style import BLUE, PALE_BLUE, new_figure, short, write_figure, write_headings
 
 SIZE = (7.0, 4.0)  # inches
-WINDOW = 50  # steps that the running mean is over
+AROUND = 25  # steps on either side that the running mean is over
+LAST = 50  # steps that the figure in the heading is the mean of
 
 
 def plot_loss(losses: Sequence[float], name: str, ax: Axes | None = None) -> Axes:
-    """Draw the loss of each step, and the mean of the last 50 steps at each.
+    """Draw the loss of each step, and the mean of the steps around each.
 
     Args:
         losses: of every step, in nats.
@@ -33,17 +34,18 @@ def plot_loss(losses: Sequence[float], name: str, ax: Axes | None = None) -> Axe
     ax.set_xlabel("step")
     ax.set_ylabel("loss (nats)")
     ax.spines[["top", "right"]].set_visible(False)
-    shown = f"each step's, and the mean of {WINDOW}; {means[-1]:.4f} nats at the end"
+    last = losses[-LAST:]
+    shown = f"each step's, and the mean around it; {np.mean(last):.4f} nats over the last {len(last)} steps"
     write_headings(ax, f"Loss of {short(name)} in training", [shown], start=7)
     return ax
 
 
 def running_mean(losses: Sequence[float]) -> np.ndarray:
-    """The mean of the last `WINDOW` losses at each step, of fewer at the start."""
+    """The mean of each loss and up to `AROUND` before and as many behind it, so that it does not lag."""
     sums = np.concatenate([[0.0], np.cumsum(losses)])
-    ends = np.arange(1, len(losses) + 1)
-    starts = np.maximum(ends - WINDOW, 0)
-    return (sums[ends] - sums[starts]) / (ends - starts)
+    at = np.arange(len(losses))
+    reach = np.minimum(AROUND, np.minimum(at, at[::-1]))
+    return (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
 
 
 def save_loss_plot(losses: Sequence[float], name: str, folder: str | Path) -> Path:
