@@ -9,64 +9,42 @@ of the test split: how often the right form of the verb is likelier than the wro
 
 import argparse
 import json
-import math
 import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from torch import Tensor
 
+from probekit.cli import console
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
+from probekit.models.training import Example, TrainingSettings, collate, train
 from probekit.models.weights import save_hf
 from probekit.tasks.agreement import EOS, MAX_DEPTH, VOCABULARY, Sentence, sentences
 
 FOLDER = Path(__file__).parents[1] / "probekit/models/builtin/agreement-gpt2"
 IDS = {word: i for i, word in enumerate(VOCABULARY)}
-IGNORE = -100  # what cross_entropy leaves out: padding
 
 
-def batch_of(drawn: list[Sentence]) -> tuple[Tensor, Tensor]:
-    """Tokens [B, L], padded on the right, and the next token at each place [B, L]; after the last word comes <eos>."""
-    rows = [torch.tensor([IDS[word] for word in (*s.words, EOS)]) for s in drawn]
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IDS[EOS])
-    targets = torch.nn.utils.rnn.pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=IGNORE)
-    return tokens[:, :-1], targets
+def example_of(sentence: Sentence) -> Example:
+    """The words, and the next word at each of them; after the last word comes <eos>."""
+    ids = [IDS[word] for word in (*sentence.words, EOS)]
+    return Example(ids[:-1], ids[1:])
 
 
-def train(model: GPT2, steps: int, batch: int, peak: float, seed: int) -> float:
-    """AdamW, 100 steps of warm-up, then a cosine to zero; returns the mean loss of the last 100 steps (nats a word)."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
-    warm_up = 100
-    losses: list[float] = []
-    for step in range(steps):
-        share = (
-            (step + 1) / warm_up
-            if step < warm_up
-            else (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up))) / 2
-        )
-        optimizer.param_groups[0]["lr"] = peak * share
-        tokens, targets = batch_of(sentences(batch, seed=seed * 1_000_000 + step, split="train"))
-        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-        if step % 100 == 99:
-            print(f"step {step + 1:5d}  loss {sum(losses[-100:]) / 100:.4f}", flush=True)
-    return sum(losses[-100:]) / len(losses[-100:])
+def draw(step: int, settings: TrainingSettings) -> list[Example]:
+    """The batch of a step."""
+    seed = settings.seed * 1_000_000 + step
+    return [example_of(s) for s in sentences(settings.batch_size, seed=seed, split="train")]
 
 
 @torch.no_grad()
 def agreement_accuracy(model: GPT2, n: int, seed: int) -> dict[str, float]:
     """Share of test sentences where the right verb form is likelier than the wrong one: in all, and by depth."""
     drawn = sentences(n, seed=seed, split="test")
-    tokens, _ = batch_of(drawn)
+    tokens = collate([example_of(s) for s in drawn]).tokens
     before_verb = torch.tensor([s.verb - 1 for s in drawn])
     logits_BV = model(tokens)[torch.arange(n), before_verb]
     right, wrong = (
@@ -101,8 +79,11 @@ def main() -> None:
     )
     model = GPT2(cfg).init_weights(args.seed)
     model.tokenizer = word_tokenizer()
+    settings = TrainingSettings(args.steps, args.batch, args.learning_rate, seed=args.seed)
     start = time.monotonic()
-    loss = train(model, args.steps, args.batch, args.learning_rate, args.seed)
+    with console.progress("train", "steps", quiet=False) as progress:
+        result = train(model, lambda step: draw(step, settings), settings, progress=progress)
+    loss = result.mean_loss()
     accuracy = agreement_accuracy(model, n=4000, seed=args.seed + 1)
     print(f"{time.monotonic() - start:.0f} s; loss {loss:.4f} nats a word; verb agreement {accuracy}")
     save_hf(model, args.out)

@@ -15,7 +15,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "durable": {"errors"},
     "hooks": {"errors"},
     "hub": {"errors"},
-    "models": {"errors", "hooks", "hub"},
+    "models": {"errors", "durable", "hooks", "hub", "tasks"},
     "tasks": {"errors", "hub"},
     "activations": {"errors", "text", "versions", "durable", "hooks", "models", "tasks"},
     "probes": {"errors", "durable"},

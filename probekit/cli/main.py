@@ -20,6 +20,7 @@ from probekit import __version__
 from probekit.cli import console
 from probekit.cli.demo import demo
 from probekit.cli.extract import extract
+from probekit.cli.generate import generate
 from probekit.cli.import_ import import_
 from probekit.cli.ls import ls
 from probekit.cli.params import params
@@ -27,6 +28,7 @@ from probekit.cli.points import points
 from probekit.cli.repair import repair
 from probekit.cli.selftest import selftest
 from probekit.cli.train import train_probe
+from probekit.cli.train_model import train_model
 from probekit.cli.transfer import transfer
 from probekit.cli.verify import verify
 from probekit.errors import ProbekitError, StorageError
@@ -39,6 +41,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "transfer": transfer,
     "points": points,
     "params": params,
+    "train-model": train_model,
+    "generate": generate,
     "selftest": selftest,
     "ls": ls,
     "verify": verify,

@@ -12,9 +12,11 @@ from probekit.hooks import HookedModule
 from probekit.models.layers import causal_mask, padding_mask, positions_from_mask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from probekit.models.cache import Cache
+    from probekit.models.generation import Prompt
     from probekit.models.tokenizer import Tokenizer
 
 
@@ -131,6 +133,23 @@ class LanguageModel(HookedModule):
         sizes = {"D": cfg.d_model, "H": cfg.n_heads, "G": getattr(cfg, "n_kv_heads", cfg.n_heads), "K": cfg.d_head}
         sizes |= {"F": cfg.d_mlp, "V": cfg.d_vocab}
         return int(axis) if axis.isdecimal() else sizes.get(axis)
+
+    def generate(
+        self,
+        prompt: "Prompt",
+        max_new_tokens: int = 50,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop_tokens: "Sequence[int | str] | None" = None,
+        seed: int = 0,
+        use_cache: bool = True,
+        bos: bool = False,
+    ) -> Any:
+        """Continue a text, token ids, or several of either; see `probekit.models.generation.generate`."""
+        from probekit.models.generation import generate
+
+        return generate(self, prompt, max_new_tokens, temperature, top_k, top_p, stop_tokens, seed, use_cache, bos)
 
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; the seed alone decides them."""

@@ -20,6 +20,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.cache import Cache, LayerCache
+from probekit.models.checks import check_id
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -73,6 +74,7 @@ class GPT2Config:
     Attributes:
         scale_by_layer: attention scores are divided by the layer's number, from 1, too (Mistral's GPT-2s, of Stanford).
         upcast_attention: scores and pattern are computed in float32, also in a model of half precision.
+        eos_token_id: an id, or several that each end a text; None: the BOS token, as in GPT-2.
     """
 
     d_model: int = 768
@@ -88,8 +90,11 @@ class GPT2Config:
     scale_by_layer: bool = False
     upcast_attention: bool = False
     bos_token_id: int | None = 50256
+    eos_token_id: int | tuple[int, ...] | None = None
 
     def __post_init__(self):
+        if self.eos_token_id is None:
+            object.__setattr__(self, "eos_token_id", self.bos_token_id)
         for field in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
             _check_size(field, getattr(self, field))
         if self.d_model % self.n_heads:
@@ -104,9 +109,9 @@ class GPT2Config:
         for field in ("tie_embeddings", "scale_by_layer", "upcast_attention"):
             if not isinstance(getattr(self, field), bool):
                 raise DataError(f"{_named(field)} must be true or false; got {getattr(self, field)!a:.60}")
-        bos = self.bos_token_id
-        if bos is not None and (isinstance(bos, bool) or not isinstance(bos, int)):
-            raise DataError(f"bos_token_id must be a whole number or null; got {bos!a:.60}")
+        check_id(self.bos_token_id, "bos_token_id")
+        for eos in self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,):
+            check_id(eos, "eos_token_id")
 
     @property
     def d_head(self) -> int:
@@ -130,12 +135,18 @@ class GPT2Config:
         if fields.get("n_inner") is None:
             fields["n_inner"] = 4 * fields["n_embd"]
         given = {ours: fields[theirs] for theirs, ours in OURS.items() if theirs in fields}
-        return cls(**given, bos_token_id=hf.get("bos_token_id", 50256))
+        eos = hf.get("eos_token_id", 50256)
+        ids = {
+            "bos_token_id": hf.get("bos_token_id", 50256),
+            "eos_token_id": tuple(eos) if isinstance(eos, list) else eos,
+        }
+        return cls(**given, **ids)
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
         fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
-        ids = {"bos_token_id": self.bos_token_id, "eos_token_id": self.bos_token_id}
+        eos = list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id
+        ids = {"bos_token_id": self.bos_token_id, "eos_token_id": eos}
         return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}
 
 

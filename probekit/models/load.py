@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from probekit.models.weights import HfTensor
 
 BUILTIN_MODELS = ("agreement-gpt2",)
+WORLD_MODELS = ("counting-gpt", "ranking-transformer", "spans-bert", "dialogue-gpt", "brackets-gpt")
 BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -92,17 +93,21 @@ def load_model(
     revision: str | None = None,
     random_init: bool = False,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> "LanguageModel":
     """A hooked model, in eval mode, with its tokenizer if it has one.
 
     Args:
-        name_or_path: a built-in name ("agreement-gpt2"), a folder in Hugging Face format, a short name ("gpt2"), or an
+        name_or_path: a built-in name ("agreement-gpt2"), a world's ("counting-gpt": its model is trained on first use
+            and kept in the user's cache folder), a folder in Hugging Face format, a short name ("gpt2"), or an
             "owner/name" of the Hub; looked for in this order.
         device: "auto" (CUDA when there is any, else the CPU), or as in torch: "cpu", "cuda", "cuda:1", "mps".
         dtype: "float32", "bfloat16" or "float16"; what the weights become and the forward computes in.
         revision: a branch, tag or commit, for a model of the Hub.
         random_init: no trained weights but such as training starts from; only config.json and the tokenizer are read.
         seed: of `random_init`; it alone decides the weights.
+        progress: of a tiny model that is trained on first use: a line and a bar on stderr; None shows the bar on a
+            terminal only, False neither.
 
     Raises:
         UsageError: no such model, device or dtype.
@@ -110,7 +115,7 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!a}; {nearest(str(dtype), DTYPES)}")
-    found = _find(str(name_or_path), revision)
+    found = _find(str(name_or_path), revision, not random_init, progress)
     family, cfg, bos_token_id = _described(found)
     place, kind = _device(device), _dtype(dtype)
     model = _random(family, cfg, seed, place, kind) if random_init else _trained(found, family, cfg, place, kind)
@@ -125,15 +130,14 @@ def _source_of(found: "_Found") -> dict[str, Any]:
     """What names the same model later, whatever the current folder: a commit of the Hub, or an absolute path."""
     if found.repo:
         return {"name_or_path": found.repo.id, "revision": found.folder.name}
-    builtin = found.name in BUILTIN_MODELS and found.folder == BUILTIN / found.name
-    return {"name_or_path": found.name if builtin else str(found.folder.resolve()), "revision": None}
+    return {"name_or_path": found.name if found.own else str(found.folder.resolve()), "revision": None}
 
 
 def outline(name_or_path: str | Path, revision: str | None = None) -> "LanguageModel":
     """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
     import torch
 
-    found = _find(str(name_or_path), revision)
+    found = _find(str(name_or_path), revision, weights=False)
     family, cfg, _ = _described(found)
     with torch.device("meta"):
         model = family.model(cfg)
@@ -146,9 +150,14 @@ class _Found:
     name: str
     folder: Path  # with config.json and the tokenizer; with the weights too, unless they are still on the Hub
     repo: HubRepo | None = None
+    own: bool = False  # whether the name alone says which model it is
 
 
-def _find(name: str, revision: str | None) -> _Found:
+def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
+    if name in WORLD_MODELS:
+        if revision is not None:
+            raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} is trained here")
+        return _Found(name, _world_folder(name, weights, progress), own=True)
     builtin = name in BUILTIN_MODELS
     if builtin or _exists(name):
         folder = BUILTIN / name if builtin else Path(name)
@@ -156,11 +165,18 @@ def _find(name: str, revision: str | None) -> _Found:
             raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} is a folder here")
         if not (folder / "config.json").is_file():
             raise DataError(f"{str(folder)!a} is no model folder: it has no config.json")
-        return _Found(name if builtin else folder.resolve().name, folder)
+        return _Found(name if builtin else folder.resolve().name, folder, own=builtin)
     if name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name):
         repo = find_repo(name, "model", revision)
         return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
-    raise UsageError(f"no model {name!a}: no folder, no owner/name; {nearest(name, [*BUILTIN_MODELS, *HUB_ALIASES])}")
+    near = nearest(name, [*BUILTIN_MODELS, *WORLD_MODELS, *HUB_ALIASES])
+    raise UsageError(f"no model {name!a}: no folder, no owner/name; {near}")
+
+
+def _world_folder(name: str, weights: bool, progress: bool | None) -> Path:
+    from probekit.models.worlds import folder_of, world
+
+    return folder_of(world(name), weights, progress)
 
 
 def _exists(name: str) -> bool:

@@ -93,6 +93,19 @@ class Tokenizer:
         """Each token as a string of its own; bytes that are part of a character show as U+FFFD."""
         return [self._backend.decode([i], skip_special_tokens=False) for i in self._in_vocabulary(ids)]
 
+    def token_id(self, token: str) -> int:
+        """The id of one token: as the vocabulary spells it, or a text that is one token.
+
+        Raises:
+            UsageError: the text is several tokens, or none.
+            DataError: as for `encode`.
+        """
+        spelled = self._backend.token_to_id(token) if isinstance(token, str) else None
+        ids = self._known([spelled]) if spelled is not None else self.encode(token)
+        if len(ids) != 1:
+            raise UsageError(f"{token!a:.80} is {len(ids)} tokens, not one; give a token of the vocabulary, or its id")
+        return ids[0]
+
     @property
     def fingerprint(self) -> str:
         """Hex sha256 of the serialised tokenizer."""

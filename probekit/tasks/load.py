@@ -1,7 +1,7 @@
 """load_task: a built-in task, files, or a dataset of the Hub, made into one checked Task."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,13 +12,26 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID
 from probekit.tasks.agreement import agreement
 from probekit.tasks.base import POSITIONS, SPLITS, Task, span_flaw
+from probekit.tasks.brackets import brackets, brackets_depth
+from probekit.tasks.counting import counting
+from probekit.tasks.dialogue import dialogue
 from probekit.tasks.files import READERS, Table, choose_column, find_files, flaw_of, quote, read_table
 from probekit.tasks.hub import hub_tables
 from probekit.tasks.labels import NA, as_labels, encode, group_flaw, group_name, is_number, is_unlabelled, label_flaw
+from probekit.tasks.ranking import ranking
+from probekit.tasks.spans import spans
 from probekit.tasks.splits import carve, components, named, sample
 from probekit.tasks.words import limited_words, spans_of, without_rare
 
-BUILTIN_TASKS = ("agreement",)
+BUILTIN_TASKS: dict[str, Callable[..., Task]] = {
+    "agreement": agreement,
+    "counting": counting,
+    "ranking": ranking,
+    "spans": spans,
+    "dialogue": dialogue,
+    "brackets": brackets,
+    "brackets-depth": brackets_depth,
+}
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
 CARVED = 0.1
@@ -37,7 +50,7 @@ def load_task(
     seed: int = 0,
     keep_blanks: bool = False,
     on_bad_row: OnBadRow = "error",
-    position: str = "last",
+    position: str | None = None,
     regression: bool = False,
     span_column: str | None = None,
 ) -> Task:
@@ -52,7 +65,8 @@ def load_task(
     these were is in `info`.
 
     Args:
-        source: "agreement", "sst2", a path to CSV, TSV, JSONL, Parquet or CoNLL-U or to a folder of them, or a Hub id.
+        source: a built-in name ("agreement", "counting", ...), "sst2", a path to CSV, TSV, JSONL, Parquet or CoNLL-U or
+            to a folder of them, or a Hub id.
         text_column: default: the first of text, sentence, statement, prompt that is there.
         label_column: default: the first of label, target that is there; of CoNLL-U "upos", "xpos", "deprel",
             "feats.NAME", "head_distance" or "depth" (see `tasks.conllu`).
@@ -65,7 +79,8 @@ def load_task(
         keep_blanks: leave white space at the end of texts, which is dropped and counted otherwise.
         on_bad_row: "error", or "skip" to leave out and count rows that cannot be used. Among words these are also those
             of a class that a split lacks.
-        position: which token is read: "last", "first" or "mean".
+        position: which token is read: "last", "first" or "mean"; None leaves it to the task, "last" for all but some of
+            the built-in ones.
         regression: labels that are whole numbers, such as years, are the target of a regression and not classes.
             Numbers that are not all whole always are.
         span_column: the characters of each row's word: a column of [first, behind the last), or two columns with a
@@ -82,11 +97,11 @@ def load_task(
             raise UsageError(f"{source!r} is built in and has no columns; leave text, label, group and span column out")
         if regression:
             raise UsageError(f"{source!r} has classes; leave regression out")
-        task = agreement(seed=seed)
+        task = BUILTIN_TASKS[str(source)](seed=seed)
     else:
         name, tables, info = _open(source, columns)
         task = _assemble(name, tables, columns, seed, keep_blanks, on_bad_row == "skip", regression, info)
-    task = replace(task, position=position)
+    task = task if position is None else replace(task, position=position)
     if task.spans is not None:
         task = without_rare(task, on_bad_row == "skip")
     task.check()
@@ -95,8 +110,11 @@ def load_task(
     return replace(task, info={**task.info, "limit": limit, **leaks(task)})
 
 
-def _check_options(limit: int | None, on_bad_row: str, position: str) -> None:
-    for what, value, known in (("on_bad_row", on_bad_row, ("error", "skip")), ("position", position, POSITIONS)):
+def _check_options(limit: int | None, on_bad_row: str, position: str | None) -> None:
+    for what, value, known in (
+        ("on_bad_row", on_bad_row, ("error", "skip")),
+        ("position", position or "last", POSITIONS),
+    ):
         if value not in known:
             raise UsageError(f"no {what} {value!a}; {nearest(str(value), known)}")
     if limit is not None and limit < 1:

@@ -55,9 +55,9 @@ def test_wrong_weights_are_all_named(
 ) -> None:
     file = make_model(here / "model") / "model.safetensors"
     weights = safetensors.torch.load(file.read_bytes())
-    del weights["h.0.ln_1.weight"], weights["wpe.weight"]
-    weights["h.9.extra.weight"] = torch.zeros(2)
-    weights["ln_f.bias"] = torch.zeros(17)
+    del weights["transformer.h.0.ln_1.weight"], weights["transformer.wpe.weight"]
+    weights["transformer.h.9.extra.weight"] = torch.zeros(2)
+    weights["transformer.ln_f.bias"] = torch.zeros(17)
     file.write_bytes(safetensors.torch.save(weights))
     line = refused(3, "extract", "--model", here / "model", "--dataset", texts)
     for name in ("h.0.ln_1.weight", "wpe.weight", "h.9.extra.weight", "ln_f.bias"):
@@ -138,7 +138,7 @@ def test_activations_that_are_no_numbers(
 ) -> None:
     file = make_model(here / "model") / "model.safetensors"
     weights = safetensors.torch.load(file.read_bytes())
-    weights["h.1.mlp.c_proj.bias"][0] = value
+    weights["transformer.h.1.mlp.c_proj.bias"][0] = value
     file.write_bytes(safetensors.torch.save(weights))
     line = refused(3, "extract", "--model", here / "model", "--dataset", texts)
     assert f"{what} in the activations at resid_pre.2, first in example 'texts:0';" in line

@@ -1,0 +1,316 @@
+"""Text from a model, token by token: the likeliest next token, or one drawn at random.
+
+What is drawn from: softmax(logits / temperature), of which `top_k` keeps the k likeliest tokens and `top_p` the
+smallest set of likeliest ones that holds that much probability (the nucleus of Holtzman et al. 2020); computed in
+float64, so that a cache, a batch or its padding move no choice. Row i of a batch draws with seed + i.
+
+Prompts of different lengths stand side by side, padded on the left, with positions counted from their first token. A
+row ends at a stop token, after `max_new_tokens`, or when the context is full: its last token may be the one that no
+longer fits. An encoder-decoder reads the prompt with its encoder and generates with its decoder.
+
+Axes: B batch, L query position, M key position, S source position, D d_model, V vocab.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probekit.errors import UsageError
+from probekit.models.base import LanguageModel
+from probekit.models.cache import Cache
+from probekit.models.layers import causal_mask
+
+Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Args:
+        temperature: 0 takes the likeliest token; above, logits are divided by it and a token is drawn.
+        top_k: draw from the k likeliest tokens; None from all.
+        top_p: draw from the smallest set of likeliest tokens that holds this probability; None from all.
+        seed: of what is drawn.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        if not 0 <= self.temperature < math.inf:
+            raise UsageError(f"temperature is 0 (the likeliest token) or above; got {self.temperature!a}")
+        if self.top_k is not None and (not _is_whole(self.top_k) or self.top_k < 1):
+            raise UsageError(f"top_k is a whole number of at least 1; got {self.top_k!a}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p is above 0 and at most 1; got {self.top_p!a}")
+        if not _is_whole(self.seed) or self.seed < 0:
+            raise UsageError(f"seed is a whole number of at least 0; got {self.seed!a}")
+        if self.temperature == 0 and (self.top_k, self.top_p) != (None, None):
+            raise UsageError("top_k and top_p choose among tokens to draw; give a temperature above 0 with them")
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a prompt was continued with: token ids, the stop token included, and why it ended."""
+
+    tokens: list[int]
+    ended: Literal["stop token", "max_new_tokens", "context"]
+
+
+def generate(
+    model: LanguageModel,
+    prompt: Prompt,
+    max_new_tokens: int = 50,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop_tokens: Sequence[int | str] | None = None,
+    seed: int = 0,
+    use_cache: bool = True,
+    bos: bool = False,
+) -> Any:
+    """Continue one prompt, or several at once.
+
+    Args:
+        model: a decoder, or an encoder-decoder, for which the prompt is the source.
+        prompt: a text, several, token ids or several lists of them; lengths may differ.
+        max_new_tokens: the most tokens that are added.
+        temperature: see `Sampling`.
+        top_k: see `Sampling`.
+        top_p: see `Sampling`.
+        stop_tokens: ids, or tokens as text, that end a continuation; None is the model's end-of-text token, if any.
+        seed: see `Sampling`; prompt i of several draws with seed + i.
+        use_cache: keep the keys and values of earlier tokens instead of computing them again at each step.
+        bos: put the model's BOS token before each text.
+
+    Returns:
+        Of a text what follows it, without the stop token; of ids the new ids, the stop token included. Several
+        prompts give a list.
+
+    Raises:
+        UsageError: a model that cannot generate, an impossible setting, an empty prompt, one that is longer than the
+            context, ids that the model does not know, or a text where there is no tokenizer.
+        DataError: a text that the tokenizer cannot read.
+    """
+    prompts, is_text, is_single = to_ids(model, prompt, bos)
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    stops = stop_ids(model, stop_tokens)
+    made = continuations(model, prompts, max_new_tokens, sampling, stops, use_cache)
+    results = [text_of(model, *row) if is_text else row[1].tokens for row in zip(prompts, made, strict=True)]
+    return results[0] if is_single else results
+
+
+def to_ids(model: LanguageModel, prompt: Prompt, bos: bool = False) -> tuple[list[list[int]], bool, bool]:
+    """The prompts as lists of ids; whether they came as text; whether there was a single one. Errors as `generate`."""
+    given: Any = prompt.tolist() if isinstance(prompt, Tensor) else prompt
+    if isinstance(given, str):
+        return [model._need_tokenizer().encode(given, bos)], True, True
+    rows = list(given) if isinstance(given, Sequence) else None
+    if not rows:
+        raise UsageError("a prompt is a text, token ids, or a list of either; and not empty")
+    if all(isinstance(row, str) for row in rows):
+        return model._need_tokenizer().encode_batch(rows, bos), True, False
+    if bos:
+        raise UsageError("bos is for texts; put the BOS id before the prompt's ids")
+    if all(map(_is_whole, rows)):
+        return [list(map(int, rows))], False, True
+    if all(isinstance(row, Sequence) and not isinstance(row, str) and all(map(_is_whole, row)) for row in rows):
+        return [list(map(int, row)) for row in rows], False, False
+    raise UsageError("a prompt is a text, token ids, or a list of either; these are of several kinds")
+
+
+def stop_ids(model: LanguageModel, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:
+    """The ids that end a continuation; None is the model's own.
+
+    Raises:
+        UsageError: an id that the model does not know, or a text that is not one token.
+        DataError: a text that the tokenizer cannot read.
+    """
+    if stop_tokens is None:
+        end = getattr(model.cfg, "eos_token_id", None)
+        return frozenset(end if isinstance(end, Sequence) else () if end is None else (end,))
+    if isinstance(stop_tokens, str):
+        raise UsageError(f"stop_tokens is a list of tokens; got the text {stop_tokens!a:.60}")
+    return frozenset(_stop_id(model, token) for token in stop_tokens)
+
+
+def _stop_id(model: LanguageModel, token: int | str) -> int:
+    if isinstance(token, str):
+        return model._need_tokenizer().token_id(token)
+    if not _is_whole(token) or not 0 <= token < model.cfg.d_vocab:
+        raise UsageError(f"a stop token is a token's text, or an id in 0..{model.cfg.d_vocab - 1}; got {token!a:.60}")
+    return int(token)
+
+
+def text_of(model: LanguageModel, prompt: list[int], made: Continuation) -> str:
+    """The continuation as text, without the stop token that ended it, so that it can be put behind the prompt's text.
+
+    Many tokenizers drop the blank before the first token of a text; so the tokens are read behind the prompt's.
+    """
+    ids = made.tokens[:-1] if made.ended == "stop token" else made.tokens
+    tokenizer = model._need_tokenizer()
+    if hasattr(model, "decode"):  # the prompt is another text
+        return tokenizer.decode(ids)
+    before, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + ids)
+    return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(ids)
+
+
+@torch.no_grad()
+def continuations(
+    model: LanguageModel,
+    prompts: Sequence[list[int]],
+    max_new_tokens: int = 50,
+    sampling: Sampling | None = None,
+    stops: frozenset[int] = frozenset(),
+    use_cache: bool = True,
+) -> list[Continuation]:
+    """Continue prompts of token ids; as `generate`, whose core it is."""
+    if not _is_whole(max_new_tokens) or max_new_tokens < 1:
+        raise UsageError(f"max_new_tokens is a whole number of at least 1; got {max_new_tokens!a}")
+    _check_prompts(model, prompts)
+    choose = _chooser(sampling or Sampling(), len(prompts))
+    reader = _reader(model, prompts, use_cache)
+    room = [model.cfg.n_ctx + 1 - used for used in reader.used]
+    made: list[list[int]] = [[] for _ in prompts]
+    ended: list[Any] = [None] * len(prompts)
+    next_B: Tensor | None = None
+    while None in ended:
+        next_B = choose(reader.logits(next_B))
+        for row, token in enumerate(next_B.tolist()):
+            if ended[row] is None:
+                made[row].append(token)
+                ended[row] = _end(token, len(made[row]), stops, max_new_tokens, room[row])
+    return [Continuation(tokens, why) for tokens, why in zip(made, ended, strict=True)]
+
+
+def _end(token: int, n: int, stops: frozenset[int], most: int, room: int) -> str | None:
+    """Why a row that has n new tokens ends here; None if it goes on."""
+    if token in stops:
+        return "stop token"
+    if n >= most:
+        return "max_new_tokens"
+    return "context" if n >= room else None
+
+
+def _check_prompts(model: LanguageModel, prompts: Sequence[list[int]]) -> None:
+    if not prompts or not all(prompts):
+        raise UsageError("an empty prompt has nothing to continue; give it a token, such as BOS")
+    longest, n_ctx, last = max(map(len, prompts)), model.cfg.n_ctx, model.cfg.d_vocab - 1
+    if longest > n_ctx:
+        raise UsageError(f"a prompt of {longest} tokens does not fit a context of {n_ctx}; shorten it")
+    for i in (i for ids in prompts for i in ids):
+        if not 0 <= i <= last:
+            raise UsageError(f"token ids lie in 0..{last}; got {i}")
+
+
+def next_distribution(logits_BV: Tensor, sampling: Sampling) -> Tensor:
+    """The probabilities that the next token is drawn with, float64 [B, V], of a temperature above 0."""
+    scaled_BV = logits_BV.double() / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < scaled_BV.shape[-1]:
+        least_B1 = scaled_BV.topk(sampling.top_k).values[:, -1:]
+        scaled_BV = scaled_BV.masked_fill(scaled_BV < least_B1, -math.inf)
+    probabilities_BV = scaled_BV.softmax(-1)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        sorted_BV, order_BV = probabilities_BV.sort(descending=True, stable=True)
+        likelier_BV = F.pad(sorted_BV.cumsum(-1)[:, :-1], (1, 0))  # the probability of all that is likelier
+        outside_BV = torch.zeros_like(order_BV, dtype=torch.bool).scatter(1, order_BV, likelier_BV >= sampling.top_p)
+        probabilities_BV = probabilities_BV.masked_fill(outside_BV, 0)
+    return probabilities_BV / probabilities_BV.sum(-1, keepdim=True)
+
+
+def _chooser(sampling: Sampling, n: int) -> Callable[[Tensor], Tensor]:
+    """A function from logits [B, V] to the next tokens [B], on the CPU."""
+    if sampling.temperature == 0:
+        return lambda logits_BV: logits_BV.argmax(-1).cpu()
+    generators = [torch.Generator().manual_seed(sampling.seed + i) for i in range(n)]
+
+    def draw(logits_BV: Tensor) -> Tensor:
+        cumulated_BV = next_distribution(logits_BV.cpu(), sampling).cumsum(-1)
+        uniform_B1 = torch.stack([torch.rand(1, dtype=torch.float64, generator=g) for g in generators])
+        return torch.searchsorted(cumulated_BV, uniform_B1 * cumulated_BV[:, -1:], right=True).squeeze(1)
+
+    return draw
+
+
+def _reader(model: LanguageModel, prompts: Sequence[list[int]], use_cache: bool) -> "_Reader":
+    if hasattr(model, "decode"):
+        return _TargetReader(model, prompts, use_cache)
+    if not model.causal:
+        raise UsageError(f"{model.name} reads each text both ways at once, so that it cannot generate")
+    return _Reader(model, prompts, use_cache)
+
+
+class _Reader:
+    """The rows so far, and what the model says to them; `used` is how much of the context each row's prompt takes."""
+
+    def __init__(self, model: LanguageModel, prompts: Sequence[list[int]], use_cache: bool):
+        self.model: Any = model
+        self.used = [len(ids) for ids in prompts]
+        width = max(self.used)
+        self.tokens_BM = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts])
+        self.mask_BM = torch.arange(width) >= width - torch.tensor(self.used)[:, None]
+        self.cache = Cache(self.n_layers) if use_cache else None
+
+    @property
+    def n_layers(self) -> int:
+        """Of the layers that keep a cache."""
+        return self.model.cfg.n_layers
+
+    def logits(self, next_B: Tensor | None) -> Tensor:
+        """Logits [B, V] of what follows, once `next_B` [B] stands at the rows' ends."""
+        if next_B is not None:
+            self.tokens_BM = torch.cat([self.tokens_BM, next_B[:, None]], 1)
+            self.mask_BM = torch.cat([self.mask_BM, torch.ones_like(next_B, dtype=torch.bool)[:, None]], 1)
+        new = slice(0 if self.cache is None else self.cache.length, None)
+        is_one = self.cache is not None and next_B is not None
+        # a row that has ended is carried on until all have; what it says then is not read
+        positions_BM = (self.mask_BM.long().cumsum(1) - 1).clamp(0, self.model.cfg.n_ctx - 1)
+        mask_BLM = self.mask_BM[:, None] if is_one else causal_mask(self.mask_BM)
+        hidden_BLD = self.hidden(self.tokens_BM[:, new], positions_BM[:, new], mask_BLM)
+        return self.model.head(hidden_BLD[:, -1:])[:, 0]
+
+    def hidden(self, tokens_BL: Tensor, positions_BL: Tensor, mask_BLM: Tensor) -> Tensor:
+        """What the head reads, [B, L, D]."""
+        return self.model(tokens_BL, positions_BL, mask_BLM, return_logits=False, cache=self.cache)
+
+
+class _TargetReader(_Reader):
+    """The same for an encoder-decoder: the prompts are its sources, and the rows begin with the decoder's start."""
+
+    def __init__(self, model: LanguageModel, prompts: Sequence[list[int]], use_cache: bool):
+        start = model.cfg.decoder_start_token_id
+        if start is None:
+            raise UsageError(f"{model.name} has no decoder_start_token_id, which its texts would begin with")
+        super().__init__(model, [[start]] * len(prompts), use_cache)
+        width = max(map(len, prompts))
+        sources_BS = torch.tensor([ids + [0] * (width - len(ids)) for ids in prompts])
+        self.cross_mask_BS = torch.arange(width) < torch.tensor([len(ids) for ids in prompts])[:, None]
+        self.memory_BSD = self.model.encode(sources_BS, attention_mask=self.cross_mask_BS)
+
+    @property
+    def n_layers(self) -> int:
+        return self.model.cfg.n_decoder_layers
+
+    def hidden(self, tokens_BL: Tensor, positions_BL: Tensor, mask_BLM: Tensor) -> Tensor:
+        return self.model.decode(
+            tokens_BL,
+            self.memory_BSD,
+            positions_BL,
+            mask_BLM,
+            self.cross_mask_BS,
+            return_logits=False,
+            cache=self.cache,
+        )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -1,0 +1,332 @@
+"""One plain training loop for the small models that this project trains itself.
+
+AdamW (Loshchilov and Hutter 2019) under a cosine schedule with a linear warm-up, gradients clipped by their norm, in
+float32. What is learned follows from what the batch holds: the target at each token (next token, or the hidden token of
+a masked-language model), the label of the whole text, or the target sequence of a source.
+
+The loop draws nothing at random: batches are a pure function of the step. So a checkpoint (`checkpoint.py`) of weights,
+moments and losses resumes exactly, bit for bit on one machine.
+
+Axes: B batch, L position, S source position, D d_model, V vocab.
+"""
+
+import hashlib
+import json
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from probekit.errors import DataError, UsageError
+from probekit.models.base import LanguageModel
+from probekit.models.checkpoint import load_checkpoint, save_checkpoint
+
+IGNORE = -100  # the target where nothing is learned
+CHECKPOINT = "checkpoint.safetensors"
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each weight
+
+
+@dataclass
+class Example:
+    """One text to learn from.
+
+    Args:
+        tokens: what the model reads (the decoder, where there is a source).
+        targets: as many ids, what it learns to say at each token; IGNORE where nothing.
+        label: the class of the whole text, for models that classify.
+        source: what the encoder of an encoder-decoder reads.
+    """
+
+    tokens: list[int]
+    targets: list[int]
+    label: int | None = None
+    source: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples side by side, padded on the right; masks are true at real tokens."""
+
+    tokens: Tensor  # int64 [B, L]
+    targets: Tensor  # int64 [B, L]
+    attention_mask: Tensor  # bool [B, L]
+    labels: Tensor | None = None  # int64 [B]
+    source: Tensor | None = None  # int64 [B, S]
+    source_mask: Tensor | None = None  # bool [B, S]
+
+
+def collate(examples: Sequence[Example], pad_id: int = 0) -> Batch:
+    """The batch of some examples; padding is `pad_id` in tokens and source, and IGNORE in targets.
+
+    Raises:
+        UsageError: no examples, an empty one, targets of another length than the tokens, or labels or sources of
+            some examples only.
+    """
+    if not examples or not all(e.tokens and len(e.tokens) == len(e.targets) for e in examples):
+        raise UsageError("a batch is one example or more, each with tokens and as many targets")
+    labels = _of_all("label", [e.label for e in examples])
+    sources = _of_all("source", [e.source for e in examples])
+    tokens, mask = _padded([e.tokens for e in examples], pad_id)
+    targets, _ = _padded([e.targets for e in examples], IGNORE)
+    source, source_mask = _padded(sources, pad_id) if sources else (None, None)
+    return Batch(tokens, targets, mask, torch.tensor(labels) if labels else None, source, source_mask)
+
+
+def _of_all(what: str, values: list[Any]) -> list[Any] | None:
+    if all(value is None for value in values):
+        return None
+    if any(value is None or value == [] for value in values):
+        raise UsageError(f"a batch needs a {what} in every example or in none")
+    return values
+
+
+def _padded(rows: Sequence[Sequence[int]], value: int) -> tuple[Tensor, Tensor]:
+    """Rows as int64 [B, L], padded on the right, and which places are real, bool [B, L]."""
+    padded = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
+    lengths = torch.tensor([len(row) for row in rows])
+    return padded, torch.arange(padded.shape[1]) < lengths[:, None]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a model is trained.
+
+    Args:
+        steps: batches in all.
+        batch_size: examples a batch.
+        learning_rate: of AdamW, at the schedule's peak.
+        warm_up_steps: steps until the peak, linear from zero; then a cosine to zero at the end.
+        weight_decay: of AdamW, on every weight.
+        betas: of AdamW.
+        clip_norm: gradients of a larger norm are scaled down to it.
+        seed: of the first weights and of the batches, for whoever makes them; the loop itself draws nothing.
+    """
+
+    steps: int = 1500
+    batch_size: int = 128
+    learning_rate: float = 2e-3
+    warm_up_steps: int = 100
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip_norm: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self):
+        for name, least in {"steps": 1, "batch_size": 1, "warm_up_steps": 0, "seed": 0}.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(f"{name} is a whole number of at least {least}; got {value!a}")
+        for name in ("learning_rate", "clip_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"{name} is a positive number; got {getattr(self, name)!a}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise UsageError(f"weight_decay is not negative; got {self.weight_decay!a}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"betas are two numbers of at least 0 and below 1; got {self.betas!a}")
+
+    def learning_rate_at(self, step: int) -> float:
+        """The rate of a step, counted from 0: linear up to the peak, then half a cosine down to zero."""
+        if step < self.warm_up_steps:
+            return self.learning_rate * ((step + 1) / self.warm_up_steps)
+        done = (step - self.warm_up_steps) / (self.steps - self.warm_up_steps)
+        return self.learning_rate * ((1 + math.cos(math.pi * done)) / 2)
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training run leaves besides the weights: the loss of each step, in nats, and the step it went on from."""
+
+    losses: list[float]
+    resumed_from: int = 0
+
+    def mean_loss(self, last: int = 100) -> float:
+        """The mean loss of the last steps."""
+        return sum(self.losses[-last:]) / len(self.losses[-last:])
+
+
+Draw = Callable[[int], Sequence[Example]]
+
+
+def train(
+    model: LanguageModel,
+    draw: Draw,
+    settings: TrainingSettings | None = None,
+    folder: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    checkpoint_every: int = 100,
+) -> TrainingResult:
+    """Train a model in place, from where the folder's checkpoint stands if it has one.
+
+    Ctrl-C ends it after the step at hand, with a checkpoint; a second one at once.
+
+    Args:
+        model: in float32, with the weights to start from.
+        draw: step (from 0) -> its examples, `settings.batch_size` of them; the same whenever it is asked.
+        settings: defaults where None.
+        folder: keeps the checkpoint; None keeps none.
+        progress: called with (steps done, steps in all) after every step.
+        checkpoint_every: steps between checkpoints; the last step has one as well.
+
+    Raises:
+        UsageError: a model in another type, or a batch that it cannot learn from.
+        DataError: the loss is no finite number any more.
+        ResumeMismatch: the checkpoint is of another run: other settings, shape, first weights or first batch.
+        StorageError: the checkpoint is damaged, or the disk refuses.
+        KeyboardInterrupt: after Ctrl-C; its text says how far it came.
+    """
+    settings = settings or TrainingSettings()
+    if model.dtype != torch.float32:
+        raise UsageError(f"models are trained in float32; this one is in {model.dtype}")
+    run = _Run(model, settings)
+    path = folder / CHECKPOINT if folder else None
+    identity = _identity(model, draw, settings) if path else {}
+    start = run.resume(path, identity) if path else 0
+    with _interrupts_wait() as interrupted, torch.enable_grad():
+        for step in range(start, settings.steps):
+            run.step(draw(step))
+            done = step + 1
+            if progress:
+                progress(done, settings.steps)
+            stop = interrupted()
+            if path and (stop or done == settings.steps or done % checkpoint_every == 0):
+                run.save(path, identity)
+            if stop:
+                kept = "; the same command goes on from there" if path else ""
+                raise KeyboardInterrupt(f"interrupted after step {done} of {settings.steps}{kept}")
+    return TrainingResult(run.losses, start)
+
+
+class _Run:
+    """Weights, moments and losses so far."""
+
+    def __init__(self, model: LanguageModel, settings: TrainingSettings):
+        self.model, self.settings = model, settings
+        self.weights = dict(model.named_parameters())
+        self.optimizer = torch.optim.AdamW(
+            self.weights.values(), settings.learning_rate, settings.betas, weight_decay=settings.weight_decay
+        )
+        self.losses: list[float] = []
+
+    def step(self, examples: Sequence[Example]) -> None:
+        if len(examples) != self.settings.batch_size:
+            raise UsageError(f"expected {self.settings.batch_size} examples a batch, got {len(examples)}")
+        self.optimizer.param_groups[0]["lr"] = self.settings.learning_rate_at(len(self.losses))
+        loss = loss_of(self.model, collate(examples))
+        if not loss.isfinite():
+            raise DataError(f"step {len(self.losses) + 1}: the loss is {loss.item()}; try a smaller learning rate")
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), self.settings.clip_norm)
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    def save(self, path: Path, identity: dict[str, Any]) -> None:
+        """Write the checkpoint, which replaces the one before when it is whole."""
+        tensors = {f"weights.{name}": w.detach() for name, w in self.weights.items()}
+        for name, weight in self.weights.items():
+            tensors |= {f"{key}.{name}": x for key, x in self.optimizer.state.get(weight, {}).items()}
+        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        save_checkpoint(path, tensors, identity)
+
+    def resume(self, path: Path, identity: dict[str, Any]) -> int:
+        """Take the checkpoint up, if there is one; how many steps it has behind it."""
+        tensors = load_checkpoint(path, identity)
+        if tensors is None:
+            return 0
+        self.losses = tensors["losses"].tolist()
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                weight.copy_(tensors[f"weights.{name}"])
+        state = {
+            i: {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
+            for i, name in enumerate(self.weights)
+        }
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        return len(self.losses)
+
+
+def loss_of(model: LanguageModel, batch: Batch) -> Tensor:
+    """What is learned from a batch: the mean cross-entropy, in nats, of its targets, plus that of its labels.
+
+    Raises:
+        UsageError: there is nothing to learn, or the model does not classify.
+    """
+    losses = []
+    logits_BLV, hidden_BLD = read_batch(model, batch)
+    targets = batch.targets.to(logits_BLV.device)
+    if (batch.targets != IGNORE).any():
+        losses.append(F.cross_entropy(logits_BLV.flatten(0, 1), targets.flatten(), ignore_index=IGNORE))
+    if batch.labels is not None:
+        classify = getattr(model, "classify", None)
+        if classify is None or hidden_BLD is None:
+            raise UsageError(f"{model.name} does not classify texts: its examples have no label")
+        losses.append(F.cross_entropy(classify(hidden_BLD), batch.labels.to(logits_BLV.device)))
+    if not losses:
+        raise UsageError("the batch has no target and no label: there is nothing to learn from it")
+    return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+
+
+def read_batch(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """Logits [B, L, V], and the hidden state [B, L, D] of a model that reads both ways.
+
+    Raises:
+        UsageError: a source where the model has no encoder for it, or none where it has.
+    """
+    if (batch.source is not None) != hasattr(model, "decode"):
+        raise UsageError("examples have a source where the model is an encoder-decoder, and nowhere else")
+    if batch.source is not None:
+        return model(batch.source, batch.tokens, source_mask=batch.source_mask), None
+    if model.causal:
+        return model(batch.tokens), None  # what stands on the right of a token, padding too, is not seen
+    hidden_BLD = model(batch.tokens, attention_mask=batch.attention_mask, return_logits=False)
+    return model.logits(hidden_BLD), hidden_BLD  # pyright: ignore[reportCallIssue]
+
+
+def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> dict[str, Any]:
+    """What makes a run this one and no other."""
+    first = json.dumps([asdict(example) for example in draw(0)])
+    return {
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()},
+        "shape": {name: str(value) for name, value in asdict(model.cfg).items()},
+        "first weights": model.fingerprint(),
+        "first batch": hashlib.sha256(first.encode()).hexdigest(),
+    }
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[Callable[[], bool]]:
+    """Within the context Ctrl-C and SIGTERM wait until they are asked for, so that a step is done or not begun.
+
+    The second one acts at once. Outside the main thread signals are nobody's here.
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    # a signal that is ignored, or that ends the process as it always does, stays as it is
+    mine = [number for number, handler in before.items() if callable(handler)]
+    try:
+        for number in mine:
+            signal.signal(number, wait)
+        yield lambda: bool(came)
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])

@@ -1,0 +1,96 @@
+"""`probekit generate` from the command line, on a tiny GPT-2 of single bytes."""
+
+import json
+import sys
+
+import pytest
+
+from probekit.cli.generate import _show
+from probekit.cli.main import run
+from probekit.models import load_model
+
+PROMPT = "the keys"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[str, str]:
+    assert run(["generate", *map(str, args)]) == 0
+    return capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def model(gpt2_folder):
+    return load_model(gpt2_folder, device="cpu")
+
+
+def test_the_continuation_is_printed_and_nothing_else(gpt2_folder, model, capsys):
+    out, err = printed(capsys, "--model", gpt2_folder, "--prompt", PROMPT, "--max-new-tokens", 5)
+    assert out == model.generate(PROMPT, 5) + "\n"
+    assert err == "ended after 5 tokens: --max-new-tokens\n"
+    out, err = printed(capsys, "--model", gpt2_folder, "--prompt", PROMPT, "--max-new-tokens", 5, "--quiet")
+    assert (out, err) == (model.generate(PROMPT, 5) + "\n", "")
+
+
+def test_every_setting_reaches_the_model(gpt2_folder, model, capsys):
+    how = {"max_new_tokens": 9, "temperature": 3.0, "top_k": 50, "top_p": 0.9, "seed": 4}
+    args = [part for name, value in how.items() for part in (f"--{name.replace('_', '-')}", value)]
+    out, _ = printed(capsys, "--model", gpt2_folder, "--prompt", PROMPT, *args, "--bos", "--stop", "q", "--json")
+    said = json.loads(out)
+    stop = model.tokenizer.token_id("q")
+    prompt = model.tokenizer.encode(PROMPT, bos=True)
+    assert said["tokens"] == model.generate(prompt, stop_tokens=[stop], **how)
+    assert said["settings"] == {**how, "stop_tokens": [stop]}
+    assert (said["prompt"], said["prompt_tokens"]) == (PROMPT, prompt)
+    assert said["text"] == model.generate(PROMPT, stop_tokens=["q"], bos=True, **how)
+
+
+def test_a_full_context_is_said(gpt2_folder, capsys):
+    _, err = printed(capsys, "--model", gpt2_folder, "--prompt", "x" * 40, "--max-new-tokens", 100, "--temperature", 9)
+    assert err == "ended after 9 tokens: the context of 48 is full\n"
+
+
+def test_ids_are_continued_as_ids(gpt2_folder, model, capsys, tmp_path):
+    out, _ = printed(capsys, "--model", gpt2_folder, "--tokens", "7, 3,9", "--max-new-tokens", 4)
+    made = model.generate([7, 3, 9], 4)
+    assert out == ",".join(map(str, made)) + "\n"
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((gpt2_folder / name).read_bytes())
+    out, _ = printed(capsys, "--model", tmp_path, "--tokens", "7,3,9", "--stop", made[2], "--json")
+    said = json.loads(out)
+    assert (said["tokens"], said["text"], said["ended"]) == (made[: made.index(made[2]) + 1], None, "stop token")
+
+
+def test_a_terminal_is_shown_no_control_characters(capsys, monkeypatch):
+    hostile = "a\x1b[31mb\nc\u202ed"
+    _show(hostile)
+    assert capsys.readouterr().out == hostile + "\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _show(hostile)
+    assert capsys.readouterr().out == "a\\x1b[31mb\nc\\u202ed\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "what"),
+    [
+        ([], 2, "give --prompt with a text, or --tokens with ids"),
+        (["--prompt", "a", "--tokens", "1"], 2, "give --prompt with a text, or --tokens with ids"),
+        (["--tokens", "1,x"], 2, "--tokens takes ids with commas between them"),
+        (["--tokens", "257"], 2, "token ids lie in 0..256; got 257"),
+        (["--tokens", ""], 2, "not empty"),
+        (["--prompt", ""], 2, "an empty prompt has nothing to continue"),
+        (["--prompt", "x" * 49], 2, "a prompt of 49 tokens does not fit a context of 48"),
+        (["--prompt", "a", "--temperature", "-1"], 2, "temperature is 0 (the likeliest token) or above; got -1.0"),
+        (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], 2, "top_p is above 0 and at most 1; got 1.5"),
+        (["--prompt", "a", "--temperature", "1", "--top-k", "0"], 2, "top_k is a whole number of at least 1; got 0"),
+        (["--prompt", "a", "--top-k", "5"], 2, "give a temperature above 0"),
+        (["--prompt", "a", "--stop", "two"], 2, "'two' is 3 tokens, not one"),
+        (["--prompt", "a", "--max-new-tokens", "0"], 2, "--max-new-tokens"),
+    ],
+)
+def test_impossible_requests(gpt2_folder, refused, args, code, what):
+    assert what in refused(code, "generate", "--model", gpt2_folder, *args)
+
+
+def test_a_text_needs_a_tokenizer(gpt2_folder, refused, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((gpt2_folder / name).read_bytes())
+    assert "has no tokenizer: pass token ids" in refused(2, "generate", "--model", tmp_path, "--prompt", "a")

@@ -1,0 +1,101 @@
+"""`probekit train-model` from the command line, a few steps of a world."""
+
+import json
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from probekit.cli import console
+from probekit.cli.main import run
+from probekit.models import load_model
+from probekit.models.training import CHECKPOINT
+
+ARGS = ["train-model", "counting-gpt", "--steps", "12", "--batch-size", "4", "--warm-up-steps", "2", "--seed", "3"]
+SETTINGS = {"steps": 12, "batch_size": 4, "warm_up_steps": 2, "seed": 3}
+
+
+def train(capsys: pytest.CaptureFixture[str], *args: object) -> dict:
+    assert run([*ARGS, "--json", *map(str, args)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+def test_a_model_that_can_be_loaded_its_curve_and_its_figures(here, capsys):
+    said = train(capsys)
+    folder = Path("models/counting-gpt")
+    assert said["folder"] == str(folder)
+    assert {name: said["settings"][name] for name in SETTINGS} == SETTINGS
+    assert (said["model"], said["world"], said["resumed_from"]) == ("counting-gpt", "counting", 0)
+    assert 0 <= said["held_out"]["exact"] <= 1
+    assert {path.name for path in folder.iterdir()} >= {"loss.png", "loss.svg", "training.json", CHECKPOINT}
+    model = load_model(folder, device="cpu")
+    assert model.generate("30", 2, stop_tokens=[])
+    assert train(capsys)["resumed_from"] == 12
+    assert load_model(folder, device="cpu").fingerprint() == model.fingerprint()
+
+
+def test_what_is_printed(here, capsys):
+    assert run(ARGS) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("counting-gpt: 12 steps, loss ")
+    assert lines[1].startswith("On 21 held-out examples: exact ")
+    assert lines[2:] == ["Model: models/counting-gpt", "Loss:  models/counting-gpt/loss.png"]
+    assert run([*ARGS, "--quiet"]) == 0
+    assert capsys.readouterr().out == "models/counting-gpt\n"
+
+
+def test_the_name_and_all_settings_may_stand_in_a_file(here, capsys):
+    keys = "".join(f"  {key.replace('_', '-')}: {value}\n" for key, value in SETTINGS.items())
+    Path("counting.yaml").write_text(f"train-model:\n  name: counting-gpt\n{keys}  out: there\n")
+    assert run(["train-model", "--config", "counting.yaml", "--json"]) == 0
+    from_file = json.loads(capsys.readouterr().out)
+    assert from_file["folder"] == "there"
+    assert from_file["loss_nats"] == train(capsys)["loss_nats"]
+
+
+def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(here, capsys, monkeypatch):
+    whole = train(capsys, "--out", "whole")
+
+    @contextmanager
+    def interrupting(what: str, unit: str, quiet: bool):
+        yield lambda done, total: os.kill(os.getpid(), signal.SIGINT) if done == 5 else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(console, "progress", interrupting)
+        assert run([*ARGS, "--out", "stopped"]) == 130
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "probekit: error: interrupted after step 5 of 12; the same command goes on from there\n")
+    stopped = train(capsys, "--out", "stopped")
+    assert stopped["resumed_from"] == 5
+    assert stopped["loss_nats"] == whole["loss_nats"]
+    weights = [(Path(name) / "model.safetensors").read_bytes() for name in ("whole", "stopped")]
+    assert weights[0] == weights[1]
+
+
+def test_what_stands_in_the_way(here, capsys, refused):
+    folder = Path(train(capsys)["folder"])
+    assert "seed was 3, now 4" in refused(5, *ARGS[:-1], "4")
+    good = (folder / CHECKPOINT).read_bytes()
+    (folder / CHECKPOINT).write_bytes(good[:-1])
+    assert "is damaged or no checkpoint" in refused(4, *ARGS)
+    (folder / CHECKPOINT).unlink()
+    assert "holds a model that was not trained there" in refused(5, *ARGS)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "what"),
+    [
+        ([], 2, "which model? give its name"),
+        (["counting-gtp"], 2, "did you mean counting-gpt"),
+        (["counting-gpt", "--steps", "0"], 2, "steps is a whole number of at least 1; got 0"),
+        (["counting-gpt", "--learning-rate", "nan"], 2, "learning_rate is a positive number; got nan"),
+        (["counting-gpt", "--steps", "x"], 2, "--steps"),
+    ],
+)
+def test_impossible_requests(here, refused, args, code, what):
+    assert what in refused(code, "train-model", *args)
+    assert not list(here.iterdir())

@@ -1,0 +1,421 @@
+"""The training loop against a plain one of torch's parts, and its checkpoints against a run that nothing stopped."""
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from marian_oracle import SHAPES as MARIAN
+from marian_oracle import from_hf as marian_from_hf
+from marian_oracle import oracle_for
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from training_runs import CFG, SETTINGS, draw, new_model
+from transformers import BertConfig, BertForPreTraining
+
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.models.base import LanguageModel
+from probekit.models.bert import Bert, hf_names
+from probekit.models.bert import BertConfig as OurBertConfig
+from probekit.models.checkpoint import load_checkpoint, save_checkpoint
+from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.training import CHECKPOINT, IGNORE, Example, TrainingSettings, collate, loss_of, train
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[GPT2, list[float]]:
+    """A run that nothing stopped."""
+    model = new_model()
+    return model, train(model, draw, SETTINGS).losses
+
+
+def weights_of(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_every_step_is_that_of_a_plain_loop(whole):
+    """Adam's moments, the decoupled decay, the clipping and the schedule written out, as their papers have them."""
+    model, losses = new_model(), []
+    weights = list(model.parameters())
+    first = [torch.zeros_like(w) for w in weights]
+    second = [torch.zeros_like(w) for w in weights]
+    for step in range(24):
+        examples = draw(step)
+        surprisals = [
+            -model(torch.tensor([e.tokens]))[0].log_softmax(-1)[torch.arange(len(e.targets)), e.targets]
+            for e in examples
+        ]
+        loss = torch.cat(surprisals).mean()
+        gradients = torch.autograd.grad(loss, weights)
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        rate = 3e-3 * ((step + 1) / 5 if step < 5 else (1 + math.cos(math.pi * (step - 5) / 19)) / 2)
+        with torch.no_grad():
+            for w, g, m, v in zip(weights, gradients, first, second, strict=True):
+                g = g * min(1.0, 1.0 / norm.item())
+                m.mul_(0.9).add_(0.1 * g)
+                v.mul_(0.95).add_(0.05 * g**2)
+                w.mul_(1 - rate * 0.01)
+                w -= rate * (m / (1 - 0.9 ** (step + 1))) / ((v / (1 - 0.95 ** (step + 1))).sqrt() + 1e-8)
+        losses.append(loss.item())
+    assert losses == pytest.approx(whole[1], abs=1e-5)
+    assert torch.allclose(weights_of(model), weights_of(whole[0]), atol=1e-5)
+    assert losses[-1] < losses[0]
+
+
+def test_the_schedule_rises_to_the_peak_and_falls_towards_zero():
+    rates = [SETTINGS.learning_rate_at(step) for step in range(24)]
+    assert rates[4] == rates[5] == max(rates) == 3e-3
+    assert rates[:5] == pytest.approx([3e-3 * i / 5 for i in range(1, 6)])
+    assert all(a > b for a, b in pairwise(rates[5:]))
+    assert 0 < rates[-1] < 3e-3 / 50
+    assert TrainingSettings(steps=3, warm_up_steps=0).learning_rate_at(0) == 2e-3
+    assert TrainingSettings(steps=2, warm_up_steps=4).learning_rate_at(1) == 1e-3
+
+
+class _Stop(Exception):
+    pass
+
+
+def stop_after(step: int):
+    def progress(done: int, total: int) -> None:
+        assert total == 24
+        if done == step:
+            raise _Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("dies_after", [[3], [6], [11, 17, 18]])
+def test_a_run_that_died_goes_on_bit_for_bit(whole, tmp_path, dies_after):
+    for step in dies_after:
+        with pytest.raises(_Stop):
+            train(new_model(), draw, SETTINGS, tmp_path, stop_after(step), checkpoint_every=5)
+    model = new_model()
+    result = train(model, draw, SETTINGS, tmp_path, checkpoint_every=5)
+    assert result.resumed_from == dies_after[-1] // 5 * 5
+    assert result.losses == whole[1]
+    assert model.fingerprint() == whole[0].fingerprint()
+
+
+def test_a_finished_run_is_taken_up_as_it_is(whole, tmp_path):
+    train(new_model(), draw, SETTINGS, tmp_path)
+    model = new_model()
+    result = train(model, draw, SETTINGS, tmp_path)
+    assert (result.resumed_from, result.losses) == (24, whole[1])
+    assert model.fingerprint() == whole[0].fingerprint()
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
+    assert result.mean_loss(4) == pytest.approx(sum(whole[1][-4:]) / 4)
+
+
+def test_how_often_checkpoints_are_written_changes_nothing(whole, tmp_path):
+    model = new_model()
+    assert train(model, draw, SETTINGS, tmp_path, checkpoint_every=1).losses == whole[1]
+    assert model.fingerprint() == whole[0].fingerprint()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_for_the_step_and_leaves_a_checkpoint(whole, tmp_path, number):
+    """Under a handler as the command line's, which makes SIGTERM an interrupt too."""
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 7:
+            os.kill(os.getpid(), number)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="after step 7 of 24; the same command goes on from there"):
+            train(new_model(), draw, SETTINGS, tmp_path, interrupt)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    model = new_model()
+    result = train(model, draw, SETTINGS, tmp_path)
+    assert result.resumed_from == 7
+    assert result.losses == whole[1]
+    assert model.fingerprint() == whole[0].fingerprint()
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from training_runs import SETTINGS, draw, new_model
+from probekit.models.training import train
+train(new_model(), draw, SETTINGS, Path(sys.argv[1]), lambda *done: (print(*done, flush=True), time.sleep(0.01)), 1)
+"""
+
+
+def test_killed_at_any_moment_the_next_run_goes_on(whole, tmp_path):
+    """Kill -9 while a checkpoint is written after every step; what follows is the run that nothing stopped."""
+    code = CHILD.format(tests=str(Path(__file__).parents[1]))
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert "12 24\n" in child.stdout
+        time.sleep(random.random() * 0.01)
+        child.kill()
+    model = new_model()
+    result = train(model, draw, SETTINGS, tmp_path)
+    assert 11 <= result.resumed_from < 24
+    assert result.losses == whole[1]
+    assert model.fingerprint() == whole[0].fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [({"seed": 4}, "seed was 3, now 4"), ({"steps": 25}, "steps was 24, now 25"), ({"betas": (0.9, 0.99)}, "betas")],
+)
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path, change, what):
+    train(new_model(), draw, SETTINGS, tmp_path)
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    with pytest.raises(ResumeMismatch, match=what):
+        train(new_model(), draw, TrainingSettings(**{**vars(SETTINGS), **change}), tmp_path)
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_a_checkpoint_of_other_weights_shape_or_texts_is_refused(tmp_path):
+    train(new_model(), draw, SETTINGS, tmp_path)
+    with pytest.raises(ResumeMismatch, match="first weights"):
+        train(GPT2(CFG).init_weights(4), draw, SETTINGS, tmp_path)
+    with pytest.raises(ResumeMismatch, match="shape"):
+        train(GPT2(GPT2Config(**{**vars(CFG), "n_ctx": 9})).init_weights(3), draw, SETTINGS, tmp_path)
+    with pytest.raises(ResumeMismatch, match="first batch"):
+        train(new_model(), lambda step: draw(step + 1), SETTINGS, tmp_path)
+
+
+def test_a_damaged_checkpoint_is_never_used(tmp_path):
+    train(new_model(), draw, SETTINGS, tmp_path)
+    path = tmp_path / CHECKPOINT
+    good = path.read_bytes()
+    drawn = random.Random(0)
+    for _ in range(30):
+        at = drawn.randrange(len(good))
+        flipped = bytearray(good)
+        flipped[at] ^= 1 << drawn.randrange(8)
+        for damaged in (bytes(flipped), good[:at]):
+            path.write_bytes(damaged)
+            with pytest.raises(StorageError, match="damaged or no checkpoint; remove it"):
+                train(new_model(), draw, SETTINGS, tmp_path)
+    save_file({"x": torch.ones(2)}, path)
+    with pytest.raises(StorageError, match="no checkpoint"):
+        train(new_model(), draw, SETTINGS, tmp_path)
+
+
+def test_a_checkpoint_that_is_no_plain_file_is_refused(tmp_path):
+    (tmp_path / CHECKPOINT).symlink_to("elsewhere")
+    with pytest.raises(StorageError, match="link"):
+        train(new_model(), draw, SETTINGS, tmp_path)
+    (tmp_path / CHECKPOINT).unlink()
+    os.mkfifo(tmp_path / CHECKPOINT)
+    with pytest.raises(StorageError, match="no plain file"):
+        train(new_model(), draw, SETTINGS, tmp_path)
+
+
+def test_checkpoints_keep_every_bit(tmp_path):
+    tensors = {"a": torch.tensor([0.1, -0.0, math.inf, 1e-42]), "b": torch.tensor(3.0), "c": torch.zeros(0, 2)}
+    save_checkpoint(tmp_path / "deep/x", tensors, {"run": [1, "two"]})
+    loaded = load_checkpoint(tmp_path / "deep/x", {"run": [1, "two"]})
+    assert loaded is not None
+    for name, x in tensors.items():
+        assert loaded[name].shape == x.shape
+        assert loaded[name].numpy().tobytes() == x.numpy().tobytes()
+
+
+def test_collate_pads_on_the_right():
+    batch = collate([Example([1, 2, 3], [2, 3, 4]), Example([5], [IGNORE])], pad_id=9)
+    assert batch.tokens.tolist() == [[1, 2, 3], [5, 9, 9]]
+    assert batch.targets.tolist() == [[2, 3, 4], [IGNORE] * 3]
+    assert batch.attention_mask.tolist() == [[True] * 3, [True, False, False]]
+    assert (batch.labels, batch.source, batch.source_mask) == (None, None, None)
+    batch = collate([Example([1], [2], label=0, source=[3]), Example([1], [2], label=1, source=[4, 5])], pad_id=9)
+    assert batch.labels is not None
+    assert batch.source is not None
+    assert batch.source_mask is not None
+    assert batch.labels.tolist() == [0, 1]
+    assert batch.source.tolist() == [[3, 9], [4, 5]]
+    assert batch.source_mask.tolist() == [[True, False], [True, True]]
+
+
+@pytest.mark.parametrize(
+    ("examples", "what"),
+    [
+        ([], "one example or more"),
+        ([Example([], [])], "one example or more"),
+        ([Example([1, 2], [1])], "as many targets"),
+        ([Example([1], [1], label=0), Example([1], [1])], "a label in every example or in none"),
+        ([Example([1], [1], source=[1]), Example([1], [1])], "a source in every"),
+        ([Example([1], [1], source=[])], "a source in every"),
+    ],
+)
+def test_impossible_batches(examples, what):
+    with pytest.raises(UsageError, match=what):
+        collate(examples)
+
+
+class Reads(LanguageModel):
+    """Reads both ways: a token's hidden state is its embedding plus the mean of the real tokens'."""
+
+    causal = False
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embed = nn.Parameter(torch.randn(7, 4, generator=generator))
+        self.classes = nn.Parameter(torch.randn(2, 4, generator=generator))
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor, return_logits: bool) -> Tensor:
+        assert not return_logits
+        embedded = self.embed[tokens]
+        mask = attention_mask[..., None]
+        return embedded + (embedded * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+
+    def logits(self, hidden_BLD: Tensor) -> Tensor:
+        return hidden_BLD @ self.embed.T
+
+    def classify(self, hidden_BLD: Tensor) -> Tensor:
+        return hidden_BLD[:, 0] @ self.classes.T
+
+
+def alone(model: Reads, e: Example) -> tuple[Tensor, Tensor, Tensor]:
+    """The log-probabilities of one text without padding, of its tokens and of its classes."""
+    hidden = model(torch.tensor([e.tokens]), torch.ones(1, len(e.tokens), dtype=torch.bool), False)
+    return hidden, model.logits(hidden)[0].log_softmax(-1), model.classify(hidden)[0].log_softmax(-1)
+
+
+def test_masked_tokens_and_label_are_both_learned():
+    """The loss is the mean over all hidden tokens, plus the mean over labels; padding is in neither."""
+    model = Reads()
+    examples = [
+        Example([1, 6, 3], [IGNORE, 2, IGNORE], label=1),
+        Example([6, 4, 2, 6, 5], [5, *[IGNORE] * 2, 1, IGNORE], 0),
+    ]
+    of_tokens = [
+        -alone(model, e)[1][i, target] for e in examples for i, target in enumerate(e.targets) if target != IGNORE
+    ]
+    of_labels = [-alone(model, e)[2][e.label] for e in examples]
+    expected = torch.stack(of_tokens).mean() + torch.stack(of_labels).mean()
+    assert torch.allclose(loss_of(model, collate(examples)), expected)
+    only_labels = [Example(e.tokens, [IGNORE] * len(e.tokens), e.label) for e in examples]
+    assert torch.allclose(loss_of(model, collate(only_labels)), torch.stack(of_labels).mean())
+
+
+@pytest.fixture(scope="module")
+def bert() -> BertForPreTraining:
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 24,
+    }
+    oracle = BertForPreTraining(BertConfig(**shape, vocab_size=11, max_position_embeddings=8)).eval()
+    assert sum(p.numel() for p in oracle.parameters()) < 10_000
+    return oracle
+
+
+def our_bert(oracle: BertForPreTraining) -> Bert:
+    cfg = OurBertConfig.from_hf(oracle.config.to_dict())
+    model = Bert(cfg)
+    model.load_state_dict({ours: oracle.state_dict()[theirs.name] for ours, theirs in hf_names(cfg).items()})
+    return model
+
+
+MASKED = [Example([1, 6, 3, 2, 2], [IGNORE, 2, IGNORE, 7, IGNORE], 1), Example([6, 4, 9], [5, IGNORE, 1], 0)]
+
+
+def test_the_loss_of_a_bert_is_that_of_transformers(bert):
+    batch = collate(MASKED)
+    theirs = bert(
+        batch.tokens, attention_mask=batch.attention_mask, labels=batch.targets, next_sentence_label=batch.labels
+    )
+    assert loss_of(our_bert(bert), batch).item() == pytest.approx(theirs.loss.item(), rel=1e-5)
+
+
+def test_a_bert_without_labels_goes_on_bit_for_bit(bert, tmp_path):
+    """Its pooler learns nothing, so that the optimizer knows nothing of it."""
+    examples, settings = [Example(e.tokens, e.targets) for e in MASKED], TrainingSettings(steps=8, batch_size=2)
+    whole, stopped, resumed = our_bert(bert), our_bert(bert), our_bert(bert)
+    losses = train(whole, lambda step: examples, settings).losses
+
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        train(stopped, lambda step: examples, settings, tmp_path, stop, checkpoint_every=2)
+    result = train(resumed, lambda step: examples, settings, tmp_path)
+    assert (result.resumed_from, result.losses) == (4, losses)
+    assert resumed.fingerprint() == whole.fingerprint()
+    assert torch.equal(weights_of(resumed.get_submodule("pooler")), weights_of(our_bert(bert).get_submodule("pooler")))
+
+
+def test_the_loss_of_an_encoder_decoder_is_that_of_transformers():
+    oracle = oracle_for(MARIAN[1])
+    examples = [Example([0, 3, 4, 5], [3, 4, 5, 1], source=[9, 8]), Example([0, 6], [6, 1], source=[2, 7, 7, 1])]
+    batch = collate(examples)
+    theirs = oracle(
+        batch.source,
+        attention_mask=batch.source_mask,
+        decoder_input_ids=batch.tokens,
+        decoder_attention_mask=batch.attention_mask,
+        labels=batch.targets,
+    )
+    assert loss_of(marian_from_hf(oracle), batch).item() == pytest.approx(theirs.loss.item(), rel=1e-5)
+
+
+def test_batches_that_cannot_be_learned_from(tmp_path):
+    model = new_model()
+    with pytest.raises(UsageError, match="nothing to learn"):
+        loss_of(model, collate([Example([1, 2], [IGNORE, IGNORE])]))
+    with pytest.raises(UsageError, match="does not classify"):
+        loss_of(model, collate([Example([1, 2], [2, 3], label=1)]))
+    with pytest.raises(UsageError, match="a source where the model is an encoder-decoder"):
+        loss_of(model, collate([Example([1, 2], [2, 3], source=[1])]))
+    with pytest.raises(UsageError, match="a source where the model is an encoder-decoder"):
+        loss_of(marian_from_hf(oracle_for(MARIAN[1])), collate([Example([1, 2], [2, 3])]))
+    with pytest.raises(UsageError, match="expected 4 examples a batch, got 3"):
+        train(model, lambda step: draw(step)[:3], SETTINGS, tmp_path)
+    with pytest.raises(UsageError, match="float32"):
+        train(new_model().double(), draw, SETTINGS)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_checkpoint(tmp_path):
+    def poisoned(step: int) -> Sequence[Example]:
+        if step == 10:
+            with torch.no_grad():
+                model.embed.weight[0] = math.nan
+        return draw(step)
+
+    model = new_model()
+    with pytest.raises(DataError, match="step 11: the loss is nan; try a smaller learning rate"):
+        train(model, poisoned, SETTINGS, tmp_path, checkpoint_every=5)
+    assert train(new_model(), draw, SETTINGS, tmp_path).resumed_from == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"steps": 0}, "steps"),
+        ({"steps": 2.5}, "steps"),
+        ({"batch_size": True}, "batch_size"),
+        ({"warm_up_steps": -1}, "warm_up_steps"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"learning_rate": math.nan}, "learning_rate"),
+        ({"clip_norm": math.inf}, "clip_norm"),
+        ({"weight_decay": -0.1}, "weight_decay"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_impossible_settings(change, what):
+    with pytest.raises(UsageError, match=what):
+        TrainingSettings(**change)
