@@ -281,6 +281,8 @@ class ExtractionPlan:
             lines["blanks"] = f"dropped at the end of {self.dropped_blanks:,} texts of the data"
         if self.skipped_rows:
             lines["skipped"] = f"{self.skipped_rows:,} rows of the data, of no use"
+        if unlabelled := self.task.info.get("unlabelled_words"):
+            lines["without"] = f"{unlabelled:,} words of the data have no {self.task.target}, and are no examples"
         if leaks := {split: n for split, n in self.task.info.get("also_in_train", {}).items() if n}:
             lines["leaks"] = " and ".join(f"{n:,} of the {split} texts" for split, n in leaks.items())
             lines["leaks"] += " also stand in train"
