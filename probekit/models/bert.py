@@ -319,7 +319,7 @@ class Bert(LanguageModel):
         return self.head(output_BLD, (self.unembed or self.embed).weight)
 
     def classify(self, output_BLD: Tensor) -> Tensor:
-        """Logits of the two classes, [B, 2], read from the first token of the last block's output.
+        """Logits of the two classes, [B, 2], from the first token of the last block's output: pad on the right alone.
 
         In Devlin et al. class 0 says that the second segment follows the first in its source, class 1 that it does not.
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gpt2_points import GPT2_POINTS
 
 from probekit.activations import ActivationSet, extract, plan
 from probekit.activations.computing import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.hooks import POINTS
 
-POOLABLE = [point for point in POINTS if point not in ("attn_scores", "attn_pattern")]
+POOLABLE = [point for point in GPT2_POINTS if point not in ("attn_scores", "attn_pattern")]
 RNG = np.random.default_rng(1)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gpt2_points import GPT2_POINTS
 
 from probekit.activations import extract, plan
 from probekit.errors import DataError, UsageError
@@ -26,7 +27,7 @@ def family(letters):
     return task
 
 
-def alone(model, task, bos=False, points=tuple(POINTS)):
+def alone(model, task, bos=False, points=tuple(GPT2_POINTS)):
     """Per text: full name -> tensor of the text in a batch of one, in float64."""
     exact = model.__class__(model.cfg).double()
     exact.load_state_dict(model.state_dict())
@@ -47,8 +48,8 @@ def assert_near(x, wanted, place, bound=5e-6):
 @pytest.mark.parametrize("block_nodes", [None, 5, 14])
 def test_all_tokens_of_every_point_equal_float64_alone(model, family, block_nodes, share, bos):
     task = replace(family, inputs=[text[: 12 - bos] for text in family.inputs])
-    acts = extract(model, task, points=list(POINTS), position="all", bos=bos, block_nodes=block_nodes, share=share)
-    assert {point for point, _ in acts} == set(POINTS)
+    acts = extract(model, task, points=list(GPT2_POINTS), position="all", bos=bos, block_nodes=block_nodes, share=share)
+    assert {point for point, _ in acts} == set(GPT2_POINTS)
     for i, wanted in enumerate(alone(model, task, bos)):
         for place in acts:
             name = POINTS[place[0]].format(layer=place[1])

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from gpt2_points import GPT2_POINTS
 from torch import Tensor
 
 import probekit as pk
-from probekit.hooks import POINTS
 from probekit.models import load_model
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.weights import save_hf
@@ -46,7 +46,7 @@ def sound() -> SelfTest:
 
 def test_a_right_model_passes_at_every_point(sound):
     assert sound.passed
-    assert [row.point for row in sound.rows] == [*POINTS, "logits"]
+    assert [row.point for row in sound.rows] == [*GPT2_POINTS, "logits"]
     for row in sound.rows:
         missing = {"packed", "shuffled"} if row.point == "logits" else set()  # the engine has no head
         assert set(row.figures) == set(CHECKS) - missing
@@ -98,7 +98,7 @@ def test_positions_that_count_padding_are_named(monkeypatch):
     def ignoring(mask: Tensor) -> Tensor:
         return torch.arange(mask.shape[1]).expand(mask.shape[:2])
 
-    monkeypatch.setattr("probekit.models.gpt2.positions_from_mask", ignoring)
+    monkeypatch.setattr("probekit.models.base.positions_from_mask", ignoring)
     found = pk.selftest(tiny())
     assert first(found) == ("pos_embed", None, "left_pad")
     assert failing(found) == {"left_pad"}
