@@ -157,11 +157,11 @@ class ExtractionPlan:
     @property
     def _shared_in_words(self) -> str:
         if not self.share:
-            return "nothing shared"
+            return ", nothing shared"
         if self.task.spans is not None:
-            return "the words of a text in one block having it in common"
+            return ": the words of a text in one block have it in common"
         shared = "prefixes" if self.model.causal else "equal texts"
-        return f"{self.tokens / self.nodes:.2f}x less than the tokens, {shared} being shared"
+        return f": {self.tokens / self.nodes:.2f}x less than the tokens, {shared} being shared"
 
     @property
     def layers(self) -> list[int]:
@@ -281,7 +281,7 @@ class ExtractionPlan:
             "task": f"{self.task.name}: {self._examples} ({splits})",
             "tokens": f"{self.tokens:,}, {_CONTEXT[self.sequences.n_bos + self.sequences.n_end]}",
             "read": f"{spans_of(self.places)}; {read}",
-            "work": f"{self.nodes:,} nodes, {self._shared_in_words}",
+            "work": f"{self.nodes:,} nodes{self._shared_in_words}",
             "padding": f"none; batches of 32 in this order would compute {self.padded_tokens:,} tokens",
             "batches": f"{len(self.batches):,} of up to {self.batch_tokens:,} nodes in blocks of {self.block_nodes:,}",
             "size": f"{self.bytes / 1e6:,.1f} MB: {rows} rows x {len(self.places)} places x {widths}, {self.dtype}",
@@ -295,6 +295,8 @@ class ExtractionPlan:
             lines["blanks"] = f"dropped at the end of {self.dropped_blanks:,} texts of the data"
         if self.skipped_rows:
             lines["skipped"] = f"{self.skipped_rows:,} rows of the data, of no use"
+        if unlabelled := self.task.info.get("unlabelled_words"):
+            lines["without"] = f"{unlabelled:,} words of the data have no {self.task.target}, and are no examples"
         if leaks := {split: n for split, n in self.task.info.get("also_in_train", {}).items() if n}:
             lines["leaks"] = " and ".join(f"{n:,} of the {split} texts" for split, n in leaks.items())
             lines["leaks"] += " also stand in train"

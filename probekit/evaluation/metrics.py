@@ -95,7 +95,7 @@ def balanced_accuracy(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """The mean over classes of the share of the class that is recognised: [S]."""
     is_class = _one_hot(predictions.truth, predictions.n_classes)
     total = W @ is_class
-    return _mean_known(_ratio(W @ (is_class * _right(predictions)[:, None]), total).T)
+    return mean_known(ratio(W @ (is_class * _right(predictions)[:, None]), total).T)
 
 
 def f1(predictions: Predictions, W: np.ndarray) -> np.ndarray:
@@ -105,8 +105,8 @@ def f1(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """
     is_class = _one_hot(predictions.truth, predictions.n_classes)
     said = _one_hot(predictions.predicted, predictions.n_classes)
-    each = _ratio(2 * W @ (is_class * said), W @ is_class + W @ said).T
-    return each[1] if predictions.n_classes == 2 else _mean_known(each)
+    each = ratio(2 * W @ (is_class * said), W @ is_class + W @ said).T
+    return each[1] if predictions.n_classes == 2 else mean_known(each)
 
 
 def auroc(predictions: Predictions, W: np.ndarray) -> np.ndarray:
@@ -153,14 +153,14 @@ def r2(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     total = W.sum(axis=1)
     spread = W @ y**2 - (W @ y) ** 2 / total
     varies = spread > 1e-12 * (W @ y**2)
-    return 1 - _ratio(W @ (predictions.truth - predictions.predicted) ** 2, np.where(varies, spread, 0))
+    return 1 - ratio(W @ (predictions.truth - predictions.predicted) ** 2, np.where(varies, spread, 0))
 
 
 def spearman(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """Spearman's rank correlation, ties sharing the mean of their ranks: [S]; nan where a side does not vary."""
     a, b = _centred_ranks(predictions.truth, W), _centred_ranks(predictions.predicted, W)
     covariance, spreads = np.einsum("sn,sn,sn->s", W, a, b), [np.einsum("sn,sn,sn->s", W, x, x) for x in (a, b)]
-    return _ratio(covariance, np.sqrt(spreads[0] * spreads[1]))
+    return ratio(covariance, np.sqrt(spreads[0] * spreads[1]))
 
 
 def mae(predictions: Predictions, W: np.ndarray) -> np.ndarray:
@@ -176,24 +176,26 @@ def _one_hot(classes: np.ndarray, n_classes: int) -> np.ndarray:
     return (classes[:, None] == np.arange(n_classes)).astype(np.float64)
 
 
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """One over the other, nan where that is 0."""
     return np.divide(above, below, out=np.full(np.shape(below), np.nan), where=below > 0)
 
 
-def _mean_known(each: np.ndarray) -> np.ndarray:
+def mean_known(each: np.ndarray) -> np.ndarray:
     """The mean over the first axis of what is not nan."""
     known = np.isfinite(each)
-    return _ratio(np.where(known, each, 0).sum(axis=0), known.sum(axis=0))
+    return ratio(np.where(known, each, 0).sum(axis=0), known.sum(axis=0))
 
 
 def _one_against_rest(binary: Callable, predictions: Predictions, W: np.ndarray) -> np.ndarray:
     truth, scores = predictions.truth, predictions.scores
     if scores.ndim == 1:
         return binary(truth == 1, scores, W)
-    return _mean_known(np.stack([binary(truth == c, _log_odds(scores, c), W) for c in range(predictions.n_classes)]))
+    return mean_known(np.stack([binary(truth == c, log_odds(scores, c), W) for c in range(predictions.n_classes)]))
 
 
-def _log_odds(scores: np.ndarray, c: int) -> np.ndarray:
+def log_odds(scores: np.ndarray, c: int) -> np.ndarray:
+    """Those of class c against the rest, of scores [N, C]: [N]."""
     return scores[:, c] - logsumexp(np.delete(scores, c, axis=1), axis=1)
 
 
@@ -210,14 +212,14 @@ def _binary_auroc(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np
     up, down = _by_value(scores, W, positive, ~positive)
     below = np.cumsum(down, axis=1)
     won = np.einsum("sv,sv->s", up, below) - np.einsum("sv,sv->s", up, down) / 2
-    return _ratio(won, up.sum(axis=1) * below[:, -1])
+    return ratio(won, up.sum(axis=1) * below[:, -1])
 
 
 def _binary_average_precision(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np.ndarray:
     up, every = _by_value(-scores, W, positive, np.ones(len(scores)))
     found = np.cumsum(up, axis=1)
     precision = np.divide(found, np.cumsum(every, axis=1), out=np.zeros_like(found), where=found > 0)
-    return _ratio(np.einsum("sv,sv->s", up, precision), found[:, -1])
+    return ratio(np.einsum("sv,sv->s", up, precision), found[:, -1])
 
 
 def _centred_ranks(values: np.ndarray, W: np.ndarray) -> np.ndarray:

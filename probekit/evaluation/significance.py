@@ -10,11 +10,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.stats import norm, rankdata, t
 
 from probekit.errors import UsageError
 from probekit.evaluation.intervals import LEVEL, Bootstrap, satterthwaite
-from probekit.evaluation.metrics import LOWER_IS_BETTER, METRICS, Predictions, measure, weighted_metrics
+from probekit.evaluation.metrics import (
+    LOWER_IS_BETTER,
+    METRICS,
+    Predictions,
+    log_odds,
+    mean_known,
+    measure,
+    ratio,
+    weighted_metrics,
+)
 
 PERMUTATIONS = 1000
 MANY = 50  # units; with fewer, the error under equality is so large that hardly anything could differ
@@ -243,10 +252,25 @@ def _under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndar
     if predictions.n_classes == 0:
         once = np.ones((1, len(predictions.truth)))
         return np.array([METRICS[metric](replace(predictions, truth=truth), once)[0] for truth in truths])
+    if metric == "auroc":
+        return _auroc_under(predictions, truths)
     stacked = _with_every_label(predictions)
     return np.concatenate(
         [weighted_metrics(stacked, W, [metric])[metric] for W in _one_label_each(predictions, truths)]
     )
+
+
+def _auroc_under(predictions: Predictions, truths: np.ndarray) -> np.ndarray:
+    """The AUROC by the ranks of the examples (Mann and Whitney 1947), which do not depend on the labels: [S]."""
+    scores, n = predictions.scores, truths.shape[1]
+    two = scores.ndim == 1
+    each = []
+    for c in [1] if two else range(predictions.n_classes):
+        positive = (truths == c).astype(np.float64)
+        members = positive.sum(axis=1)
+        won = positive @ rankdata(scores if two else log_odds(scores, c)) - members * (members + 1) / 2
+        each.append(ratio(won, members * (n - members)))
+    return each[0] if two else mean_known(np.stack(each))
 
 
 def _with_every_label(predictions: Predictions) -> Predictions:

@@ -7,7 +7,7 @@ from scipy.stats import binom, norm
 from probekit.errors import UsageError
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.metrics import Predictions, measure
-from probekit.evaluation.significance import best_set, curve_band, permutation_test, permuted
+from probekit.evaluation.significance import _under, best_set, curve_band, permutation_test, permuted
 
 WORLDS = 150
 
@@ -302,3 +302,16 @@ def test_what_cannot_be_is_refused():
         best_set(np.zeros(3), np.zeros((4, 9)))
     with pytest.raises(UsageError, match="higher is better"):
         permutation_test(curve(0, 10, [0.5])[0], "brier")
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("metric", ["auroc", "accuracy"])
+def test_what_permuted_labels_give_is_the_metric_itself(n_classes, metric):
+    """With ties among the scores, and a labelling that lacks a class."""
+    rng = np.random.default_rng(5)
+    truths = np.stack([*rng.integers(n_classes, size=(6, 40)), rng.integers(n_classes - 1, size=40) + (n_classes == 2)])
+    scores = rng.integers(6, size=40 if n_classes == 2 else (40, n_classes)).astype(float)
+    predicted = rng.integers(n_classes, size=40)
+    said = [Predictions(truth, predicted, scores, n_classes) for truth in truths]
+    expected = [measure(one, [metric]).get(metric, np.nan) for one in said]
+    np.testing.assert_allclose(_under(said[0], truths, metric), expected, rtol=1e-12)
