@@ -192,7 +192,11 @@ def _first_use(one: World, folder: Path, place: Path, progress: bool | None) -> 
         print(f"{one.name} is trained now, once, and kept in {str(folder)!a}", file=sys.stderr, flush=True)
     disable = None if progress is None else not progress
     with tqdm(total=one.settings.steps, desc=one.name, unit=" steps", disable=disable, dynamic_ncols=True) as bar:
-        train_world(one, place, lambda done, total: bar.update(done - bar.n) and None)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(1)
+
+        train_world(one, place, advance)
 
 
 @torch.no_grad()
@@ -214,7 +218,7 @@ def _right(model: LanguageModel, asked: Sequence[Example]) -> dict[str, int]:
     exact_B = ((logits_BLV.argmax(-1) == batch.targets) | (batch.targets == IGNORE)).all(1)
     right = {"exact": int(exact_B.sum())}
     if batch.labels is not None:
-        right["label"] = int((model.classify(hidden_BLD).argmax(-1) == batch.labels).sum())
+        right["label"] = int((model.classify(hidden_BLD).argmax(-1) == batch.labels).sum())  # pyright: ignore[reportCallIssue]
     return right
 
 
