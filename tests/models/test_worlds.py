@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from small_worlds import shrunk, use_small_worlds
 
 import probekit as pk
 from probekit.errors import UsageError
@@ -22,23 +23,11 @@ from probekit.tasks import BUILTIN_TASKS, counting
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = tuple(WORLDS)
-QUICK = TrainingSettings(steps=3, batch_size=4, warm_up_steps=1)
-
-
-def shrunk(one: World, **settings: int) -> World:
-    """The world with a model of a few thousand weights."""
-    sizes = {"d_model": 16, "n_heads": 2, "d_mlp": 32, "n_layers": 1}
-    sizes |= {"n_decoder_heads": 2, "d_decoder_mlp": 32, "n_decoder_layers": 1}
-    has = asdict(one.config)
-    config = replace(one.config, **{name: size for name, size in sizes.items() if name in has})
-    return replace(one, config=config, settings=replace(QUICK, **settings))
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The cache, empty, and every world with a model that is trained at once."""
-    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path))
-    monkeypatch.setattr(worlds, "WORLDS", {name: shrunk(one) for name, one in WORLDS.items()})
+    use_small_worlds(monkeypatch, tmp_path)
     return tmp_path
 
 
