@@ -144,7 +144,7 @@ def train_world(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """So tiny a model is trained no faster by more threads, and by one to the same bits on any number of cores."""
+    """One thread: tiny products gain little from more, and the bits do not depend on the number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
