@@ -121,6 +121,7 @@ def extract(
         "revision": revision,
         "random_init": random_init,
         "seed": model_seed,
+        "progress": False if quiet else None,
     }
     of_task = {
         "text_column": text_column,

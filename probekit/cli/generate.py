@@ -68,7 +68,8 @@ def generate(
     from probekit.models import generation, load_model
 
     sampling = generation.Sampling(temperature, top_k, top_p, seed)  # what cannot be is said before anything is loaded
-    loaded = load_model(model, device, options.dtype_name(dtype), revision)
+    progress = False if quiet else None
+    loaded = load_model(model, device, options.dtype_name(dtype), revision, progress=progress)
     prompts, is_text, _ = generation.to_ids(loaded, asked, bos)
     stops = generation.stop_ids(loaded, None if stop is None else [_stop(loaded, stop)])
     made = generation.continuations(loaded, prompts, max_new_tokens, sampling, stops)[0]

@@ -175,7 +175,7 @@ def test_shards_are_fetched_as_the_index_names_them(tmp_path, folder):
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"config.json": b'{"model_type": "bert"}'}, "model_type 'bert' is not among gpt2"),
+        ({"config.json": b'{"model_type": "t5"}'}, "model_type 't5' is not among gpt2"),
         ({"config.json": SERVED["config.json"], "pytorch_model.bin": b"x"}, "a pickle, which is never read"),
         ({"model.safetensors": b"x"}, "config.json"),
     ],

@@ -8,6 +8,7 @@ import pytest
 from chances import fits, uniform
 
 from probekit.errors import UsageError
+from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.spans import MASK, VOCABULARY, masked_spans, spans
 from probekit.tasks.synthetic import split_of
@@ -85,3 +86,10 @@ def test_seed_and_split():
     assert masked_spans(3, seed=1) == masked_spans(9, seed=1)[:3]
     with pytest.raises(UsageError, match="did you mean train"):
         masked_spans(1, split="trian")
+
+
+def test_the_task_reads_the_masks_unless_another_position_is_asked_for():
+    task = load_task("spans", limit=64)
+    assert isinstance(task.position, np.ndarray)
+    assert all(str(text).split()[k] == MASK for text, k in zip(task.inputs, task.position.tolist(), strict=True))
+    assert load_task("spans", limit=64, position="first").position == "first"
