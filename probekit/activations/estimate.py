@@ -14,12 +14,13 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations.batching import Packing, filled_nodes
 from probekit.activations.computing import running, shard_rows
 from probekit.activations.layout import PAIR_POINTS
 from probekit.activations.planning import ExtractionPlan
@@ -70,38 +71,55 @@ class Estimate:
         return f"{'time':<9}about {_duration(self.seconds)}: {rate}\n{'memory':<9}about {memory}; Python's own on top"
 
 
+class Part(NamedTuple):
+    """Blocks of the model that run, and what they run on."""
+
+    stack: Stack
+    packing: Packing
+    n_blocks: int
+
+
 def estimate(plan: ExtractionPlan) -> Estimate:
     """About the time and memory that the plan takes on its device; runs one block of the model for a moment."""
-    stack = shape_of(plan.model.cfg).stacks[0]
-    per_layer = sum(_batch_flops(plan, stack, batch) for batch in plan.batches)
-    flops = per_layer * _n_blocks(plan, stack)
-    before, rate = _measured(plan, stack)
+    parts = _parts(plan)
+    flops = sum(part.n_blocks * _batch_flops(part, batch) for part in parts for batch in plan.batches)
+    before, rate = _measured(plan, parts[0])
+    nodes = sum(filled_nodes(part.packing.sizes, plan.batches) for part in parts)
     return Estimate(
         flops=flops,
         flops_per_second=rate,
-        seconds=before * plan.filled_nodes + flops / rate,
+        seconds=before * nodes + flops / rate,
         weights_bytes=_weights_bytes(plan),
-        batch_bytes=max(_batch_bytes(plan, stack, batch) for batch in plan.batches),
+        batch_bytes=max(_batch_bytes(plan, part, batch) for part in parts for batch in plan.batches),
         kept_bytes=_kept_bytes(plan),
     )
 
 
-def _n_blocks(plan: ExtractionPlan, stack: Stack) -> int:
-    """How many blocks run."""
-    return stack.n_layers if plan.stop_at_layer is None else plan.stop_at_layer
+def _parts(plan: ExtractionPlan) -> list[Part]:
+    """The stack that is read, as far as needed; for a decoder the whole encoder before it."""
+    stacks = shape_of(plan.model.cfg).stacks
+    stack = stacks[1] if plan.stack == "decoder" else stacks[0]
+    read = Part(stack, plan.packing, stack.n_layers if plan.stop_at_layer is None else plan.stop_at_layer)
+    sources = plan.packing.sources
+    return [read] if sources is None else [Part(stacks[0], sources, stacks[0].n_layers), read]
 
 
-def _batch_flops(plan: ExtractionPlan, stack: Stack, blocks: np.ndarray) -> int:
+def _batch_flops(part: Part, blocks: np.ndarray) -> int:
     """FLOPs of a batch in one block of the model."""
-    B, N = len(blocks), int(plan.packing.sizes[blocks].max())
-    return B * (N * sum(token_flops(stack).values()) + 2 * attention_flops(stack, N, N))
+    stack, sources = part.stack, part.packing.sources
+    B, N = len(blocks), int(part.packing.sizes[blocks].max())
+    flops = N * sum(token_flops(stack).values()) + 2 * attention_flops(stack, N, N)
+    if sources is not None:  # queries and output of the nodes, keys and values of the sources
+        S = int(sources.sizes[blocks].max())
+        flops += 4 * stack.d_model * stack.n_heads * stack.d_head * (N + S) + 2 * attention_flops(stack, N, S)
+    return B * flops
 
 
-def _measured(plan: ExtractionPlan, stack: Stack) -> tuple[float, float]:
+def _measured(plan: ExtractionPlan, part: Part) -> tuple[float, float]:
     """Seconds of a node before the first block, and FLOPs a second within."""
     blocks = plan.batches[len(plan.batches) // 2]
-    blocks = blocks[: max(1, int(PIECE_FLOPS * len(blocks) / _batch_flops(plan, stack, blocks)))]
-    batch = plan.packing.batch(blocks)
+    blocks = blocks[: max(1, int(PIECE_FLOPS * len(blocks) / _batch_flops(part, blocks)))]
+    batch = part.packing.batch(blocks)
     forward: Callable[..., Tensor] = getattr(plan.model, "encode", plan.model)
 
     @torch.inference_mode()
@@ -116,7 +134,7 @@ def _measured(plan: ExtractionPlan, stack: Stack) -> tuple[float, float]:
         run(1)  # the first is slower
         before, within = _median(lambda: run(0)), _median(lambda: run(1))
     of_block = max(within - before, within / 10)  # where noise is larger than the block
-    return before / batch.tokens.numel(), _batch_flops(plan, stack, blocks) / of_block
+    return before / batch.tokens.numel(), _batch_flops(part, blocks) / of_block
 
 
 def _median(timed: Callable[[], float]) -> float:
@@ -133,9 +151,9 @@ def _weights_bytes(plan: ExtractionPlan) -> int:
     return of_weights * (2 if plan.device.type == "cpu" and plan.model.dtype == torch.bfloat16 else 1)
 
 
-def _batch_bytes(plan: ExtractionPlan, stack: Stack, blocks: np.ndarray) -> int:
+def _batch_bytes(plan: ExtractionPlan, part: Part, blocks: np.ndarray) -> int:
     """The widest moment of a batch; its mask, as bools and as numbers; and the scores of pairs, where they are read."""
-    B, N = len(blocks), int(plan.packing.sizes[blocks].max())
+    stack, B, N = part.stack, len(blocks), int(part.packing.sizes[blocks].max())
     size = plan.model.dtype.itemsize
     pairs = 3 * stack.n_heads * size if any(point in PAIR_POINTS for point, _ in plan.places) else 0
     return B * N * block_width(stack) * size + B * N * N * (1 + size + pairs)

@@ -3,6 +3,7 @@
 import importlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from probekit.activations import Estimate, estimate, plan
+from probekit.activations.batching import filled_nodes
 from probekit.activations.computing import compute_shard
 from probekit.models import layers
 from probekit.models.accounting import NORM_FLOPS
 from probekit.models.bert import Bert, BertConfig
 from probekit.models.gpt2 import GPT2
 from probekit.models.llama import Llama, LlamaConfig
+from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.tasks import Task
 
 Make = Callable[..., Any]
@@ -55,6 +58,26 @@ def test_flops_of_the_other_families(countable: None, letters: Make, family: str
             compute_shard(planned, number)
     each = NORM_FLOPS[family != "llama"]
     assert estimate(planned).flops == counter.get_total_flops() + planned.filled_nodes * 2 * 2 * each * 16
+
+
+@pytest.mark.parametrize(("wanted", "n_blocks"), [("0", 1), ("0-1", 2)])
+def test_flops_of_a_decoder_are_its_own_and_the_whole_encoders(
+    countable: None, letters: Make, wanted: str, n_blocks: int
+) -> None:
+    sizes: Any = {"d_model": 16, "n_heads": 2, "n_decoder_heads": 4, "d_mlp": 24, "d_decoder_mlp": 40, "n_ctx": 16}
+    ids: Any = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
+    model = Transformer(TransformerConfig(**sizes, n_layers=2, n_decoder_layers=3, d_vocab=27, **ids)).init_weights(0)
+    task = letters(40, texts=False)
+    task = replace(task, targets=[[1, *ids[::-1]][:9] for ids in task.inputs])
+    planned = plan(model, task, ["decoder.attn_pattern"], wanted, batch_tokens=64, block_nodes=32)
+    listen = [(lambda name: name.endswith("hook_pattern"), lambda x, hook: None)]
+    with model.hooks(listen), FlopCounterMode(display=False) as counter:
+        for number in range(len(planned.shards)):
+            compute_shard(planned, number)
+    assert planned.packing.sources is not None
+    sources = filled_nodes(planned.packing.sources.sizes, planned.batches)
+    norms = (sources * 2 * 2 + planned.filled_nodes * n_blocks * 3) * NORM_FLOPS[True] * 16
+    assert estimate(planned).flops == counter.get_total_flops() + norms
 
 
 def test_no_block_is_no_flops(model: GPT2, task: Task) -> None:

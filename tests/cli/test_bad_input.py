@@ -16,9 +16,12 @@ GOOD = [f"text {i},{i % 2}" for i in range(40)]
     ("options", "says"),
     [
         (["--model", "gpt3"], "did you mean gpt2"),
-        (["--model", "agrement-gpt2"], "did you mean agreement-gpt2?"),
+        (["--model", "agrement-gpt2"], "did you mean agreement-gpt2"),
         (["--dataset", "sst3"], "did you mean sst2"),
-        (["--dataset", "absent.csv"], "no file or folder, no owner/name of the Hub; known are: agreement, sst2"),
+        (
+            ["--dataset", "absent.csv"],
+            "no file or folder, no owner/name of the Hub; known are: agreement, counting, ranking",
+        ),
         (["--points", "resid_per"], "did you mean resid_pre"),
         (["--points", "resid_pre.1"], "points are given without a layer, 'resid_pre', and the layers apart"),
         (["--points", ","], "no points given; give one or more, such as resid_pre"),

@@ -51,7 +51,7 @@ def test_quiet_says_the_verdict_alone(gpt2_folder: Path, capsys: Capture) -> Non
 def test_a_failure_is_one_line_and_exit_code_3(make_model, here: Path, capsys: Capture) -> None:
     folder = make_model(here / "broken")
     weights = load_file(folder / "model.safetensors")
-    weights["h.1.mlp.c_fc.bias"][2] = torch.nan
+    weights["transformer.h.1.mlp.c_fc.bias"][2] = torch.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert run(["selftest", "--model", str(folder)]) == 3
     out, err = capsys.readouterr()
