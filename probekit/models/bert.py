@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
@@ -31,10 +30,8 @@ from probekit.models.layers import (
     FeedForward,
     LayerNorm,
     Linear,
-    attention,
-    attention_scores,
+    MultiHeadAttention,
     linear,
-    softmax,
 )
 from probekit.models.weights import HfTensor
 
@@ -155,55 +152,13 @@ def _named(field: str) -> str:
     return field if theirs is None else f"{field} ({theirs})"
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention in both directions; scores and pattern become tensors only where someone listens."""
-
-    def __init__(self, cfg: BertConfig):
-        super().__init__()
-        self.n_heads = cfg.n_heads
-        self.q = Linear(cfg.d_model, cfg.d_model)
-        self.k = Linear(cfg.d_model, cfg.d_model)
-        self.v = Linear(cfg.d_model, cfg.d_model)
-        self.out = Linear(cfg.d_model, cfg.d_model)
-        self.hook_q = HookPoint("B L H K")
-        self.hook_k = HookPoint("B L H K")
-        self.hook_v = HookPoint("B L H K")
-        self.hook_attn_scores = HookPoint("B H L M")
-        self.hook_pattern = HookPoint("B H L M")
-        self.hook_z = HookPoint("B L H K")
-        self.hook_result = HookPoint("B L H D")
-
-    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
-        q_BLHK = self.hook_q(self.heads(self.q(x_BLD)))
-        k_BMHK = self.hook_k(self.heads(self.k(x_BLD)))
-        v_BMHK = self.hook_v(self.heads(self.v(x_BLD)))
-        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
-            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM))
-            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
-        else:
-            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
-        return self.project(self.hook_z(z_BLHK))
-
-    def heads(self, x_BLD: Tensor) -> Tensor:
-        """The heads side by side as an axis of their own, [B, L, H, K]."""
-        return rearrange(x_BLD, "b l (h k) -> b l h k", h=self.n_heads)
-
-    def project(self, z_BLHK: Tensor) -> Tensor:
-        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
-        if not self.hook_result.hooked:
-            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
-        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
-        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
-
-
 class Block(nn.Module):
     """Post-norm: x = ln1(x + attn(x)), then ln2(x + mlp(x))."""
 
     def __init__(self, cfg: BertConfig):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.attn = Attention(cfg)
+        self.attn = MultiHeadAttention(cfg.d_model, cfg.n_heads)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, cfg.ln_eps)

@@ -32,6 +32,8 @@ from probekit.models.layers import (
     causal_attention,
     causal_mask,
     linear,
+    projected,
+    softmax,
 )
 from probekit.models.weights import HfTensor
 
@@ -183,7 +185,8 @@ class Attention(nn.Module):
         q_BLHK, k_BMHK, v_BMHK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
         if cache is not None:
             k_BMHK, v_BMHK = cache.append(k_BMHK, v_BMHK)
-        return self.project(self.hook_z(self.weighted_sum(q_BLHK, k_BMHK, v_BMHK, mask_BLM)))
+        z_BLHK = self.hook_z(self.weighted_sum(q_BLHK, k_BMHK, v_BMHK, mask_BLM))
+        return projected(z_BLHK, self.out, self.hook_result)
 
     def weighted_sum(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
         """The values as each query weighs them, [B, L, H, K]; without a mask it sees itself and all before."""
@@ -194,18 +197,11 @@ class Attention(nn.Module):
         if self.upcast or self.hook_attn_scores.hooked or self.hook_pattern.hooked:
             mask_BLM = causal_mask(q_BLHK.new_ones(1, q_BLHK.shape[1])) if mask_BLM is None else mask_BLM
             scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1).to(v_BMHK.dtype))
+            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM).to(v_BMHK.dtype))
             return torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
         if mask_BLM is None:
             return causal_attention(q_BLHK, k_BMHK, v_BMHK)
         return attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
-
-    def project(self, z_BLHK: Tensor) -> Tensor:
-        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
-        if not self.hook_result.hooked:
-            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
-        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
-        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
 
 
 class Block(nn.Module):

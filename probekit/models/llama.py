@@ -36,6 +36,7 @@ from probekit.models.layers import (
     init_embedding,
     init_linear,
     linear,
+    projected,
     softmax,
 )
 from probekit.models.positions import RopeScaling, Rotary, rope_from_hf, rope_to_hf, rotate_half
@@ -263,7 +264,8 @@ class Attention(nn.Module):
         k_BMGK = self.hook_rot_k(rotate_half(k_BMGK, rotation))
         if cache is not None:
             k_BMGK, v_BMGK = cache.append(k_BMGK, v_BMGK)
-        return self.project(self.hook_z(self.weighted_sum(q_BLHK, k_BMGK, v_BMGK, mask_BLM)))
+        z_BLHK = self.hook_z(self.weighted_sum(q_BLHK, k_BMGK, v_BMGK, mask_BLM))
+        return projected(z_BLHK, self.out, self.hook_result)
 
     def weighted_sum(self, q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:
         """The values as each query weighs them, [B, L, H, K]; without a mask it sees itself and all before."""
@@ -275,14 +277,6 @@ class Attention(nn.Module):
         if mask_BLM is None:
             return causal_attention(q_BLHK, k_BMGK, v_BMGK)
         return attention(q_BLHK, k_BMGK, v_BMGK, mask_BLM)
-
-    def project(self, z_BLHK: Tensor) -> Tensor:
-        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
-        if not self.hook_result.hooked:
-            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
-        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
-        summed_BLD = self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2)
-        return summed_BLD if self.out.bias is None else summed_BLD + self.out.bias
 
 
 class Block(nn.Module):

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, Self
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
@@ -37,14 +36,11 @@ from probekit.models.layers import (
     Embedding,
     FeedForward,
     LayerNorm,
-    Linear,
-    attention,
-    attention_scores,
+    MultiHeadAttention,
     causal_mask,
     init_embedding,
     init_linear,
     linear,
-    softmax,
 )
 from probekit.models.positions import Table, sinusoids_in_halves
 from probekit.models.weights import HfTensor
@@ -218,57 +214,18 @@ def _named(field: str) -> str:
     return field if theirs == field else f"{field} ({theirs})"
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention; scores and pattern become tensors only where someone listens to them."""
+class CausalAttention(MultiHeadAttention):
+    """Of the target to itself; the mask looks back. A cache adds keys and values of the tokens before these."""
 
-    def __init__(self, d_model: int, n_heads: int):
-        super().__init__()
-        self.n_heads = n_heads
-        self.q = Linear(d_model, d_model)
-        self.k = Linear(d_model, d_model)
-        self.v = Linear(d_model, d_model)
-        self.out = Linear(d_model, d_model)
-        self.hook_q = HookPoint("B L H K")
-        self.hook_k = HookPoint("B L H K")
-        self.hook_v = HookPoint("B L H K")
-        self.hook_attn_scores = HookPoint("B H L M")
-        self.hook_pattern = HookPoint("B H L M")
-        self.hook_z = HookPoint("B L H K")
-        self.hook_result = HookPoint("B L H D")
-
-    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
+    def forward(self, x_BLD: Tensor, mask_BLM: Tensor, cache: LayerCache | None = None) -> Tensor:
         keys, values = self.keys_and_values(x_BLD)
-        return self.attend(x_BLD, *((keys, values) if cache is None else cache.append(keys, values)), mask_BLM)
-
-    def keys_and_values(self, x_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        """Of what is attended to, [B, M, H, K] each."""
-        return self.hook_k(self.heads(self.k(x_BMD))), self.hook_v(self.heads(self.v(x_BMD)))
-
-    def attend(self, x_BLD: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
-        """What the heads gather for x, [B, L, D]; without a mask, from everywhere."""
-        q_BLHK = self.hook_q(self.heads(self.q(x_BLD)))
-        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
-            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM))
-            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
-        else:
-            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
-        return self.project(self.hook_z(z_BLHK))
-
-    def heads(self, x_BLD: Tensor) -> Tensor:
-        """The width cut into heads, [B, L, H, K]."""
-        return rearrange(x_BLD, "b l (h k) -> b l h k", h=self.n_heads)
-
-    def project(self, z_BLHK: Tensor) -> Tensor:
-        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
-        if not self.hook_result.hooked:
-            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
-        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
-        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
+        if cache is not None:
+            keys, values = cache.append(keys, values)
+        return self.attend(x_BLD, keys, values, mask_BLM)
 
 
-class CrossAttention(Attention):
-    """The same from the target to the source: queries of x, keys and values of the encoder's output."""
+class CrossAttention(MultiHeadAttention):
+    """From the target to the source: queries of x, keys and values of the memory, the encoder's output."""
 
     def __init__(self, d_model: int, n_heads: int):
         super().__init__(d_model, n_heads)
@@ -293,7 +250,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, cfg: TransformerConfig):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.attn = Attention(cfg.d_model, cfg.n_heads)
+        self.attn = MultiHeadAttention(cfg.d_model, cfg.n_heads)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, LN_EPS)
@@ -316,7 +273,7 @@ class DecoderBlock(nn.Module):
     def __init__(self, cfg: TransformerConfig):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.attn = Attention(cfg.d_model, cfg.n_decoder_heads)
+        self.attn = CausalAttention(cfg.d_model, cfg.n_decoder_heads)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, LN_EPS)

@@ -227,11 +227,20 @@ def test_swiglu_is_eight_thirds_wide_in_whole_64s():
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
 @pytest.mark.parametrize("dim", [0, -1])
-def test_softmax_equals_torchs(dtype, dim):
+def test_softmax_is_its_formula(dtype, dim):
+    """In float64, whether or not another row is empty and takes the kernel out of its way."""
     x = (10 * torch.randn(5, 7)).to(dtype)
     x[x > 8] = -math.inf
-    assert softmax(x, dim).dtype == dtype
-    assert close(softmax(x, dim), torch.softmax(x, dim))
+    for x in (x, torch.cat([x, torch.full_like(x, -math.inf)], dim - 1)):
+        exp = x.double().exp()
+        total = exp.sum(dim, keepdim=True)
+        assert softmax(x, dim).dtype == dtype
+        assert close(softmax(x, dim), exp / total.where(total > 0, 1))
+
+
+def test_softmax_hides_no_nan():
+    x = torch.tensor([[1.0, math.nan], [-math.inf, -math.inf], [math.inf, 0]])
+    assert softmax(x).isnan().any(1).tolist() == [True, False, True]
 
 
 def test_softmax_bears_fp16_extremes_and_empty_rows():
