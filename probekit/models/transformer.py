@@ -30,7 +30,16 @@ from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.cache import Cache, LayerCache
-from probekit.models.checks import check_choice, check_flag, check_id, check_positive, check_size
+from probekit.models.checks import (
+    check_choice,
+    check_flag,
+    check_id,
+    check_implemented,
+    check_multiple,
+    check_positive,
+    check_size,
+    named,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -89,6 +98,7 @@ SIZES = (
     "d_vocab",
 )
 IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+_named = partial(named, OURS)
 POSITIONS = ("sinusoidal", "learned")
 
 
@@ -128,10 +138,9 @@ class TransformerConfig:
 
     def __post_init__(self):
         for field in SIZES:
-            _check_size(field, getattr(self, field))
+            check_size(field, getattr(self, field), _named(field))
         for field in ("n_heads", "n_decoder_heads"):
-            if self.d_model % getattr(self, field):
-                raise DataError(f"d_model {self.d_model} is no multiple of {_named(field)} {getattr(self, field)}")
+            check_multiple(self.d_model, "d_model", getattr(self, field), _named(field))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_choice(self.positions, POSITIONS, "positions")
         if self.positions == "sinusoidal" and self.d_model % 2:
@@ -160,12 +169,10 @@ class TransformerConfig:
             DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
                 is not implemented here; the message names the field.
         """
-        for field, required in _REQUIRED.items():
-            if hf.get(field, required) != required:
-                raise DataError(f"{field} = {hf[field]!a:.60} is not implemented; only {required!r} is")
+        check_implemented(hf, _REQUIRED, "marian")
         for theirs, ours in OURS.items():
             if ours in SIZES:
-                _check_size(ours, hf.get(theirs))
+                check_size(ours, hf.get(theirs), _named(ours))
         _check_sharing(hf)
         given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
         given = {"scale_embedding": False, "activation": "gelu"} | given  # where the file leaves it to Marian's own
@@ -198,26 +205,16 @@ def _check_sharing(hf: Mapping[str, Any]) -> None:
         )
 
 
-def _check_size(field: str, value: Any) -> None:
-    check_size(field.replace("decoder_", ""), value, _named(field))
-
-
 def _check_id(field: str, value: Any, d_vocab: int) -> None:
     check_id(value, field)
     if value is not None and not 0 <= value < d_vocab:
         raise DataError(f"{field} is no id of a vocabulary of {d_vocab} tokens: {value}")
 
 
-def _named(field: str) -> str:
-    """Our field with the file's: "n_layers (encoder_layers)"."""
-    theirs = next((theirs for theirs, ours in OURS.items() if ours == field), field)
-    return field if theirs == field else f"{field} ({theirs})"
-
-
 class CausalAttention(MultiHeadAttention):
     """Of the target to itself; the mask looks back. A cache adds keys and values of the tokens before these."""
 
-    def forward(self, x_BLD: Tensor, mask_BLM: Tensor, cache: LayerCache | None = None) -> Tensor:
+    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         keys, values = self.keys_and_values(x_BLD)
         if cache is not None:
             keys, values = cache.append(keys, values)
@@ -323,14 +320,6 @@ class Stack(nn.Module):
     def leave(self, resid_BLD: Tensor, stop: int) -> Tensor:
         """What the blocks before `stop` gave: the input of that block, or the output of the last."""
         return self.blocks[stop].hook_resid_pre(resid_BLD) if stop < len(self.blocks) else resid_BLD  # pyright: ignore[reportCallIssue]
-
-    def check_stop(self, stop_at_layer: int | None) -> int:
-        """How many blocks are to run; None is all."""
-        n_layers = len(self.blocks)
-        stop = n_layers if stop_at_layer is None else stop_at_layer
-        if not 0 <= stop <= n_layers:
-            raise UsageError(f"stop_at_layer {stop} is not in 0..{n_layers}")
-        return stop
 
 
 class Encoder(Stack):
@@ -442,9 +431,8 @@ class Transformer(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
-        source = self.check_tokens(source, packed)
-        stop = self.encoder.check_stop(stop_at_layer)
+        source = self.check_tokens(source, position_ids, attention_mask)
+        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask_BSS, position_ids = self.mask_and_positions(source, attention_mask, position_ids)
         return self.encoder(self._scaled(self.embed(source)), position_ids, mask_BSS, stop)
 
@@ -478,9 +466,8 @@ class Transformer(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
-        tokens = self.check_tokens(tokens, packed)
-        stop = self.decoder.check_stop(stop_at_layer)
+        tokens = self.check_tokens(tokens, position_ids, attention_mask)
+        stop = self.check_stop(stop_at_layer, self.cfg.n_decoder_layers)
         mask_BLM, position_ids = self._target_mask_and_positions(tokens, attention_mask, position_ids, cache)
         memory_BSD = self._check_memory(tokens, memory)
         if cache is not None and len(cache) < self.cfg.n_decoder_layers:

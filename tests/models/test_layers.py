@@ -229,9 +229,9 @@ def test_swiglu_is_eight_thirds_wide_in_whole_64s():
 @pytest.mark.parametrize("dim", [0, -1])
 def test_softmax_is_its_formula(dtype, dim):
     """In float64, whether or not another row is empty and takes the kernel out of its way."""
-    x = (10 * torch.randn(5, 7)).to(dtype)
-    x[x > 8] = -math.inf
-    for x in (x, torch.cat([x, torch.full_like(x, -math.inf)], dim - 1)):
+    full = (10 * torch.randn(5, 7)).to(dtype)
+    full[full > 8] = -math.inf
+    for x in (full, torch.cat([full, torch.full_like(full, -math.inf)], 1 + dim)):
         exp = x.double().exp()
         total = exp.sum(dim, keepdim=True)
         assert softmax(x, dim).dtype == dtype
