@@ -53,7 +53,7 @@ class Family(NamedTuple):
 
 def families() -> dict[str, Family]:
     """By the `model_type` of config.json."""
-    from probekit.models import bert, gpt2, llama, transformer
+    from probekit.models import bert, gpt2, llama, marian, transformer
 
     kin = Family(llama.LlamaConfig, llama.Llama, llama.hf_names, llama.HF_PREFIX, llama.hf_ties, llama.HF_BUFFERS)
     return {
@@ -74,10 +74,10 @@ def families() -> dict[str, Family]:
         "marian": Family(
             transformer.TransformerConfig,
             transformer.Transformer,
-            transformer.hf_names,
-            transformer.HF_PREFIX,
-            transformer.hf_ties,
-            hf_parts=transformer.hf_parts,
+            marian.hf_names,
+            marian.HF_PREFIX,
+            marian.hf_ties,
+            hf_parts=marian.hf_parts,
         ),
     }
 

@@ -99,7 +99,7 @@ class Tokenizer:
 
     def _token(self, i: int) -> str:
         text = self._backend.decode([i], skip_special_tokens=False)
-        piece = self._backend.id_to_token(i).removeprefix(HIDDEN)
+        piece = (self._backend.id_to_token(i) or "").removeprefix(HIDDEN)
         blanks = len(piece) - len(piece.lstrip(BLANK))  # of which a decoder drops the first of a text
         return text if text.startswith(BLANK) else " " * blanks + text.lstrip(" ") if blanks else text
 

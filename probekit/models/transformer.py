@@ -4,7 +4,7 @@ The encoder reads the source; the decoder reads the target up to each token and,
 encoder made of the source, and predicts the next token of the target. Both are stacks of post-norm blocks over token
 plus position embedding: norm(x + sublayer(x)), so that no norm is left for the end. Every point is named as in
 TransformerLens, after "encoder." or "decoder."; its axes stand where it is made. Exact against `transformers`' Marian,
-the same architecture, whose fields and tensor names `TransformerConfig.from_hf` and `hf_names` read.
+the same architecture, whose fields and tensor names `marian.py` reads.
 
 Sinusoids stand in halves, sines before cosines, as Marian has them; the paper's order, one sine and one cosine by
 turns, is a permutation of the axes of the stream.
@@ -18,8 +18,8 @@ Axes: B batch, S source position, L query position, M key position, D d_model, H
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -34,7 +34,6 @@ from probekit.models.checks import (
     check_choice,
     check_flag,
     check_id,
-    check_implemented,
     check_multiple,
     check_positive,
     check_size,
@@ -51,52 +50,11 @@ from probekit.models.layers import (
     init_linear,
     linear,
 )
+from probekit.models.marian import OURS, SIZES, fields_from_hf, fields_to_hf
 from probekit.models.positions import Table, sinusoids_in_halves
-from probekit.models.weights import HfTensor
 
 LN_EPS = 1e-5  # no field of Marian's config
 
-# Values of config.json that would change the arithmetic in a way that this file does not implement.
-_REQUIRED = {
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "layernorm_embedding": False,
-    "add_final_layer_norm": False,
-    "is_encoder_decoder": True,
-    "is_decoder": False,
-    "quantization_config": None,
-}
-
-OURS = {  # field of a Hugging Face config.json -> ours
-    "d_model": "d_model",
-    "encoder_attention_heads": "n_heads",
-    "decoder_attention_heads": "n_decoder_heads",
-    "encoder_ffn_dim": "d_mlp",
-    "decoder_ffn_dim": "d_decoder_mlp",
-    "encoder_layers": "n_layers",
-    "decoder_layers": "n_decoder_layers",
-    "max_position_embeddings": "n_ctx",
-    "vocab_size": "d_vocab",
-    "activation_function": "activation",
-    "scale_embedding": "scale_embedding",
-    "tie_word_embeddings": "tie_embeddings",
-    "init_std": "init_std",
-    "pad_token_id": "pad_token_id",
-    "eos_token_id": "eos_token_id",
-    "bos_token_id": "bos_token_id",
-    "decoder_start_token_id": "decoder_start_token_id",
-}
-SIZES = (
-    "d_model",
-    "n_heads",
-    "n_decoder_heads",
-    "d_mlp",
-    "d_decoder_mlp",
-    "n_layers",
-    "n_decoder_layers",
-    "n_ctx",
-    "d_vocab",
-)
 IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
 _named = partial(named, OURS)
 POSITIONS = ("sinusoidal", "learned")
@@ -169,40 +127,11 @@ class TransformerConfig:
             DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
                 is not implemented here; the message names the field.
         """
-        check_implemented(hf, _REQUIRED, "marian")
-        for theirs, ours in OURS.items():
-            if ours in SIZES:
-                check_size(ours, hf.get(theirs), _named(ours))
-        _check_sharing(hf)
-        given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
-        given = {"scale_embedding": False, "activation": "gelu"} | given  # where the file leaves it to Marian's own
-        given["activation"] = {"swish": "silu"}.get(str(given["activation"]), given["activation"])
-        if given.get("bos_token_id") == given.get("eos_token_id"):
-            given["bos_token_id"] = None  # Marian's files call </s> so; it never stands first
-        sinusoidal = hf.get("static_position_embeddings", True)
-        check_flag(sinusoidal, "static_position_embeddings")
-        return cls(**given, positions="sinusoidal" if sinusoidal else "learned")
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
-        fields |= {"share_encoder_decoder_embeddings": self.tie_embeddings, "decoder_vocab_size": self.d_vocab}
-        fields |= {"static_position_embeddings": self.positions == "sinusoidal", "is_encoder_decoder": True}
-        return {"model_type": "marian", "architectures": ["MarianMTModel"], **fields}
-
-
-def _check_sharing(hf: Mapping[str, Any]) -> None:
-    shared, tied = hf.get("share_encoder_decoder_embeddings", True), hf.get("tie_word_embeddings", True)
-    if shared != tied:
-        raise DataError(
-            f"share_encoder_decoder_embeddings = {shared!a:.60} with tie_word_embeddings = {tied!a:.60} is not "
-            f"implemented: source embedding, target embedding and head are one matrix (both true) or three (both false)"
-        )
-    if hf.get("decoder_vocab_size", hf["vocab_size"]) not in (hf["vocab_size"], None):
-        raise DataError(
-            f"decoder_vocab_size = {hf['decoder_vocab_size']!a:.60} is not implemented; only that of the source is, "
-            f"vocab_size = {hf['vocab_size']}"
-        )
+        return fields_to_hf(self)
 
 
 def _check_id(field: str, value: Any, d_vocab: int) -> None:
@@ -540,71 +469,3 @@ def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tens
     if mask.dim() == 2 and not bool(mask.any(1).all()):
         raise UsageError("cross_mask leaves a target no source at all: a row of it has no true")
     return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)
-
-
-def _attention_names(ours: str, theirs: str) -> dict[str, str]:
-    return {f"{ours}.{part}": f"{theirs}.{part}_proj" for part in ("q", "k", "v", "out")}
-
-
-_MLP_NAMES = {"mlp.up": "fc1", "mlp.down": "fc2"}
-_BLOCK_NAMES = {
-    "encoder": {
-        **_attention_names("attn", "self_attn"),
-        "ln1": "self_attn_layer_norm",
-        **_MLP_NAMES,
-        "ln2": "final_layer_norm",
-    },
-    "decoder": {
-        **_attention_names("attn", "self_attn"),
-        "ln1": "self_attn_layer_norm",
-        **_attention_names("cross_attn", "encoder_attn"),
-        "ln2": "encoder_attn_layer_norm",
-        **_MLP_NAMES,
-        "ln3": "final_layer_norm",
-    },
-}
-HF_PREFIX = "model."
-_SHARED, _HEAD, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
-
-
-def hf_names(cfg: TransformerConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face Marian file."""
-    names = {}
-    for stack, n_layers in (("encoder", cfg.n_layers), ("decoder", cfg.n_decoder_layers)):
-        for i in range(n_layers):
-            for ours, theirs in _BLOCK_NAMES[stack].items():
-                for part in ("weight", "bias"):
-                    names[f"{stack}.blocks.{i}.{ours}.{part}"] = f"model.{stack}.layers.{i}.{theirs}.{part}"
-        if cfg.positions == "learned":
-            names[f"{stack}.pos_embed.weight"] = _position_table(stack)
-    if cfg.tie_embeddings:
-        names["embed.weight"] = _SHARED
-    else:
-        names |= {"embed.weight": _embedding("encoder"), "target_embed.weight": _embedding("decoder")}
-        names["unembed.weight"] = _HEAD
-    if cfg.logits_bias:
-        names["logits_bias"] = _BIAS
-    return {ours: HfTensor(theirs) for ours, theirs in names.items()}
-
-
-def _embedding(stack: str) -> str:
-    return f"model.{stack}.embed_tokens.weight"
-
-
-def _position_table(stack: str) -> str:
-    return f"model.{stack}.embed_positions.weight"
-
-
-def hf_ties(cfg: TransformerConfig) -> dict[str, str]:
-    """The copies of the one embedding that a file may hold."""
-    return dict.fromkeys((_embedding("encoder"), _embedding("decoder"), _HEAD), _SHARED) if cfg.tie_embeddings else {}
-
-
-def hf_parts(cfg: TransformerConfig, names: Collection[str]) -> TransformerConfig:
-    """The config of what a file holds.
-
-    Position tables in a file are read as learned ones, whatever they are, since that is how `transformers` uses them:
-    old files carry the sinusoids so. A file of the bare model has no bias of the head, which is then none.
-    """
-    stored = any(_position_table(stack) in names for stack in ("encoder", "decoder"))
-    return replace(cfg, positions="learned" if stored else cfg.positions, logits_bias=_BIAS in names)
