@@ -9,15 +9,29 @@ from torch import Tensor
 class LayerCache:
     """What one attention layer has seen; a decoder's layer keeps the keys and values of the encoder's output too.
 
-    Its memory is doubled when it is full, so that a token is written once and copied about once more. What is read is
-    written over by nothing, but autograd cannot know that: generate without gradients.
+    Its memory doubles when it is full: a token is written once and copied about once more, and up to half of the memory
+    is spare. A token is written beside what earlier calls read, so autograd refuses to go back through those.
+
+    Attributes:
+        length: M.
+        memory: keys and values of the encoder's output, [B, S, H, K] each.
     """
 
     def __init__(self) -> None:
-        self.length = 0  # M
+        self.length = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self.memory: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def keys(self) -> Tensor | None:
+        """Of all tokens so far, [B, M, G, K]; None before the first."""
+        return None if self._keys is None else self._keys[:, : self.length]
+
+    @property
+    def values(self) -> Tensor | None:
+        """Of all tokens so far, [B, M, G, K]; None before the first."""
+        return None if self._values is None else self._values[:, : self.length]
 
     def append(self, k_BLGK: Tensor, v_BLGK: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of all tokens so far, [B, M, G, K] each, the new ones last."""

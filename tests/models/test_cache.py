@@ -31,3 +31,12 @@ def test_a_cache_is_one_for_each_block():
     assert (len(cache), cache.length) == (3, 0)
     cache[0].append(*torch.ones(2, 1, 5, 1, 1))
     assert (cache.length, cache[1].length) == (5, 0)
+
+
+def test_going_back_through_earlier_calls_is_refused_and_never_wrong():
+    cache, query = LayerCache(), torch.ones(1, requires_grad=True)
+    read = [(cache.append(*torch.ones(2, 1, 1, 1, 1))[0] * query).sum() for _ in range(4)]
+    (gradient,) = torch.autograd.grad(read[-1], query)
+    assert gradient.item() == 4
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        read[2].backward()
