@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
-from probekit.models.transformer import Transformer, TransformerConfig, hf_names, hf_parts
+from probekit.models.marian import hf_names, hf_parts
+from probekit.models.transformer import Transformer, TransformerConfig
 
 IDS = {
     "pad_token_id": 0,

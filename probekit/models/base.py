@@ -62,12 +62,17 @@ class LanguageModel(HookedModule):
             raise UsageError(f"{self.name} has no tokenizer: pass token ids, or put a tokenizer.json into its folder")
         return self.tokenizer
 
-    def check_tokens(self, tokens: Tensor, packed: bool = False) -> Tensor:
-        """The tokens [B, L] on the model's device; `packed` rows may be longer than the context.
+    def check_tokens(
+        self, tokens: Tensor, position_ids: Tensor | None = None, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """The tokens [B, L] on the model's device.
+
+        Given positions and a mask [B, L, M], rows may be longer than the context: they are several texts in a row.
 
         Raises:
             UsageError: a type, shape, id or length that cannot be.
         """
+        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
         if not isinstance(tokens, Tensor):
             kind = type(tokens).__name__
             raise UsageError(f"tokens are int64 [batch, position]; got {kind}: model.to_tokens(text) makes them")
@@ -112,6 +117,17 @@ class LanguageModel(HookedModule):
         if mask.dim() == 3:
             return mask.bool(), position_ids.to(tokens.device)
         return (causal_mask if self.causal else padding_mask)(mask), position_ids.to(tokens.device)
+
+    def check_stop(self, stop_at_layer: int | None, n_layers: int) -> int:
+        """How many of the blocks are to run; None is all.
+
+        Raises:
+            UsageError: there is no such block.
+        """
+        stop = n_layers if stop_at_layer is None else stop_at_layer
+        if not 0 <= stop <= n_layers:
+            raise UsageError(f"stop_at_layer {stop} is not in 0..{n_layers}")
+        return stop
 
     def _check_positions(self, tokens: Tensor, position_ids: Tensor) -> None:
         if tuple(position_ids.shape) not in {tuple(tokens.shape), (1, tokens.shape[1])}:

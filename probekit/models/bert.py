@@ -15,26 +15,32 @@ Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
-from probekit.models.checks import check_choice, check_flag, check_positive, check_size
+from probekit.models.checks import (
+    check_choice,
+    check_flag,
+    check_implemented,
+    check_multiple,
+    check_positive,
+    check_size,
+    named,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
     FeedForward,
     LayerNorm,
     Linear,
-    attention,
-    attention_scores,
+    MultiHeadAttention,
     linear,
-    softmax,
 )
 from probekit.models.weights import HfTensor
 
@@ -60,6 +66,7 @@ OURS = {  # field of a Hugging Face config.json -> ours
     "initializer_range": "init_std",
 }
 SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_segments")
+_named = partial(named, OURS)
 PARTS = ("pooler", "mlm_head", "seq_head")
 ARCHITECTURES = {  # of a Hugging Face config.json -> which of PARTS it has
     "BertModel": (True, False, False),
@@ -98,8 +105,7 @@ class BertConfig:
     def __post_init__(self):
         for field in SIZES:
             check_size(field, getattr(self, field), _named(field))
-        if self.d_model % self.n_heads:
-            raise DataError(f"{_named('d_model')} {self.d_model} is no multiple of {_named('n_heads')} {self.n_heads}")
+        check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         for field in ("ln_eps", "init_std"):
             check_positive(getattr(self, field), _named(field))
@@ -121,9 +127,7 @@ class BertConfig:
             DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
                 is not implemented here; the message names the field.
         """
-        for field, required in _REQUIRED.items():
-            if hf.get(field, required) != required:
-                raise DataError(f"{field} = {hf[field]!a:.60} is not implemented; only {required!r} is")
+        check_implemented(hf, _REQUIRED, "bert")
         for theirs in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
             check_size(OURS[theirs], hf.get(theirs), _named(OURS[theirs]))
         given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
@@ -149,61 +153,13 @@ def _parts(hf: Mapping[str, Any]) -> tuple[bool, bool, bool]:
     )
 
 
-def _named(field: str) -> str:
-    """Our field with the file's, where it has one: "n_layers (num_hidden_layers)"."""
-    theirs = next((theirs for theirs, ours in OURS.items() if ours == field), None)
-    return field if theirs is None else f"{field} ({theirs})"
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention in both directions; scores and pattern become tensors only where someone listens."""
-
-    def __init__(self, cfg: BertConfig):
-        super().__init__()
-        self.n_heads = cfg.n_heads
-        self.q = Linear(cfg.d_model, cfg.d_model)
-        self.k = Linear(cfg.d_model, cfg.d_model)
-        self.v = Linear(cfg.d_model, cfg.d_model)
-        self.out = Linear(cfg.d_model, cfg.d_model)
-        self.hook_q = HookPoint("B L H K")
-        self.hook_k = HookPoint("B L H K")
-        self.hook_v = HookPoint("B L H K")
-        self.hook_attn_scores = HookPoint("B H L M")
-        self.hook_pattern = HookPoint("B H L M")
-        self.hook_z = HookPoint("B L H K")
-        self.hook_result = HookPoint("B L H D")
-
-    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
-        q_BLHK = self.hook_q(self.heads(self.q(x_BLD)))
-        k_BMHK = self.hook_k(self.heads(self.k(x_BLD)))
-        v_BMHK = self.hook_v(self.heads(self.v(x_BLD)))
-        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
-            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM))
-            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
-        else:
-            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
-        return self.project(self.hook_z(z_BLHK))
-
-    def heads(self, x_BLD: Tensor) -> Tensor:
-        """The heads side by side as an axis of their own, [B, L, H, K]."""
-        return rearrange(x_BLD, "b l (h k) -> b l h k", h=self.n_heads)
-
-    def project(self, z_BLHK: Tensor) -> Tensor:
-        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
-        if not self.hook_result.hooked:
-            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
-        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
-        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
-
-
 class Block(nn.Module):
     """Post-norm: x = ln1(x + attn(x)), then ln2(x + mlp(x))."""
 
     def __init__(self, cfg: BertConfig):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.attn = Attention(cfg)
+        self.attn = MultiHeadAttention(cfg.d_model, cfg.n_heads)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, cfg.ln_eps)
@@ -290,12 +246,9 @@ class Bert(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be; logits of a checkpoint without their head.
         """
-        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
-        tokens = self.check_tokens(tokens, packed)
+        tokens = self.check_tokens(tokens, position_ids, attention_mask)
         segments = self._check_segments(tokens, token_type_ids)
-        stop = self.cfg.n_layers if stop_at_layer is None else stop_at_layer
-        if not 0 <= stop <= self.cfg.n_layers:
-            raise UsageError(f"stop_at_layer {stop} is not in 0..{self.cfg.n_layers}")
+        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask_BLM, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
         embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
         resid_BLD = self.ln_embed(embed + pos_embed + self.hook_token_type_embed(self.token_type_embed(segments)))
@@ -409,9 +362,12 @@ def hf_names(cfg: BertConfig) -> dict[str, HfTensor]:
     return names
 
 
-def hf_ties(cfg: BertConfig) -> dict[str, str]:
-    """Name in a file -> name of the tensor there that it must be a copy of: the decoder's, which files repeat."""
-    return {_DECODER: _WORDS, _DECODER_BIAS: _BIAS} if cfg.tie_embeddings else {_BIAS: _DECODER_BIAS}
+def hf_ties(cfg: BertConfig) -> dict[str, str | None]:
+    """Name in a file -> name of the tensor there that it must be a copy of: the decoder's, which files repeat.
+
+    An untied decoder has a bias of its own, and `transformers` then computes nothing with the other one.
+    """
+    return {_DECODER: _WORDS, _DECODER_BIAS: _BIAS} if cfg.tie_embeddings else {_BIAS: None}
 
 
 def hf_renamed(name: str) -> str:

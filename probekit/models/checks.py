@@ -1,7 +1,7 @@
 """What the configs of all families are held to; each error names the field, what it may be and what came."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from probekit.errors import DataError, nearest
@@ -17,7 +17,30 @@ LARGEST = {
     "n_ctx": 1 << 21,
     "d_vocab": 1 << 23,
     "n_segments": 1 << 12,
+    "n_decoder_heads": 1 << 12,
+    "d_decoder_mlp": 1 << 20,
+    "n_decoder_layers": 1000,
 }
+
+
+def named(ours: Mapping[str, str], field: str) -> str:
+    """Our field with the one of config.json, where they differ: "n_layers (num_hidden_layers)".
+
+    Args:
+        ours: field of config.json -> our field.
+        field: ours.
+    """
+    theirs = next((theirs for theirs, name in ours.items() if name == field), field)
+    return field if theirs == field else f"{field} ({theirs})"
+
+
+def check_implemented(hf: Mapping[str, Any], required: Mapping[str, Any], model_type: str) -> None:
+    """Fields of config.json that would change the arithmetic are absent, or have the one value that is implemented."""
+    for field, value in required.items():
+        if hf.get(field, value) != value:
+            raise DataError(
+                f"{field} = {hf[field]!a:.60} is not implemented for model_type {model_type}; only {value!r} is"
+            )
 
 
 def check_size(field: str, value: Any, named: str) -> None:
@@ -48,3 +71,15 @@ def check_id(value: Any, named: str) -> None:
     """The id of a token, or None for none."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise DataError(f"{named} must be a whole number or null; got {value!a:.60}")
+
+
+def check_ids(value: Any, named: str) -> None:
+    """The id of a token, several, or None for none."""
+    for each in value if isinstance(value, tuple) else (value,):
+        check_id(each, named)
+
+
+def check_multiple(value: int, named: str, divisor: int, divisor_named: str) -> None:
+    """A whole number of times the divisor."""
+    if value % divisor:
+        raise DataError(f"{named} {value} is no multiple of {divisor_named} {divisor}")

@@ -10,17 +10,27 @@ Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from probekit.errors import DataError, UsageError, nearest
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.cache import Cache, LayerCache
-from probekit.models.checks import check_id
+from probekit.models.checks import (
+    check_choice,
+    check_flag,
+    check_id,
+    check_ids,
+    check_implemented,
+    check_multiple,
+    check_positive,
+    check_size,
+    named,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -32,6 +42,8 @@ from probekit.models.layers import (
     causal_attention,
     causal_mask,
     linear,
+    projected,
+    softmax,
 )
 from probekit.models.weights import HfTensor
 
@@ -56,15 +68,8 @@ OURS = {  # field of a Hugging Face config.json -> ours
     "scale_attn_by_inverse_layer_idx": "scale_by_layer",
     "reorder_and_upcast_attn": "upcast_attention",
 }
-# Far above any GPT-2: a file that says more is damaged, and would hang before its weights were looked at.
-LARGEST = {
-    "d_model": 1 << 17,
-    "n_heads": 1 << 12,
-    "d_mlp": 1 << 20,
-    "n_layers": 1000,
-    "n_ctx": 1 << 21,
-    "d_vocab": 1 << 23,
-}
+SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab")
+_named = partial(named, OURS)
 
 
 @dataclass(frozen=True)
@@ -95,23 +100,16 @@ class GPT2Config:
     def __post_init__(self):
         if self.eos_token_id is None:
             object.__setattr__(self, "eos_token_id", self.bos_token_id)
-        for field in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
-            _check_size(field, getattr(self, field))
-        if self.d_model % self.n_heads:
-            raise DataError(f"d_model (n_embd) {self.d_model} is no multiple of n_heads (n_head) {self.n_heads}")
-        if not isinstance(self.activation, str) or self.activation not in ACTIVATIONS:
-            hint = nearest(str(self.activation), ACTIVATIONS)
-            raise DataError(f"unknown activation (activation_function) {self.activation!a:.60}; {hint}")
+        for field in SIZES:
+            check_size(field, getattr(self, field), _named(field))
+        check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
+        check_choice(self.activation, ACTIVATIONS, _named("activation"))
         for field in ("ln_eps", "init_std"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise DataError(f"{_named(field)} must be a positive number; got {value!a:.60}")
+            check_positive(getattr(self, field), _named(field))
         for field in ("tie_embeddings", "scale_by_layer", "upcast_attention"):
-            if not isinstance(getattr(self, field), bool):
-                raise DataError(f"{_named(field)} must be true or false; got {getattr(self, field)!a:.60}")
+            check_flag(getattr(self, field), _named(field))
         check_id(self.bos_token_id, "bos_token_id")
-        for eos in self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,):
-            check_id(eos, "eos_token_id")
+        check_ids(self.eos_token_id, "eos_token_id")
 
     @property
     def d_head(self) -> int:
@@ -126,12 +124,10 @@ class GPT2Config:
             DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
                 is not implemented here; the message names the field.
         """
-        for field, required in _REQUIRED.items():
-            if hf.get(field, required) != required:
-                raise DataError(f"{field} = {hf[field]!r} is not implemented; only {required!r} is")
+        check_implemented(hf, _REQUIRED, "gpt2")
         fields = {**hf, "n_positions": hf.get("n_positions", hf.get("n_ctx"))}
         for size in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size"):
-            _check_size(OURS[size], fields.get(size))
+            check_size(OURS[size], fields.get(size), _named(OURS[size]))
         if fields.get("n_inner") is None:
             fields["n_inner"] = 4 * fields["n_embd"]
         given = {ours: fields[theirs] for theirs, ours in OURS.items() if theirs in fields}
@@ -148,16 +144,6 @@ class GPT2Config:
         eos = list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id
         ids = {"bos_token_id": self.bos_token_id, "eos_token_id": eos}
         return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}
-
-
-def _check_size(field: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST[field]:
-        raise DataError(f"{_named(field)} must be a whole number in 1..{LARGEST[field]}; got {value!a:.60}")
-
-
-def _named(field: str) -> str:
-    """Our field with the file's: "n_layers (n_layer)"."""
-    return f"{field} ({next(theirs for theirs, ours in OURS.items() if ours == field)})"
 
 
 class Attention(nn.Module):
@@ -183,7 +169,8 @@ class Attention(nn.Module):
         q_BLHK, k_BMHK, v_BMHK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
         if cache is not None:
             k_BMHK, v_BMHK = cache.append(k_BMHK, v_BMHK)
-        return self.project(self.hook_z(self.weighted_sum(q_BLHK, k_BMHK, v_BMHK, mask_BLM)))
+        z_BLHK = self.hook_z(self.weighted_sum(q_BLHK, k_BMHK, v_BMHK, mask_BLM))
+        return projected(z_BLHK, self.out, self.hook_result)
 
     def weighted_sum(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
         """The values as each query weighs them, [B, L, H, K]; without a mask it sees itself and all before."""
@@ -194,18 +181,11 @@ class Attention(nn.Module):
         if self.upcast or self.hook_attn_scores.hooked or self.hook_pattern.hooked:
             mask_BLM = causal_mask(q_BLHK.new_ones(1, q_BLHK.shape[1])) if mask_BLM is None else mask_BLM
             scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(scores_BHLM.softmax(-1).to(v_BMHK.dtype))
+            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM).to(v_BMHK.dtype))
             return torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
         if mask_BLM is None:
             return causal_attention(q_BLHK, k_BMHK, v_BMHK)
         return attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
-
-    def project(self, z_BLHK: Tensor) -> Tensor:
-        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
-        if not self.hook_result.hooked:
-            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
-        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
-        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
 
 
 class Block(nn.Module):
@@ -271,11 +251,8 @@ class GPT2(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
-        tokens = self.check_tokens(tokens, packed)
-        stop = self.cfg.n_layers if stop_at_layer is None else stop_at_layer
-        if not 0 <= stop <= self.cfg.n_layers:
-            raise UsageError(f"stop_at_layer {stop} is not in 0..{self.cfg.n_layers}")
+        tokens = self.check_tokens(tokens, position_ids, attention_mask)
+        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask_BLM, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         resid_BLD = self.hook_embed(self.embed(tokens)) + self.hook_pos_embed(self.pos_embed(position_ids))
         for i, block in enumerate(self.blocks[:stop]):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.errors import UsageError
@@ -253,15 +254,15 @@ def positions_from_mask(attention_mask: Tensor) -> Tensor:
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """exp(x) / sum exp(x), in float32 inside; the largest is subtracted first, so nothing overflows.
+    """exp(x) / sum exp(x), by torch's kernel: less the largest first, so that nothing overflows, in float32 inside.
 
-    A row that is -inf throughout, of a query that may attend to nothing, gives zeros and not NaN.
+    A row that is -inf throughout, of a query that may attend to nothing, gives zeros; the kernel alone gives NaN.
     """
-    x32 = x.to(torch.promote_types(x.dtype, torch.float32))
-    largest = x32.detach().amax(dim, keepdim=True).clamp(min=torch.finfo(x32.dtype).min)
-    exp = (x32 - largest).exp_()
-    total = exp.sum(dim, keepdim=True)
-    return (exp / (total + (total == 0))).to(x.dtype)
+    shares = x.softmax(dim)
+    if not shares.select(dim, 0).isnan().any():
+        return shares
+    empty = (x == -math.inf).all(dim, keepdim=True)
+    return x.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)
 
 
 def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -331,3 +332,57 @@ def attention_scores(q_BLHK: Tensor, k_BMGK: Tensor, mask_BLM: Tensor | None) ->
 def heads_for(q_BLHK: Tensor, k_BMGK: Tensor) -> Tensor:
     """Keys or values repeated for the query heads that they serve: [B, M, H, K]."""
     return k_BMGK.repeat_interleave(q_BLHK.shape[2] // k_BMGK.shape[2], 2)
+
+
+def projected(z_BLHK: Tensor, out: Linear, hook_result: HookPoint) -> Tensor:
+    """The output projection of all heads, [B, L, D]; head by head where someone listens to the heads' results."""
+    if not hook_result.hooked:
+        return out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
+    weight_DHK = rearrange(out.weight, "d (h k) -> d h k", h=z_BLHK.shape[2])
+    summed_BLD = hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2)
+    return summed_BLD if out.bias is None else summed_BLD + out.bias
+
+
+class MultiHeadAttention(nn.Module):
+    """softmax(q k^T / sqrt(K)) v in each head, joined by a projection (Vaswani et al. 2017, 3.2.2).
+
+    Queries are of x, keys and values of x too, or of what a subclass says. Scores and pattern become tensors only where
+    someone listens to them.
+    """
+
+    def __init__(self, d_model: int, n_heads: int):
+        super().__init__()
+        self.n_heads = n_heads
+        self.q = Linear(d_model, d_model)
+        self.k = Linear(d_model, d_model)
+        self.v = Linear(d_model, d_model)
+        self.out = Linear(d_model, d_model)
+        self.hook_q = HookPoint("B L H K")
+        self.hook_k = HookPoint("B L H K")
+        self.hook_v = HookPoint("B L H K")
+        self.hook_attn_scores = HookPoint("B H L M")
+        self.hook_pattern = HookPoint("B H L M")
+        self.hook_z = HookPoint("B L H K")
+        self.hook_result = HookPoint("B L H D")
+
+    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        return self.attend(x_BLD, *self.keys_and_values(x_BLD), mask_BLM)
+
+    def keys_and_values(self, x_BMD: Tensor) -> tuple[Tensor, Tensor]:
+        """Of what is attended to, [B, M, H, K] each."""
+        return self.hook_k(self.heads(self.k(x_BMD))), self.hook_v(self.heads(self.v(x_BMD)))
+
+    def attend(self, x_BLD: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
+        """What the heads gather for x, [B, L, D]; without a mask, from everywhere."""
+        q_BLHK = self.hook_q(self.heads(self.q(x_BLD)))
+        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
+            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
+            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM))
+            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
+        else:
+            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
+        return projected(self.hook_z(z_BLHK), self.out, self.hook_result)
+
+    def heads(self, x_BLD: Tensor) -> Tensor:
+        """The width cut into heads, [B, L, H, K]."""
+        return rearrange(x_BLD, "b l (h k) -> b l h k", h=self.n_heads)

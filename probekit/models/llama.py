@@ -11,17 +11,28 @@ Axes: B batch, L query position, M key position, D d_model, H heads, G key/value
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.cache import Cache, LayerCache
-from probekit.models.checks import check_choice, check_flag, check_id, check_positive, check_size
+from probekit.models.checks import (
+    check_choice,
+    check_flag,
+    check_id,
+    check_ids,
+    check_implemented,
+    check_multiple,
+    check_positive,
+    check_size,
+    named,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -36,6 +47,7 @@ from probekit.models.layers import (
     init_embedding,
     init_linear,
     linear,
+    projected,
     softmax,
 )
 from probekit.models.positions import RopeScaling, Rotary, rope_from_hf, rope_to_hf, rotate_half
@@ -59,6 +71,7 @@ OURS = {  # field of a Hugging Face config.json -> ours
     "bos_token_id": "bos_token_id",
     "eos_token_id": "eos_token_id",
 }
+_named = partial(named, OURS)
 SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab")
 
 
@@ -103,13 +116,10 @@ class LlamaConfig:
         check_choice(self.model_type, MODEL_TYPES, "model_type")
         for field in SIZES:
             check_size(field, getattr(self, field), _named(field))
-        if self.n_heads % self.n_kv_heads:
-            raise DataError(
-                f"{_named('n_heads')} {self.n_heads} is no multiple of {_named('n_kv_heads')} {self.n_kv_heads}"
-            )
+        check_multiple(self.n_heads, _named("n_heads"), self.n_kv_heads, _named("n_kv_heads"))
         if self.d_head % 2:
             raise DataError(f"{_named('d_head')} must be even, as rotary positions turn pairs; got {self.d_head}")
-        check_choice(self.activation, ACTIVATIONS, f"{_named('activation')}")
+        check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_positive(self.norm_eps, _named("norm_eps"))
         check_positive(self.rope_theta, "rope_theta")
         if self.init_std is not None:
@@ -119,8 +129,7 @@ class LlamaConfig:
         if self.sliding_window is not None:
             check_size("n_ctx", self.sliding_window, "sliding_window")
         check_id(self.bos_token_id, "bos_token_id")
-        for eos in self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,):
-            check_id(eos, "eos_token_id")
+        check_ids(self.eos_token_id, "eos_token_id")
 
     def window_of(self, layer: int) -> int | None:
         """How many tokens a token of this layer sees; None: all before it."""
@@ -138,8 +147,7 @@ class LlamaConfig:
         """
         model_type = hf.get("model_type", "llama")
         check_choice(model_type, MODEL_TYPES, "model_type")
-        if hf.get("quantization_config") is not None:
-            raise DataError("quantization_config is not implemented; only plain weights are")
+        check_implemented(hf, {"quantization_config": None}, model_type)
         given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
         for size in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
             check_size(size, given.get(size), _named(size))
@@ -166,25 +174,12 @@ class LlamaConfig:
         return about | fields | {"rope_parameters": rope_to_hf(self.rope_theta, self.rope_scaling)}
 
 
-def _named(field: str) -> str:
-    """Our field with the file's: "n_layers (num_hidden_layers)"."""
-    theirs = [theirs for theirs, ours in OURS.items() if ours == field and ours != theirs]
-    return f"{field} ({theirs[0]})" if theirs else field
-
-
-def _refuse_unless(hf: Mapping[str, Any], field: str, implemented: Any, model_type: str) -> None:
-    if hf.get(field, implemented) != implemented:
-        raise DataError(
-            f"{field} = {hf[field]!a:.60} is not implemented for model_type {model_type}; only {implemented!r} is"
-        )
-
-
 def _heads(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     n_heads, n_kv_heads, d_head = hf["num_attention_heads"], hf.get("num_key_value_heads"), hf.get("head_dim")
     if n_kv_heads is None and "num_key_value_heads" not in hf and model_type != "llama":
         raise DataError(f"{_named('n_kv_heads')} is missing")  # transformers would assume 8 or 32
-    if d_head is None and hf["hidden_size"] % n_heads:
-        raise DataError(f"{_named('d_model')} {hf['hidden_size']} is no multiple of {_named('n_heads')} {n_heads}")
+    if d_head is None:
+        check_multiple(hf["hidden_size"], _named("d_model"), n_heads, _named("n_heads"))
     return {
         "n_kv_heads": n_heads if n_kv_heads is None else n_kv_heads,
         "d_head": hf["hidden_size"] // n_heads if d_head is None else d_head,
@@ -196,8 +191,7 @@ def _biases(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         attention_bias = hf.get("attention_bias", False)
         return {"qkv_bias": attention_bias, "out_bias": attention_bias, "mlp_bias": hf.get("mlp_bias", False)}
     qkv_bias = model_type == "qwen2"
-    _refuse_unless(hf, "attention_bias", qkv_bias, model_type)
-    _refuse_unless(hf, "mlp_bias", False, model_type)
+    check_implemented(hf, {"attention_bias": qkv_bias, "mlp_bias": False}, model_type)
     return {"qkv_bias": qkv_bias, "out_bias": False, "mlp_bias": False}
 
 
@@ -205,7 +199,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """Mistral slides in every layer, Qwen2 (where it is told to) in those after the first max_window_layers."""
     n_layers = hf["num_hidden_layers"]
     if model_type == "llama":
-        _refuse_unless(hf, "sliding_window", None, model_type)
+        check_implemented(hf, {"sliding_window": None}, model_type)
         window, n_full = None, 0
     elif model_type == "mistral":
         window, n_full = hf.get("sliding_window", 4096), 0
@@ -263,7 +257,8 @@ class Attention(nn.Module):
         k_BMGK = self.hook_rot_k(rotate_half(k_BMGK, rotation))
         if cache is not None:
             k_BMGK, v_BMGK = cache.append(k_BMGK, v_BMGK)
-        return self.project(self.hook_z(self.weighted_sum(q_BLHK, k_BMGK, v_BMGK, mask_BLM)))
+        z_BLHK = self.hook_z(self.weighted_sum(q_BLHK, k_BMGK, v_BMGK, mask_BLM))
+        return projected(z_BLHK, self.out, self.hook_result)
 
     def weighted_sum(self, q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask_BLM: Tensor | None) -> Tensor:
         """The values as each query weighs them, [B, L, H, K]; without a mask it sees itself and all before."""
@@ -275,14 +270,6 @@ class Attention(nn.Module):
         if mask_BLM is None:
             return causal_attention(q_BLHK, k_BMGK, v_BMGK)
         return attention(q_BLHK, k_BMGK, v_BMGK, mask_BLM)
-
-    def project(self, z_BLHK: Tensor) -> Tensor:
-        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
-        if not self.hook_result.hooked:
-            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
-        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
-        summed_BLD = self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2)
-        return summed_BLD if self.out.bias is None else summed_BLD + self.out.bias
 
 
 class Block(nn.Module):
@@ -353,11 +340,8 @@ class Llama(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
-        tokens = self.check_tokens(tokens, packed)
-        stop = self.cfg.n_layers if stop_at_layer is None else stop_at_layer
-        if not 0 <= stop <= self.cfg.n_layers:
-            raise UsageError(f"stop_at_layer {stop} is not in 0..{self.cfg.n_layers}")
+        tokens = self.check_tokens(tokens, position_ids, attention_mask)
+        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask_BLM, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         window_BLM = self.in_window(mask_BLM, position_ids, cache)
         rotation = self.rotary(position_ids)

@@ -34,7 +34,8 @@ class Family(NamedTuple):
         model: made of a config; has `init_weights`.
         hf_names: our name of every weight of a config -> its name in a Hugging Face file.
         hf_prefix: stands before the names of a model with a head, and not in the file of a bare one.
-        hf_ties: of a config: a name that a file may hold besides -> the name whose copy it must be.
+        hf_ties: of a config: a name that a file may hold besides -> the name whose copy it must be; None if the model
+            computes nothing with it.
         hf_buffers: a regular expression; such names in a file are left aside.
         hf_renamed: the name that transformers gave a weight once -> the one it has today.
         hf_parts: the config of what a file holds, from the config and the names in it.
@@ -44,7 +45,7 @@ class Family(NamedTuple):
     model: type["LanguageModel"]
     hf_names: Callable[[Any], Mapping[str, "HfTensor"]]
     hf_prefix: str
-    hf_ties: Callable[[Any], Mapping[str, str]] = lambda cfg: {}
+    hf_ties: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
     hf_buffers: str = "(?!)"
     hf_renamed: Callable[[str], str] = lambda name: name
     hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
@@ -52,7 +53,7 @@ class Family(NamedTuple):
 
 def families() -> dict[str, Family]:
     """By the `model_type` of config.json."""
-    from probekit.models import bert, gpt2, llama, transformer
+    from probekit.models import bert, gpt2, llama, marian, transformer
 
     kin = Family(llama.LlamaConfig, llama.Llama, llama.hf_names, llama.HF_PREFIX, llama.hf_ties, llama.HF_BUFFERS)
     return {
@@ -73,10 +74,10 @@ def families() -> dict[str, Family]:
         "marian": Family(
             transformer.TransformerConfig,
             transformer.Transformer,
-            transformer.hf_names,
-            transformer.HF_PREFIX,
-            transformer.hf_ties,
-            hf_parts=transformer.hf_parts,
+            marian.hf_names,
+            marian.HF_PREFIX,
+            marian.hf_ties,
+            hf_parts=marian.hf_parts,
         ),
     }
 

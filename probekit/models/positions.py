@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probekit.errors import DataError
+from probekit.models.checks import check_positive
 
 
 class Table(nn.Module):
@@ -92,14 +93,8 @@ class RopeScaling:
     def __post_init__(self):
         if not isinstance(self.kind, str) or self.kind not in _SCALING_FIELDS:
             raise DataError(f"rope scaling {self.kind!a:.60} is not implemented; only default, linear and llama3 are")
-        fields = (
-            "factor",
-            *(("low_freq_factor", "high_freq_factor", "original_n_ctx") if self.kind == "llama3" else ()),
-        )
-        for field in fields:
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise DataError(f"rope scaling {self.kind}: {field} must be a positive number; got {value!a:.60}")
+        for field in _SCALING_FIELDS[self.kind]:
+            check_positive(getattr(self, field), f"rope scaling {self.kind}: {field}")
         if self.kind == "llama3" and self.low_freq_factor >= self.high_freq_factor:
             raise DataError(
                 f"rope scaling llama3: low_freq_factor {self.low_freq_factor} must be below "

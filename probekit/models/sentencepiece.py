@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 from probekit.errors import DataError
 from probekit.models.files import read_json
 
-BLANK = "\u2581"
+BLANK = "\u2581"  # how pieces spell it
 NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5  # kinds of pieces; 4 (user-defined) and 6 (bytes) are not read
 UNIGRAM = 1
 HIDDEN = "\U000f0000"  # before pieces of the target's alone: no text has it, so that they are read but never written

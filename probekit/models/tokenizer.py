@@ -12,10 +12,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from probekit.errors import DataError, UsageError
 from probekit.models.files import read_json, read_text
-from probekit.models.sentencepiece import marian_backend, read_marian_vocabulary, read_sentencepiece
+from probekit.models.sentencepiece import BLANK, HIDDEN, marian_backend, read_marian_vocabulary, read_sentencepiece
 
 END_OF_TEXT = "<|endoftext|>"
-BLANK = "\u2581"  # how SentencePiece writes it
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "source.spm", *SETTINGS_FILES)
 
@@ -90,8 +89,19 @@ class Tokenizer:
         return self._backend.decode(self._in_vocabulary(ids), skip_special_tokens=False)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Each token as a string of its own; bytes that are part of a character show as U+FFFD."""
-        return [self._backend.decode([i], skip_special_tokens=False) for i in self._in_vocabulary(ids)]
+        """Each token as a string of its own, with the blanks that belong to it: joined, they are the text.
+
+        A SentencePiece tokenizer puts one more blank before the text. The pieces of a WordPiece tokenizer have no
+        blanks: what continues a word shows as the vocabulary spells it, "##s". Bytes that are part of a character show
+        as U+FFFD.
+        """
+        return [self._token(i) for i in self._in_vocabulary(ids)]
+
+    def _token(self, i: int) -> str:
+        text = self._backend.decode([i], skip_special_tokens=False)
+        piece = (self._backend.id_to_token(i) or "").removeprefix(HIDDEN)
+        blanks = len(piece) - len(piece.lstrip(BLANK))  # of which a decoder drops the first of a text
+        return text if text.startswith(BLANK) else " " * blanks + text.lstrip(" ") if blanks else text
 
     def token_id(self, token: str) -> int:
         """The id of one token: as the vocabulary spells it, or a text that is one token.

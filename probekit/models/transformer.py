@@ -4,7 +4,7 @@ The encoder reads the source; the decoder reads the target up to each token and,
 encoder made of the source, and predicts the next token of the target. Both are stacks of post-norm blocks over token
 plus position embedding: norm(x + sublayer(x)), so that no norm is left for the end. Every point is named as in
 TransformerLens, after "encoder." or "decoder."; its axes stand where it is made. Exact against `transformers`' Marian,
-the same architecture, whose fields and tensor names `TransformerConfig.from_hf` and `hf_names` read.
+the same architecture, whose fields and tensor names `marian.py` reads.
 
 Sinusoids stand in halves, sines before cosines, as Marian has them; the paper's order, one sine and one cosine by
 turns, is a permutation of the axes of the stream.
@@ -18,81 +18,45 @@ Axes: B batch, S source position, L query position, M key position, D d_model, H
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.cache import Cache, LayerCache
-from probekit.models.checks import check_choice, check_flag, check_id, check_positive, check_size
+from probekit.models.checks import (
+    check_choice,
+    check_flag,
+    check_id,
+    check_multiple,
+    check_positive,
+    check_size,
+    named,
+)
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
     FeedForward,
     LayerNorm,
-    Linear,
-    attention,
-    attention_scores,
+    MultiHeadAttention,
     causal_mask,
     init_embedding,
     init_linear,
     linear,
-    softmax,
 )
+from probekit.models.marian import OURS, SIZES, fields_from_hf, fields_to_hf
 from probekit.models.positions import Table, sinusoids_in_halves
-from probekit.models.weights import HfTensor
 
 LN_EPS = 1e-5  # no field of Marian's config
 
-# Values of config.json that would change the arithmetic in a way that this file does not implement.
-_REQUIRED = {
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "layernorm_embedding": False,
-    "add_final_layer_norm": False,
-    "is_encoder_decoder": True,
-    "is_decoder": False,
-    "quantization_config": None,
-}
-
-OURS = {  # field of a Hugging Face config.json -> ours
-    "d_model": "d_model",
-    "encoder_attention_heads": "n_heads",
-    "decoder_attention_heads": "n_decoder_heads",
-    "encoder_ffn_dim": "d_mlp",
-    "decoder_ffn_dim": "d_decoder_mlp",
-    "encoder_layers": "n_layers",
-    "decoder_layers": "n_decoder_layers",
-    "max_position_embeddings": "n_ctx",
-    "vocab_size": "d_vocab",
-    "activation_function": "activation",
-    "scale_embedding": "scale_embedding",
-    "tie_word_embeddings": "tie_embeddings",
-    "init_std": "init_std",
-    "pad_token_id": "pad_token_id",
-    "eos_token_id": "eos_token_id",
-    "bos_token_id": "bos_token_id",
-    "decoder_start_token_id": "decoder_start_token_id",
-}
-SIZES = (
-    "d_model",
-    "n_heads",
-    "n_decoder_heads",
-    "d_mlp",
-    "d_decoder_mlp",
-    "n_layers",
-    "n_decoder_layers",
-    "n_ctx",
-    "d_vocab",
-)
 IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+_named = partial(named, OURS)
 POSITIONS = ("sinusoidal", "learned")
 
 
@@ -132,10 +96,9 @@ class TransformerConfig:
 
     def __post_init__(self):
         for field in SIZES:
-            _check_size(field, getattr(self, field))
+            check_size(field, getattr(self, field), _named(field))
         for field in ("n_heads", "n_decoder_heads"):
-            if self.d_model % getattr(self, field):
-                raise DataError(f"d_model {self.d_model} is no multiple of {_named(field)} {getattr(self, field)}")
+            check_multiple(self.d_model, "d_model", getattr(self, field), _named(field))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_choice(self.positions, POSITIONS, "positions")
         if self.positions == "sinusoidal" and self.d_model % 2:
@@ -164,46 +127,11 @@ class TransformerConfig:
             DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
                 is not implemented here; the message names the field.
         """
-        for field, required in _REQUIRED.items():
-            if hf.get(field, required) != required:
-                raise DataError(f"{field} = {hf[field]!a:.60} is not implemented; only {required!r} is")
-        for theirs, ours in OURS.items():
-            if ours in SIZES:
-                _check_size(ours, hf.get(theirs))
-        _check_sharing(hf)
-        given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
-        given = {"scale_embedding": False, "activation": "gelu"} | given  # where the file leaves it to Marian's own
-        given["activation"] = {"swish": "silu"}.get(str(given["activation"]), given["activation"])
-        if given.get("bos_token_id") == given.get("eos_token_id"):
-            given["bos_token_id"] = None  # Marian's files call </s> so; it never stands first
-        sinusoidal = hf.get("static_position_embeddings", True)
-        check_flag(sinusoidal, "static_position_embeddings")
-        return cls(**given, positions="sinusoidal" if sinusoidal else "learned")
+        return cls(**fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
-        fields |= {"share_encoder_decoder_embeddings": self.tie_embeddings, "decoder_vocab_size": self.d_vocab}
-        fields |= {"static_position_embeddings": self.positions == "sinusoidal", "is_encoder_decoder": True}
-        return {"model_type": "marian", "architectures": ["MarianMTModel"], **fields}
-
-
-def _check_sharing(hf: Mapping[str, Any]) -> None:
-    shared, tied = hf.get("share_encoder_decoder_embeddings", True), hf.get("tie_word_embeddings", True)
-    if shared != tied:
-        raise DataError(
-            f"share_encoder_decoder_embeddings = {shared!a:.60} with tie_word_embeddings = {tied!a:.60} is not "
-            f"implemented: source embedding, target embedding and head are one matrix (both true) or three (both false)"
-        )
-    if hf.get("decoder_vocab_size", hf["vocab_size"]) not in (hf["vocab_size"], None):
-        raise DataError(
-            f"decoder_vocab_size = {hf['decoder_vocab_size']!a:.60} is not implemented; only that of the source is, "
-            f"vocab_size = {hf['vocab_size']}"
-        )
-
-
-def _check_size(field: str, value: Any) -> None:
-    check_size(field.replace("decoder_", ""), value, _named(field))
+        return fields_to_hf(self)
 
 
 def _check_id(field: str, value: Any, d_vocab: int) -> None:
@@ -212,63 +140,18 @@ def _check_id(field: str, value: Any, d_vocab: int) -> None:
         raise DataError(f"{field} is no id of a vocabulary of {d_vocab} tokens: {value}")
 
 
-def _named(field: str) -> str:
-    """Our field with the file's: "n_layers (encoder_layers)"."""
-    theirs = next((theirs for theirs, ours in OURS.items() if ours == field), field)
-    return field if theirs == field else f"{field} ({theirs})"
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention; scores and pattern become tensors only where someone listens to them."""
-
-    def __init__(self, d_model: int, n_heads: int):
-        super().__init__()
-        self.n_heads = n_heads
-        self.q = Linear(d_model, d_model)
-        self.k = Linear(d_model, d_model)
-        self.v = Linear(d_model, d_model)
-        self.out = Linear(d_model, d_model)
-        self.hook_q = HookPoint("B L H K")
-        self.hook_k = HookPoint("B L H K")
-        self.hook_v = HookPoint("B L H K")
-        self.hook_attn_scores = HookPoint("B H L M")
-        self.hook_pattern = HookPoint("B H L M")
-        self.hook_z = HookPoint("B L H K")
-        self.hook_result = HookPoint("B L H D")
+class CausalAttention(MultiHeadAttention):
+    """Of the target to itself; the mask looks back. A cache adds keys and values of the tokens before these."""
 
     def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         keys, values = self.keys_and_values(x_BLD)
-        return self.attend(x_BLD, *((keys, values) if cache is None else cache.append(keys, values)), mask_BLM)
-
-    def keys_and_values(self, x_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        """Of what is attended to, [B, M, H, K] each."""
-        return self.hook_k(self.heads(self.k(x_BMD))), self.hook_v(self.heads(self.v(x_BMD)))
-
-    def attend(self, x_BLD: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
-        """What the heads gather for x, [B, L, D]; without a mask, from everywhere."""
-        q_BLHK = self.hook_q(self.heads(self.q(x_BLD)))
-        if self.hook_attn_scores.hooked or self.hook_pattern.hooked:
-            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM))
-            z_BLHK = torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
-        else:
-            z_BLHK = attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
-        return self.project(self.hook_z(z_BLHK))
-
-    def heads(self, x_BLD: Tensor) -> Tensor:
-        """The width cut into heads, [B, L, H, K]."""
-        return rearrange(x_BLD, "b l (h k) -> b l h k", h=self.n_heads)
-
-    def project(self, z_BLHK: Tensor) -> Tensor:
-        """The output projection [B, L, D]; head by head where someone listens to the heads' results."""
-        if not self.hook_result.hooked:
-            return self.out(rearrange(z_BLHK, "b l h k -> b l (h k)"))
-        weight_DHK = rearrange(self.out.weight, "d (h k) -> d h k", h=self.n_heads)
-        return self.hook_result(torch.einsum("blhk,dhk->blhd", z_BLHK, weight_DHK)).sum(2) + self.out.bias
+        if cache is not None:
+            keys, values = cache.append(keys, values)
+        return self.attend(x_BLD, keys, values, mask_BLM)
 
 
-class CrossAttention(Attention):
-    """The same from the target to the source: queries of x, keys and values of the encoder's output."""
+class CrossAttention(MultiHeadAttention):
+    """From the target to the source: queries of x, keys and values of the memory, the encoder's output."""
 
     def __init__(self, d_model: int, n_heads: int):
         super().__init__(d_model, n_heads)
@@ -293,7 +176,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, cfg: TransformerConfig):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.attn = Attention(cfg.d_model, cfg.n_heads)
+        self.attn = MultiHeadAttention(cfg.d_model, cfg.n_heads)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, LN_EPS)
@@ -316,7 +199,7 @@ class DecoderBlock(nn.Module):
     def __init__(self, cfg: TransformerConfig):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.attn = Attention(cfg.d_model, cfg.n_decoder_heads)
+        self.attn = CausalAttention(cfg.d_model, cfg.n_decoder_heads)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln1 = LayerNorm(cfg.d_model, LN_EPS)
@@ -366,14 +249,6 @@ class Stack(nn.Module):
     def leave(self, resid_BLD: Tensor, stop: int) -> Tensor:
         """What the blocks before `stop` gave: the input of that block, or the output of the last."""
         return self.blocks[stop].hook_resid_pre(resid_BLD) if stop < len(self.blocks) else resid_BLD  # pyright: ignore[reportCallIssue]
-
-    def check_stop(self, stop_at_layer: int | None) -> int:
-        """How many blocks are to run; None is all."""
-        n_layers = len(self.blocks)
-        stop = n_layers if stop_at_layer is None else stop_at_layer
-        if not 0 <= stop <= n_layers:
-            raise UsageError(f"stop_at_layer {stop} is not in 0..{n_layers}")
-        return stop
 
 
 class Encoder(Stack):
@@ -485,9 +360,8 @@ class Transformer(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
-        source = self.check_tokens(source, packed)
-        stop = self.encoder.check_stop(stop_at_layer)
+        source = self.check_tokens(source, position_ids, attention_mask)
+        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask_BSS, position_ids = self.mask_and_positions(source, attention_mask, position_ids)
         return self.encoder(self._scaled(self.embed(source)), position_ids, mask_BSS, stop)
 
@@ -521,9 +395,8 @@ class Transformer(LanguageModel):
         Raises:
             UsageError: a shape, an id, a length or a layer that cannot be.
         """
-        packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
-        tokens = self.check_tokens(tokens, packed)
-        stop = self.decoder.check_stop(stop_at_layer)
+        tokens = self.check_tokens(tokens, position_ids, attention_mask)
+        stop = self.check_stop(stop_at_layer, self.cfg.n_decoder_layers)
         mask_BLM, position_ids = self._target_mask_and_positions(tokens, attention_mask, position_ids, cache)
         memory_BSD = self._check_memory(tokens, memory)
         if cache is not None and len(cache) < self.cfg.n_decoder_layers:
@@ -596,71 +469,3 @@ def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tens
     if mask.dim() == 2 and not bool(mask.any(1).all()):
         raise UsageError("cross_mask leaves a target no source at all: a row of it has no true")
     return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)
-
-
-def _attention_names(ours: str, theirs: str) -> dict[str, str]:
-    return {f"{ours}.{part}": f"{theirs}.{part}_proj" for part in ("q", "k", "v", "out")}
-
-
-_MLP_NAMES = {"mlp.up": "fc1", "mlp.down": "fc2"}
-_BLOCK_NAMES = {
-    "encoder": {
-        **_attention_names("attn", "self_attn"),
-        "ln1": "self_attn_layer_norm",
-        **_MLP_NAMES,
-        "ln2": "final_layer_norm",
-    },
-    "decoder": {
-        **_attention_names("attn", "self_attn"),
-        "ln1": "self_attn_layer_norm",
-        **_attention_names("cross_attn", "encoder_attn"),
-        "ln2": "encoder_attn_layer_norm",
-        **_MLP_NAMES,
-        "ln3": "final_layer_norm",
-    },
-}
-HF_PREFIX = "model."
-_SHARED, _HEAD, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
-
-
-def hf_names(cfg: TransformerConfig) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face Marian file."""
-    names = {}
-    for stack, n_layers in (("encoder", cfg.n_layers), ("decoder", cfg.n_decoder_layers)):
-        for i in range(n_layers):
-            for ours, theirs in _BLOCK_NAMES[stack].items():
-                for part in ("weight", "bias"):
-                    names[f"{stack}.blocks.{i}.{ours}.{part}"] = f"model.{stack}.layers.{i}.{theirs}.{part}"
-        if cfg.positions == "learned":
-            names[f"{stack}.pos_embed.weight"] = _position_table(stack)
-    if cfg.tie_embeddings:
-        names["embed.weight"] = _SHARED
-    else:
-        names |= {"embed.weight": _embedding("encoder"), "target_embed.weight": _embedding("decoder")}
-        names["unembed.weight"] = _HEAD
-    if cfg.logits_bias:
-        names["logits_bias"] = _BIAS
-    return {ours: HfTensor(theirs) for ours, theirs in names.items()}
-
-
-def _embedding(stack: str) -> str:
-    return f"model.{stack}.embed_tokens.weight"
-
-
-def _position_table(stack: str) -> str:
-    return f"model.{stack}.embed_positions.weight"
-
-
-def hf_ties(cfg: TransformerConfig) -> dict[str, str]:
-    """The copies of the one embedding that a file may hold."""
-    return dict.fromkeys((_embedding("encoder"), _embedding("decoder"), _HEAD), _SHARED) if cfg.tie_embeddings else {}
-
-
-def hf_parts(cfg: TransformerConfig, names: Collection[str]) -> TransformerConfig:
-    """The config of what a file holds.
-
-    Position tables in a file are read as learned ones, whatever they are, since that is how `transformers` uses them:
-    old files carry the sinusoids so. A file of the bare model has no bias of the head, which is then none.
-    """
-    stored = any(_position_table(stack) in names for stack in ("encoder", "decoder"))
-    return replace(cfg, positions="learned" if stored else cfg.positions, logits_bias=_BIAS in names)

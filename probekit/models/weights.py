@@ -191,7 +191,7 @@ def load_weights(
     names, ties = family.hf_names(model.cfg), family.hf_ties(model.cfg)
     _check(model, folder, names, {name: tensor for name, tensor in stored.items() if name not in ties})
     for copy, original in ties.items():
-        if copy in stored:
+        if copy in stored and original is not None:
             _check_tied(stored[copy], stored[original])
     state = {
         ours: _converted(_read(stored[theirs.name]), theirs.transposed, device, dtype) for ours, theirs in names.items()

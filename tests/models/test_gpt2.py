@@ -224,6 +224,17 @@ def test_block_mask_packs_two_texts_in_one_row(model):
         assert error(packed[:, 5:], model(b)) <= 1e-5
 
 
+def test_a_row_that_sees_nothing_stays_finite(model):
+    tokens, mask = tokens_for(model, 1), torch.ones(1, 9, 9, dtype=torch.bool).tril()
+    mask[0, 2] = False
+    with torch.no_grad():
+        fused = model(tokens, attention_mask=mask)
+        explicit, cache = model.run_with_cache(tokens, attention_mask=mask)
+    assert fused.isfinite().all()
+    assert error(explicit, fused) <= 1e-6
+    assert (cache["attn_pattern", 0][0, :, 2] == 0).all()
+
+
 def test_stopping_returns_the_input_of_that_block(model):
     tokens = tokens_for(model)
     with torch.no_grad():

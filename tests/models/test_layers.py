@@ -15,6 +15,7 @@ from probekit.models.layers import (
     FeedForward,
     LayerNorm,
     Linear,
+    MultiHeadAttention,
     RMSNorm,
     SwiGLU,
     attention,
@@ -227,11 +228,20 @@ def test_swiglu_is_eight_thirds_wide_in_whole_64s():
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
 @pytest.mark.parametrize("dim", [0, -1])
-def test_softmax_equals_torchs(dtype, dim):
-    x = (10 * torch.randn(5, 7)).to(dtype)
-    x[x > 8] = -math.inf
-    assert softmax(x, dim).dtype == dtype
-    assert close(softmax(x, dim), torch.softmax(x, dim))
+def test_softmax_is_its_formula(dtype, dim):
+    """In float64, whether or not another row is empty and takes the kernel out of its way."""
+    full = (10 * torch.randn(5, 7)).to(dtype)
+    full[full > 8] = -math.inf
+    for x in (full, torch.cat([full, torch.full_like(full, -math.inf)], 1 + dim)):
+        exp = x.double().exp()
+        total = exp.sum(dim, keepdim=True)
+        assert softmax(x, dim).dtype == dtype
+        assert close(softmax(x, dim), exp / total.where(total > 0, 1))
+
+
+def test_softmax_hides_no_nan():
+    x = torch.tensor([[1.0, math.nan], [-math.inf, -math.inf], [math.inf, 0]])
+    assert softmax(x).isnan().any(1).tolist() == [True, False, True]
 
 
 def test_softmax_bears_fp16_extremes_and_empty_rows():
@@ -339,6 +349,26 @@ def test_multi_head_attention_equals_torchs_with_padding_and_attention_masks(cau
         mine, other = (torch.autograd.grad((o[real] * upstream).sum(), inputs) for o in (ours, theirs))
         for a, b in zip(mine, other, strict=True):
             assert torch.allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize("points", [[], ["hook_pattern"], ["hook_attn_scores"], ["hook_result"]])
+def test_the_module_of_multi_head_attention_equals_torchs(points):
+    """Whoever listens: to nothing, to scores or pattern, to the heads' results."""
+    ours, x = filled(MultiHeadAttention(12, 4)), torch.randn(3, 5, 12)
+    maps = (ours.q, ours.k, ours.v)
+    weight, bias = torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps if m.bias is not None])
+    seen: list[torch.Tensor] = []
+    for name in points:
+        getattr(ours, name).add(lambda x, hook: seen.append(x))
+    y, real = x.transpose(0, 1), REAL.bool()
+    theirs, pattern = F.multi_head_attention_forward(
+        y, y, y, 12, 4, weight, bias, None, None, False, 0.0, ours.out.weight, ours.out.bias,
+        key_padding_mask=~real, average_attn_weights=False,
+    )  # fmt: skip
+    assert torch.allclose(ours(x, padding_mask(REAL))[real], theirs.transpose(0, 1)[real], atol=1e-4)
+    assert pattern is not None
+    if points == ["hook_pattern"]:
+        assert torch.allclose(seen[0].transpose(1, 2)[real], pattern.transpose(1, 2)[real], atol=1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])

@@ -149,6 +149,12 @@ def test_random_weights_need_the_config_alone(folder):
     assert one(one.to_tokens(TEXT, bos=True)).isfinite().all()
 
 
+def test_the_bias_that_an_untied_decoder_does_not_use_may_be_anything(tmp_path):
+    folder = hf_folder(tmp_path / "theirs", BertForPreTraining, tie_word_embeddings=False)
+    rewrite(folder, lambda w: w | {"cls.predictions.bias": w["cls.predictions.decoder.bias"] + 1})
+    assert_equal_to(BertForPreTraining.from_pretrained(folder), load(folder))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_types_are_near(folder, dtype):
     wide, narrow = load(folder), load(folder, dtype=dtype)

@@ -98,7 +98,8 @@ def test_a_text_becomes_its_best_pieces(tokenizer):
 
 def test_text_and_ids_and_back(tokenizer):
     vocab = vocabulary()
-    assert tokenizer.tokens(tokenizer.encode("abc lo!")) == ["abc", "lo", "!"]
+    assert tokenizer.tokens(tokenizer.encode("abc lo!")) == [" abc", " lo", "!"]
+    assert tokenizer.tokens([vocab["▁z"], vocab["zu"], vocab["</s>"]]) == [" z", "zu", "</s>"]
     assert tokenizer.decode(tokenizer.encode("  abc   lo! ")) == "abc lo!"
     assert tokenizer.encode("") == tokenizer.encode("   ") == []
     assert tokenizer.encode("abc</s>")[-1] == vocab["</s>"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformers import GPT2Tokenizer
 
 from probekit.errors import DataError, UsageError
@@ -101,6 +101,37 @@ def test_bytes_come_back_as_they_were(text, bpe_folder):
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert len(tokenizer.tokens(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("text", ["the dog", "  the  dog", "a\n b ", " ", "▁", ""])
+@pytest.mark.parametrize(
+    ("normalizer", "splits", "decoder"),
+    [
+        (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), None,
+         decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])),
+        (None, pre_tokenizers.Metaspace(prepend_scheme="always"), decoders.Metaspace(prepend_scheme="always")),
+    ],
+)  # fmt: skip
+def test_joined_the_strings_of_pieces_are_the_text_after_one_blank(normalizer, splits, decoder, text):
+    """As Llama 2's tokenizer.json spells its rules, and as transformers' Metaspace does."""
+    pieces = ["▁", "▁▁", "▁the", "▁d", "o", "g", "▁a", "\n", "▁b", "<unk>"]
+    backend = Backend(models.Unigram([(piece, -1.0) for piece in pieces], 9, False))
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    if splits is not None:
+        backend.pre_tokenizer = splits
+    backend.decoder = decoder
+    tokenizer = Tokenizer(backend)
+    joined = "".join(tokenizer.tokens(tokenizer.encode(text)))
+    assert joined == joined[:1] + tokenizer.decode(tokenizer.encode(text))
+    assert joined == (" " + text.replace("▁", " ") if text else "") or (splits and text.startswith((" ", "▁")))
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(alphabet="the cold film\n", max_size=40))
+def test_joined_the_strings_of_byte_level_tokens_are_the_text(text, bpe_folder):
+    tokenizer = load(bpe_folder)
+    assert "".join(tokenizer.tokens(tokenizer.encode(text))) == text
 
 
 def test_the_two_formats_are_one_tokenizer(bpe_folder, tmp_path):
