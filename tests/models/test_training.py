@@ -196,7 +196,7 @@ def test_a_checkpoint_of_other_weights_shape_or_texts_is_refused(tmp_path):
         train(new_model(), lambda step: draw(step + 1), SETTINGS, tmp_path)
 
 
-def test_a_disk_that_refuses_says_so_before_the_first_step_and_the_checkpoint_before_stands(whole, tmp_path, monkeypatch):
+def test_a_disk_that_refuses_says_so_before_the_first_step_and_the_last_checkpoint_stands(whole, tmp_path, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
