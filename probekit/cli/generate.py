@@ -1,7 +1,7 @@
 """`probekit generate`: what a model says next."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -77,8 +77,8 @@ def generate(
     text = generation.text_of(loaded, prompts[0], made) if loaded.tokenizer else None
     if json_:
         how = {"max_new_tokens": max_new_tokens, **vars(sampling), "stop_tokens": sorted(stops)}
-        said: dict[str, Any] = {"prompt": prompt, "prompt_tokens": prompts[0], "text": text, "tokens": made.tokens}
-        console.result_json({"model": loaded.name, **said, "ended": made.ended, "settings": how})
+        said = {"prompt": prompt, "prompt_tokens": prompts[0], "text": text, "tokens": made.tokens, "ended": made.ended}
+        console.result_json({"model": loaded.name, **said, "settings": how})
     else:
         _show(str(text) if is_text else ",".join(map(str, made.tokens)))
     if not quiet and made.ended != "stop token":

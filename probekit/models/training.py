@@ -162,7 +162,7 @@ def train(
     draw: Draw,
     settings: TrainingSettings | None = None,
     folder: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     checkpoint_every: int = 100,
 ) -> TrainingResult:
     """Train a model in place, from where the folder's checkpoint stands if it has one.

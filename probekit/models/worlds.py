@@ -38,7 +38,7 @@ from probekit.models.weights import save_hf
 from probekit.tasks import brackets, counting, dialogue, ranking, spans
 from probekit.tasks.synthetic import EOS, Seed
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 EXAM = 2000  # held-out examples that a model is judged on
 AT_ONCE = 500  # of them in one forward
 
@@ -192,11 +192,7 @@ def _first_use(one: World, folder: Path, place: Path, progress: bool | None) -> 
         print(f"{one.name} is trained now, once, and kept in {str(folder)!a}", file=sys.stderr, flush=True)
     disable = None if progress is None else not progress
     with tqdm(total=one.settings.steps, desc=one.name, unit=" steps", disable=disable, dynamic_ncols=True) as bar:
-
-        def advance(done: int, total: int) -> None:
-            bar.update(1)
-
-        train_world(one, place, advance)
+        train_world(one, place, lambda *_: bar.update())
 
 
 @torch.no_grad()

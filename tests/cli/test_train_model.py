@@ -96,7 +96,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_first_step(here, refu
 
 def test_help_names_every_world(capsys):
     assert run(["train-model", "--help"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are cut at their hyphens
     assert all(name in said for name in WORLD_MODELS)
 
 

@@ -9,7 +9,7 @@ from small_worlds import use_small_worlds
 from probekit.cli.main import run
 from probekit.models import worlds
 from probekit.models.load import WORLD_MODELS
-from probekit.tasks import load_task
+from probekit.tasks import BUILTIN_TASKS, load_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -42,7 +42,7 @@ def test_every_command_takes_every_world(name, small, capsys):
     assert (trained["model"], trained["world"]) == (name, one.task)
     assert run(["params", trained["folder"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["parameters"]["total"] == weights_of(one)
-    prompt = load_task(one.task).inputs[0]
+    prompt = str(load_task(one.task).inputs[0])
     said = run(["generate", "--model", trained["folder"], "--prompt", prompt, "--max-new-tokens", "2", "--quiet"])
     assert said == (2 if name == "spans-bert" else 0)
     capsys.readouterr()
@@ -50,6 +50,12 @@ def test_every_command_takes_every_world(name, small, capsys):
     assert run(["extract", *config, "--model", trained["folder"], *limit, "--quiet"]) == 0
     assert run(["train-probe", *config, "--controls", "1"]) == 0
     assert "Best: " in capsys.readouterr().out
+
+
+def test_help_of_extract_names_every_world_and_its_tasks(capsys):
+    assert run(["extract", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are cut at their hyphens
+    assert all(name in said for name in (*WORLD_MODELS, *BUILTIN_TASKS))
 
 
 def weights_of(one: worlds.World) -> int:
