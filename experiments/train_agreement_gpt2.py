@@ -16,8 +16,8 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from tqdm import tqdm
 
-from probekit.cli import console
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.training import Example, TrainingSettings, collate, train
@@ -81,8 +81,8 @@ def main() -> None:
     model.tokenizer = word_tokenizer()
     settings = TrainingSettings(args.steps, args.batch, args.learning_rate, seed=args.seed)
     start = time.monotonic()
-    with console.progress("train", "steps", quiet=False) as progress:
-        result = train(model, lambda step: draw(step, settings), settings, progress=progress)
+    with tqdm(total=settings.steps, unit=" steps", disable=None) as bar:
+        result = train(model, lambda step: draw(step, settings), settings, progress=lambda *_: bar.update())
     loss = result.mean_loss()
     accuracy = agreement_accuracy(model, n=4000, seed=args.seed + 1)
     print(f"{time.monotonic() - start:.0f} s; loss {loss:.4f} nats a word; verb agreement {accuracy}")

@@ -15,7 +15,8 @@ Dataset = Annotated[
     str,
     typer.Option(
         metavar="NAME|PATH",
-        help="sst2, agreement, a Hub name, or a file or folder of CSV, TSV, JSONL, Parquet or CoNLL-U.",
+        help="sst2, agreement, counting, ranking, spans, dialogue, brackets, brackets-depth, a Hub name, or a file or "
+        "folder of CSV, TSV, JSONL, Parquet or CoNLL-U.",
     ),
 ]
 Points = Annotated[str, typer.Option(metavar="NAMES", help="Points with commas between them (see: probekit points).")]

@@ -1,7 +1,7 @@
 """`probekit generate`: what a model says next."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,10 +22,11 @@ Temperature = Annotated[float, typer.Option(metavar="T", help="0 takes the likel
 TopK = Annotated[int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens.")]
 TopP = Annotated[float | None, typer.Option(metavar="P", help="Draw from the likeliest tokens that hold P together.")]
 Stop = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         metavar="TOKEN",
-        help="Token to stop at, or its id where there is no tokenizer.  [default: the model's end of text]",
+        help="Token to stop at, or its id where there is no tokenizer; may be repeated.  [default: the model's end of "
+        "text]",
     ),
 ]
 Bos = Annotated[bool, typer.Option("--bos/--no-bos", help="Put the model's BOS token before the text.")]
@@ -71,13 +72,13 @@ def generate(
     progress = False if quiet else None
     loaded = load_model(model, device, options.dtype_name(dtype), revision, progress=progress)
     prompts, is_text, _ = generation.to_ids(loaded, asked, bos)
-    stops = generation.stop_ids(loaded, None if stop is None else [_stop(loaded, stop)])
+    stops = generation.stop_ids(loaded, [_stop(loaded, token) for token in stop] if stop else None)
     made = generation.continuations(loaded, prompts, max_new_tokens, sampling, stops)[0]
     text = generation.text_of(loaded, prompts[0], made) if loaded.tokenizer else None
     if json_:
         how = {"max_new_tokens": max_new_tokens, **vars(sampling), "stop_tokens": sorted(stops)}
-        said: dict[str, Any] = {"prompt": prompt, "prompt_tokens": prompts[0], "text": text, "tokens": made.tokens}
-        console.result_json({"model": loaded.name, **said, "ended": made.ended, "settings": how})
+        said = {"prompt": prompt, "prompt_tokens": prompts[0], "text": text, "tokens": made.tokens, "ended": made.ended}
+        console.result_json({"model": loaded.name, **said, "settings": how})
     else:
         _show(str(text) if is_text else ",".join(map(str, made.tokens)))
     if not quiet and made.ended != "stop token":

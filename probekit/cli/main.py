@@ -115,7 +115,7 @@ def run(args: Sequence[str]) -> int:
         except (MemoryError, RuntimeError) as e:
             if not _out_of_memory(e):
                 raise
-            console.error("out of memory; a smaller --batch-tokens or fewer --points need less")
+            console.error("out of memory; a smaller --batch-tokens, fewer --points or a smaller model need less")
             return StorageError.exit_code
 
 

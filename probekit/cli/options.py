@@ -30,7 +30,12 @@ Set = Annotated[
     ),
 ]
 Model = Annotated[
-    str, typer.Option(metavar="NAME|FOLDER", help="A Hub name such as gpt2, a local folder, or agreement-gpt2.")
+    str,
+    typer.Option(
+        metavar="NAME|FOLDER",
+        help="A Hub name such as gpt2, a local folder, agreement-gpt2, or a world's model, which is trained on first "
+        "use: counting-gpt, ranking-transformer, spans-bert, dialogue-gpt, brackets-gpt.",
+    ),
 ]
 Revision = Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag or commit of the model on the Hub.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes the best there is.")]

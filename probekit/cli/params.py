@@ -19,7 +19,11 @@ PICTURE = Path("runs/flop_shares.png")
 
 Names = Annotated[
     list[str],
-    typer.Argument(metavar="MODEL...", help="gpt2, gpt2-medium, gpt2-large, gpt2-xl, another Hub name, or a folder."),
+    typer.Argument(
+        metavar="MODEL...",
+        help="gpt2, gpt2-medium, gpt2-large, gpt2-xl, another Hub name, a folder, or a "
+        "world's model such as counting-gpt.",
+    ),
 ]
 Compare = Annotated[bool, typer.Option("--compare", help="Several models: one table, and a picture of the shares.")]
 Context = Annotated[
@@ -93,12 +97,20 @@ def _names(models: list[str], compare: bool, out: Path | None, revision: str | N
 
 
 def _shape(name: str, revision: str | None) -> "Shape":
-    """The shape of a model; a size of GPT-2 is known without network or torch, unless a folder has its name."""
-    from probekit.models import outline
+    """The shape of a model; a size of GPT-2 is known without network or torch, unless a folder has its name.
+
+    That of a world's model is known without its being trained, or anything written.
+    """
     from probekit.models.shapes import named_shape, shape_of
 
     known = None if revision is not None or Path(name).exists() else named_shape(name)
-    return known or shape_of(outline(name, revision).cfg)
+    if known:
+        return known
+    from probekit.models import outline
+    from probekit.models.load import WORLD_MODELS
+    from probekit.models.worlds import world
+
+    return shape_of(world(name).config if name in WORLD_MODELS and revision is None else outline(name, revision).cfg)
 
 
 def _note_long(accounts: "list[Account]") -> None:

@@ -12,7 +12,13 @@ from probekit.errors import ResumeMismatch, UsageError
 if TYPE_CHECKING:
     from probekit.models.worlds import Trained
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="A world or its model, such as counting-gpt.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        help="counting-gpt, ranking-transformer, spans-bert, dialogue-gpt or brackets-gpt; or its task: counting, ...",
+    ),
+]
 Steps = Annotated[int | None, typer.Option(metavar="N", help="Batches in all.  [default: the world's]")]
 BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Examples a batch.  [default: the world's]")]
 LearningRate = Annotated[float | None, typer.Option(metavar="RATE", help="At its peak.  [default: the world's]")]
@@ -71,9 +77,8 @@ def train_model(
 def _check_out(folder: Path) -> None:
     """A folder with a model that no checkpoint belongs to is somebody else's."""
     from probekit.models.training import CHECKPOINT
-    from probekit.models.weights import ONE_FILE
 
-    if (folder / ONE_FILE).exists() and not (folder / CHECKPOINT).exists():
+    if (folder / "config.json").exists() and not (folder / CHECKPOINT).exists():
         raise ResumeMismatch(
             f"{str(folder)!a} holds a model that was not trained there; give another folder (--out), or remove that one"
         )

@@ -17,6 +17,8 @@ from torch import Tensor
 from probekit.durable import open_plain, sweep, write_as
 from probekit.errors import ResumeMismatch, StorageError
 
+SHOWN = 80  # characters of two values; longer ones are not shown
+
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], identity: dict[str, Any]) -> None:
     """Write a checkpoint, which replaces the one before it.
@@ -61,8 +63,14 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] |
 
 def _check_same(path: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     if differ := [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]:
-        was = ", ".join(f"{name} was {theirs.get(name)!a:.40}, now {ours.get(name)!a:.40}" for name in differ)
-        raise ResumeMismatch(f"{str(path)!a} is of another run ({was}); remove it, or take another folder")
+        changes = "; ".join(_change(name, theirs.get(name), ours.get(name)) for name in differ)
+        raise ResumeMismatch(f"{str(path)!a} is of another run ({changes}); remove it, or take another folder")
+
+
+def _change(name: str, was: Any, now: Any) -> str:
+    """What became of a value; of a checksum, only that there is another one."""
+    is_short = len(ascii(was)) + len(ascii(now)) < SHOWN
+    return f"{name} was {was!a}, now {now!a}" if is_short else f"another {name}"
 
 
 def _digest(tensors: dict[str, Any], about: str) -> str:

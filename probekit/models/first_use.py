@@ -3,13 +3,18 @@
 The folder is PROBEKIT_CACHE, or probekit in XDG_CACHE_HOME, or ~/.cache/probekit.
 """
 
+import contextlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from probekit.durable import TEMPORARY, keep_names, make_folder, refused
+from probekit.errors import StorageError
+
+STALE_SECONDS = 24 * 3600  # nothing takes that long to make
 
 
 def cache_folder() -> Path:
@@ -27,26 +32,37 @@ def kept(folder: Path, make: Callable[[Path], object]) -> Path:
 
     Args:
         folder: its name says what is in it; equal names, equal content.
-        make: writes the files into the folder that it is given.
+        make: writes the files into the folder that it is given, which is there and empty.
 
     Raises:
         StorageError: the disk refused.
     """
     if folder.is_dir():
         return folder
-    make_folder(folder.parent)
     temporary = folder.parent / f"{TEMPORARY}{folder.name}-{uuid.uuid4().hex}"
     try:
+        make_folder(folder.parent)
+        temporary.mkdir()  # a place that cannot be written is found out before the work
+        _sweep(folder.parent)
         make(temporary)
         _sync(temporary)
         temporary.rename(folder)
         keep_names(folder.parent)
-    except OSError as error:
+    except (OSError, StorageError) as error:
         if not folder.is_dir():
-            raise refused(folder, error) from error
+            why = refused(folder, error) if isinstance(error, OSError) else error
+            raise StorageError(f"{why}; PROBEKIT_CACHE may name another folder for models") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what runs that died long ago had begun; another run's may be in use."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(path)
 
 
 def _sync(folder: Path) -> None:

@@ -162,7 +162,7 @@ def train(
     draw: Draw,
     settings: TrainingSettings | None = None,
     folder: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     checkpoint_every: int = 100,
 ) -> TrainingResult:
     """Train a model in place, from where the folder's checkpoint stands if it has one.
@@ -175,7 +175,7 @@ def train(
         settings: defaults where None.
         folder: keeps the checkpoint; None keeps none.
         progress: called with (steps done, steps in all) after every step.
-        checkpoint_every: steps between checkpoints; the last step has one as well.
+        checkpoint_every: steps between checkpoints; there is one before the first step and after the last as well.
 
     Raises:
         UsageError: a model in another type, or a batch that it cannot learn from.
@@ -191,6 +191,8 @@ def train(
     path = folder / CHECKPOINT if folder else None
     identity = _identity(model, draw, settings) if path else {}
     start = run.resume(path, identity) if path else 0
+    if path and not start:
+        run.save(path, identity)  # a disk that refuses says so before the work
     with _interrupts_wait() as interrupted, torch.enable_grad():
         for step in range(start, settings.steps):
             run.step(draw(step))
@@ -298,7 +300,7 @@ def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> d
     first = json.dumps([asdict(example) for example in draw(0)])
     return {
         **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()},
-        "shape": {name: str(value) for name, value in asdict(model.cfg).items()},
+        **{f"shape.{name}": str(value) for name, value in asdict(model.cfg).items()},
         "first weights": model.fingerprint(),
         "first batch": hashlib.sha256(first.encode()).hexdigest(),
     }

@@ -1,6 +1,6 @@
 """The synthetic worlds with known truth, each with the tiny model that learns it: `counting-gpt` and so on.
 
-A world is a task of `tasks/`, the shape of a model, and the settings that train it in a minute or less on two cores.
+A world is a task of `tasks/`, the shape of a model, and the settings that train it in about a minute on one core.
 The model learns from the training split alone and is judged on held-out ones: every word that it has to say must be
 the likeliest one, given the words before it. That is exact greedy generation, in one forward: generation goes astray
 at the first word that is not the likeliest, and nowhere else.
@@ -38,7 +38,7 @@ from probekit.models.weights import save_hf
 from probekit.tasks import brackets, counting, dialogue, ranking, spans
 from probekit.tasks.synthetic import EOS, Seed
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 EXAM = 2000  # held-out examples that a model is judged on
 AT_ONCE = 500  # of them in one forward
 
@@ -55,7 +55,7 @@ class World:
         settings: of its training.
         learned: (n, seed) -> n examples of the training split.
         asked: (n, seed) -> n held-out examples, or all where there are fewer; their targets and labels are judged.
-        around: the words that stand before and behind every text ([CLS] and [SEP]), or only the one before.
+        around: the tokenizer's BOS; or the words that stand before and behind every text ([CLS] and [SEP]).
     """
 
     name: str
@@ -192,11 +192,7 @@ def _first_use(one: World, folder: Path, place: Path, progress: bool | None) -> 
         print(f"{one.name} is trained now, once, and kept in {str(folder)!a}", file=sys.stderr, flush=True)
     disable = None if progress is None else not progress
     with tqdm(total=one.settings.steps, desc=one.name, unit=" steps", disable=disable, dynamic_ncols=True) as bar:
-
-        def advance(done: int, total: int) -> None:
-            bar.update(1)
-
-        train_world(one, place, advance)
+        train_world(one, place, lambda *_: bar.update())
 
 
 @torch.no_grad()
@@ -286,61 +282,6 @@ def _bracketed(split: str, n: int, seed: Seed) -> list[Example]:
     return examples
 
 
-def _table() -> dict[str, World]:
-    worlds = [
-        World(
-            "counting-gpt",
-            "counting",
-            counting.VOCABULARY,
-            _gpt(counting.VOCABULARY, d_model=32, n_heads=2, n_layers=2, n_ctx=64, init_std=0.02),
-            TrainingSettings(steps=400, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
-            _counting_learned,
-            _counting_asked,
-        ),
-        World(
-            "ranking-transformer",
-            "ranking",
-            ranking.VOCABULARY,
-            _encoder_decoder(ranking.VOCABULARY),
-            TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
-            partial(_ranked, "train"),
-            partial(_ranked, "test"),
-            (ranking.BOS,),
-        ),
-        World(
-            "spans-bert",
-            "spans",
-            spans.VOCABULARY,
-            BertConfig(
-                d_model=64, n_heads=4, d_mlp=256, n_layers=2, n_ctx=16, d_vocab=len(spans.VOCABULARY), init_std=0.05
-            ),
-            TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
-            partial(_masked, "train"),
-            partial(_masked, "test"),
-            (spans.CLS, spans.SEP),
-        ),
-        World(
-            "dialogue-gpt",
-            "dialogue",
-            dialogue.VOCABULARY,
-            _gpt(dialogue.VOCABULARY, d_model=64, n_heads=4, n_layers=3, n_ctx=32, init_std=0.1),
-            TrainingSettings(steps=1800, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
-            partial(_answered, "train"),
-            partial(_answered, "test"),
-        ),
-        World(
-            "brackets-gpt",
-            "brackets",
-            brackets.VOCABULARY,
-            _gpt(brackets.VOCABULARY, d_model=64, n_heads=2, n_layers=2, n_ctx=32, init_std=0.1),
-            TrainingSettings(steps=600, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
-            partial(_bracketed, "train"),
-            partial(_bracketed, "test"),
-        ),
-    ]
-    return {one.name: one for one in worlds}
-
-
 def _gpt(vocabulary: list[str], d_model: int, n_heads: int, n_layers: int, n_ctx: int, init_std: float) -> GPT2Config:
     """A small GPT-2; larger first weights learn faster, smaller ones leave less room to learn starts by heart."""
     eos, d_vocab = vocabulary.index(EOS), len(vocabulary)
@@ -368,5 +309,56 @@ def _encoder_decoder(vocabulary: list[str]) -> TransformerConfig:
     )
 
 
-WORLDS = _table()
+_ALL = (
+    World(
+        "counting-gpt",
+        "counting",
+        counting.VOCABULARY,
+        _gpt(counting.VOCABULARY, d_model=32, n_heads=2, n_layers=2, n_ctx=64, init_std=0.02),
+        TrainingSettings(steps=400, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
+        _counting_learned,
+        _counting_asked,
+    ),
+    World(
+        "ranking-transformer",
+        "ranking",
+        ranking.VOCABULARY,
+        _encoder_decoder(ranking.VOCABULARY),
+        TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
+        partial(_ranked, "train"),
+        partial(_ranked, "test"),
+        (ranking.BOS,),
+    ),
+    World(
+        "spans-bert",
+        "spans",
+        spans.VOCABULARY,
+        BertConfig(
+            d_model=64, n_heads=4, d_mlp=256, n_layers=2, n_ctx=16, d_vocab=len(spans.VOCABULARY), init_std=0.05
+        ),
+        TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
+        partial(_masked, "train"),
+        partial(_masked, "test"),
+        (spans.CLS, spans.SEP),
+    ),
+    World(
+        "dialogue-gpt",
+        "dialogue",
+        dialogue.VOCABULARY,
+        _gpt(dialogue.VOCABULARY, d_model=64, n_heads=4, n_layers=3, n_ctx=32, init_std=0.1),
+        TrainingSettings(steps=1800, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
+        partial(_answered, "train"),
+        partial(_answered, "test"),
+    ),
+    World(
+        "brackets-gpt",
+        "brackets",
+        brackets.VOCABULARY,
+        _gpt(brackets.VOCABULARY, d_model=64, n_heads=2, n_layers=2, n_ctx=32, init_std=0.1),
+        TrainingSettings(steps=600, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
+        partial(_bracketed, "train"),
+        partial(_bracketed, "test"),
+    ),
+)
+WORLDS = {one.name: one for one in _ALL}
 """Model name -> its world."""

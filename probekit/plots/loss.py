@@ -1,23 +1,27 @@
-"""The loss of a training run, step by step: each step's, and their running mean."""
+"""The loss of a training run, step by step: each step's, and their running mean, on a scale of ratios.
+
+What a model still learns when its loss has fallen a hundredfold shows there, and would be a flat line beside its start.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator
 
 from probekit.plots.style import BLUE, PALE_BLUE, new_figure, short, write_figure, write_headings
 
 SIZE = (7.0, 4.0)  # inches
-AROUND = 25  # steps on either side that the running mean is over
-LAST = 50  # steps that the figure in the heading is the mean of
+SPAN = 50  # of all steps, one in so many stands on either side in the running mean
+LAST = 100  # steps that the figure in the heading is the mean of, as in `TrainingResult.mean_loss`
 
 
 def plot_loss(losses: Sequence[float], name: str, ax: Axes | None = None) -> Axes:
     """Draw the loss of each step, and the mean of the steps around each.
 
     Args:
-        losses: of every step, in nats.
+        losses: of every step, in nats; what is not above 0 is left out.
         name: of the model.
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
     """
@@ -30,7 +34,10 @@ def plot_loss(losses: Sequence[float], name: str, ax: Axes | None = None) -> Axe
     ax.plot(steps, losses, color=PALE_BLUE, linewidth=0.7)
     ax.plot(steps, means, color=BLUE, linewidth=1.8)
     ax.set_xlim(0, len(losses) + 1)
-    ax.set_ylim(bottom=0)
+    ax.set_yscale("log", nonpositive="mask")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("step")
     ax.set_ylabel("loss (nats)")
     ax.spines[["top", "right"]].set_visible(False)
@@ -41,11 +48,11 @@ def plot_loss(losses: Sequence[float], name: str, ax: Axes | None = None) -> Axe
 
 
 def running_mean(losses: Sequence[float]) -> np.ndarray:
-    """The mean of each loss and up to `AROUND` before and as many behind it, so that it does not lag."""
+    """The mean of each loss and of a `SPAN`-th of all on either side of it, or of what there is of these."""
     sums = np.concatenate([[0.0], np.cumsum(losses)])
-    at = np.arange(len(losses))
-    reach = np.minimum(AROUND, np.minimum(at, at[::-1]))
-    return (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
+    at, reach = np.arange(len(losses)), len(losses) // SPAN
+    first, behind = np.maximum(at - reach, 0), np.minimum(at + reach + 1, len(losses))
+    return (sums[behind] - sums[first]) / (behind - first)
 
 
 def save_loss_plot(losses: Sequence[float], name: str, folder: str | Path) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,20 @@ def test_every_setting_reaches_the_model(gpt2_folder, model, capsys):
     assert said["settings"] == {**how, "stop_tokens": [stop]}
     assert (said["prompt"], said["prompt_tokens"]) == (PROMPT, prompt)
     assert said["text"] == model.generate(PROMPT, stop_tokens=["q"], bos=True, **how)
+
+
+def test_several_stop_tokens(gpt2_folder, model, capsys, here):
+    """Of several the first that comes ends the text, given on the command line or in a file."""
+    made = model.generate(model.tokenizer.encode(PROMPT), 30, stop_tokens=[], temperature=9.0)
+    letters = [text for text in model.tokenizer.tokens(made) if text.isalpha() and text.isascii()]
+    first, *_, last = dict.fromkeys(letters)
+    stops = [last, first]
+    args = ["--model", gpt2_folder, "--prompt", PROMPT, "--temperature", 9, "--max-new-tokens", 30, "--json"]
+    out, _ = printed(capsys, *args, "--stop", last, "--stop", first)
+    cut = made[: made.index(model.tokenizer.token_id(first)) + 1]
+    assert (json.loads(out)["tokens"], json.loads(out)["ended"]) == (cut, "stop token")
+    Path("c.yaml").write_text(json.dumps({"generate": {"stop": stops}}))
+    assert printed(capsys, *args, "--config", "c.yaml")[0] == out
 
 
 def test_a_full_context_is_said(gpt2_folder, capsys):

@@ -12,7 +12,9 @@ import pytest
 from probekit.cli.main import run
 from probekit.models.accounting import account
 from probekit.models.gpt2 import GPT2Config
+from probekit.models.load import WORLD_MODELS
 from probekit.models.shapes import GPT2_SIZES, Shape, named_shape, shape_of
+from probekit.models.worlds import WORLDS
 from probekit.text import metric
 
 Capture = pytest.CaptureFixture[str]
@@ -77,6 +79,16 @@ def test_a_built_in_model(capsys: Capture) -> None:
     assert told(["agreement-gpt2"], capsys)["family"] == "gpt2"
 
 
+@pytest.mark.parametrize("name", WORLD_MODELS)
+def test_a_worlds_model_is_counted_without_training_it_or_writing_anything(
+    name: str, here: Path, capsys: Capture
+) -> None:
+    found = told([name], capsys)
+    weights = sum(weight.numel() for weight in WORLDS[name].untrained(0).parameters())
+    assert (found["model"], found["parameters"]["total"]) == (name, weights)
+    assert list(here.iterdir()) == []
+
+
 def test_a_folder_with_the_name_of_a_size_wins(folder: str, capsys: Capture) -> None:
     Path(folder).rename("gpt2")
     assert told(["gpt2"], capsys)["n_ctx"] == 30
@@ -119,6 +131,7 @@ def test_from_a_config_file(here: Path, capsys: Capture) -> None:
         (["gpt2", "gpt2-xl"], "one model, or several with --compare; got 'gpt2', 'gpt2-xl'"),
         (["--compare", "gpt2", "gpt2-xl", "--revision", "main"], "--revision is of one model"),
         (["gpt2", "--out", "x.png"], "--out is for the picture of --compare"),
+        (["counting-gpt", "--revision", "main"], "'counting-gpt' is trained here"),
         ([], "Missing argument"),
     ],
 )

@@ -10,7 +10,8 @@ import pytest
 
 from probekit.cli import console
 from probekit.cli.main import run
-from probekit.models import load_model
+from probekit.models import load_model, training
+from probekit.models.load import WORLD_MODELS
 from probekit.models.training import CHECKPOINT
 
 ARGS = ["train-model", "counting-gpt", "--steps", "12", "--batch-size", "4", "--warm-up-steps", "2", "--seed", "3"]
@@ -83,7 +84,20 @@ def test_what_stands_in_the_way(here, capsys, refused):
     (folder / CHECKPOINT).write_bytes(good[:-1])
     assert "is damaged or no checkpoint" in refused(4, *ARGS)
     (folder / CHECKPOINT).unlink()
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "holds a model that was not trained there" in refused(5, *ARGS)
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_first_step(here, refused, monkeypatch):
+    Path("file").touch()
+    monkeypatch.setattr(training, "loss_of", lambda *_: pytest.fail("a step was made"))
+    assert "Not a directory" in refused(4, *ARGS, "--out", "file/model")
+
+
+def test_help_names_every_world(capsys):
+    assert run(["train-model", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are cut at their hyphens
+    assert all(name in said for name in WORLD_MODELS)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """The worlds from the command line: the two commands work out of the box, and say that a model is trained."""
 
+import json
 from pathlib import Path
 
 import pytest
 from small_worlds import use_small_worlds
 
 from probekit.cli.main import run
+from probekit.models import worlds
+from probekit.models.load import WORLD_MODELS
+from probekit.tasks import BUILTIN_TASKS, load_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -26,6 +30,36 @@ def test_extract_and_train_probe_work_out_of_the_box(task, small, capsys):
     assert Path(out.splitlines()[-1]).is_dir()
     assert run(["train-probe", *config, "--controls", "1"]) == 0
     assert "Best: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", WORLD_MODELS)
+def test_every_command_takes_every_world(name, small, capsys):
+    """Train, count, generate, extract and probe; each by the world's own config file where it has a section there."""
+    one = worlds.WORLDS[name]
+    config = ["--config", str(CONFIGS / f"{one.task}.yaml")]
+    assert run(["train-model", *config, "--steps", "3", "--warm-up-steps", "1", "--batch-size", "4", "--json"]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert (trained["model"], trained["world"]) == (name, one.task)
+    assert run(["params", trained["folder"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"]["total"] == weights_of(one)
+    prompt = str(load_task(one.task).inputs[0])
+    said = run(["generate", "--model", trained["folder"], "--prompt", prompt, "--max-new-tokens", "2", "--quiet"])
+    assert said == (2 if name == "spans-bert" else 0)
+    capsys.readouterr()
+    limit = [] if one.task == "counting" else ["--limit", "64"]
+    assert run(["extract", *config, "--model", trained["folder"], *limit, "--quiet"]) == 0
+    assert run(["train-probe", *config, "--controls", "1"]) == 0
+    assert "Best: " in capsys.readouterr().out
+
+
+def test_help_of_extract_names_every_world_and_its_tasks(capsys):
+    assert run(["extract", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are cut at their hyphens
+    assert all(name in said for name in (*WORLD_MODELS, *BUILTIN_TASKS))
+
+
+def weights_of(one: worlds.World) -> int:
+    return sum(weight.numel() for weight in one.untrained(0).parameters())
 
 
 def test_quiet_says_nothing_of_the_training(small, capsys):

@@ -1,5 +1,6 @@
 """Models made on first use: whole or absent, and made once."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from probekit.errors import StorageError
+from probekit.models import first_use
 from probekit.models.first_use import cache_folder, kept
 
 TOGETHER = """
@@ -19,7 +21,6 @@ from probekit.models.first_use import kept
 name, cache = sys.argv[1], Path(sys.argv[2])
 
 def make(place):
-    place.mkdir()
     (place / "config.json").write_text(name)
     (cache / f"inside-{name}").touch()
     while len(list(cache.glob("inside-*"))) < 2:  # until both are
@@ -34,7 +35,6 @@ from pathlib import Path
 from probekit.models.first_use import kept
 
 def make(place):
-    place.mkdir()
     (place / "config.json").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -43,7 +43,6 @@ kept(Path(sys.argv[1]) / "one", make)
 
 
 def write(place: Path) -> None:
-    place.mkdir()
     (place / "weights").write_text("whole")
 
 
@@ -77,9 +76,42 @@ def test_what_fails_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="no"):
         kept(tmp_path / "one", fail)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_refuses_is_found_out_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="file"):
-        kept(tmp_path / "file" / "one", write)
+    with pytest.raises(StorageError, match="file': File exists; PROBEKIT_CACHE may name another folder"):
+        kept(tmp_path / "file" / "one", refuse)
+
+    def read_only(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", read_only)
+        with pytest.raises(StorageError, match="one': Read-only file system; PROBEKIT_CACHE may name"):
+            kept(tmp_path / "one", refuse)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first_use.os, "fsync", full)
+        with pytest.raises(StorageError, match="No space left on device; PROBEKIT_CACHE may name another folder"):
+            kept(tmp_path / "one", write)
+    assert list(tmp_path.iterdir()) == []
+    assert (kept(tmp_path / "one", write) / "weights").read_text() == "whole"
+
+
+def test_what_died_long_ago_is_swept_away_and_what_is_at_work_is_not(tmp_path):
+    dead, alive = (tmp_path / f".tmp-{name}" for name in ("dead", "alive"))
+    for folder in (dead, alive):
+        folder.mkdir()
+        (folder / "config.json").write_text("half")
+    os.utime(dead, (0, 0))
+    kept(tmp_path / "one", write)
+    assert {path.name for path in tmp_path.iterdir()} == {".tmp-alive", "one"}
 
 
 def test_of_two_processes_at_once_the_first_one_stays(tmp_path):

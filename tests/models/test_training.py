@@ -1,5 +1,6 @@
 """The training loop against a plain one of torch's parts, and its checkpoints against a run that nothing stopped."""
 
+import errno
 import math
 import os
 import random
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from training_runs import CFG, SETTINGS, draw, new_model
 from transformers import BertConfig, BertForPreTraining
 
+from probekit import durable
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.bert import Bert, hf_names
@@ -179,17 +181,38 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path, change, what):
     before = (tmp_path / CHECKPOINT).read_bytes()
     with pytest.raises(ResumeMismatch, match=what):
         train(new_model(), draw, TrainingSettings(**{**vars(SETTINGS), **change}), tmp_path)
+    with pytest.raises(ResumeMismatch, match="another first weights; another first batch"):
+        train(GPT2(CFG).init_weights(4), lambda step: draw(step + 1), SETTINGS, tmp_path)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
 
 
 def test_a_checkpoint_of_other_weights_shape_or_texts_is_refused(tmp_path):
     train(new_model(), draw, SETTINGS, tmp_path)
-    with pytest.raises(ResumeMismatch, match="first weights"):
+    with pytest.raises(ResumeMismatch, match=r"run \(another first weights\); remove it"):
         train(GPT2(CFG).init_weights(4), draw, SETTINGS, tmp_path)
-    with pytest.raises(ResumeMismatch, match="shape"):
+    with pytest.raises(ResumeMismatch, match=r"shape.n_ctx was '\d+', now '9'"):
         train(GPT2(GPT2Config(**{**vars(CFG), "n_ctx": 9})).init_weights(3), draw, SETTINGS, tmp_path)
     with pytest.raises(ResumeMismatch, match="first batch"):
         train(new_model(), lambda step: draw(step + 1), SETTINGS, tmp_path)
+
+
+def test_a_disk_that_refuses_says_so_before_the_first_step_and_the_last_checkpoint_stands(whole, tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill(done: int, total: int) -> None:
+        if done == 12:
+            monkeypatch.setattr(durable.os, "fsync", full)
+
+    with pytest.raises(StorageError, match="No space left"):
+        train(new_model(), draw, SETTINGS, tmp_path, fill, checkpoint_every=5)
+    with pytest.raises(StorageError, match="No space left"):
+        train(new_model(), draw, SETTINGS, tmp_path / "other", lambda *_: pytest.fail("a step was made"))
+    monkeypatch.undo()
+    model = new_model()
+    result = train(model, draw, SETTINGS, tmp_path)
+    assert (result.resumed_from, result.losses) == (10, whole[1])
+    assert model.fingerprint() == whole[0].fingerprint()
 
 
 def test_a_damaged_checkpoint_is_never_used(tmp_path):
