@@ -40,7 +40,8 @@ BatchTokens = Annotated[
 Bos = Annotated[
     bool | None,
     typer.Option(
-        "--bos/--no-bos", help="Put the model's BOS token before each text.  [default: no; BERT's CLS and SEP: yes]"
+        "--bos/--no-bos",
+        help="Put the model's BOS token before each text.  [default: no; BERT's CLS and SEP, Marian's </s>: yes]",
     ),
 ]
 KeepBlanks = Annotated[bool, typer.Option("--keep-blanks", help="Leave white space at the end of texts.")]

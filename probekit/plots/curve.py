@@ -39,6 +39,8 @@ PLACES = {
     "resid_pre": "input of block i",
     "resid_mid": "after the attention of block i",
     "resid_post": "output of block i",
+    "ln2_normalized": "after the last norm of block i",
+    "ln3_normalized": "after the last norm of block i",
 }
 NARROW = 5.0  # inches; narrower axes have shorter names, two lines of legend, and no values in the margin
 BOUNDS = {"r2": (-0.25, 1.0)}  # of the y axis; an R2 may be far below 0, which says no more than that it is

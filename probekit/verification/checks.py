@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations import extract
-from probekit.activations.planning import OF_SOURCES
+from probekit.activations.places import OF_SOURCES
 from probekit.errors import DataError
 from probekit.hooks import POINTS, HookPoint, base_name, split_point
 from probekit.models.base import LanguageModel
