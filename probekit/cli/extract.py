@@ -58,7 +58,10 @@ LabelColumn = Annotated[
 ]
 GroupColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column whose equal rows stay in one split.")]
 SpanColumn = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Column of [start, end], or start,end: characters of a word.")
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="Column of [start, end], or of lists of {start, end, label}; or two: start,end."
+    ),
 ]
 Regression = Annotated[
     bool, typer.Option("--regression", help="Labels that are whole numbers (years) are numbers, not classes.")

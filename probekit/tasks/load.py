@@ -21,7 +21,7 @@ from probekit.tasks.labels import NA, as_labels, encode, group_flaw, group_name,
 from probekit.tasks.ranking import ranking
 from probekit.tasks.spans import spans
 from probekit.tasks.splits import carve, components, named, sample
-from probekit.tasks.words import limited_words, spans_of, without_rare
+from probekit.tasks.words import limited_words, spans_of, unfolded, without_rare
 
 BUILTIN_TASKS: dict[str, Callable[..., Task]] = {
     "agreement": agreement,
@@ -84,7 +84,8 @@ def load_task(
         regression: labels that are whole numbers, such as years, are the target of a regression and not classes.
             Numbers that are not all whole always are.
         span_column: the characters of each row's word: a column of [first, behind the last), or two columns with a
-            comma between their names ("start,end"). CoNLL-U has its own.
+            comma between their names ("start,end"), or a column of lists of {"start", "end", "label"}, which give an
+            example each (`words.unfolded`). CoNLL-U has its own.
 
     Raises:
         UsageError: an unknown name, column or option.
@@ -163,16 +164,17 @@ def _open(source: str | Path, columns: _Columns) -> tuple[str, dict[str, Table],
     """The task's name, its tables by split, and where they come from. A path wins over a Hub id, an alias over both."""
     path = Path(source).expanduser()
     if isinstance(source, Path) or (source not in HUB_ALIASES and path.exists()):
-        return _open_files(path, str(source))
+        return _open_files(path, str(source), columns)
     if path.suffix.lower() in READERS or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
         near = nearest(source, [*BUILTIN_TASKS, *HUB_ALIASES])
         raise UsageError(f"no dataset {source!a}: no file or folder, no owner/name of the Hub; {near}")
     tables, info = hub_tables(source)
+    tables = {split: unfolded(table, columns.span) for split, table in tables.items()}
     return source.rsplit("/", 1)[-1], _with_labelled_test(tables, columns), info
 
 
-def _open_files(path: Path, source: str) -> tuple[str, dict[str, Table], dict[str, Any]]:
-    tables = {split: read_table(file) for split, file in find_files(path).items()}
+def _open_files(path: Path, source: str, columns: _Columns) -> tuple[str, dict[str, Table], dict[str, Any]]:
+    tables = {split: unfolded(read_table(file), columns.span) for split, file in find_files(path).items()}
     name = path.resolve().name if path.is_dir() else path.stem
     return name, tables, {"source": source, "sha256": {table.name: table.sha256 for table in tables.values()}}
 
