@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.layout import Layout
+from probekit.activations.layout import Layout, Place
 from probekit.activations.sets import ActivationSet
 from probekit.evaluation import train_probes
 from probekit.evaluation.audit import audit
@@ -31,8 +31,11 @@ def world(n_texts=60, point="resid_pre", read: int | None = None) -> ActivationS
     x = torch.from_numpy((np.eye(2)[y] + rng.normal(size=(len(y), 2))).astype(np.float32))
     tokens = np.array([ord(letter) for letter in letters]) if read is None else np.full(len(y), read)
     layout = Layout(["per example"], np.full(len(y), 8), 0, tokens)
-    places_of = {(point, 0): x, (point, 1): x + torch.from_numpy(np.eye(2)[y].astype(np.float32))}
-    return ActivationSet(places_of, task, layout=layout)
+    tensors: dict[Place, torch.Tensor] = {
+        (point, 0): x,
+        (point, 1): x + torch.from_numpy(np.eye(2)[y].astype(np.float32)),
+    }
+    return ActivationSet(tensors, task, layout=layout)
 
 
 def test_other_places_of_a_text_are_neither_conflicts_nor_leaks():
