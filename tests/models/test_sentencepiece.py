@@ -137,6 +137,7 @@ def test_a_model_is_saved_with_it(tmp_path: Path):
         assert first.tokenizer.encode(text) == second.tokenizer.encode(text)
         assert first.to_tokens(text).shape[0] == 1
     assert first.tokenizer.bos_token_id is second.tokenizer.bos_token_id is None
+    assert first.tokenizer.sep_token_id == second.tokenizer.sep_token_id == vocabulary()["</s>"]
     assert first.tokenizer.fingerprint == second.tokenizer.fingerprint
 
 
