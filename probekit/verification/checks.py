@@ -40,7 +40,10 @@ from probekit.verification.theirs import LOGITS
 MEMORY = 512e6  # bytes of activations kept at once
 # Listening to one of these makes the model compute step by step what otherwise one kernel does. So they run apart from
 # the others, and both ways are tested.
-STEP_BY_STEP = ("ln1_scale", "attn_scores", "attn_pattern", "result", "ln2_scale", "mlp_pre", "ln_final_scale")
+STEP_BY_STEP = (
+    *(name for name in POINTS if name.endswith("_scale") and "." not in name),
+    *("ln3_scale", "attn_scores", "attn_pattern", "result", "mlp_pre"),
+)
 NARROW = 8
 FLOAT32 = {"reference": 1e-5}
 FLOAT32_BATCH = 5e-6
