@@ -178,6 +178,21 @@ def test_the_layer_axis_is_honest(point, wanted, label, last):
     assert ax.get_xticklabels()[-1].get_text() == last
 
 
+@pytest.mark.parametrize(
+    ("point", "label"),
+    [
+        ("resid_pre", "layer (input of block i)"),
+        ("resid_post", "layer (before the last norm of block i)"),
+        ("ln2_normalized", "layer (output of block i)"),
+        ("encoder.resid_pre", "layer (input of block i of the encoder)"),
+        ("decoder.ln3_normalized", "layer (output of block i of the decoder)"),
+    ],
+)
+def test_the_layer_axis_is_honest_where_blocks_end_with_a_norm(point, label):
+    output = "decoder.ln3_normalized" if point.startswith("decoder") else "ln2_normalized"
+    assert draw(make(point=point, wanted=range(4), output=output)).get_xlabel() == label
+
+
 CROWD = {"majority": 0.5, "bag-of-words": 0.7, "length": 0.53, "embedding": 0.6}
 SAME = dict.fromkeys(CROWD, 0.6)
 TOP = dict(zip(CROWD, (1.0, 1.0, 0.99, 0.98), strict=True))

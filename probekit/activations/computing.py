@@ -37,9 +37,16 @@ def running(plan: ExtractionPlan) -> Iterator[None]:
 
 
 def alone(plan: ExtractionPlan) -> ExtractionPlan:
-    """The plan with whole texts instead of blocks, those of one length together: what hooks at [B, L] expect."""
+    """The plan with whole texts instead of blocks, those of one length together: what hooks at [B, L] expect.
+
+    So it is on both sides of an encoder-decoder: nothing is filled up, and `x[:, -1]` is a last token.
+    """
     packing = pack(plan.sequences, 1, share=False, causal=plan.causal, sources=plan.sources)
-    shards = [[blocks] for blocks in cut_batches(packing.sizes, plan.batch_tokens, filled=1)]
+    of_sources = np.zeros_like(packing.sizes) if packing.sources is None else packing.sources.sizes
+    shards = []
+    for length in np.unique(of_sources):
+        texts = np.flatnonzero(of_sources == length)
+        shards += [[texts[some]] for some in cut_batches(packing.sizes[texts], plan.batch_tokens, filled=1)]
     return replace(plan, packing=packing, shards=shards, share=False, block_nodes=1)
 
 

@@ -70,8 +70,8 @@ def extract(
         batch_tokens: nodes computed at once; None is 2,048 on a CPU, 16,384 elsewhere.
         out: None keeps the tensors in memory, on the device; a path makes a store there, or goes on with one that an
             earlier run with the same arguments left unfinished.
-        bos: put each text into its context: the model's BOS before it, or BERT's [CLS] before and [SEP] behind it.
-            None: no BOS; BERT's [CLS] and [SEP] yes, for it knows no text without them.
+        bos: put each text into its context: the model's BOS before it, BERT's [CLS] before and [SEP] behind it, or
+            behind it the </s> of Marian's encoder. None: no BOS; the others yes, for their models know no text without.
         on_long: texts longer than the context are "cut" at the right and counted (`meta["cut"]`), or are an "error".
         progress: a bar on stderr; None shows it on a terminal only.
         block_nodes: nodes of a block, within which prefixes are shared; None is what costs least for these texts.

@@ -19,17 +19,18 @@ import numpy as np
 import torch
 
 from probekit.activations.batching import Packing, choose_nodes, cut_batches, filled_nodes, group_batches, pack
+from probekit.activations.describing import describe
 from probekit.activations.layout import PAIR_POINTS, Layout, Place
-from probekit.activations.positions import ALL, Position, Reading, read
+from probekit.activations.places import needed_blocks, places_of, points_of, stack_of, width_of
+from probekit.activations.positions import Position, Reading, read
 from probekit.activations.sequences import OnLong, Sequences, has_texts, sequences_of, targets_of
-from probekit.activations.sets import DTYPES, FOLLOWED_BY_OUTPUT, spans_of
+from probekit.activations.sets import DTYPES
 from probekit.activations.statistics import identity_digest
 from probekit.activations.store import FORMAT_VERSION
 from probekit.errors import UsageError, nearest
-from probekit.hooks import POINTS, base_name, parse_layers, split_point
+from probekit.hooks import POINTS
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import SPLITS, Task
-from probekit.text import printable
 
 SHARD_BYTES = 64_000_000
 SHARD_FLOPS = {"cpu": 1.4e12}  # so that a run that is stopped loses some seconds of work
@@ -37,10 +38,6 @@ BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
 LEAST_NODES = {"cpu": 128}  # of a block
 LEAST_NODES_ELSEWHERE = 256
-# points of cross-attention with a row for each token of the source
-OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")
-_BEFORE_BLOCKS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")
-_CONTEXT = ("no BOS", "a BOS before each text", "[CLS] before each text and [SEP] behind it")  # by its tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +90,11 @@ class ExtractionPlan:
         """Tokens of all texts, cut, with their context; where examples are words, of each text of a split once."""
         return int(self._lengths.sum())
 
+    @property
+    def distinct_texts(self) -> int:
+        """How many texts there are; where examples are words, each of a split once."""
+        return len(self._lengths)
+
     @cached_property
     def _lengths(self) -> np.ndarray:
         return self.sequences.lengths[self.task.texts()[0]]
@@ -131,13 +133,21 @@ class ExtractionPlan:
 
     @property
     def bos(self) -> bool:
-        """Whether each text stands in its context: a BOS before it, or [CLS] before and [SEP] behind it."""
-        return bool(self.sequences.n_bos)
+        """Whether each input stands in its context: a BOS before it, [CLS] before and [SEP] behind it, or </s> behind.
+
+        Of a decoder's texts that is asked of their sources: what starts a target is always there.
+        """
+        return bool(self._inputs.n_bos + self._inputs.n_end)
+
+    @property
+    def _inputs(self) -> Sequences:
+        """What the model reads of the task's inputs."""
+        return self.sequences if self.sources is None else self.sources
 
     @property
     def cut(self) -> int:
-        """Texts that are cut at the right to fit the context."""
-        return self.sequences.n_cut
+        """Texts that are cut at the right to fit the context; of pairs, sources and targets."""
+        return self.sequences.n_cut + (0 if self.sources is None else self.sources.n_cut)
 
     @property
     def dropped_blanks(self) -> int:
@@ -148,20 +158,6 @@ class ExtractionPlan:
     def skipped_rows(self) -> int:
         """Rows of the data that are not in the task."""
         return int(self.task.info.get("skipped_rows", 0))
-
-    @property
-    def _examples(self) -> str:
-        n = f"{len(self._lengths):,} texts"
-        return n if self.task.spans is None else f"{self.texts:,} words in {n}"
-
-    @property
-    def _shared_in_words(self) -> str:
-        if not self.share:
-            return ", nothing shared"
-        if self.task.spans is not None:
-            return ": the words of a text in one block have it in common"
-        shared = "prefixes" if self.model.causal else "equal texts"
-        return f": {self.tokens / self.nodes:.2f}x less than the tokens, {shared} being shared"
 
     @property
     def layers(self) -> list[int]:
@@ -176,7 +172,7 @@ class ExtractionPlan:
     @property
     def stack(self) -> str:
         """Of an encoder-decoder, the stack whose points are read: "encoder" or "decoder"; "" of other models."""
-        return _stack(self.model, self.points)
+        return stack_of(self.model, self.points)
 
     @property
     def causal(self) -> bool:
@@ -186,7 +182,7 @@ class ExtractionPlan:
     @property
     def stop_at_layer(self) -> int | None:
         """The block before which the forward may stop; None when the final norm is wanted."""
-        stops = [_needed_blocks(place) for place in self.places]
+        stops = [needed_blocks(place) for place in self.places]
         return None if None in stops else max(stop for stop in stops if stop is not None)
 
     @property
@@ -237,7 +233,7 @@ class ExtractionPlan:
         return {
             "model": self.model.name,
             "task": self.task.name,
-            "texts": len(self._lengths),
+            "texts": self.distinct_texts,
             "words": None if self.task.spans is None else self.texts,
             "splits": {split: int((self.task.splits == split).sum()) for split in SPLITS},
             "tokens": self.tokens,
@@ -266,41 +262,7 @@ class ExtractionPlan:
 
     def describe(self) -> str:
         """The plan as short aligned lines for the terminal."""
-        cfg = self.model.cfg
-        compute = str(self.model.dtype).removeprefix("torch.")
-        splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
-        read = ", ".join(_in_words(name) for name in self.reading.names)
-        read += "" if self.task.spans is None else " of each word"
-        widths = "/".join(str(width) for width in dict.fromkeys(self.widths))
-        rows = "/".join(f"{n:,}" for n in dict.fromkeys(int(self.layout.counts(p).sum()) for p in self.places))
-        pairs = {point for point, _ in self.places if point in PAIR_POINTS}
-        if pairs:
-            read = "every pair of tokens" if pairs == set(self.points) else f"{read}, of attention every pair"
-        lines = {
-            "model": f"{self.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {self.device}",
-            "task": f"{self.task.name}: {self._examples} ({splits})",
-            "tokens": f"{self.tokens:,}, {_CONTEXT[self.sequences.n_bos + self.sequences.n_end]}",
-            "read": f"{spans_of(self.places)}; {read}",
-            "work": f"{self.nodes:,} nodes{self._shared_in_words}",
-            "padding": f"none; batches of 32 in this order would compute {self.padded_tokens:,} tokens",
-            "batches": f"{len(self.batches):,} of up to {self.batch_tokens:,} nodes in blocks of {self.block_nodes:,}",
-            "size": f"{self.bytes / 1e6:,.1f} MB: {rows} rows x {len(self.places)} places x {widths}, {self.dtype}",
-        }
-        if not self.task.n_classes():
-            labels = self.task.labels[self.task.target]
-            lines["labels"] = f"{self.task.target} is a number, {labels.min():g} to {labels.max():g}: a regression"
-        if self.cut:
-            lines["cut"] = f"{self.cut:,} texts to the first {cfg.n_ctx:,} tokens, the model's context"
-        if self.dropped_blanks:
-            lines["blanks"] = f"dropped at the end of {self.dropped_blanks:,} texts of the data"
-        if self.skipped_rows:
-            lines["skipped"] = f"{self.skipped_rows:,} rows of the data, of no use"
-        if unlabelled := self.task.info.get("unlabelled_words"):
-            lines["without"] = f"{unlabelled:,} words of the data have no {self.task.target}, and are no examples"
-        if leaks := {split: n for split, n in self.task.info.get("also_in_train", {}).items() if n}:
-            lines["leaks"] = " and ".join(f"{n:,} of the {split} texts" for split, n in leaks.items())
-            lines["leaks"] += " also stand in train"
-        return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
+        return describe(self)
 
 
 def plan(
@@ -324,11 +286,11 @@ def plan(
         DataError: inputs that the model cannot read; the message names the example.
     """
     _check_sizes(batch_tokens=batch_tokens, block_nodes=block_nodes)
-    points = _points(points)
+    points = points_of(points)
     points = [model.in_stack(point) for point in points]
-    places, stack = _places(model, points, layers), _stack(model, points)
+    stack, places = stack_of(model, points), places_of(model, points, layers)
     causal = model.causal or stack == "decoder"
-    widths = [_width(model, place) for place in places]
+    widths = [width_of(model, place) for place in places]
     kept, where = _dtype_name(dtype), _device(device, model)
     sequences = sequences_of(model, task, bos, on_long)
     sources = None
@@ -368,21 +330,6 @@ def _check_sizes(**sizes: int | None) -> None:
             raise UsageError(f"{name} is a positive whole number; got {size!r}")
 
 
-def _stack(model: LanguageModel, points: list[str]) -> str:
-    """The stack that these points belong to.
-
-    Raises:
-        UsageError: points of both, or of cross-attention from targets to sources, whose rows no layout has.
-    """
-    stacks = {point.rpartition(".")[0] for point in points}
-    if len(stacks) > 1:
-        raise UsageError("the encoder reads inputs and the decoder targets: extract the points of each by themselves")
-    for point in points:
-        if point in OF_SOURCES:
-            raise UsageError(f"{point} has a row for each token of the source; model.run_with_cache(...) shows it")
-    return stacks.pop()
-
-
 def _computed(causal: bool, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:
     """What has to be computed of each text: in a causal model, nothing after the last token that is read."""
     if not causal or any(point in PAIR_POINTS for point, _ in places):
@@ -414,53 +361,6 @@ def _shards(
 
 def _fingerprint(index: np.ndarray) -> str:
     return "sha256:" + hashlib.sha256(index.astype("<i8").tobytes()).hexdigest()
-
-
-def _in_words(position: str) -> str:
-    words = {"mean": "mean over the tokens", "per example": "a token of its own in each text", ALL: "all tokens"}
-    plain = f"{position} token" if position in ("last", "first") else f"token {position}"
-    return words.get(position, plain)
-
-
-def _points(points: str | Iterable[str]) -> list[str]:
-    names = []
-    for spec in [part.strip() for part in points.split(",")] if isinstance(points, str) else points:
-        short, layer = split_point(spec)
-        if layer is not None:
-            raise UsageError(f"points are given without a layer, {short!r}, and the layers apart; got {spec!r}")
-        names.append(short)
-    if not names:
-        raise UsageError("no points given; give one or more, such as resid_pre")
-    return list(dict.fromkeys(names))
-
-
-def _places(model: LanguageModel, points: list[str], layers: str | int | Iterable[int]) -> list[Place]:
-    n_layers = max(model.n_layers_of(point) for point in points) or model.n_layers
-    wanted = parse_layers(layers, n_layers)
-    places: list[Place] = []
-    for point in points:
-        if "{layer}" not in POINTS[point]:
-            places.append((point, None))
-            continue
-        places += [(point, layer) for layer in wanted]
-        if point in FOLLOWED_BY_OUTPUT and isinstance(layers, str) and layers.strip() == "all":
-            places.append((model.output_of(point), n_layers - 1))
-    return list(dict.fromkeys(places))
-
-
-def _width(model: LanguageModel, place: Place) -> int:
-    """Width of one row at this place: the product of the axes after B and L, or the heads of a pair of tokens."""
-    axes = model.points[model.resolve(place)[0]].axes.split()
-    sizes = [model.size_of(axis, place[0]) for axis in axes]
-    return math.prod(size for size in sizes if size is not None)
-
-
-def _needed_blocks(place: Place) -> int | None:
-    """How many blocks run before this place is reached; None where the final norm must run too."""
-    point, layer = base_name(place[0]), place[1]
-    if layer is None:
-        return 0 if point in _BEFORE_BLOCKS else None
-    return layer if point == "resid_pre" else layer + 1
 
 
 def _dtype_name(dtype: str | torch.dtype) -> str:

@@ -1,8 +1,8 @@
 """Which tokens of each example are read.
 
-Positions count the text's own tokens. A BOS, or BERT's [CLS] and [SEP], is context that stands around them: it is never
-token 0 and never the last, never part of a mean, and moves no index. Where the examples are words of their texts,
-"first", "last" and "mean" are of the word.
+Positions count the text's own tokens. A BOS, BERT's [CLS] and [SEP], or Marian's </s> is context that stands around
+them: it is never token 0 and never the last, never part of a mean, and moves no index. Where the examples are words of
+their texts, "first", "last" and "mean" are of the word.
 
 Axes: N examples.
 """

@@ -18,7 +18,9 @@ CHUNK = 4096  # examples whose ids stand in memory as lists
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """What the model reads: the token ids of each example, with those of its context: a BOS, or BERT's [CLS] and [SEP].
+    """What the model reads: the token ids of each example, with those of its context.
+
+    That is a BOS, BERT's [CLS] and [SEP], or the </s> behind what Marian's encoder reads.
 
     Attributes:
         flat: the ids of all examples one after the other, int32.
@@ -115,8 +117,8 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool | None, on_long: On
     Args:
         model: that reads them.
         task: whose inputs they are.
-        bos: whether each text stands in its context: a BOS before it, or [CLS] before and [SEP] behind it. None: where
-            the model knows no text without, which is so of BERT.
+        bos: whether each text stands in its context: a BOS before it, [CLS] before and [SEP] behind it, or </s> behind
+            it. None: where the model knows no text without, which is so of BERT and of Marian's encoder.
         on_long: "cut" or "error".
 
     Raises:
@@ -130,10 +132,10 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool | None, on_long: On
         raise DataError(f"task {task.name!a} has no examples")
     around = sep_of(model) is not None
     bos = around and not model.causal and has_texts(task) if bos is None else bos
-    n_ctx, n_end = model.cfg.n_ctx, int(bos and around)
+    n_ctx, n_bos, n_end = model.cfg.n_ctx, int(bos and not _ends_alone(model)), int(bos and around)
     parts, lengths = [], []
     for start in range(0, len(task), CHUNK):
-        tokens = _checked(model, task, slice(start, start + CHUNK), bos)
+        tokens = _checked(model, task, slice(start, start + CHUNK), bos, n_bos + n_end)
         lengths += map(len, tokens)
         parts.append(Sequences.of([_cut(ids, n_ctx, n_end) for ids in tokens]).flat)
     long = np.flatnonzero(np.array(lengths) > n_ctx)
@@ -144,13 +146,18 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool | None, on_long: On
             f"{task.ids[first]!a} with {lengths[first]}; shorten them, or cut them with --on-long cut"
         )
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
-    words = None if task.spans is None else words_of(model, task, int(bos), n_end, np.array(lengths))
-    return Sequences(np.concatenate(parts), offsets, int(bos), len(long), words, n_end)
+    words = None if task.spans is None else words_of(model, task, n_bos, n_end, np.array(lengths))
+    return Sequences(np.concatenate(parts), offsets, n_bos, len(long), words, n_end)
 
 
 def sep_of(model: LanguageModel) -> int | None:
-    """The id that stands behind a text in its context (BERT's [SEP]); None where there is none."""
+    """The id that stands behind a text in its context (BERT's [SEP], Marian's </s>); None where there is none."""
     return None if model.tokenizer is None else model.tokenizer.sep_token_id
+
+
+def _ends_alone(model: LanguageModel) -> bool:
+    """Whether something stands behind a text, and nothing before it: Marian's </s>."""
+    return model.tokenizer is not None and sep_of(model) is not None and model.tokenizer.bos_token_id is None
 
 
 def _cut(ids: list[int], n_ctx: int, n_end: int) -> list[int]:
@@ -241,11 +248,11 @@ def token_spans(offsets: np.ndarray, spans: np.ndarray) -> np.ndarray:
     return np.stack([first, np.where(meets_WT.any(axis=1), last + 1, first)], axis=1)
 
 
-def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[list[int]]:
+def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool, n_context: int) -> list[list[int]]:
     """The ids of some examples, none of them empty, all in the vocabulary."""
     tokens = _encode(model, task, rows, bos)
     for row, ids in zip(task.ids[rows], tokens, strict=True):
-        if len(ids) <= bos + (bos and sep_of(model) is not None):
+        if len(ids) <= n_context:
             raise DataError(f"example {row!a} has no tokens; leave it out")
     _check_ids(model, task, rows, tokens)
     return tokens
@@ -281,9 +288,9 @@ def _around(model: LanguageModel) -> tuple[list[int], list[int]]:
     """The ids of the context, before and behind a text's own."""
     tokenizer, sep = model.tokenizer, sep_of(model)
     start = getattr(model.cfg, "bos_token_id", None) if tokenizer is None or sep is None else tokenizer.bos_token_id
-    if start is None:
+    if start is None and sep is None:
         raise UsageError(f"model {model.name!a} has no BOS token; leave out --bos")
-    return [start], [] if sep is None else [sep]
+    return [] if start is None else [start], [] if sep is None else [sep]
 
 
 def _check_ids(model: LanguageModel, task: Task, rows: slice, tokens: list[list[int]]) -> None:

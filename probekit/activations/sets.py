@@ -111,6 +111,11 @@ class Activations(Mapping[Place, Tensor]):
         return int(self.meta["n_layers"])
 
     @property
+    def output(self) -> str:
+        """The point at which the last block's output stands: the end of the residual curve."""
+        return str(self.meta.get("output", "resid_post"))
+
+    @property
     def inputs(self) -> list[str] | list[list[int]]:
         """The N texts, or lists of token ids."""
         return self.task.inputs
@@ -155,7 +160,7 @@ class Activations(Mapping[Place, Tensor]):
         places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
         if not places:
             raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
-        output = (str(self.meta.get("output", "resid_post")), self.n_layers - 1)
+        output = (self.output, self.n_layers - 1)
         return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
 
     def _n_bytes(self) -> int:

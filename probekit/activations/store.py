@@ -1,7 +1,7 @@
 """Activations on disk: immutable shards, one small record each, the manifest last.
 
     STORE/plan.json                    what decides the bits, and the source of the model; another plan is refused
-          examples.json                inputs, labels, splits, ids, positions, lengths
+          examples.json                inputs (spans, targets), labels, splits, ids, positions, lengths
           shards/<sha256>.safetensors  rows of every place, named by their content
           records/00000.json           which rows, which file, and the checksum of each tensor
           manifest.json                provenance; it is there when the store is complete

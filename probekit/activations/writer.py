@@ -277,9 +277,24 @@ def check_same(
     here |= {key: wanted[key] for key in ("model", "task")}
     named = [key for key in ("model", "task") if there[key] != here[key]] + differing
     fields = "; ".join(
-        f"{key}{MEANS.get(key, '')}: {_brief(there.get(key))} there, {_brief(here.get(key))} here" for key in named
+        f"{key}{MEANS.get(key, '')}: {_said(there, key)} there, {_said(here, key)} here" for key in named
     )
+    if _of_another_version(there, here):
+        raise ResumeMismatch(
+            f"{str(path)!a} was made by another version of probekit, whose {here['family']} has other settings "
+            f"({fields}); what is complete can be read; to go on or to mend it take that version, or extract again"
+        )
     raise ResumeMismatch(f"{str(path)!a} was made with other settings ({fields}); {advice}")
+
+
+def _of_another_version(there: dict[str, Any], here: dict[str, Any]) -> bool:
+    """Whether the configs of one family do not have the same fields."""
+    same_family = "family" in here and there.get("family") == here["family"]
+    return same_family and any(key.startswith("config.") for key in there.keys() ^ here.keys())
+
+
+def _said(flat: dict[str, Any], key: str) -> str:
+    return _brief(flat[key]) if key in flat else "nothing"
 
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:

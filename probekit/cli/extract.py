@@ -41,7 +41,8 @@ BatchTokens = Annotated[
 Bos = Annotated[
     bool | None,
     typer.Option(
-        "--bos/--no-bos", help="Put the model's BOS token before each text.  [default: no; BERT's CLS and SEP: yes]"
+        "--bos/--no-bos",
+        help="Put the model's BOS token before each text.  [default: no; BERT's CLS and SEP, Marian's </s>: yes]",
     ),
 ]
 KeepBlanks = Annotated[bool, typer.Option("--keep-blanks", help="Leave white space at the end of texts.")]
@@ -58,7 +59,10 @@ LabelColumn = Annotated[
 ]
 GroupColumn = Annotated[str | None, typer.Option(metavar="NAME", help="Column whose equal rows stay in one split.")]
 SpanColumn = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Column of [start, end], or start,end: characters of a word.")
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="Column of [start, end], or of lists of {start, end, label}; or two: start,end."
+    ),
 ]
 Regression = Annotated[
     bool, typer.Option("--regression", help="Labels that are whole numbers (years) are numbers, not classes.")

@@ -12,8 +12,9 @@ from probekit.evaluation.judge import intervals_of, measured, pooled
 from probekit.evaluation.metrics import Predictions, measure
 from probekit.evaluation.protocol import Protocol, Round
 from probekit.evaluation.results import BaselineResult
+from probekit.hooks import base_name
 
-EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))
+EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))  # of any stack
 
 
 def baselines_of(
@@ -24,7 +25,7 @@ def baselines_of(
     rounds = [_guesses(asked, question.protocol, each, words, question.headline) for each in question.protocol.rounds]
     guessed = [_judged(list(each), question) for each in zip(*rounds, strict=True)]
     first = answers[0].result
-    if (first.point, first.layer) not in EMBEDDINGS or len(answers) == 1:
+    if (base_name(first.point), first.layer) not in EMBEDDINGS or len(answers) == 1:
         return guessed
     embedding = BaselineResult("embedding", first.C, "probe" not in first.late, first.metrics, first.intervals)
     return [*guessed, (embedding, answers[0].verdict.test)]

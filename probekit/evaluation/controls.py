@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from probekit.activations.positions import PER_EXAMPLE
 from probekit.activations.sets import Activations
 from probekit.evaluation.duplicates import words_of
 
@@ -31,14 +32,14 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
 
     The last word stands in where the tokens were not written down (imports, older stores), where a mean is read, and
     where half of the examples end in one token, such as a full stop; marks are no words then. The first word stands in
-    where the first token is read.
+    where the first token is read. Nothing stands in where each example has a position of its own.
 
     Args:
         acts: activations of one position (`acts.at`).
         kind: one of `CONTROL_TYPES`.
 
     Returns:
-        N types, or None: no texts, or half of them are of one type.
+        N types, or None: no texts, or more than half of them are of one type.
     """
     if kind == "text":
         whole = None if acts.task.info.get("no_texts") else [_whole(given) for given in acts.inputs]
@@ -49,7 +50,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     tokens = acts.layout.tokens
     if tokens is not None and len(tokens) == acts.n_examples and (tokens >= 0).all() and _varied(tokens.tolist()):
         return tokens.tolist()
-    if acts.task.info.get("no_texts"):
+    if acts.task.info.get("no_texts") or acts.layout.positions == [PER_EXAMPLE]:
         return None
     first = acts.layout.positions == ["first"]
     types = [_word(given, 0 if first else -1) for given in acts.inputs]

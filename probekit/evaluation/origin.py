@@ -34,6 +34,7 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "seed": seed,
         "position": _position(acts),
         "n_layers": acts.n_layers,
+        "output": acts.output,
         "n": {split: len(which) for split, which in rows.rows.items()},
         "folds": rows.folds,
         "counts": _counts(asked, rows),
@@ -44,7 +45,7 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
             "kind": _kinds(asked.n_classes),
             "level": LEVEL,
             "resamples": RESAMPLES,
-            "unit": "example" if question.bootstrap.groups is None else "group",
+            "unit": _unit(asked, question),
         },
         "no_texts": bool(acts.task.info.get("no_texts")),
         "audit": {**found.as_dict(), "lines": found.lines()},
@@ -53,6 +54,13 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
+
+
+def _unit(asked: Asked, question: Question) -> str:
+    """What is resampled."""
+    if question.bootstrap.groups is None:
+        return "example"
+    return "text" if asked.acts.task.groups is None else "group"
 
 
 def _counts(asked: Asked, rows: Protocol) -> dict[str, dict[str, int]]:

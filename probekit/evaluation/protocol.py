@@ -18,6 +18,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, Str
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.duplicates import Inputs, near_pairs
+from probekit.tasks.base import Task
 from probekit.tasks.splits import components
 
 SPLITS = ("train", "validation", "test")
@@ -161,6 +162,17 @@ def rows_together(inputs: Sequence[str | list[int]], groups: np.ndarray | None) 
     links = sparse.coo_array((np.ones(len(one)), (one, other)), shape=(shingles.shape[0],) * 2)
     texts = connected_components(links, directed=False)[1][found.number].tolist()
     return components(texts) if groups is None else components(texts, groups.tolist())
+
+
+def drawn_together(task: Task) -> np.ndarray | None:
+    """Rows that depend on each other, and are resampled together: equal numbers or names, [N]; None: there are none.
+
+    They are the groups. Without groups, where each row is read at a token of its own, they are the rows of one text.
+    """
+    if task.groups is not None or isinstance(task.position, str) or task.info.get("no_texts"):
+        return task.groups
+    number = Inputs.of(task.inputs).number
+    return number if len(np.unique(number)) < len(number) else None
 
 
 def _parts(labels: np.ndarray, together: np.ndarray, folds: int, seed: int) -> list[np.ndarray]:

@@ -23,7 +23,7 @@ from probekit.evaluation.curve import Question, answers_of, chosen_inside, compa
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.metrics import headline
 from probekit.evaluation.origin import origin_of, random_origin
-from probekit.evaluation.protocol import Protocol, check_taught, of_folds, of_splits, rows_together
+from probekit.evaluation.protocol import Protocol, check_taught, drawn_together, of_folds, of_splits, rows_together
 from probekit.evaluation.results import LayerResult, ProbeResults
 from probekit.evaluation.show import LEAST_SEEN
 from probekit.probes.base import check_whole
@@ -198,7 +198,7 @@ def _is_fair(control: dict[str, Any] | None) -> bool:
 
 
 def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength: bool, seed: int) -> Question:
-    labels, groups = asked.labels[rows.taught], asked.acts.groups
+    labels, groups = asked.labels[rows.taught], drawn_together(asked.acts.task)
     code = None
     if codelength and asked.n_classes and asked.probe == "logistic":
         used, own = rows.used, np.searchsorted(rows.used, rows.taught)

@@ -22,6 +22,7 @@ from probekit.evaluation.duplicates import met_in
 from probekit.evaluation.intervals import Bootstrap
 from probekit.evaluation.judge import decide, predictions_of
 from probekit.evaluation.metrics import Predictions, measure
+from probekit.evaluation.protocol import drawn_together
 from probekit.evaluation.results import LayerResult, ProbeResults
 from probekit.evaluation.show import where
 from probekit.evaluation.train import curve_alone
@@ -161,7 +162,7 @@ def _cells(
     """Every probe on every test split; one place of one task is in memory at a time."""
     cells = {}
     for j, one in enumerate(asked):
-        rows, groups = np.flatnonzero(one.acts.splits == "test"), one.acts.groups
+        rows, groups = np.flatnonzero(one.acts.splits == "test"), drawn_together(one.acts.task)
         bootstrap = Bootstrap(len(rows), seed, None if groups is None else np.asarray(groups)[rows])
         for k, place in enumerate(one.places):
             probes = [results.layers[k].probe for results in trained]

@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +25,9 @@ class Tokenizer:
 
     Args:
         backend: of the `tokenizers` library.
-        bos_token_id: what `bos=True` puts first (BERT's [CLS]); None if the model has no such token.
+        bos_token_id: what `bos=True` puts first (BERT's [CLS]); None if nothing stands there.
         d_vocab: how many ids the model knows; None is as many as the tokenizer makes.
-        sep_token_id: what `bos=True` puts last (BERT's [SEP]); None if the model has no such token.
+        sep_token_id: what `bos=True` puts last (BERT's [SEP], Marian's </s>); None if nothing stands there.
     """
 
     def __init__(
@@ -135,10 +136,11 @@ class Tokenizer:
         """What stands before each text and what behind it."""
         if not bos:
             return [], []
-        if self.bos_token_id is None:
+        if self.bos_token_id is None and self.sep_token_id is None:
             raise UsageError("this model has no BOS token; leave bos out")
         n = len(self) if self.d_vocab is None else self.d_vocab
-        around = [self.bos_token_id], [] if self.sep_token_id is None else [self.sep_token_id]
+        start = [] if self.bos_token_id is None else [self.bos_token_id]
+        around = start, [] if self.sep_token_id is None else [self.sep_token_id]
         for name, ids in zip(("BOS", "SEP"), around, strict=True):
             if ids and not 0 <= ids[0] < n:
                 raise UsageError(f"the {name} id {ids[0]} is not among the model's ids 0..{n - 1}; leave bos out")
@@ -202,7 +204,8 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
         backend = _byte_level_bpe(folder, settings)
         bos = settings.get("bos_token", END_OF_TEXT)
     elif (folder / "vocab.json").is_file() and (folder / "source.spm").is_file():
-        return Tokenizer(_marian(folder, settings), None, d_vocab)  # the config calls </s> a BOS; nothing stands first
+        backend, bos = _marian(folder, settings), None
+        bos_token_id = None  # whatever the config says: Marian's calls </s> a BOS
     elif (folder / "vocab.txt").is_file():
         backend = _wordpiece(folder / "vocab.txt", settings)
         bos = settings.get("bos_token")
@@ -212,14 +215,17 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
         bos_token_id = backend.token_to_id(bos)
     sep_token_id = None
     if bos_token_id is None:
-        bos_token_id, sep_token_id = _cls_and_sep(backend)
+        bos_token_id, sep_token_id = _first_and_last(backend)
     return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id)
 
 
-def _cls_and_sep(backend: Backend) -> tuple[int, int] | tuple[None, None]:
-    """The two tokens that a tokenizer like BERT's puts around an empty text."""
+def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
+    """What a tokenizer without a BOS puts around a text: BERT's [CLS] and [SEP], or Marian's </s> behind it."""
     ids = backend.encode("", add_special_tokens=True).ids
-    return (ids[0], ids[1]) if len(ids) == 2 else (None, None)
+    if len(ids) == 2:
+        return ids[0], ids[1]
+    template = (json.loads(backend.to_str()).get("post_processor") or {}).get("single") or [{}]
+    return None, ids[0] if len(ids) == 1 and "SpecialToken" in template[-1] else None
 
 
 def _settings(folder: Path) -> dict[str, Any]:

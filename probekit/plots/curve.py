@@ -38,7 +38,7 @@ PANEL = 1.0  # inches that the lower panel adds
 PLACES = {
     "resid_pre": "input of block i",
     "resid_mid": "after the attention of block i",
-    "resid_post": "output of block i",
+    "resid_post": "before the last norm of block i",  # but where that is the output, for want of such a norm
 }
 NARROW = 5.0  # inches; narrower axes have shorter names, two lines of legend, and no values in the margin
 BOUNDS = {"r2": (-0.25, 1.0)}  # of the y axis; an R2 may be far below 0, which says no more than that it is
@@ -263,7 +263,10 @@ def _x_label(results: "ProbeResults") -> str:
     point = results.meta["point"]
     if results.layers[0].layer is None:
         return ""
-    place = PLACES.get(point, f"{point} of block i")
+    stack, _, name = point.rpartition(".")
+    is_end = point == results.meta.get("output", "resid_post")
+    place = "output of block i" if is_end else PLACES.get(name, f"{name} of block i")
+    place += f" of the {stack}" if stack else ""
     return f"layer ({place}; last = output)" if is_output(results, results.layers[-1]) else f"layer ({place})"
 
 

@@ -21,7 +21,7 @@ from probekit.tasks.labels import NA, as_labels, encode, group_flaw, group_name,
 from probekit.tasks.ranking import ranking
 from probekit.tasks.spans import spans
 from probekit.tasks.splits import carve, components, named, sample
-from probekit.tasks.words import limited_words, spans_of, without_rare
+from probekit.tasks.words import limited_words, spans_of, unfolded, without_rare
 
 BUILTIN_TASKS: dict[str, Callable[..., Task]] = {
     "agreement": agreement,
@@ -84,7 +84,8 @@ def load_task(
         regression: labels that are whole numbers, such as years, are the target of a regression and not classes.
             Numbers that are not all whole always are.
         span_column: the characters of each row's word: a column of [first, behind the last), or two columns with a
-            comma between their names ("start,end"). CoNLL-U has its own.
+            comma between their names ("start,end"), or a column of lists of {"start", "end", "label"}, which give an
+            example each (`words.unfolded`). CoNLL-U has its own.
 
     Raises:
         UsageError: an unknown name, column or option.
@@ -163,16 +164,17 @@ def _open(source: str | Path, columns: _Columns) -> tuple[str, dict[str, Table],
     """The task's name, its tables by split, and where they come from. A path wins over a Hub id, an alias over both."""
     path = Path(source).expanduser()
     if isinstance(source, Path) or (source not in HUB_ALIASES and path.exists()):
-        return _open_files(path, str(source))
+        return _open_files(path, str(source), columns)
     if path.suffix.lower() in READERS or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
         near = nearest(source, [*BUILTIN_TASKS, *HUB_ALIASES])
         raise UsageError(f"no dataset {source!a}: no file or folder, no owner/name of the Hub; {near}")
     tables, info = hub_tables(source)
+    tables = {split: unfolded(table, columns.span) for split, table in tables.items()}
     return source.rsplit("/", 1)[-1], _with_labelled_test(tables, columns), info
 
 
-def _open_files(path: Path, source: str) -> tuple[str, dict[str, Table], dict[str, Any]]:
-    tables = {split: read_table(file) for split, file in find_files(path).items()}
+def _open_files(path: Path, source: str, columns: _Columns) -> tuple[str, dict[str, Table], dict[str, Any]]:
+    tables = {split: unfolded(read_table(file), columns.span) for split, file in find_files(path).items()}
     name = path.resolve().name if path.is_dir() else path.stem
     return name, tables, {"source": source, "sha256": {table.name: table.sha256 for table in tables.values()}}
 
@@ -227,46 +229,56 @@ def _assemble(
         if split in tables:
             chosen = columns.of(tables[split])
             _collect(rows, split, tables[split], chosen, keep_blanks, skip)
-    names = tables["train"].class_names.get(chosen.label)
-    regression = regression or chosen.label in tables["train"].measured
-    classes = as_labels(rows.cells, rows.places, chosen.label, regression)
+    labels, names = _encoded(rows, chosen.label, tables["train"], skip, regression)
+    together, groups = _groups(rows, chosen)
+    missing = [split for split in SPLITS if split not in tables]
+    return Task(
+        name,
+        rows.texts,
+        {chosen.label: labels},
+        {chosen.label: names},
+        carve_missing(labels, rows.splits, together, missing, seed),
+        chosen.label,
+        ids=rows.ids,
+        groups=groups,
+        info={**info, "seed": seed, "carved_from_train": missing, "keep_blanks": keep_blanks}
+        | _told(rows, tables, chosen),
+        spans=None if chosen.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
+    )
+
+
+def _encoded(rows: _Rows, label: str, train: Table, skip: bool, regression: bool) -> tuple[np.ndarray, list[str]]:
+    """The labels and the names of their classes; with `skip`, rows that say they have none are taken out."""
+    classes = as_labels(rows.cells, rows.places, label, regression or label in train.measured)
     if skip and any(map(is_unlabelled, classes)):
         labelled = [i for i, value in enumerate(classes) if not is_unlabelled(value)]
         rows.skipped["unlabelled"] += len(classes) - len(labelled)
         rows.keep(labelled)
         classes = [classes[i] for i in labelled]
-    labels, names = encode(classes, rows.splits, chosen.label, names)
-    texts, missing = [text.strip() for text in rows.texts], [split for split in SPLITS if split not in tables]
-    names_of = rows.groups if chosen.group is not None else texts if chosen.span is not None else None
-    groups = None if names_of is None else components(texts, names_of)
-    splits = carve_missing(labels, rows.splits, texts if groups is None else groups.tolist(), missing, seed)
-    info |= {f"{what}_column": getattr(chosen, what) for what in ("text", "label", "group")} | {
-        "seed": seed,
-        "carved_from_train": missing,
-        "keep_blanks": keep_blanks,
+    return encode(classes, rows.splits, label, train.class_names.get(label))
+
+
+def _groups(rows: _Rows, chosen: _Chosen) -> tuple[list[Any], np.ndarray | None]:
+    """Which rows stay in one split, equal keys [N], and the groups by name: those of a column, or texts with words."""
+    texts = [text.strip() for text in rows.texts]
+    given = rows.groups if chosen.group is not None else texts if chosen.span is not None else None
+    if given is None:
+        return texts, None
+    together = components(texts, given)
+    return together.tolist(), named(together, [str(group) for group in given])
+
+
+def _told(rows: _Rows, tables: dict[str, Table], chosen: _Chosen) -> dict[str, Any]:
+    """What a task's info says of its columns, and of the rows that are not in it."""
+    told = {f"{what}_column": getattr(chosen, what) for what in ("text", "label", "group")} | {
         "dropped_blanks": rows.dropped_blanks,
         "skipped_rows": rows.skipped.total(),
         "skipped": dict(rows.skipped),
     }
-    if chosen.span is not None:
-        totals = sum((Counter(table.counts) for table in tables.values()), Counter())
-        info |= {"span_column": ",".join(chosen.span), "unlabelled_words": rows.unlabelled, **totals}
-    label = chosen.label
-    if groups is not None and names_of is not None:
-        groups = named(groups, [str(group) for group in names_of])
-    spans = None if chosen.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2)
-    return Task(
-        name,
-        rows.texts,
-        {label: labels},
-        {label: names},
-        splits,
-        label,
-        ids=rows.ids,
-        groups=groups,
-        info=info,
-        spans=spans,
-    )
+    if chosen.span is None:
+        return told
+    totals = sum((Counter(table.counts) for table in tables.values()), Counter())
+    return {**told, "span_column": ",".join(chosen.span), "unlabelled_words": rows.unlabelled, **totals}
 
 
 def _collect(rows: _Rows, split: str, table: Table, chosen: _Chosen, keep_blanks: bool, skip: bool) -> None:
@@ -274,39 +286,44 @@ def _collect(rows: _Rows, split: str, table: Table, chosen: _Chosen, keep_blanks
     texts, labels = table.column(chosen.text), table.column(chosen.label)
     groups = None if chosen.group is None else table.column(chosen.group)
     spans = None if chosen.span is None else spans_of(table, chosen.span)
-    names = table.class_names.get(chosen.label, ())
     if not table.typed:
         refuse_numbers(table, chosen.text, texts)
     for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
         if table.span is not None and label is None and i not in table.bad:
             rows.unlabelled += 1
             continue
-        flaw = table.bad.get(i) or text_flaw(text, table.typed) or label_flaw(label, table.typed, names)
+        kept = text.rstrip() if isinstance(text, str) and not keep_blanks else text
+        flaw = table.bad.get(i) or _row_flaw(table, chosen, text, label)
         if groups is not None:
             flaw = flaw or group_flaw(groups[i])
-        if flaw is None and table.typed:
-            flaw = flaw_of([text, label])
-        if flaw is None and spans is not None:
-            span = spans[i]
-            words = span if isinstance(span, str) else span_flaw(text if keep_blanks else text.rstrip(), *span)
-            flaw = None if words is None else ("span", words)
+        if spans is not None:
+            flaw = flaw or _span_flaw(kept, spans[i])
         if flaw is not None:
             if not skip:
                 raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
             rows.skipped[flaw[0]] += 1
             continue
-        kept = text if keep_blanks else text.rstrip()
         rows.dropped_blanks += kept != text
         rows.texts.append(kept)
         rows.cells.append(label)
-        if spans is not None:
-            rows.spans.append(spans[i])
+        rows.spans += [] if spans is None else [spans[i]]
         rows.groups.append(None if groups is None else group_name(groups[i]))
         rows.splits.append(split)
         rows.ids.append(f"{table.stem}:{i}")
         rows.places.append(table.where(i))
     if split not in rows.splits:
         raise DataError(f"{table.name}: skipped {len(texts)} of {len(texts)} rows, none is left; mend the file")
+
+
+def _row_flaw(table: Table, chosen: _Chosen, text: Any, label: Any) -> tuple[str, str] | None:
+    """Why a row's text or label cannot be used, if it cannot: (kind, words)."""
+    flaw = text_flaw(text, table.typed) or label_flaw(label, table.typed, table.class_names.get(chosen.label, ()))
+    return flaw or (flaw_of([text, label]) if table.typed else None)
+
+
+def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None:
+    words = span if isinstance(span, str) else span_flaw(text, *span)
+    return None if words is None else ("span", words)
 
 
 def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:

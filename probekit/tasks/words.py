@@ -13,6 +13,40 @@ from probekit.tasks.base import SPLITS, Task, count_line
 from probekit.tasks.files import Table, quote
 
 
+def unfolded(table: Table, column: str | None) -> Table:
+    """The table with a row for each span, where the cells of `column` are lists of them: {"start", "end", ...}.
+
+    What a span says besides becomes columns: its `label`, or `COLUMN.label` where the table has a `label` of its own.
+    """
+    cells: list[Any] = table.column(column) if column in table.columns else []
+    if not any(_are_spans(cell) and cell for cell in cells):
+        return table
+    rows: list[tuple[int, dict[str, Any]]] = []
+    bad: dict[int, tuple[str, str]] = {}
+    for i, cell in enumerate(cells):
+        if i in table.bad or not _are_spans(cell):
+            bad[len(rows)] = table.bad.get(i) or ("span", f"expected a list of spans, got {quote(cell)}; mend it")
+            cell = [{}]
+        rows += [(i, span) for span in cell]
+    said = dict.fromkeys(key for _, span in rows for key in span)
+    named = {f"{column}.{key}" if key in table.columns else key: key for key in said}
+
+    def values(name: str) -> list[Any]:
+        if name == column:
+            return [[span.get("start"), span.get("end")] for _, span in rows]
+        if name in named:
+            return [span.get(named[name]) for _, span in rows]
+        whole = table.column(name)
+        return [whole[i] for i, _ in rows]
+
+    lines = [table.lines[i] for i, _ in rows]
+    return replace(table, columns=[*table.columns, *named], column=values, lines=lines, bad=bad, span=column)
+
+
+def _are_spans(cell: Any) -> bool:
+    return isinstance(cell, list) and all(isinstance(one, dict) for one in cell)
+
+
 def spans_of(table: Table, columns: tuple[str, ...]) -> list[Any]:
     """The span of each row, (first character, the one behind the last), or in words why it is none."""
     cells: list[Any] = [table.column(name) for name in columns]

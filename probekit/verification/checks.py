@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations import extract
-from probekit.activations.planning import OF_SOURCES
+from probekit.activations.places import OF_SOURCES
 from probekit.errors import DataError
 from probekit.hooks import POINTS, HookPoint, base_name, split_point
 from probekit.models.base import LanguageModel
@@ -40,7 +40,10 @@ from probekit.verification.theirs import LOGITS
 MEMORY = 512e6  # bytes of activations kept at once
 # Listening to one of these makes the model compute step by step what otherwise one kernel does. So they run apart from
 # the others, and both ways are tested.
-STEP_BY_STEP = ("ln1_scale", "attn_scores", "attn_pattern", "result", "ln2_scale", "mlp_pre", "ln_final_scale")
+STEP_BY_STEP = (
+    *(name for name in POINTS if name.endswith("_scale") and "." not in name),
+    *("ln3_scale", "attn_scores", "attn_pattern", "result", "mlp_pre"),
+)
 NARROW = 8
 FLOAT32 = {"reference": 1e-5}
 FLOAT32_BATCH = 5e-6

@@ -6,12 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from probekit.activations import Store, extract, extract_statistics, plan, random_init_of, repair
+from probekit.activations.contents import read_examples, read_plan
+from probekit.activations.repair import plan_again
 from probekit.errors import DataError, UsageError
 from probekit.hooks import split_point
 from probekit.models import load_model
+from probekit.models.tokenizer import Tokenizer
 from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.models.weights import save_hf
 from probekit.tasks import Task
@@ -175,3 +181,90 @@ def test_the_decoder_needs_targets_that_fit(pair_model, pairs):
         replace(pairs, targets=pairs.targets[:3]).check()
     with pytest.raises(DataError, match=r"token ids of .* are 0\.\.22, got 23"):
         plan(pair_model, replace(pairs, targets=[[START, VOCABULARY]] * 40), points="decoder.resid_pre")
+
+
+def test_the_context_of_the_sources_is_in_the_plan_and_a_store_made_again_has_it(pair_model, pairs, tmp_path):
+    """Targets get their start token whether sources have a BOS or not, so they cannot tell."""
+    model = Transformer(replace(pair_model.cfg, bos_token_id=22)).init_weights(0)
+    save_hf(model, tmp_path / "model")
+    model = load_model(tmp_path / "model", device="cpu")
+    task = replace(pairs, targets=[[*target[1:], 5] for target in pairs.targets])
+    plain, with_bos = (plan(model, task, points="decoder.resid_pre", bos=bos) for bos in (False, True))
+    assert (plain.bos, with_bos.bos) == (False, True)
+    assert plain.digest != with_bos.digest
+    for made in (plain, with_bos):
+        path = tmp_path / str(made.bos)
+        extract(model, task, points="decoder.resid_pre", out=path, bos=made.bos)
+        again = plan_again(read_plan(path), read_examples(path, read_plan(path)), model)
+        assert again.sources is not None
+        assert again.sources[0].tolist() == [22] * made.bos + task.inputs[0]
+        assert again.digest == made.digest
+
+
+def test_cut_sources_are_counted(pair_model, pairs):
+    long = replace(pairs, inputs=[[3] * 20, *pairs.inputs[1:]])
+    made = plan(pair_model, long, points="decoder.resid_pre")
+    assert made.cut == 1
+    assert "cut      1 texts to the first 12 tokens" in made.describe()
+
+
+def test_hooks_on_the_encoder_see_no_filler(pair_model, pairs):
+    """One that picks the last token gives, in any batch, what it gives for the pair alone."""
+    name = "encoder.blocks.1.hook_resid_pre"
+
+    def hook(x: Tensor, hook: Any) -> Tensor:
+        x = x.clone()
+        x[:, -1] = 3
+        return x
+
+    with pair_model.hooks([(name, hook)]):
+        acts = extract(pair_model, pairs, points="decoder.resid_post")
+        for i, (source, target) in enumerate(zip(pairs.inputs, pairs.targets, strict=True)):
+            _, cache = pair_model.run_with_cache(torch.tensor([source]), torch.tensor([target]))
+            assert near(acts["decoder.resid_post", 2][i], cache["decoder.resid_post", 2][0, -1])
+
+
+def test_the_plan_tells_of_both_sides(pair_model, pairs):
+    told = plan(pair_model, replace(pairs, targets=[[5]] * 40), points="decoder.resid_pre").describe()
+    n = sum(map(len, pairs.inputs))
+    assert f"tokens   80 of targets, the start token before each; {n} of sources, no BOS\n" in told
+    assert "nodes, nothing shared\n" in told
+
+
+def marian(model: Transformer) -> Transformer:
+    """The same model with a tokenizer of words that ends every text with </s>, as Marian's."""
+    words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {chr(94 + i): i for i in range(3, VOCABULARY)}
+    backend = Backend(WordLevel(words))
+    backend.pre_tokenizer = WhitespaceSplit()
+    model = Transformer(model.cfg).init_weights(0).eval()
+    model.tokenizer = Tokenizer(backend, None, VOCABULARY, sep_token_id=2)
+    return model
+
+
+@pytest.mark.parametrize("position", ["last", "first", "mean", "all"])
+def test_texts_stand_before_the_end_of_a_sentence_which_is_never_read(pair_model, pairs, position):
+    """As Marian's encoder was trained; token ids stand as they are given."""
+    model = marian(pair_model)
+    texts = [" ".join(chr(94 + i) for i in ids[:9]) for ids in pairs.inputs]
+    task = replace(pairs, inputs=texts)
+    made = plan(model, task, points="encoder.resid_post", position=position)
+    assert "</s> behind each text" in made.describe()
+    assert (made.bos, made.sequences.n_bos, made.sequences.n_end) == (True, 0, 1)
+    assert made.sequences[0].tolist() == [*pairs.inputs[0][:9], 2]
+    pick = {"last": lambda x: x[-1], "first": lambda x: x[0], "mean": lambda x: x.mean(0), "all": lambda x: x}[position]
+    found = extract(model, task, points="encoder.resid_post", position=position).per_text(("encoder.resid_post", 1))
+    ended = replace(pairs, inputs=[[*ids[:9], 2] for ids in pairs.inputs])
+    for got, of_pair in zip(found, exact(model, ended), strict=True):
+        assert near(got, pick(of_pair["encoder.blocks.1.hook_resid_post"][:-1]))
+    decoded = extract(model, task, points="decoder.resid_post")["decoder.resid_post", 2]
+    for got, of_pair in zip(decoded, exact(model, ended), strict=True):
+        assert near(got, of_pair["decoder.blocks.2.hook_resid_post"][-1])
+    assert plan(model, ended, points="encoder.resid_post").sequences.n_end == 0
+    assert plan(model, task, points="encoder.resid_post", bos=False).sequences.n_end == 0
+
+
+def test_a_text_that_is_cut_keeps_the_end_of_the_sentence(pair_model, pairs):
+    task = replace(pairs, inputs=["a " * 30] * len(pairs))
+    made = plan(marian(pair_model), task, points="encoder.resid_post")
+    assert made.sequences[0].tolist() == [3] * 11 + [2]
+    assert made.cut == len(pairs)

@@ -12,7 +12,7 @@ from store_cases import HOW, Stopped, assert_equal, files, lasting, rows_of, run
 
 from probekit.activations import Store, load_activations, plan
 from probekit.activations.computing import shard_rows
-from probekit.durable import unseal
+from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
 
 pytestmark = pytest.mark.usefixtures("small_shards")
@@ -172,6 +172,17 @@ def test_another_model_or_task_is_refused(tiny, letters, path):
     assert run(renamed, letters(longest=11), path).meta["model"] == "tiny"
     with pytest.raises(ResumeMismatch, match="model: 'tiny' there, 'other' here; dtype"):
         run(renamed, letters(longest=11), path, dtype="float16")
+
+
+def test_a_store_of_a_version_whose_config_had_fewer_fields_says_so(model, task, path):
+    run(model, task, path)
+    body, _ = unseal(path / "plan.json")
+    del body["identity"]["config"]["scale_by_layer"]
+    (path / "plan.json").write_bytes(seal(body)[0])
+    with pytest.raises(
+        ResumeMismatch, match=r"another version of probekit, .*\(config\.scale_by_layer: nothing there, F"
+    ):
+        run(model, task, path)
 
 
 def test_what_is_no_store(model, task, tmp_path):

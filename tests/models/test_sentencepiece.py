@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from marian_oracle import SHAPES, from_hf, oracle_for
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError
 from probekit.models.load import load_model
 from probekit.models.sentencepiece import read_sentencepiece
 from probekit.models.tokenizer import Tokenizer, load_tokenizer
@@ -115,9 +115,9 @@ def test_pieces_of_the_target_are_read_but_written_only_alone(tokenizer):
     assert tokenizer.encode("aß") == [vocab["▁a"], vocab["ß"]]
 
 
-def test_there_is_nothing_to_stand_first(tokenizer):
-    with pytest.raises(UsageError, match="no BOS"):
-        tokenizer.encode("abc", bos=True)
+def test_the_end_of_a_sentence_is_the_context_of_a_text(tokenizer):
+    assert tokenizer.bos_token_id is None
+    assert tokenizer.encode("abc", bos=True) == [*tokenizer.encode("abc"), vocabulary()["</s>"]]
 
 
 def test_a_model_is_saved_with_it(tmp_path: Path):
@@ -138,6 +138,7 @@ def test_a_model_is_saved_with_it(tmp_path: Path):
         assert first.tokenizer.encode(text) == second.tokenizer.encode(text)
         assert first.to_tokens(text).shape[0] == 1
     assert first.tokenizer.bos_token_id is second.tokenizer.bos_token_id is None
+    assert first.tokenizer.sep_token_id == second.tokenizer.sep_token_id == vocabulary()["</s>"]
     assert first.tokenizer.fingerprint == second.tokenizer.fingerprint
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import GPT2Tokenizer
 
 from probekit.errors import DataError, UsageError
@@ -176,6 +176,20 @@ def test_the_bos_id_comes_from_config_json_and_then_from_the_settings(tmp_path, 
         (tmp_path / name).write_text(json.dumps(content))
     assert load(tmp_path).bos_token_id == expected
     assert load(tmp_path, bos_token_id=3).bos_token_id == 3
+
+
+@pytest.mark.parametrize(
+    ("template", "first", "last"),
+    [("the $A", None, None), ("$A keys", None, 2), ("the $A keys", 0, 2), ("$A", None, None)],
+)
+def test_what_a_tokenizer_puts_around_a_text(tmp_path, template, first, last):
+    """Of one token that stands before a text, the config says whether it is a BOS; one behind ends every text."""
+    backend = Backend.from_str(words().to_json())
+    ids = {word: i for word, i in backend.get_vocab().items() if word in template}
+    backend.post_processor = processors.TemplateProcessing(template, None, list(ids.items()))
+    (tmp_path / "tokenizer.json").write_text(backend.to_str())
+    found = load(tmp_path)
+    assert (found.bos_token_id, found.sep_token_id) == (first, last)
 
 
 def test_a_bos_comes_first_only_when_asked_for():

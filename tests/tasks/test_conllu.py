@@ -11,6 +11,8 @@ from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.conllu import Words, sentences
+from probekit.tasks.files import read_table
+from probekit.tasks.words import unfolded
 
 SAMPLE = """\
 # newdoc id = d
@@ -285,3 +287,38 @@ def test_the_english_web_treebank(shared_dir):
     assert task.info["empty_nodes"] == 4
     assert task.words is not None
     assert {"n't", "'s"} <= set(task.words)
+
+
+def test_many_spans_in_a_row_are_as_many_rows(tmp_path):
+    """Unfolded by hand the same task; what a span says besides becomes columns."""
+    rng = np.random.default_rng(0)
+    nested, flat = [], []
+    for i in range(60):
+        text = f"alpha{i} beta{i}"
+        at = text.index(" ")
+        ends = [(0, at), (at + 1, len(text)), (0, len(text))][: rng.integers(4)]
+        spans = [{"start": a, "end": b, "label": "xy"[k % 2], "text": text[a:b]} for k, (a, b) in enumerate(ends)]
+        nested.append({"text": text, "spans": spans})
+        flat += [{"text": text, "place": [s["start"], s["end"]], "label": s["label"]} for s in spans]
+    one, two = tmp_path / "words.jsonl", tmp_path / "flat" / "words.jsonl"
+    two.parent.mkdir()
+    one.write_text("".join(json.dumps(row) + "\n" for row in nested))
+    two.write_text("".join(json.dumps(row) + "\n" for row in flat))
+    task, wanted = load_task(one, span_column="spans"), load_task(two, span_column="place")
+    assert len(task) == len(flat) > 60
+    assert task.fingerprint() == wanted.fingerprint()
+    table = unfolded(read_table(one), "spans")
+    starts_and_ends = zip(table.column("text"), table.column("spans"), strict=True)
+    assert table.column("spans.text") == [text[start:end] for text, (start, end) in starts_and_ends]
+
+
+@pytest.mark.parametrize(
+    "spans", [None, "0-4", [[0, 4]], [{"start": 0, "label": "x"}], [{"start": 0, "end": 99, "label": "x"}]]
+)
+def test_lists_that_hold_no_spans(tmp_path, spans):
+    path = tmp_path / "spans.jsonl"
+    rows = [{"text": f"text num{i}", "spans": [{"start": 0, "end": 4, "label": "xy"[i % 2]}]} for i in range(40)]
+    rows[6]["spans"] = spans
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"spans\.jsonl, line 7: expected a"):
+        load_task(path, span_column="spans")

@@ -99,6 +99,22 @@ def test_a_wrong_norm_is_named(family, spoil, where):
     assert (found.first.point, found.first.layer, found.first.check) == (where, 1, "reference")
 
 
+@pytest.mark.parametrize(
+    ("family", "norm"),
+    [("bert", "ln_embed"), ("bert", "head.ln"), ("marian", "encoder.blocks.0.ln1"), ("marian", "decoder.blocks.2.ln3")],
+)
+def test_a_norm_is_tested_fused_and_in_steps(family, norm):
+    """Listening to its scale makes it go in steps, so that is not all that is tested."""
+    model = made(family)
+    module = model.get_submodule(norm)
+    right = module.forward
+    module.forward = lambda x: right(x if module.hook_scale.hooked else x + 0.01 * x.roll(1, -1))
+    found = pk.selftest(model)
+    assert not found.passed
+    assert found.first is not None
+    assert found.first.check == "reference"
+
+
 def test_a_source_that_leaks_into_its_neighbours_is_named(monkeypatch):
     monkeypatch.setattr(
         "probekit.activations.batching.Batch.cross_mask",
