@@ -29,7 +29,10 @@ Stop = Annotated[
         "text]",
     ),
 ]
-Bos = Annotated[bool, typer.Option("--bos/--no-bos", help="Put the model's BOS token before the text.")]
+Bos = Annotated[
+    bool | None,
+    typer.Option("--bos/--no-bos", help="Put the model's BOS before the text.  [default: no; Marian's </s> behind it]"),
+]
 Dtype = Annotated[str, typer.Option(metavar="TYPE", help="Type to compute in: fp32, bf16 or fp16.")]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of what is drawn.")]
 
@@ -44,7 +47,7 @@ def generate(
     top_p: TopP = None,
     stop: Stop = None,
     seed: Seed = 0,
-    bos: Bos = False,
+    bos: Bos = None,
     dtype: Dtype = "fp32",
     device: options.Device = "auto",
     revision: options.Revision = None,

@@ -160,7 +160,7 @@ class LanguageModel(HookedModule):
         stop_tokens: "Sequence[int | str] | None" = None,
         seed: int = 0,
         use_cache: bool = True,
-        bos: bool = False,
+        bos: bool | None = None,
     ) -> Any:
         """Continue a text, token ids, or several of either; see `probekit.models.generation.generate`."""
         from probekit.models.generation import generate

@@ -76,7 +76,7 @@ def generate(
     stop_tokens: Sequence[int | str] | None = None,
     seed: int = 0,
     use_cache: bool = True,
-    bos: bool = False,
+    bos: bool | None = None,
 ) -> Any:
     """Continue one prompt, or several at once.
 
@@ -90,7 +90,7 @@ def generate(
         stop_tokens: ids, or tokens as text, that end a continuation; None is the model's end-of-text token, if any.
         seed: see `Sampling`; prompt i of several draws with seed + i.
         use_cache: keep the keys and values of earlier tokens instead of computing them again at each step.
-        bos: put the model's BOS token before each text.
+        bos: put each text into its context: the BOS before it, or Marian's `</s>` behind it. None: no BOS; `</s>` yes.
 
     Returns:
         Of a text what follows it, without the stop token; of ids the new ids, the stop token included. Several
@@ -109,16 +109,17 @@ def generate(
     return results[0] if is_single else results
 
 
-def to_ids(model: LanguageModel, prompt: Prompt, bos: bool = False) -> tuple[list[list[int]], bool, bool]:
+def to_ids(model: LanguageModel, prompt: Prompt, bos: bool | None = None) -> tuple[list[list[int]], bool, bool]:
     """The prompts as lists of ids; whether they came as text; whether there was a single one. Errors as `generate`."""
     given: Any = prompt.tolist() if isinstance(prompt, Tensor) else prompt
+    around = _has_end(model) if bos is None else bos
     if isinstance(given, str):
-        return [model._need_tokenizer().encode(given, bos)], True, True
+        return [model._need_tokenizer().encode(given, around)], True, True
     rows = list(given) if isinstance(given, Sequence) else None
     if not rows:
         raise UsageError("a prompt is a text, token ids, or a list of either; and not empty")
     if all(isinstance(row, str) for row in rows):
-        return model._need_tokenizer().encode_batch(rows, bos), True, False
+        return model._need_tokenizer().encode_batch(rows, around), True, False
     if bos:
         raise UsageError("bos is for texts; put the BOS id before the prompt's ids")
     if all(map(_is_whole, rows)):
@@ -126,6 +127,11 @@ def to_ids(model: LanguageModel, prompt: Prompt, bos: bool = False) -> tuple[lis
     if all(isinstance(row, Sequence) and not isinstance(row, str) and all(map(_is_whole, row)) for row in rows):
         return [list(map(int, row)) for row in rows], False, False
     raise UsageError("a prompt is a text, token ids, or a list of either; these are of several kinds")
+
+
+def _has_end(model: LanguageModel) -> bool:
+    """Whether the texts that this model reads end with a token of their own, as Marian's sources do."""
+    return model.tokenizer is not None and model.tokenizer.sep_token_id is not None
 
 
 def stop_ids(model: LanguageModel, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:

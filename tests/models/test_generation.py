@@ -28,7 +28,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models import gpt2, load_model
 from probekit.models.base import LanguageModel
 from probekit.models.bert import Bert, BertConfig
-from probekit.models.generation import Sampling, _chooser, _reader, continuations, generate, next_distribution
+from probekit.models.generation import Sampling, _chooser, _reader, continuations, generate, next_distribution, to_ids
 from probekit.models.tokenizer import Tokenizer
 
 EOS = 5
@@ -348,3 +348,21 @@ def test_a_published_model_tells_its_story(shared_dir: Path):
     assert told.startswith(", there was a little girl named Lily. She")
     assert model.generate("Once upon a", 1, bos=True) == " time"
     assert model.generate("Once upon a time", 60, bos=True, use_cache=False) == told
+
+
+def test_what_ends_every_source_is_put_there(pairs, monkeypatch):
+    """Marian's </s>: behind a text unless it is refused, and never behind ids, which are taken as they are."""
+    model = pairs["marian"][1]
+    words = {f"w{i}": i for i in range(model.cfg.d_vocab)}
+    backend = Backend(WordLevel(words))
+    backend.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(model, "tokenizer", Tokenizer(backend, sep_token_id=model.cfg.eos_token_id))
+    end = model.cfg.eos_token_id
+    assert to_ids(model, "w7 w3 w9") == ([[7, 3, 9, end]], True, True)
+    assert to_ids(model, ["w7", "w3 w9"]) == ([[7, end], [3, 9, end]], True, False)
+    assert to_ids(model, "w7 w3 w9", bos=False) == ([[7, 3, 9]], True, True)
+    assert to_ids(model, [7, 3, 9]) == ([[7, 3, 9]], False, True)
+    assert (
+        generate(model, "w7 w3", 4, stop_tokens=[]).split()[0]
+        == f"w{generate(model, [7, 3, end], 1, stop_tokens=[])[0]}"
+    )
