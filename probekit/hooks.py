@@ -112,7 +112,9 @@ def _short(name: str, typed: str) -> str:
     for short, template in POINTS.items():
         if name == template:
             return short
-    raise UnknownPoint(f"unknown point {typed!r}; {nearest(typed, [*POINTS, *POINTS.values()])}")
+    stacks = ("encoder.", "decoder.")
+    known = [one for one in (*POINTS, *POINTS.values()) if one.startswith(stacks) == typed.startswith(stacks)]
+    raise UnknownPoint(f"unknown point {typed!r}; {nearest(typed, known)}")
 
 
 def resolve_point(spec: PointSpec, n_layers: int) -> str:
@@ -258,14 +260,19 @@ class HookedModule(nn.Module):
         short = self.in_stack(short)
         n_layers = self.n_layers_of(short)
         if "{layer}" in POINTS[short] and not n_layers:
-            raise UnknownPoint(f"this model has no point {short}; {nearest(POINTS[short], self.points)}")
+            raise UnknownPoint(f"this model has no point {short}; {self._nearest(short)}")
         if layer is None and n_layers:
             names = [POINTS[short].format(layer=i) for i in range(n_layers)]
         else:
             names = [resolve_point((short, layer), n_layers)]
         if missing := [name for name in names if name not in self.points]:
-            raise UnknownPoint(f"this model has no point {missing[0]}; {nearest(missing[0], self.points)}")
+            raise UnknownPoint(f"this model has no point {missing[0]}; {self._nearest(short)}")
         return names
+
+    def _nearest(self, short: str) -> str:
+        """The hint for a point that is of other families."""
+        here = list(dict.fromkeys(split_point(name)[0] for name in self.points))
+        return nearest(base_name(short) if base_name(short) in here else short, here)
 
     @contextmanager
     def hooks(self, fwd_hooks: Iterable[tuple[PointsSpec, HookFn]]) -> Iterator["HookedModule"]:

@@ -223,3 +223,11 @@ def test_a_point_of_another_family_is_unknown(model):
     for point in ("encoder.resid_pre", "encoder.resid_pre.0", "rot_q", ("ln_embed", None), "decoder.embed"):
         with pytest.raises(UnknownPoint, match="has no point"):
             model.resolve(point)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"), [("decoder.resid_pre", "resid_pre"), ("resid_pree", "resid_pre"), ("encoder.z", "z")]
+)
+def test_a_hint_names_short_names_that_this_model_has(model, typed, hint):
+    with pytest.raises(UnknownPoint, match=rf"did you mean (\w+ or )*{hint}( or \w+)*\?"):
+        model.resolve(typed)

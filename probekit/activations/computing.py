@@ -113,10 +113,9 @@ def _inputs(plan: ExtractionPlan, batch: Batch) -> tuple[Tensor, dict[str, Any]]
 def _sound_rows(plan: ExtractionPlan, batch: Batch, kept: dict[Place, Tensor]) -> dict[Place, Tensor]:
     """Of each row of each place, whether all its values are numbers; scores that the mask hides are -inf."""
     sound = {place: x.isfinite().all(1) for place, x in kept.items()}
-    scores = [place for place in kept if base_name(place[0]) == "attn_scores"]
-    if scores:
-        masked = masked_pairs(plan, batch)
-        sound |= {place: sound[place] | masked for place in scores}
+    for place, x in kept.items():
+        if base_name(place[0]) == "attn_scores" and place[1] is not None:
+            sound[place] |= masked_pairs(plan, batch, place[1]) & (x == -torch.inf).all(1)
     return sound
 
 

@@ -80,11 +80,14 @@ def _pairs(batch: Batch, device: torch.device) -> Pool:
     return lambda x: x[b, :, n, m]
 
 
-def masked_pairs(plan: ExtractionPlan, batch: Batch) -> Tensor:
-    """Of each two tokens of a text, whether the query may not see the key, bool [R]."""
+def masked_pairs(plan: ExtractionPlan, batch: Batch, layer: int) -> Tensor:
+    """Of each two tokens of a text, whether the query may not see the key in this layer, bool [R]."""
     query, key = _pair_nodes(batch)
-    depth = batch.position_ids.flatten().numpy()
-    return torch.from_numpy((depth[query] < depth[key]) & plan.causal).to(plan.device)
+    depth, window = batch.position_ids.flatten().numpy(), plan.model.window_of(layer)
+    masked = (depth[query] < depth[key]) & plan.causal
+    if window is not None:
+        masked |= depth[query] - depth[key] >= window
+    return torch.from_numpy(masked).to(plan.device)
 
 
 def _pair_nodes(batch: Batch) -> tuple[np.ndarray, np.ndarray]:

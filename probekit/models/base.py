@@ -107,15 +107,14 @@ class LanguageModel(HookedModule):
         if mask is None:
             arange = torch.arange(length, device=tokens.device).expand_as(tokens)
             return None, arange if position_ids is None else position_ids.to(tokens.device)
-        if tuple(mask.shape) not in {tuple(tokens.shape), (*tokens.shape, seen)}:
-            raise UsageError(
-                f"attention_mask is {list(tokens.shape)} or {[*tokens.shape, seen]}; got {list(mask.shape)}"
-            )
-        mask = mask.to(tokens.device)
+        if not isinstance(mask, Tensor) or tuple(mask.shape) not in {tuple(tokens.shape), (*tokens.shape, seen)}:
+            got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+            raise UsageError(f"attention_mask is {list(tokens.shape)} or {[*tokens.shape, seen]}; got {got}")
+        mask = check_mask(mask).to(tokens.device)
         if position_ids is None:
             position_ids = positions_from_mask(mask)
         if mask.dim() == 3:
-            return mask.bool(), position_ids.to(tokens.device)
+            return mask, position_ids.to(tokens.device)
         return (causal_mask if self.causal else padding_mask)(mask), position_ids.to(tokens.device)
 
     def check_stop(self, stop_at_layer: int | None, n_layers: int) -> int:
@@ -137,6 +136,10 @@ class LanguageModel(HookedModule):
         ):
             wrong = int(position_ids.max()) if int(position_ids.max()) >= self.cfg.n_ctx else int(position_ids.min())
             raise UsageError(f"position {wrong} is not in a context of {self.cfg.n_ctx}")
+
+    def window_of(self, layer: int) -> int | None:
+        """How many tokens, itself among them, a token of this layer sees at most; None: no such window."""
+        return None
 
     def output_of(self, short: str) -> str:
         """Where the last block's output stands, in the stack of this point: a short name."""
@@ -178,6 +181,20 @@ class LanguageModel(HookedModule):
             digests = pool.map(lambda item: _sha256(item[1]), weights)
             lines = [f"{name} {x.dtype} {list(x.shape)} {d}\n" for (name, x), d in zip(weights, digests, strict=True)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def check_mask(mask: Tensor) -> Tensor:
+    """A mask as bools; numbers are 1 and 0, and not what is added to scores.
+
+    Raises:
+        UsageError: other numbers.
+    """
+    if mask.dtype == torch.bool:
+        return mask
+    if ((mask != 0) & (mask != 1)).any():
+        wrong = mask[(mask != 0) & (mask != 1)][0].item()
+        raise UsageError(f"a mask is true (1) where tokens are seen and false (0) elsewhere; got {wrong}")
+    return mask.bool()
 
 
 def _sha256(x: Any) -> str:

@@ -355,6 +355,10 @@ class Llama(LanguageModel):
         normalized_BLD = self.ln_final(resid_BLD)
         return self.head(normalized_BLD) if return_logits else normalized_BLD
 
+    def window_of(self, layer: int) -> int | None:
+        """As in every model; `sliding_window`, in the layers that have it."""
+        return self.cfg.window_of(layer)
+
     def in_window(self, mask_BLM: Tensor | None, position_ids: Tensor, cache: Cache | None) -> Tensor | None:
         """The mask, narrowed to the window; None where the model has none, or all that is seen lies in it."""
         window, length = self.cfg.sliding_window, position_ids.shape[1]

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel
+from probekit.models.base import LanguageModel, check_mask
 from probekit.models.cache import Cache, LayerCache
 from probekit.models.checks import (
     check_choice,
@@ -465,7 +465,7 @@ def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tens
     if tuple(mask.shape) not in {(batch, n_source), (batch, length, n_source)}:
         expected = f"{[batch, n_source]} or {[batch, length, n_source]}"
         raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
-    mask = mask.to(tokens.device).bool()
+    mask = check_mask(mask).to(tokens.device)
     if mask.dim() == 2 and not bool(mask.any(1).all()):
         raise UsageError("cross_mask leaves a target no source at all: a row of it has no true")
     return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)

@@ -368,3 +368,14 @@ def test_published_trace(shared_dir: Path):
         finite = reference[name].isfinite()
         assert torch.equal(x.isfinite(), finite), name
         assert error(x[finite], reference[name][finite]) <= 2e-6, name
+
+
+@pytest.mark.parametrize("mask", [torch.full((1, 4), 2), torch.full((1, 4), 0.5), torch.zeros(1, 4, 4).log()])
+def test_a_mask_of_other_numbers_than_one_and_zero_is_refused(mask):
+    """Additive masks, of 0 and -inf, would hide what they mean to show."""
+    model = GPT2(GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=1, n_ctx=8, d_vocab=11)).init_weights(0)
+    tokens, seen = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 1, 0, 1]])
+    with pytest.raises(UsageError, match=r"true \(1\) where tokens are seen and false \(0\) elsewhere; got"):
+        model(tokens, attention_mask=mask)
+    assert torch.equal(model(tokens, attention_mask=seen), model(tokens, attention_mask=seen.bool()))
+    assert torch.equal(model(tokens, attention_mask=seen), model(tokens, attention_mask=seen.float()))

@@ -37,6 +37,9 @@ IDS: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_toke
 MADE: dict[str, Callable[[], LanguageModel]] = {
     "llama": lambda: Llama(LlamaConfig(**LLAMA)),
     "mistral": lambda: Llama(LlamaConfig(**LLAMA, model_type="mistral", tie_embeddings=False)),
+    "mistral with a window": lambda: Llama(
+        LlamaConfig(**LLAMA, model_type="mistral", tie_embeddings=False, sliding_window=4)
+    ),
     "qwen2": lambda: Llama(LlamaConfig(**LLAMA, model_type="qwen2", qkv_bias=True)),
     "bert": lambda: Bert(BertConfig(**BERT)),
     "bert without heads": lambda: Bert(BertConfig(**BERT, mlm_head=False, seq_head=False)),
