@@ -166,7 +166,10 @@ def test_the_figure_of_labels_is_that_of_the_classes():
 def test_a_model_is_trained_on_first_use_and_then_found(name, small, monkeypatch, capsys):
     one = worlds.WORLDS[name]
     model = pk.load_model(name, device="cpu")
-    assert capsys.readouterr().err.startswith(f"{name} is trained now, once, and kept in ")
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"training {name}, 3 steps; kept in ")
+    assert last.startswith(f"{name} has not learned its world: exact ")
+    assert last.endswith(" held-out examples, below 99%")
     assert model.name == name
     assert model.source is not None
     assert model.source["name_or_path"] == name
