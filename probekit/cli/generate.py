@@ -1,18 +1,24 @@
 """`probekit generate`: what a model says next."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from probekit.cli import console, options
-from probekit.errors import UsageError
+from probekit.errors import DataError, UsageError
+from probekit.text import printable
 
 if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
+    from probekit.models.generation import Continuation
 
 Prompt = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Text to continue; an encoder-decoder reads it as its source.")
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Text to continue; an encoder-decoder reads it as its source. May be repeated: one line for each.",
+    ),
 ]
 Tokens = Annotated[
     str | None, typer.Option(metavar="IDS", help="Token ids to continue instead, such as 3,17,5; ids are the answer.")
@@ -29,6 +35,7 @@ Stop = Annotated[
         "text]",
     ),
 ]
+NoStop = Annotated[bool, typer.Option("--no-stop", help="Stop at no token: go on until --max-new-tokens.")]
 Bos = Annotated[
     bool | None,
     typer.Option("--bos/--no-bos", help="Put the model's BOS before the text.  [default: no; Marian's </s> behind it]"),
@@ -46,6 +53,7 @@ def generate(
     top_k: TopK = None,
     top_p: TopP = None,
     stop: Stop = None,
+    no_stop: NoStop = False,
     seed: Seed = 0,
     bos: Bos = None,
     dtype: Dtype = "fp32",
@@ -58,46 +66,81 @@ def generate(
 ) -> None:
     """Continue a text: greedily, or by drawing.
 
-    Prints the continuation alone. It ends at a stop token, after --max-new-tokens, or where the context is full.
+    Prints the continuation alone; of several prompts one line for each. It ends at a stop token, after
+    --max-new-tokens, or where the context is full.
 
     \b
     Examples:
         probekit generate --model agreement-gpt2 --prompt "the keys near the old door"
         probekit generate --model gpt2 --prompt "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3
+        probekit generate --model counting-gpt --prompt 34 --prompt 40
+        probekit generate --model dialogue-gpt --prompt "3 + 4 - 2 <sep>"
     """
-    if (prompt is None) == (tokens is None):
+    if (not prompt) == (tokens is None):
         raise UsageError("give --prompt with a text, or --tokens with ids")
-    asked = prompt if prompt is not None else _ids(str(tokens))
+    if stop and no_stop:
+        raise UsageError("--stop names tokens to stop at, --no-stop none: give one of them")
+    asked = prompt or [_ids(str(tokens))]
+    from probekit.models.settings import Sampling
+
+    sampling = Sampling(temperature, top_k, top_p, seed)  # what cannot be is said before anything is loaded
+    kind = options.dtype_name(dtype)
     console.hush_downloads(quiet)
     from probekit.models import generation, load_model
 
-    sampling = generation.Sampling(temperature, top_k, top_p, seed)  # what cannot be is said before anything is loaded
-    progress = False if quiet else None
-    loaded = load_model(model, device, options.dtype_name(dtype), revision, progress=progress)
-    prompts, is_text, _ = generation.to_ids(loaded, asked, bos)
-    stops = generation.stop_ids(loaded, [_stop(loaded, token) for token in stop] if stop else None)
-    made = generation.continuations(loaded, prompts, max_new_tokens, sampling, stops)[0]
-    text = generation.text_of(loaded, prompts[0], made) if loaded.tokenizer else None
+    loaded = load_model(model, device, kind, revision, progress=False if quiet else None)
+    prompts = _read(loaded, asked, bos)
+    stops = generation.stop_ids(loaded, [] if no_stop else [_stop(loaded, token) for token in stop] if stop else None)
+    made = generation.continuations(loaded, prompts, max_new_tokens, sampling, stops)
+    texts = [generation.text_of(loaded, *row) if loaded.tokenizer else None for row in zip(prompts, made, strict=True)]
     if json_:
         how = {"max_new_tokens": max_new_tokens, **vars(sampling), "stop_tokens": sorted(stops)}
-        said = {"prompt": prompt, "prompt_tokens": prompts[0], "text": text, "tokens": made.tokens, "ended": made.ended}
-        console.result_json({"model": loaded.name, **said, "settings": how})
+        said = [
+            {"prompt": text, "prompt_tokens": ids, "text": new, "tokens": one.tokens, "ended": one.ended}
+            for text, ids, new, one in zip(prompt or [None], prompts, texts, made, strict=True)
+        ]
+        several = said[0] if len(said) == 1 else {"continuations": said}
+        console.result_json({"model": loaded.name, **several, "settings": how})
     else:
-        _show(str(text) if is_text else ",".join(map(str, made.tokens)))
-    if not quiet and made.ended != "stop token":
-        console.note(f"ended after {len(made.tokens)} tokens: {_why(made.ended, loaded)}")
+        _show([str(text) for text in texts] if prompt else [",".join(map(str, made[0].tokens))])
+    if not quiet:
+        for i, one in enumerate(made):
+            console.note(f"{f'prompt {i + 1}: ' if len(made) > 1 else ''}{_why(one, loaded)}")
 
 
-def _show(text: str) -> None:
-    """Print it as it is, but for what a terminal would act on."""
-    if sys.stdout.isatty():
-        console.result(text)
+def _read(model: "LanguageModel", asked: list[Any], bos: bool | None) -> list[list[int]]:
+    """The prompts as ids; what the model of a world cannot read is answered with what it can."""
+    from probekit.models.generation import to_ids
+    from probekit.models.settings import WORLD_PROMPTS
+
+    try:
+        return to_ids(model, asked, bos)[0]
+    except DataError as error:
+        if model.name not in WORLD_PROMPTS:
+            raise
+        raise DataError(f"{error}; {model.name} reads texts such as {WORLD_PROMPTS[model.name]!a}") from error
+
+
+def _show(texts: list[str]) -> None:
+    """Print one as it is, but for what a terminal would act on; of several each as one line."""
+    if len(texts) > 1:
+        print("\n".join(map(printable, texts)))
+    elif sys.stdout.isatty():
+        console.result(texts[0])
     else:
-        print(text)
+        print(texts[0])
 
 
-def _why(ended: str, model: "LanguageModel") -> str:
-    return f"the context of {model.cfg.n_ctx} is full" if ended == "context" else "--max-new-tokens"
+def _why(made: "Continuation", model: "LanguageModel") -> str:
+    """Why a continuation ended, and after how many tokens."""
+    n = len(made.tokens)
+    if made.ended == "stop token":
+        token = model.tokenizer.tokens(made.tokens[-1:])[0] if model.tokenizer else made.tokens[-1]
+        if n == 1:
+            return f"nothing follows: the first token is the stop token {token!a} (--no-stop goes on)"
+        return f"ended after {n} tokens: the stop token {token!a}"
+    why = f"the context of {model.cfg.n_ctx} is full" if made.ended == "context" else "--max-new-tokens"
+    return f"ended after {n} token{'s' * (n > 1)}: {why}"
 
 
 def _ids(text: str) -> list[int]:

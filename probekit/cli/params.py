@@ -67,7 +67,8 @@ def params(
             raise UsageError(f"{name} is a whole number above 0; got {size}")
     shapes = {name: _shape(name, revision) for name in names}
     contexts = CONTEXTS if compare and context is None else (context,)
-    accounts = [account(name, shape, n, batch, kind) for name, shape in shapes.items() for n in contexts]
+    titles = _titles(names)
+    accounts = [account(titles[name], shape, n, batch, kind) for name, shape in shapes.items() for n in contexts]
     if not quiet:
         _note_long(accounts)
     if compare:
@@ -94,6 +95,12 @@ def _names(models: list[str], compare: bool, out: Path | None, revision: str | N
     if out is not None and not compare:
         raise UsageError("--out is for the picture of --compare")
     return names
+
+
+def _titles(names: list[str]) -> dict[str, str]:
+    """What each model is called: a folder by its own name, unless another model has that name too."""
+    own = {name: Path(name).resolve().name if Path(name).is_dir() else name for name in names}
+    return {name: title if list(own.values()).count(title) == 1 else name for name, title in own.items()}
 
 
 def _shape(name: str, revision: str | None) -> "Shape":

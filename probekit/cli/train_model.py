@@ -55,19 +55,25 @@ def train_model(
     asked = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     asked |= {"warm_up_steps": warm_up_steps}
 
+    asked = {key: value for key, value in asked.items() if value is not None}
+    from probekit.models.settings import WORLD_SETTINGS, world_name
+
+    replace(WORLD_SETTINGS[world_name(name)], **asked)  # what cannot be is said before anything is loaded
     from probekit.models import worlds
 
     world = worlds.world(name)
-    settings = replace(world.settings, **{key: value for key, value in asked.items() if value is not None})
+    world = replace(world, settings=replace(world.settings, **asked))
     folder = out or Path("models") / world.name
     _check_out(folder)
-    with console.progress("train", "steps", quiet) as progress:
-        trained = worlds.train_world(replace(world, settings=settings), folder, progress, checkpoints=folder)
+    with worlds.training_shown(world, folder, False if quiet else None) as progress:
+        trained = worlds.train_world(world, folder, progress, checkpoints=folder)
+    if not quiet and (short := worlds.shortfall(trained)):
+        console.note(f"{short}; more --steps or another --learning-rate may help")
     from probekit.plots import save_loss_plot
 
     picture = save_loss_plot(trained.result.losses, world.name, folder)
     if json_:
-        console.result_json(_facts(trained, folder, picture) | {"world": world.task, "settings": vars(settings)})
+        console.result_json(_facts(trained, folder, picture) | {"world": world.task, "settings": vars(world.settings)})
     elif quiet:
         console.result(folder)
     else:

@@ -12,9 +12,8 @@ Axes: B batch, L query position, M key position, S source position, D d_model, V
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -25,37 +24,9 @@ from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.cache import Cache
 from probekit.models.layers import causal_mask
+from probekit.models.settings import Sampling, is_whole
 
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen.
-
-    Args:
-        temperature: 0 takes the likeliest token; above, logits are divided by it and a token is drawn.
-        top_k: draw from the k likeliest tokens; None from all.
-        top_p: draw from the smallest set of likeliest tokens that holds this probability; None from all.
-        seed: of what is drawn.
-    """
-
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-
-    def __post_init__(self):
-        if not 0 <= self.temperature < math.inf:
-            raise UsageError(f"temperature is 0 (the likeliest token) or above; got {self.temperature!a}")
-        if self.top_k is not None and (not _is_whole(self.top_k) or self.top_k < 1):
-            raise UsageError(f"top_k is a whole number of at least 1; got {self.top_k!a}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p is above 0 and at most 1; got {self.top_p!a}")
-        if not _is_whole(self.seed) or self.seed < 0:
-            raise UsageError(f"seed is a whole number of at least 0; got {self.seed!a}")
-        if self.temperature == 0 and (self.top_k, self.top_p) != (None, None):
-            raise UsageError("top_k and top_p choose among tokens to draw; give a temperature above 0 with them")
 
 
 @dataclass(frozen=True)
@@ -122,9 +93,9 @@ def to_ids(model: LanguageModel, prompt: Prompt, bos: bool | None = None) -> tup
         return model._need_tokenizer().encode_batch(rows, around), True, False
     if bos:
         raise UsageError("bos is for texts; put the BOS id before the prompt's ids")
-    if all(map(_is_whole, rows)):
+    if all(map(is_whole, rows)):
         return [list(map(int, rows))], False, True
-    if all(isinstance(row, Sequence) and not isinstance(row, str) and all(map(_is_whole, row)) for row in rows):
+    if all(isinstance(row, Sequence) and not isinstance(row, str) and all(map(is_whole, row)) for row in rows):
         return [list(map(int, row)) for row in rows], False, False
     raise UsageError("a prompt is a text, token ids, or a list of either; these are of several kinds")
 
@@ -144,15 +115,15 @@ def stop_ids(model: LanguageModel, stop_tokens: Sequence[int | str] | None) -> f
     if stop_tokens is None:
         end = getattr(model.cfg, "eos_token_id", None)
         return frozenset(end if isinstance(end, Sequence) else () if end is None else (end,))
-    if isinstance(stop_tokens, str):
-        raise UsageError(f"stop_tokens is a list of tokens; got the text {stop_tokens!a:.60}")
+    if isinstance(stop_tokens, str) or not isinstance(stop_tokens, Iterable):
+        raise UsageError(f"stop_tokens is a list of tokens; got {stop_tokens!a:.60}")
     return frozenset(_stop_id(model, token) for token in stop_tokens)
 
 
 def _stop_id(model: LanguageModel, token: int | str) -> int:
     if isinstance(token, str):
         return model._need_tokenizer().token_id(token)
-    if not _is_whole(token) or not 0 <= token < model.cfg.d_vocab:
+    if not is_whole(token) or not 0 <= token < model.cfg.d_vocab:
         raise UsageError(f"a stop token is a token's text, or an id in 0..{model.cfg.d_vocab - 1}; got {token!a:.60}")
     return int(token)
 
@@ -180,7 +151,7 @@ def continuations(
     use_cache: bool = True,
 ) -> list[Continuation]:
     """Continue prompts of token ids; as `generate`, whose core it is."""
-    if not _is_whole(max_new_tokens) or max_new_tokens < 1:
+    if not is_whole(max_new_tokens) or max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is a whole number of at least 1; got {max_new_tokens!a}")
     _check_prompts(model, prompts)
     choose = _chooser(sampling or Sampling(), len(prompts))
@@ -316,7 +287,3 @@ class _TargetReader(_Reader):
             return_logits=False,
             cache=self.cache,
         )
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)

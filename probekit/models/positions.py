@@ -117,7 +117,8 @@ _ROPE_FIELDS = {  # of Hugging Face's rope_parameters -> of RopeScaling
     "high_freq_factor": "high_freq_factor",
     "original_max_position_embeddings": "original_n_ctx",
 }
-_ROPE_KEYS = {*_ROPE_FIELDS, "rope_theta", "rope_type", "type", "partial_rotary_factor"}
+_ROPE_PLAIN = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}  # nothing is stretched by these
+_ROPE_KEYS = {*_ROPE_FIELDS, *_ROPE_PLAIN}
 
 
 def rope_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +138,10 @@ def rope_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
             raise DataError(
                 f"partial_rotary_factor {where['partial_rotary_factor']!a:.60} is not implemented; only 1 is"
             )
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind is None and (fields := sorted(str(key) for key in rope.keys() - _ROPE_PLAIN)):
+        raise DataError(f"rope scaling with {fields[0]!a:.60} and no rope_type; give linear, llama3 or default")
+    kind = "default" if kind is None else kind
     if kind in ("default", *_SCALING_FIELDS) and (unknown := sorted(str(key) for key in rope.keys() - _ROPE_KEYS)):
         raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
     if kind == "default":

@@ -12,7 +12,6 @@ Axes: B batch, L position, S source position, D d_model, V vocab.
 
 import hashlib
 import json
-import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
+from probekit.models.settings import TrainingSettings
 
 IGNORE = -100  # the target where nothing is learned
 CHECKPOINT = "checkpoint.safetensors"
@@ -98,51 +98,6 @@ def _padded(rows: Sequence[Sequence[int]], value: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """How a model is trained.
-
-    Args:
-        steps: batches in all.
-        batch_size: examples a batch.
-        learning_rate: of AdamW, at the schedule's peak.
-        warm_up_steps: steps until the peak, linear from zero; then a cosine to zero at the end.
-        weight_decay: of AdamW, on every weight.
-        betas: of AdamW.
-        clip_norm: gradients of a larger norm are scaled down to it.
-        seed: of the first weights and of the batches, for whoever makes them; the loop itself draws nothing.
-    """
-
-    steps: int = 1500
-    batch_size: int = 128
-    learning_rate: float = 2e-3
-    warm_up_steps: int = 100
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip_norm: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self):
-        for name, least in {"steps": 1, "batch_size": 1, "warm_up_steps": 0, "seed": 0}.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(f"{name} is a whole number of at least {least}; got {value!a}")
-        for name in ("learning_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UsageError(f"{name} is a positive number; got {getattr(self, name)!a}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise UsageError(f"weight_decay is not negative; got {self.weight_decay!a}")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise UsageError(f"betas are two numbers of at least 0 and below 1; got {self.betas!a}")
-
-    def learning_rate_at(self, step: int) -> float:
-        """The rate of a step, counted from 0: linear up to the peak, then half a cosine down to zero."""
-        if step < self.warm_up_steps:
-            return self.learning_rate * ((step + 1) / self.warm_up_steps)
-        done = (step - self.warm_up_steps) / (self.steps - self.warm_up_steps)
-        return self.learning_rate * ((1 + math.cos(math.pi * done)) / 2)
-
-
-@dataclass(frozen=True)
 class TrainingResult:
     """What a training run leaves besides the weights: the loss of each step, in nats, and the step it went on from."""
 
@@ -174,7 +129,7 @@ def train(
         draw: step (from 0) -> its examples, `settings.batch_size` of them; the same whenever it is asked.
         settings: defaults where None.
         folder: keeps the checkpoint; None keeps none.
-        progress: called with (steps done, steps in all) after every step.
+        progress: called with (steps done, steps in all) before the first step and after every one.
         checkpoint_every: steps between checkpoints; there is one before the first step and after the last as well.
 
     Raises:
@@ -193,6 +148,8 @@ def train(
     start = run.resume(path, identity) if path else 0
     if path and not start:
         run.save(path, identity)  # a disk that refuses says so before the work
+    if progress:
+        progress(start, settings.steps)
     with _interrupts_wait() as interrupted, torch.enable_grad():
         for step in range(start, settings.steps):
             run.step(draw(step))

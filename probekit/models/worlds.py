@@ -10,9 +10,8 @@ This is the one module of `models/` that knows tasks.
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,14 +24,15 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
 from probekit.durable import write_as
-from probekit.errors import UsageError, nearest
 from probekit.models.base import LanguageModel
 from probekit.models.bert import BertConfig
 from probekit.models.first_use import cache_folder, kept
 from probekit.models.gpt2 import GPT2Config
 from probekit.models.load import families
+from probekit.models.progress import say, shown
+from probekit.models.settings import WORLD_SETTINGS, TrainingSettings, world_name
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.training import IGNORE, Example, TrainingResult, TrainingSettings, collate, read_batch, train
+from probekit.models.training import IGNORE, Example, TrainingResult, collate, read_batch, train
 from probekit.models.transformer import TransformerConfig
 from probekit.models.weights import save_hf
 from probekit.tasks import brackets, counting, dialogue, ranking, spans
@@ -41,6 +41,7 @@ from probekit.tasks.synthetic import EOS, Seed
 Progress = Callable[[int, int], object]
 EXAM = 2000  # held-out examples that a model is judged on
 AT_ONCE = 500  # of them in one forward
+LEARNED = 0.99  # of them right: what every world reaches with its own settings
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,7 @@ def world(name: str) -> World:
     Raises:
         UsageError: there is none of this name.
     """
-    known = {**WORLDS, **{one.task: one for one in WORLDS.values()}}
-    if name not in known:
-        raise UsageError(f"no world {name!a}; {nearest(str(name), known)}")
-    return known[name]
+    return WORLDS[world_name(name)]
 
 
 def train_world(
@@ -124,7 +122,7 @@ def train_world(
     Args:
         one: the world, with the settings that count: `dataclasses.replace(world(name), settings=...)`.
         folder: gets the model as `transformers` would write it, and `training.json` with settings and figures.
-        progress: called with (steps done, steps) after every step.
+        progress: called with (steps done, steps) before the first step and after every one.
         checkpoints: a folder for the checkpoint, from which the same training goes on; None keeps none.
 
     Raises:
@@ -186,13 +184,27 @@ def _shape(one: World, place: Path) -> None:
 
 
 def _first_use(one: World, folder: Path, place: Path, progress: bool | None) -> None:
-    from tqdm import tqdm
+    with training_shown(one, folder, progress) as show:
+        trained = train_world(one, place, show)
+    if progress is not False and (short := shortfall(trained)):
+        say(short)
 
-    if progress is not False:
-        print(f"{one.name} is trained now, once, and kept in {str(folder)!a}", file=sys.stderr, flush=True)
-    disable = None if progress is None else not progress
-    with tqdm(total=one.settings.steps, desc=one.name, unit=" steps", disable=disable, dynamic_ncols=True) as bar:
-        train_world(one, place, lambda *_: bar.update())
+
+def training_shown(one: World, folder: Path, progress: bool | None) -> AbstractContextManager[Progress | None]:
+    """What a training shows on stderr: one line before it, and a bar; see `progress.shown`."""
+    usual = WORLD_SETTINGS[one.name]
+    is_usual = (one.settings.steps, one.settings.batch_size) == (usual.steps, usual.batch_size)
+    how_long = "about a minute" if is_usual else f"{one.settings.steps:,} steps"
+    return shown(one.name, f"training {one.name}, {how_long}; kept in {str(folder)!a}", progress)
+
+
+def shortfall(trained: Trained) -> str | None:
+    """One line about a model that has not learned its world; None of one that has."""
+    low = [f"{name} {share:.2%}" for name, share in trained.figures.items() if name != "n" and share < LEARNED]
+    if not low:
+        return None
+    n = trained.figures["n"]
+    return f"{trained.model.name} has not learned its world: {', '.join(low)} of {n:.0f} held-out examples, below 99%"
 
 
 @torch.no_grad()
@@ -315,7 +327,7 @@ _ALL = (
         "counting",
         counting.VOCABULARY,
         _gpt(counting.VOCABULARY, d_model=32, n_heads=2, n_layers=2, n_ctx=64, init_std=0.02),
-        TrainingSettings(steps=400, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
+        WORLD_SETTINGS["counting-gpt"],
         _counting_learned,
         _counting_asked,
     ),
@@ -324,7 +336,7 @@ _ALL = (
         "ranking",
         ranking.VOCABULARY,
         _encoder_decoder(ranking.VOCABULARY),
-        TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
+        WORLD_SETTINGS["ranking-transformer"],
         partial(_ranked, "train"),
         partial(_ranked, "test"),
         (ranking.BOS,),
@@ -336,7 +348,7 @@ _ALL = (
         BertConfig(
             d_model=64, n_heads=4, d_mlp=256, n_layers=2, n_ctx=16, d_vocab=len(spans.VOCABULARY), init_std=0.05
         ),
-        TrainingSettings(steps=1500, batch_size=64, learning_rate=2e-3, warm_up_steps=100),
+        WORLD_SETTINGS["spans-bert"],
         partial(_masked, "train"),
         partial(_masked, "test"),
         (spans.CLS, spans.SEP),
@@ -346,7 +358,7 @@ _ALL = (
         "dialogue",
         dialogue.VOCABULARY,
         _gpt(dialogue.VOCABULARY, d_model=64, n_heads=4, n_layers=3, n_ctx=32, init_std=0.1),
-        TrainingSettings(steps=1800, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
+        WORLD_SETTINGS["dialogue-gpt"],
         partial(_answered, "train"),
         partial(_answered, "test"),
     ),
@@ -355,7 +367,7 @@ _ALL = (
         "brackets",
         brackets.VOCABULARY,
         _gpt(brackets.VOCABULARY, d_model=64, n_heads=2, n_layers=2, n_ctx=32, init_std=0.1),
-        TrainingSettings(steps=600, batch_size=64, learning_rate=3e-3, warm_up_steps=50),
+        WORLD_SETTINGS["brackets-gpt"],
         partial(_bracketed, "train"),
         partial(_bracketed, "test"),
     ),

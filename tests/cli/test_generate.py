@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_worlds import use_small_worlds
 
 from probekit.cli.generate import _show
 from probekit.cli.main import run
 from probekit.models import load_model
+from probekit.text import printable
 
 PROMPT = "the keys"
 
@@ -29,6 +31,39 @@ def test_the_continuation_is_printed_and_nothing_else(gpt2_folder, model, capsys
     assert err == "ended after 5 tokens: --max-new-tokens\n"
     out, err = printed(capsys, "--model", gpt2_folder, "--prompt", PROMPT, "--max-new-tokens", 5, "--quiet")
     assert (out, err) == (model.generate(PROMPT, 5) + "\n", "")
+
+
+def test_several_prompts_give_a_line_each(gpt2_folder, model, capsys):
+    prompts = [PROMPT, "a", "two words"]
+    args = ["--model", gpt2_folder, "--max-new-tokens", 4, *(x for prompt in prompts for x in ("--prompt", prompt))]
+    out, err = printed(capsys, *args)
+    assert out.splitlines() == [printable(text) for text in model.generate(prompts, 4)]
+    assert err.splitlines() == [f"prompt {i}: ended after 4 tokens: --max-new-tokens" for i in (1, 2, 3)]
+    said = json.loads(printed(capsys, *args, "--json")[0])
+    assert [one["prompt"] for one in said["continuations"]] == prompts
+    assert [one["text"] for one in said["continuations"]] == model.generate(prompts, 4)
+    ids = model.tokenizer.encode_batch(prompts)
+    assert [one["tokens"] for one in said["continuations"]] == model.generate(ids, 4)
+
+
+def test_why_it_ended_and_going_on_past_the_stop_token(gpt2_folder, model, capsys):
+    ids = model.tokenizer.encode(PROMPT)
+    drawn = [model.generate(ids, 3, temperature=9.0, stop_tokens=[], seed=seed) for seed in range(200)]
+    texts = [model.tokenizer.tokens(made) for made in drawn]
+    seed = next(i for i, (a, b, c) in enumerate(texts) if (a + c).isascii() and (a + c).isalpha() and c not in (a, b))
+    first, _, last = texts[seed]
+    args = ["--model", gpt2_folder, "--prompt", PROMPT, "--max-new-tokens", 3, "--temperature", 9, "--seed", seed]
+    said = f"nothing follows: the first token is the stop token {first!a} (--no-stop goes on)\n"
+    assert printed(capsys, *args, "--stop", first) == ("\n", said)
+    assert printed(capsys, *args, "--stop", last)[1] == f"ended after 3 tokens: the stop token {last!a}\n"
+    said = json.loads(printed(capsys, *args, "--no-stop", "--json")[0])
+    assert (said["tokens"], said["settings"]["stop_tokens"]) == (drawn[seed], [])
+
+
+def test_what_a_world_reads_is_said(here, monkeypatch, refused):
+    use_small_worlds(monkeypatch, here)
+    said = refused(3, "generate", "--model", "counting-gpt", "--prompt", "(", "--quiet")
+    assert said.endswith("'(' is not in the vocabulary of 101 words; counting-gpt reads texts such as '34'")
 
 
 def test_every_setting_reaches_the_model(gpt2_folder, model, capsys):
@@ -76,10 +111,10 @@ def test_ids_are_continued_as_ids(gpt2_folder, model, capsys, tmp_path):
 
 def test_a_terminal_is_shown_no_control_characters(capsys, monkeypatch):
     hostile = "a\x1b[31mb\nc\u202ed"
-    _show(hostile)
+    _show([hostile])
     assert capsys.readouterr().out == hostile + "\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    _show(hostile)
+    _show([hostile])
     assert capsys.readouterr().out == "a\\x1b[31mb\nc\\u202ed\n"
 
 
@@ -90,7 +125,7 @@ def test_a_terminal_is_shown_no_control_characters(capsys, monkeypatch):
         (["--prompt", "a", "--tokens", "1"], 2, "give --prompt with a text, or --tokens with ids"),
         (["--tokens", "1,x"], 2, "--tokens takes ids with commas between them"),
         (["--tokens", "257"], 2, "token ids lie in 0..256; got 257"),
-        (["--tokens", ""], 2, "not empty"),
+        (["--tokens", ""], 2, "an empty prompt has nothing to continue"),
         (["--prompt", ""], 2, "an empty prompt has nothing to continue"),
         (["--prompt", "x" * 49], 2, "a prompt of 49 tokens does not fit a context of 48"),
         (["--prompt", "a", "--temperature", "-1"], 2, "temperature is 0 (the likeliest token) or above; got -1.0"),
@@ -98,6 +133,7 @@ def test_a_terminal_is_shown_no_control_characters(capsys, monkeypatch):
         (["--prompt", "a", "--temperature", "1", "--top-k", "0"], 2, "top_k is a whole number of at least 1; got 0"),
         (["--prompt", "a", "--top-k", "5"], 2, "give a temperature above 0"),
         (["--prompt", "a", "--stop", "two"], 2, "'two' is 3 tokens, not one"),
+        (["--prompt", "a", "--stop", "a", "--no-stop"], 2, "give one of them"),
         (["--prompt", "a", "--max-new-tokens", "0"], 2, "--max-new-tokens"),
     ],
 )

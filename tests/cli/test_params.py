@@ -1,6 +1,7 @@
 """`probekit params`: what is printed, what is drawn, and what needs no network, torch or weights."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -111,6 +112,16 @@ def test_a_comparison_as_json_at_one_context(folder: str, capsys: Capture) -> No
     assert [(x["model"], x["context"]) for x in found["models"]] == [("model", 64), ("gpt2", 64)]
     assert found["picture"] == "x/shares.png"
     assert Path("x/shares.png").is_file()
+
+
+def test_folders_are_called_by_their_own_names(here: Path, folder: str, capsys: Capture) -> None:
+    for name in ("a/tiny", "b/small", "b/tiny"):
+        shutil.copytree(folder, name)
+    said = ["--compare", str(here / "a/tiny"), str(here / "b/small"), "--context", "8"]
+    assert [x["model"] for x in told(said, capsys)["models"]] == ["tiny", "small"]
+    said = ["--compare", "a/tiny", "b/tiny", "b/small", "--context", "8"]
+    assert [x["model"] for x in told(said, capsys)["models"]] == ["a/tiny", "b/tiny", "small"]
+    assert told([str(here / "a/tiny")], capsys)["model"] == "tiny"
 
 
 def test_from_a_config_file(here: Path, capsys: Capture) -> None:

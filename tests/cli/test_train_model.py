@@ -2,15 +2,18 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from terminal import Terminal
 
-from probekit.cli import console
 from probekit.cli.main import run
-from probekit.models import load_model, training
+from probekit.models import load_model, training, worlds
 from probekit.models.load import WORLD_MODELS
 from probekit.models.training import CHECKPOINT
 
@@ -21,7 +24,7 @@ SETTINGS = {"steps": 12, "batch_size": 4, "warm_up_steps": 2, "seed": 3}
 def train(capsys: pytest.CaptureFixture[str], *args: object) -> dict:
     assert run([*ARGS, "--json", *map(str, args)]) == 0
     out, err = capsys.readouterr()
-    assert err == ""
+    assert err.startswith("training counting-gpt, 12 steps; kept in ")
     return json.loads(out)
 
 
@@ -41,12 +44,45 @@ def test_a_model_that_can_be_loaded_its_curve_and_its_figures(here, capsys):
 
 def test_what_is_printed(here, capsys):
     assert run(ARGS) == 0
-    lines = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    first, last = err.splitlines()
+    assert first == "training counting-gpt, 12 steps; kept in 'models/counting-gpt'"
+    assert last.startswith("counting-gpt has not learned its world: exact ")
+    assert last.endswith(" of 21 held-out examples, below 99%; more --steps or another --learning-rate may help")
     assert lines[0].startswith("counting-gpt: 12 steps, loss ")
     assert lines[1].startswith("On 21 held-out examples: exact ")
     assert lines[2:] == ["Model: models/counting-gpt", "Loss:  models/counting-gpt/loss.png"]
     assert run([*ARGS, "--quiet"]) == 0
-    assert capsys.readouterr().out == "models/counting-gpt\n"
+    assert capsys.readouterr() == ("models/counting-gpt\n", "")
+
+
+def test_a_terminal_sees_a_bar_with_the_time_left(here, capsys, monkeypatch):
+    terminal = Terminal(monkeypatch)
+    assert run(ARGS) == 0
+    said = terminal.read()
+    assert said.startswith("training counting-gpt, 12 steps; kept in 'models/counting-gpt'\r\n")
+    assert "counting-gpt:   0%|" in said
+    assert re.search(r"counting-gpt: 100%\|█+\| 12/12 \[\d\d:\d\d<\d\d:\d\d, ", said)
+    terminal = Terminal(monkeypatch)
+    assert run([*ARGS, "--quiet"]) == 0
+    assert terminal.read() == ""
+
+
+def test_its_own_settings_say_about_how_long(capsys):
+    with worlds.training_shown(worlds.world("counting"), Path("there"), None):
+        assert capsys.readouterr().err == "training counting-gpt, about a minute; kept in 'there'\n"
+
+
+def test_settings_are_checked_before_torch_is_there():
+    code = """
+import sys
+from probekit.cli.main import run
+assert run(["train-model", "counting-gpt", "--learning-rate", "nan"]) == 2
+assert run(["generate", "--model", "gpt2", "--prompt", "a", "--temperature", "-1"]) == 2
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_the_name_and_all_settings_may_stand_in_a_file(here, capsys):
@@ -62,15 +98,18 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(here, capsys,
     whole = train(capsys, "--out", "whole")
 
     @contextmanager
-    def interrupting(what: str, unit: str, quiet: bool):
+    def interrupting(*_: object):
         yield lambda done, total: os.kill(os.getpid(), signal.SIGINT) if done == 5 else None
 
     with monkeypatch.context() as patch:
-        patch.setattr(console, "progress", interrupting)
+        patch.setattr(worlds, "training_shown", interrupting)
         assert run([*ARGS, "--out", "stopped"]) == 130
     out, err = capsys.readouterr()
     assert (out, err) == ("", "probekit: error: interrupted after step 5 of 12; the same command goes on from there\n")
-    stopped = train(capsys, "--out", "stopped")
+    assert run([*ARGS, "--json", "--out", "stopped"]) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines()[1] == "going on from step 5 of 12"
+    stopped = json.loads(out)
     assert stopped["resumed_from"] == 5
     assert stopped["loss_nats"] == whole["loss_nats"]
     weights = [(Path(name) / "model.safetensors").read_bytes() for name in ("whole", "stopped")]
@@ -108,6 +147,8 @@ def test_help_names_every_world(capsys):
         (["counting-gpt", "--steps", "0"], 2, "steps is a whole number of at least 1; got 0"),
         (["counting-gpt", "--learning-rate", "nan"], 2, "learning_rate is a positive number; got nan"),
         (["counting-gpt", "--steps", "x"], 2, "--steps"),
+        (["counting-gpt", "--steps", "12"], 2, "warm_up_steps is at most steps, 12; got 50"),
+        (["counting", "--warm-up-steps", "401"], 2, "warm_up_steps is at most steps, 400; got 401"),
     ],
 )
 def test_impossible_requests(here, refused, args, code, what):

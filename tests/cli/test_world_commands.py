@@ -1,10 +1,12 @@
 """The worlds from the command line: the two commands work out of the box, and say that a model is trained."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from small_worlds import use_small_worlds
+from terminal import Terminal
 
 from probekit.cli.main import run
 from probekit.models import worlds
@@ -26,10 +28,19 @@ def test_extract_and_train_probe_work_out_of_the_box(task, small, capsys):
     limit = [] if task == "counting" else ["--limit", "64"]
     assert run(["extract", *config, *limit]) == 0
     out, err = capsys.readouterr()
-    assert "is trained now, once, and kept in " in err
+    assert err.startswith("training ")
+    assert "3 steps; kept in " in err
     assert Path(out.splitlines()[-1]).is_dir()
     assert run(["train-probe", *config, "--controls", "1"]) == 0
     assert "Best: " in capsys.readouterr().out
+
+
+def test_a_terminal_sees_the_training_that_extract_needs(small, capsys, monkeypatch):
+    terminal = Terminal(monkeypatch)
+    assert run(["extract", "--model", "counting-gpt", "--dataset", "counting"]) == 0
+    said = terminal.read()
+    assert said.startswith("training counting-gpt, 3 steps; kept in ")
+    assert re.search(r"counting-gpt: 100%\|█+\| 3/3 \[\d\d:\d\d<\d\d:\d\d, ", said)
 
 
 @pytest.mark.parametrize("name", WORLD_MODELS)

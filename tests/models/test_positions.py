@@ -15,6 +15,7 @@ from probekit.models.positions import (
     RopeScaling,
     Rotary,
     Table,
+    rope_from_hf,
     rotary_table,
     rotate_half,
     rotate_interleaved,
@@ -183,6 +184,14 @@ def test_half_precision_turns_extremes_without_overflow_where_the_result_fits():
 def test_an_odd_width_cannot_be_turned():
     with pytest.raises(DataError, match="d_head must be even; got 7"):
         Rotary(16, 7)
+
+
+@pytest.mark.parametrize("where", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("kind", [{}, {"rope_type": None}])
+def test_a_factor_without_its_rule_is_refused(where, kind):
+    with pytest.raises(DataError, match="rope scaling with 'factor' and no rope_type; give linear, llama3 or default"):
+        rope_from_hf({where: {"factor": 2, **kind}})
+    assert rope_from_hf({where: {"rope_theta": 500.0, **kind}}) == {"rope_theta": 500.0, "rope_scaling": None}
 
 
 @pytest.mark.parametrize(

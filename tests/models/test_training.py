@@ -80,7 +80,7 @@ def test_the_schedule_rises_to_the_peak_and_falls_towards_zero():
     assert all(a > b for a, b in pairwise(rates[5:]))
     assert 0 < rates[-1] < 3e-3 / 50
     assert TrainingSettings(steps=3, warm_up_steps=0).learning_rate_at(0) == 2e-3
-    assert TrainingSettings(steps=2, warm_up_steps=4).learning_rate_at(1) == 1e-3
+    assert TrainingSettings(steps=4, warm_up_steps=4).learning_rate_at(1) == 1e-3
 
 
 class _Stop(Exception):
@@ -365,7 +365,7 @@ def test_the_loss_of_a_bert_is_that_of_transformers(bert):
 
 def test_a_bert_without_labels_goes_on_bit_for_bit(bert, tmp_path):
     """Its pooler learns nothing, so that the optimizer knows nothing of it."""
-    examples, settings = [Example(e.tokens, e.targets) for e in MASKED], TrainingSettings(steps=8, batch_size=2)
+    examples, settings = [Example(e.tokens, e.targets) for e in MASKED], TrainingSettings(8, 2, warm_up_steps=0)
     whole, stopped, resumed = our_bert(bert), our_bert(bert), our_bert(bert)
     losses = train(whole, lambda step: examples, settings).losses
 
@@ -431,6 +431,11 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_checkpoint(tmp_path
         ({"steps": 2.5}, "steps"),
         ({"batch_size": True}, "batch_size"),
         ({"warm_up_steps": -1}, "warm_up_steps"),
+        ({"steps": 5, "warm_up_steps": 6}, "warm_up_steps is at most steps, 5; got 6"),
+        ({"learning_rate": "hot"}, "learning_rate is a positive number; got 'hot'"),
+        ({"weight_decay": None}, "weight_decay is not negative; got None"),
+        ({"betas": 0.9}, "betas are two numbers"),
+        ({"betas": ("a", "b")}, "betas are two numbers"),
         ({"learning_rate": 0}, "learning_rate"),
         ({"learning_rate": math.nan}, "learning_rate"),
         ({"clip_norm": math.inf}, "clip_norm"),

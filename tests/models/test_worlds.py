@@ -17,10 +17,12 @@ import probekit as pk
 from probekit.errors import UsageError
 from probekit.models import load, outline, worlds
 from probekit.models.gpt2 import GPT2Config
+from probekit.models.settings import WORLD_PROMPTS
 from probekit.models.training import IGNORE, Example, TrainingSettings
 from probekit.models.worlds import WORLDS, World, figures, train_world, world
 from probekit.tasks import BUILTIN_TASKS, counting
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = tuple(WORLDS)
 
@@ -166,7 +168,10 @@ def test_the_figure_of_labels_is_that_of_the_classes():
 def test_a_model_is_trained_on_first_use_and_then_found(name, small, monkeypatch, capsys):
     one = worlds.WORLDS[name]
     model = pk.load_model(name, device="cpu")
-    assert capsys.readouterr().err.startswith(f"{name} is trained now, once, and kept in ")
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"training {name}, 3 steps; kept in ")
+    assert last.startswith(f"{name} has not learned its world: exact ")
+    assert last.endswith(" held-out examples, below 99%")
     assert model.name == name
     assert model.source is not None
     assert model.source["name_or_path"] == name
@@ -219,6 +224,14 @@ def test_threads_stay_as_they_were():
     train_world(shrunk(WORLDS["counting-gpt"]))
     assert torch.get_num_threads() == before
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_prompt_that_is_shown_of_a_world_can_be_read(name):
+    one = worlds.world(name)
+    assert worlds.world(one.task) is one
+    assert 0 < len(one.tokenizer.encode(WORLD_PROMPTS[name], True)) <= one.config.n_ctx
+    assert WORLD_PROMPTS[name] in (EXPERIMENTS / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
