@@ -250,7 +250,8 @@ def _check_free(path: Path) -> None:
             names = {p.name for p in path.iterdir() if not p.name.startswith(TEMPORARY)}
         except OSError as error:
             raise refused(path, error) from error
-        if names - {"shards", "records"} or any((path / "records").glob("*.json")):
+        strange = names - {"shards", "records"} or any((path / "records").glob("*.json"))
+        if strange and not os.path.lexists(path / "plan.json"):  # another writer may have begun meanwhile
             raise StorageError(f"{str(path)!a} holds something that is no store; name an empty or a new folder")
 
 

@@ -54,11 +54,13 @@ def train_model(
         raise UsageError("which model? give its name, such as counting-gpt, or --config configs/counting.yaml")
     asked = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     asked |= {"warm_up_steps": warm_up_steps}
-
     asked = {key: value for key, value in asked.items() if value is not None}
     from probekit.models.settings import WORLD_SETTINGS, world_name
 
-    replace(WORLD_SETTINGS[world_name(name)], **asked)  # what cannot be is said before anything is loaded
+    usual = WORLD_SETTINGS[world_name(name)]
+    if steps is not None and warm_up_steps is None:
+        asked["warm_up_steps"] = min(usual.warm_up_steps, max(steps, 0))
+    replace(usual, **asked)  # what cannot be is said before anything is loaded
     from probekit.models import worlds
 
     world = worlds.world(name)

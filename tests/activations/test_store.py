@@ -1,6 +1,7 @@
 """The store: equal to memory bit for bit, and it goes on where it stopped."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import safetensors.torch
 import torch
 from store_cases import HOW, Stopped, assert_equal, files, lasting, rows_of, run, shard_of, stop_after
 
-from probekit.activations import Store, load_activations, plan
+from probekit.activations import Store, load_activations, plan, writer
 from probekit.activations.computing import shard_rows
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
@@ -196,3 +197,22 @@ def test_what_is_no_store(model, task, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
     run(model, task, tmp_path / "empty")
+
+
+def test_a_writer_that_begins_while_another_looks_is_no_stranger(tmp_path, monkeypatch):
+    """The plan may come between the question whether there is one and the look at what stands there."""
+    store = tmp_path / "store"
+    asked: list[bool] = []
+
+    def lexists(path) -> bool:
+        found = os.path.exists(path)
+        if str(path).endswith("plan.json") and not asked:
+            asked.append(found)
+            for name in ("plan.json", "examples.json"):
+                (store / name).write_text("{}")
+        return found
+
+    store.mkdir()
+    monkeypatch.setattr(writer.os.path, "lexists", lexists)
+    writer._check_free(store)
+    assert asked == [False]

@@ -154,3 +154,9 @@ def test_help_names_every_world(capsys):
 def test_impossible_requests(here, refused, args, code, what):
     assert what in refused(code, "train-model", *args)
     assert not list(here.iterdir())
+
+
+def test_fewer_steps_than_the_warm_up_shorten_it(here, capsys):
+    assert run(["train-model", "counting-gpt", "--steps", "3", "--batch-size", "2", "--json"]) == 0
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert (settings["steps"], settings["warm_up_steps"]) == (3, 3)
