@@ -1,9 +1,9 @@
 """The store: equal to memory bit for bit, and it goes on where it stopped."""
 
 import json
-import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,7 +205,7 @@ def test_a_writer_that_begins_while_another_looks_is_no_stranger(tmp_path, monke
     asked: list[bool] = []
 
     def lexists(path) -> bool:
-        found = os.path.exists(path)
+        found = Path(path).exists()
         if str(path).endswith("plan.json") and not asked:
             asked.append(found)
             for name in ("plan.json", "examples.json"):

@@ -147,7 +147,7 @@ def test_help_names_every_world(capsys):
         (["counting-gpt", "--steps", "0"], 2, "steps is a whole number of at least 1; got 0"),
         (["counting-gpt", "--learning-rate", "nan"], 2, "learning_rate is a positive number; got nan"),
         (["counting-gpt", "--steps", "x"], 2, "--steps"),
-        (["counting-gpt", "--steps", "12"], 2, "warm_up_steps is at most steps, 12; got 50"),
+        (["counting-gpt", "--steps", "12", "--warm-up-steps", "13"], 2, "warm_up_steps is at most steps, 12; got 13"),
         (["counting", "--warm-up-steps", "401"], 2, "warm_up_steps is at most steps, 400; got 401"),
     ],
 )
