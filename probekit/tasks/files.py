@@ -300,9 +300,10 @@ def choose_column(table: Table, named: str | None, usual: tuple[str, ...], what:
     lower = {name.strip().lower(): name for name in reversed(table.columns)}
     chosen = named if named is not None else next((lower[name] for name in usual if name in lower), None)
     if chosen is None:
+        header = "" if table.typed else " (the first line is the header)"
         raise UsageError(
             f"{table.name} has no column named {' or '.join(usual)} but {there}; name the {what} column with "
-            f"--{what}-column (the first line is the header)"
+            f"--{what}-column{header}"
         )
     if table.columns.count(chosen) > 1:
         raise DataError(f"{table.name} has {table.columns.count(chosen)} columns named {chosen!a}; rename all but one")
