@@ -270,10 +270,12 @@ class Task:
             least *= max(2, self.n_classes(label_set))
         if n == len(self) or n >= least:
             return ""
-        what = "texts" if self.groups is None or self.spans is not None else "texts and groups"
+        what, one = (
+            ("texts", "text") if self.groups is None or self.spans is not None else ("texts and groups", "group")
+        )
         return (
-            f"equal {what} stay in one split, and the {len(self)} examples have only {n} different; add other texts, "
-            "or give the splits as files of their own"
+            f"equal {what} stay in one split, and the {len(self)} examples have only {n} different {one}{'s' * (n > 1)}; "
+            "add other texts, or give the splits as files of their own"
         )
 
     def _carving(self) -> str:

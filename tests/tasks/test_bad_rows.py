@@ -229,7 +229,7 @@ def test_equal_texts_cannot_be_divided_and_leaving_rows_out_would_not_help(tmp_p
         load_task(tmp_path / "data.csv", **more)
     words = str(caught.value)
     assert words.endswith(
-        "equal texts stay in one split, and the 12 examples have only 1 different; add other texts, "
+        "equal texts stay in one split, and the 12 examples have only 1 different text; add other texts, "
         "or give the splits as files of their own"
     )
     assert "with_validation" not in words
