@@ -274,8 +274,8 @@ class Task:
             ("texts", "text") if self.groups is None or self.spans is not None else ("texts and groups", "group")
         )
         return (
-            f"equal {what} stay in one split, and the {len(self)} examples have only {n} different {one}{'s' * (n > 1)}; "
-            "add other texts, or give the splits as files of their own"
+            f"equal {what} stay in one split, and the {len(self)} examples have only {n} different "
+            f"{one}{'s' * (n > 1)}; add other texts, or give the splits as files of their own"
         )
 
     def _carving(self) -> str:
