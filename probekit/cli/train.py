@@ -29,6 +29,14 @@ Probe = Annotated[
     ),
 ]
 Label = Annotated[str | None, typer.Option(metavar="NAME", help="Label set to predict.  [default: the task's target]")]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What chooses and is drawn: accuracy, balanced_accuracy, auroc, average_precision, f1; of numbers r2, "
+        "spearman.  [default: accuracy; auroc where a class has more than 80%; r2]",
+    ),
+]
 Position = Annotated[
     str | None,
     typer.Option(metavar="TOKEN", help="Which token, where the store keeps several or all: last, first, mean, 3."),
@@ -68,6 +76,7 @@ def train_probe(
     folds: Folds = None,
     drop_leaks: DropLeaks = False,
     baseline: Baseline = None,
+    metric: Metric = None,
     seed: options.Seed = 0,
     out: Out = None,
     json_: options.Json = False,
@@ -93,6 +102,7 @@ def train_probe(
         "codelength": not no_codelength,
         "folds": folds,
         "drop_leaks": drop_leaks,
+        "metric": metric,
     }
     if position is not None:
         how["position"] = options.position_of(position)
@@ -166,6 +176,7 @@ def _folder(store: "Store", found: dict[str, Any], how: dict[str, Any]) -> Path:
     name += "-random-init" if "random_init" in how else ""
     name += f"-controls-{how['controls']}" if how.get("controls", CONTROLS) != CONTROLS else ""
     name += "-control-text" if how.get("control_type", "token") == "text" else ""
+    name += f"-{how['metric']}" if how.get("metric") else ""
     name += "-no-codelength" if not how.get("codelength", True) else ""
     name += f"-seed-{how['seed']}" if how["seed"] else ""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")

@@ -27,6 +27,7 @@ from probekit.evaluation.judge import (
     log_probabilities,
     measured,
     pooled,
+    read_by,
     value_of,
 )
 from probekit.evaluation.metrics import Predictions, measure
@@ -47,6 +48,7 @@ class Question:
         code: the online code of the training labels, or None.
         seed: of what is permuted.
         is_fair: whether the control tasks can be learnt for the test rows, so that selectivity means something.
+        metric: the headline where it was asked for by name; None where the labels decided.
     """
 
     probe: Any
@@ -56,6 +58,7 @@ class Question:
     code: OnlineCode | None
     seed: int
     is_fair: bool = True
+    metric: str | None = None
 
     def alone(self) -> "Question":
         """The question without control tasks and code."""
@@ -106,7 +109,7 @@ def features_of(acts: Activations, place: Place) -> Tensor:
 
 def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerResult], dict[str, Any]]:
     """The results with bands, best set and p-values, and what is to say of the curve as a whole."""
-    predictions = [answer.verdict.test for answer in answers]
+    predictions = [read_by(answer.verdict.test, question.headline) for answer in answers]
     values = np.array([value_of(each, question.headline) for each in predictions])
     resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
     bands = curve_band(question.bootstrap, predictions, question.headline, resampled, LEVEL)
@@ -168,7 +171,8 @@ def lead(
         return None
     value, name, said = max(values, key=lambda each: each[0])
     ahead = value_of(best, question.headline) - value
-    one, other = (question.bootstrap.resampled(each, question.headline) for each in (best, said))
+    both = (read_by(each, question.headline) for each in (best, said))
+    one, other = (question.bootstrap.resampled(each, question.headline) for each in both)
     apart = (one - other)[np.isfinite(one - other)]
     n = question.bootstrap.n_units
     if n < 2 or not len(apart):

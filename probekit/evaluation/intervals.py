@@ -4,7 +4,8 @@ Accuracy has Wilson's score interval (1927), whose n becomes, with groups, the n
 vary as much (Korn and Graubard 1998). Every other metric has a studentised interval on the scale where it is nearest to
 normal (log odds for a share, Fisher's z for a correlation, the logarithm for an error), its standard error that of the
 bootstrap over examples, or over whole groups (Efron 1979). With groups Student's t has as many degrees of freedom as
-the fourth moment of the groups' influences grants (Satterthwaite 1946): few large or few erring groups make few.
+the fourth moment of the groups' influences grants (Satterthwaite 1946): few large or few erring groups make few. That
+of R2 ends where no predictions that vary so little can have more (`metrics.r2_ceiling`): of a constant at 0.
 
 `benchmarks/coverage.py` shows how often they cover the truth. Percentiles of the same bootstrap, plain or widened by
 Student's t, cover 83-92% of the time at an accuracy or AUROC of 0.95 with 20 to 60 groups. With 20 groups and an
@@ -18,12 +19,13 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import beta, norm, t
 
-from probekit.evaluation.metrics import Predictions, measure, weighted_metrics
+from probekit.evaluation.metrics import Predictions, measure, r2_ceiling, weighted_metrics
 
 RESAMPLES = 1000
 LEVEL = 0.95
 FEW = 10  # errors; with fewer the tails of Wilson's interval are too light far out
 _CHUNK = 250_000  # weights held at once: two megabytes, which stay near the processor
+_NEARLY_ALL = 0.75  # predictions with half of the truth's standard deviation or more may have any R2
 _SHARES = ("balanced_accuracy", "auroc", "average_precision", "f1")
 _NO_INTERVAL = ("ece",)  # its estimate is biased upwards, and a resample's more so
 
@@ -79,6 +81,9 @@ class Bootstrap:
             else:
                 half = float(t.ppf((1 + level) / 2, freedom[name])) * error
                 intervals[name] = _studentised(name, value, half)
+        if "r2" in intervals:
+            low, high = intervals["r2"]
+            intervals["r2"] = low, min(high, max(values["r2"], self._most_r2(predictions, level)))
         return intervals
 
     def resampled(self, predictions: Predictions, metric: str) -> np.ndarray:
@@ -129,6 +134,13 @@ class Bootstrap:
             return dict.fromkeys(names, n_units - 1)
         without = self._each(predictions, self._without_each(), names)
         return {name: satterthwaite(values[np.isfinite(values)], n_units) for name, values in without.items()}
+
+    def _most_r2(self, predictions: Predictions, level: float) -> float:
+        """The upper end of what the R2 of predictions with so much variance can be at most."""
+        if r2_ceiling(predictions, np.ones((1, self.n)))[0] > _NEARLY_ALL:
+            return 1.0
+        most = np.concatenate([r2_ceiling(predictions, W) for W in self.weights()])
+        return float(np.nanquantile(most, (1 + level) / 2))
 
     def _wilson(self, value: float, error: float, freedom: float, level: float, exact: bool) -> tuple[float, float]:
         if value in (0, 1):

@@ -223,9 +223,14 @@ def by_score(predictions: Predictions) -> Predictions:
     return replace(predictions, predicted=predictions.scores)
 
 
+def read_by(predictions: Predictions, metric: str) -> Predictions:
+    """The predictions as this metric reads them: a regression's ranks are those of its scores."""
+    return by_score(predictions) if metric == "spearman" else predictions
+
+
 def value_of(predictions: Predictions, metric: str) -> float:
     """One metric; nan where it is not defined."""
-    return measure(predictions, [metric]).get(metric, float("nan"))
+    return measure(read_by(predictions, metric), [metric]).get(metric, float("nan"))
 
 
 def _best(sound: np.ndarray, values: np.ndarray) -> int:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
+from probekit.errors import UsageError, nearest
+
 Metric = Callable[["Predictions", np.ndarray], np.ndarray]
 ECE_BINS = 15
 COMMON = 0.8  # the share of the training labels above which a class is too common for accuracy
-RARE = 0.2  # the part of an even share below which the rarest class is too rare for it
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class Predictions:
 
 
 def headline(counts: Iterable[int]) -> str:
-    """The metric that a curve is drawn and chosen by.
+    """The metric that a curve is drawn and chosen by, where none is asked for.
 
     "accuracy"; "auroc" where the commonest class has more than 80% (`COMMON`) of the examples, since guessing it would
-    then look good, or the rarest less than a fifth (`RARE`) of an even share, 1/C, since accuracy would not see it;
-    "r2" for a regression, which has no counts. For two classes the first says more often, and so alone.
+    then look good; "r2" for a regression, which has no counts. Of many classes one is nearly always rare, and that
+    says nothing against accuracy, whose chance level is low.
 
     Args:
         counts: of the training labels of each class; empty for a regression.
@@ -51,8 +52,24 @@ def headline(counts: Iterable[int]) -> str:
     counts = np.array(list(counts))
     if not len(counts):
         return "r2"
-    lopsided = counts.max() > COMMON * counts.sum() or counts.min() * len(counts) < RARE * counts.sum()
-    return "auroc" if lopsided else "accuracy"
+    return "auroc" if counts.max() > COMMON * counts.sum() else "accuracy"
+
+
+def check_metric(name: str, n_classes: int) -> str:
+    """The name of a metric that can choose among probes of these classes, or (0) of numbers.
+
+    Raises:
+        UsageError: an unknown one, one of the other kind of labels, or one of which lower is better.
+    """
+    known = [one for one in (_CLASSIFICATION if n_classes else _REGRESSION) if one not in LOWER_IS_BETTER]
+    if name in known:
+        return name
+    if name in METRICS and name in LOWER_IS_BETTER:
+        raise UsageError(f"of {name} lower is better, and the highest chooses (metric); take {', '.join(known)}")
+    if name in METRICS:
+        kind = "classes" if n_classes else "numbers"
+        raise UsageError(f"the metric {name} is not for labels that are {kind}; take {', '.join(known)}")
+    raise UsageError(f"unknown metric {name!a}; {nearest(str(name), known)}")
 
 
 def measure(predictions: Predictions, names: Iterable[str] | None = None) -> dict[str, float]:
@@ -149,18 +166,36 @@ def ece(predictions: Predictions, W: np.ndarray) -> np.ndarray:
 
 def r2(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """The share of the variance that is explained: [S]; nan where the truth does not vary."""
-    y = predictions.truth - predictions.truth.mean()
-    total = W.sum(axis=1)
-    spread = W @ y**2 - (W @ y) ** 2 / total
-    varies = spread > 1e-12 * (W @ y**2)
-    return 1 - ratio(W @ (predictions.truth - predictions.predicted) ** 2, np.where(varies, spread, 0))
+    errors = W @ (predictions.truth - predictions.predicted) ** 2
+    return 1 - ratio(errors, _spread(predictions.truth, W))
+
+
+def r2_ceiling(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """The highest R2 that predictions with so much variance can have: [S]; nan where the truth does not vary.
+
+    With k the ratio of the standard deviations, r the correlation and b the bias in standard deviations of the truth,
+    R2 = 2rk - k^2 - b^2, at most 1 - (1 - k)^2 where k is below 1: of a constant nothing above 0.
+    """
+    k = np.sqrt(ratio(_spread(predictions.predicted, W), _spread(predictions.truth, W)))
+    return 1 - (1 - np.minimum(k, 1)) ** 2
+
+
+def _spread(values: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """The weighted sum of squares around the mean, 0 where that is rounding: [S]."""
+    y = values - values.mean()
+    squares = W @ y**2
+    spread = squares - (W @ y) ** 2 / W.sum(axis=1)
+    return np.where(spread > 1e-12 * squares, spread, 0)
 
 
 def spearman(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """Spearman's rank correlation, ties sharing the mean of their ranks: [S]; nan where a side does not vary."""
+    """Spearman's rank correlation, ties sharing the mean of their ranks: [S].
+
+    0 where what is predicted does not vary, and so ranks nothing; nan where the truth does not.
+    """
     a, b = _centred_ranks(predictions.truth, W), _centred_ranks(predictions.predicted, W)
     covariance, spreads = np.einsum("sn,sn,sn->s", W, a, b), [np.einsum("sn,sn,sn->s", W, x, x) for x in (a, b)]
-    return ratio(covariance, np.sqrt(spreads[0] * spreads[1]))
+    return np.where((spreads[0] > 0) & (spreads[1] <= 0), 0, ratio(covariance, np.sqrt(spreads[0] * spreads[1])))
 
 
 def mae(predictions: Predictions, W: np.ndarray) -> np.ndarray:
@@ -243,3 +278,4 @@ _REGRESSION: dict[str, Metric] = {"r2": r2, "spearman": spearman, "mae": mae}
 _OF_PROBABILITIES = ("brier", "ece")
 METRICS: dict[str, Metric] = _CLASSIFICATION | _REGRESSION
 LOWER_IS_BETTER = ("brier", "ece", "mae")
+HEADLINES = tuple(name for name in METRICS if name not in LOWER_IS_BETTER)

@@ -39,6 +39,7 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
         "folds": rows.folds,
         "counts": _counts(asked, rows),
         "headline": question.headline,
+        "metric": question.metric,
         "chosen_on": f"{'validation' if rows.folds is None else 'inner folds:'} {question.headline}",
         "code": None if question.code is None else {"C": question.code.grid, "fractions": list(FRACTIONS)},
         "interval": {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from probekit.durable import refused, write_as
 from probekit.errors import DataError, StorageError
 from probekit.evaluation import show
+from probekit.evaluation.metrics import HEADLINES
 from probekit.probes import load_probe
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 FORMAT = "probekit.results/2"
 OLDER = ("probekit.results/1",)
-HEADLINES = ("accuracy", "auroc", "r2")
 COLUMNS = ("kind", "name", "point", "layer", "place", "C", "converged", "split", "metric", "value", "low", "high")
 COLUMNS += ("band_low", "band_high")
 # what may stand in a folder of results: whatever else does is somebody's own
@@ -50,8 +50,8 @@ class BaselineResult:
 class LayerResult:
     """The probe of one place and how well it does.
 
-    "Headline" is the metric `meta["headline"]` that decides: accuracy, AUROC where classes are imbalanced, R2 of a
-    regression.
+    "Headline" is the metric `meta["headline"]` that decides: the one asked for, or else accuracy, AUROC where a class
+    has more than 80% of the training labels, R2 of a regression.
 
     Attributes:
         point: short name, such as "resid_pre".

@@ -37,7 +37,8 @@ def where(position: object) -> str:
 
 def metric_name(metric: str) -> str:
     """What a reader calls a metric: "auroc" -> "AUROC"."""
-    return {"auroc": "AUROC", "r2": "R2"}.get(metric, metric.replace("_", " "))
+    known = {"auroc": "AUROC", "r2": "R2", "f1": "F1", "spearman": "Spearman correlation"}
+    return known.get(metric, metric.replace("_", " "))
 
 
 def chosen(results: "ProbeResults") -> str:
@@ -178,6 +179,8 @@ def _of_lead(results: "ProbeResults") -> list[str]:
 
 
 def _of_headline(results: "ProbeResults") -> list[str]:
+    if results.meta.get("metric") is not None:
+        return [f"As asked, {metric_name(results.headline)} decides."]
     if results.headline != "auroc":
         return []
     return ["The classes are so unequal that guessing the commonest looks good: AUROC decides instead of accuracy."]

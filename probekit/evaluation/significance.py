@@ -59,10 +59,10 @@ def curve_band(
     """A band that holds the true values of all layers at once with probability `level`: [L, 2].
 
     Each layer's own interval, at the higher level whose normal quantile is that of the largest studentised deviation of
-    all layers (sup-t: Montiel Olea and Plagborg-Moller 2019), or Bonferroni's over the layers that vary in no resample,
-    if that is more. So the band is wider than every interval, exact for perfect layers and fit for few groups, as they
-    are; so far out the accuracy of a layer with few errors has its exact interval (`Bootstrap.intervals`). A layer for
-    which the metric is undefined has nan.
+    all layers (sup-t: Montiel Olea and Plagborg-Moller 2019; of R2 on the logarithmic scale of its intervals), or
+    Bonferroni's over the layers that vary in no resample, if that is more. So the band is wider than every interval,
+    exact for perfect layers and fit for few groups, as they are; so far out the accuracy of a layer with few errors has
+    its exact interval (`Bootstrap.intervals`). A layer for which the metric is undefined has nan.
 
     Args:
         bootstrap: of the test examples.
@@ -73,7 +73,8 @@ def curve_band(
     """
     values = np.array([measure(p, [metric]).get(metric, np.nan) for p in predictions])
     _, values, resampled = _known(values, resampled)
-    quantile = _largest_deviation(values, resampled, level, bootstrap.n_units)
+    on_scale = _deviations_of_r2 if metric == "r2" else _deviations
+    quantile = _largest_deviation(on_scale(values, resampled), resampled, level, bootstrap.n_units)
     pointwise = max(level, float(2 * norm.cdf(quantile) - 1))
     ends = [bootstrap.intervals(p, pointwise, [metric], exact=True).get(metric, (np.nan, np.nan)) for p in predictions]
     return np.array(ends)
@@ -194,7 +195,17 @@ def _known(values: np.ndarray, resampled: np.ndarray) -> tuple[np.ndarray, np.nd
     return known, values, resampled if resampled.shape[1] else values[:, None]
 
 
-def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float, n_units: int) -> float:
+def _deviations(values: np.ndarray, resampled: np.ndarray) -> np.ndarray:
+    return resampled - values[:, None]
+
+
+def _deviations_of_r2(values: np.ndarray, resampled: np.ndarray) -> np.ndarray:
+    """On the scale log(1 - R2), where a heavy tail below is none, in the units of R2 around the value: [L, S]."""
+    left = 1 - values[:, None]
+    return np.where(left > 0, -left * np.log(np.maximum(1 - resampled, 1e-300) / np.where(left > 0, left, 1)), 0)
+
+
+def _largest_deviation(apart: np.ndarray, resampled: np.ndarray, level: float, n_units: int) -> float:
     """The `level` quantile of the largest studentised deviation, Bonferroni's at least over what does not vary.
 
     As the normal quantile at whose level each layer's own Student's t is to be taken.
@@ -204,7 +215,7 @@ def _largest_deviation(values: np.ndarray, resampled: np.ndarray, level: float, 
     unseen = float(norm.ppf(1 - (1 - level) / (2 * max(1, int((~varies).sum())))))
     if not varies.any() or n_units < 2:
         return unseen
-    deviation = np.abs(resampled - values[:, None])[varies] / errors[varies, None]
+    deviation = np.abs(apart)[varies] / errors[varies, None]
     return max(unseen, -float(norm.ppf(t.sf(_largest(deviation, n_units, level), n_units - 1))))
 
 

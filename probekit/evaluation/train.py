@@ -21,7 +21,7 @@ from probekit.evaluation.columns import columns_of, with_every_class
 from probekit.evaluation.controls import CONTROL_TYPES, control_labels, control_types
 from probekit.evaluation.curve import Question, answers_of, chosen_inside, compared, lead, optimism, procedure
 from probekit.evaluation.intervals import Bootstrap
-from probekit.evaluation.metrics import headline
+from probekit.evaluation.metrics import check_metric, headline
 from probekit.evaluation.origin import origin_of, random_origin
 from probekit.evaluation.protocol import Protocol, check_taught, drawn_together, of_folds, of_splits, rows_together
 from probekit.evaluation.results import LayerResult, ProbeResults
@@ -51,13 +51,14 @@ def train_probes(
     folds: int | None = None,
     drop_leaks: bool = False,
     random_init: Activations | None = None,
+    metric: str | None = None,
 ) -> ProbeResults:
     """Train and judge a probe at every layer of one point.
 
-    C and the best layer are chosen on the headline of validation (accuracy; AUROC where classes are imbalanced; R2 of a
-    regression; of equals the smaller C and the earlier layer); test decides nothing. With nested folds both are
-    chosen anew inside each fold, and what is to be quoted is how well that whole procedure does (`results.judged`). One
-    layer's activations are in memory at a time.
+    C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
+    than 80% of the training labels; R2 of a regression; of equals the smaller C and the earlier layer); test decides
+    nothing. With nested folds both are chosen anew inside each fold, and what is to be quoted is how well that whole
+    procedure does (`results.judged`). One layer's activations are in memory at a time.
 
     Args:
         acts: what `extract` or `load_activations` gave.
@@ -76,10 +77,12 @@ def train_probes(
         folds: nested folds over all rows instead of the task's splits; None uses the splits.
         drop_leaks: whether rows that stand in a later split too are left out (see `audit`); folds have no need of it.
         random_init: the same places of the same model with random weights, as a baseline.
+        metric: the headline: accuracy, balanced_accuracy, auroc, average_precision or f1; of numbers r2 or spearman.
+            None leaves it to the labels.
 
     Raises:
-        UsageError: an unknown probe, point or label, a layer that is not there, a C that is not positive and finite, a
-            probe of classes for labels that are numbers; `drop_leaks` with folds.
+        UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
+            finite, a probe of classes for labels that are numbers; `drop_leaks` with folds.
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
@@ -88,10 +91,11 @@ def train_probes(
     if control_type not in CONTROL_TYPES:
         raise UsageError(f"unknown control type {control_type!a}; {nearest(str(control_type), CONTROL_TYPES)}")
     asked = asked_of(acts, layers, probe, C, point, label, position)
+    metric = None if metric is None else check_metric(metric, asked.n_classes)
     noise = None if random_init is None else same_examples(asked, random_init, position)
     found, rows = _rows(asked, folds, drop_leaks, seed)
     draws, control = _controls(asked, rows, controls, control_type, seed)
-    question = replace(_question(asked, rows, draws, codelength, seed), is_fair=_is_fair(control))
+    question = replace(_question(asked, rows, draws, codelength, seed, metric), is_fair=_is_fair(control))
     tick = _ticker(progress, len(asked.places) * (1 if noise is None else 2))
     answers = answers_of(asked.acts, asked.places, question, tick)
     curve, whole = compared(answers, question)
@@ -197,7 +201,9 @@ def _is_fair(control: dict[str, Any] | None) -> bool:
     return control is not None and control["type"] != "text" and control.get("seen", 0) >= LEAST_SEEN
 
 
-def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength: bool, seed: int) -> Question:
+def _question(
+    asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength: bool, seed: int, metric: str | None = None
+) -> Question:
     labels, groups = asked.labels[rows.taught], drawn_together(asked.acts.task)
     code = None
     if codelength and asked.n_classes and asked.probe == "logistic":
@@ -207,10 +213,11 @@ def _question(asked: Asked, rows: Protocol, draws: list[np.ndarray], codelength:
     return Question(
         probe=asked.kind,
         columns=columns_of(rows, [asked.labels, *draws], asked.n_classes, asked.grid),
-        headline=headline(np.bincount(labels, minlength=asked.n_classes) if asked.n_classes else []),
+        headline=metric or headline(np.bincount(labels, minlength=asked.n_classes) if asked.n_classes else []),
         bootstrap=Bootstrap(len(rows.test), seed, None if groups is None else np.asarray(groups)[rows.test]),
         code=code,
         seed=seed,
+        metric=metric,
     )
 
 

@@ -41,7 +41,10 @@ PLACES = {
     "resid_post": "before the last norm of block i",  # but where that is the output, for want of such a norm
 }
 NARROW = 5.0  # inches; narrower axes have shorter names, two lines of legend, and no values in the margin
-BOUNDS = {"r2": (-0.25, 1.0)}  # of the y axis; an R2 may be far below 0, which says no more than that it is
+BOUNDS = {
+    "r2": (-0.25, 1.0),
+    "spearman": (-1.0, 1.0),
+}  # of the y axis; an R2 may be far below 0
 TIMES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)  # ticks of the compression
 _SMALLEST_SPAN = 0.3  # of the y axis, so that noise never fills the picture
 _RULE = 0.4  # of a layer, to either side

@@ -12,6 +12,7 @@ from probekit.tasks.splits import carve, components
 
 SPLITS = ("train", "validation", "test")
 POSITIONS = ("last", "first", "mean")
+CARVED = "carved_from_train"  # in a task's info: the splits that were made of a file's only one
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,9 +186,10 @@ class Task:
             raise DataError(f"a probe needs two classes of {label_set!a} or more, got {count_line(counts)}")
         if any(n == 0 for classes in counts.values() for n in classes.values()):
             more = "" if self.groups is None else ", or make the groups smaller"
+            advice = f"{self._carving()}add examples, or merge rare classes{more}{self._numbers(label_set)}"
             raise DataError(
                 f"every split needs every class of {label_set!a}, got {count_line(counts)}; "
-                f"{self._carving()}add examples, or merge rare classes{more}{self._numbers(label_set)}"
+                f"{self.too_alike(label_set) or advice}"
             )
 
     def _numbers(self, label_set: str) -> str:
@@ -256,12 +258,31 @@ class Task:
             found = "; ".join(f"{split}: {_values_of(own)}" for split, own in values.items())
             raise DataError(
                 f"a regression needs two different values of {label_set!a} or more in every split, got {found}; "
-                f"{self._carving()}add examples, or name another column of labels"
+                f"{self.too_alike(label_set) or f'{self._carving()}add examples, or name another column of labels'}"
             )
 
+    def too_alike(self, label_set: str) -> str:
+        """What to do where splits that were carved lack something because too many texts are equal; "" elsewhere."""
+        if CARVED not in self.info or self.info.get("no_texts"):
+            return ""
+        n, least = int(self._together().max(initial=-1)) + 1, len(SPLITS)
+        if self.spans is None:
+            least *= max(2, self.n_classes(label_set))
+        if n == len(self) or n >= least:
+            return ""
+        what, one = (
+            ("texts", "text") if self.groups is None or self.spans is not None else ("texts and groups", "group")
+        )
+        return (
+            f"equal {what} stay in one split, and the {len(self)} examples have only {n} different "
+            f"{one}{'s' * (n > 1)}; add other texts, or give the splits as files of their own"
+        )
+
     def _carving(self) -> str:
-        """What to do where there is no validation split."""
-        return "" if (self.splits == "validation").any() else "task.with_validation() carves the one that is missing; "
+        """What to do where there is no validation split, and none was carved."""
+        if CARVED in self.info or (self.splits == "validation").any():
+            return ""
+        return "task.with_validation() carves the one that is missing; "
 
     def _check_labels(self, label_set: str) -> None:
         labels, n = self.labels[label_set], self.n_classes(label_set)

@@ -289,8 +289,8 @@ def choose_column(table: Table, named: str | None, usual: tuple[str, ...], what:
     """The column that is named, or else the first of the usual names that the table has (in any case).
 
     Raises:
-        UsageError: no such column.
-        DataError: none is named and none has a usual name, or two columns have the name.
+        UsageError: no such column, or none is named and none has a usual name.
+        DataError: two columns have the name.
     """
     there = ", ".join(ascii(name) for name in table.columns)
     if named is not None and named not in table.columns:
@@ -300,9 +300,10 @@ def choose_column(table: Table, named: str | None, usual: tuple[str, ...], what:
     lower = {name.strip().lower(): name for name in reversed(table.columns)}
     chosen = named if named is not None else next((lower[name] for name in usual if name in lower), None)
     if chosen is None:
-        raise DataError(
+        header = "" if table.typed else " (the first line is the header)"
+        raise UsageError(
             f"{table.name} has no column named {' or '.join(usual)} but {there}; name the {what} column with "
-            f"--{what}-column (the first line is the header)"
+            f"--{what}-column{header}"
         )
     if table.columns.count(chosen) > 1:
         raise DataError(f"{table.name} has {table.columns.count(chosen)} columns named {chosen!a}; rename all but one")

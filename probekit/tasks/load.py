@@ -83,9 +83,9 @@ def load_task(
             the built-in ones.
         regression: labels that are whole numbers, such as years, are the target of a regression and not classes.
             Numbers that are not all whole always are.
-        span_column: the characters of each row's word: a column of [first, behind the last), or two columns with a
-            comma between their names ("start,end"), or a column of lists of {"start", "end", "label"}, which give an
-            example each (`words.unfolded`). CoNLL-U has its own.
+        span_column: the characters of each row's word: a column of [first, behind the last), in CSV and TSV written
+            "[4, 7]", "4:7" or "4-7", or two columns with a comma between their names ("start,end"), or a column of
+            lists of {"start", "end", "label"}, which give an example each (`words.unfolded`). CoNLL-U has its own.
 
     Raises:
         UsageError: an unknown name, column or option.

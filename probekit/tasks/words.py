@@ -3,6 +3,7 @@
 Axes: N examples, T texts.
 """
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 from probekit.errors import DataError, UsageError
 from probekit.tasks.base import SPLITS, Task, count_line
 from probekit.tasks.files import Table, quote
+
+# how a cell of text writes a span: "[4, 7]", "(4, 7)", "4, 7", "4:7", "4-7"
+WRITTEN = re.compile(r"\s*[\[(]?\s*(?P<first>[0-9]{1,18})\s*[,:-]\s*(?P<behind>[0-9]{1,18})\s*[\])]?\s*")
 
 
 def unfolded(table: Table, column: str | None) -> Table:
@@ -54,11 +58,13 @@ def spans_of(table: Table, columns: tuple[str, ...]) -> list[Any]:
 
 
 def _span(cell: Any) -> tuple[int, int] | str:
+    if isinstance(cell, str) and (written := WRITTEN.fullmatch(cell)):
+        return int(written["first"]), int(written["behind"])
     parts = list(cell) if isinstance(cell, list | tuple) else []
     ends = [int(one) for one in parts if type(one) is int or (isinstance(one, str) and one.strip().isdecimal())]
     if len(ends) == len(parts) == 2:
         return ends[0], ends[1]
-    return f"expected a span, the characters [first, behind the last), got {quote(cell)}; mend it"
+    return f"expected a span, the characters [first, behind the last) such as [4, 7], got {quote(cell)}; mend it"
 
 
 def without_rare(task: Task, skip: bool) -> Task:
@@ -76,9 +82,12 @@ def without_rare(task: Task, skip: bool) -> Task:
     rare = {name: int((labels == k).sum()) for k, name in enumerate(names) if k not in common}
     if not rare:
         return task
+    told = f"every split needs every class of {target!a}, got {count_line(counts)}"
+    if len(common) < 2:  # to leave out the others would leave nothing to tell apart
+        raise DataError(f"{told}; {task.too_alike(target) or 'add texts, or take another label'}")
     if not skip:
         raise DataError(
-            f"every split needs every class of {target!a}, got {count_line(counts)}; take another label, or leave "
+            f"{told}; take another label, or leave "
             f"such words out with --on-bad-row skip: the {sum(rare.values()):,} words of {len(rare)} classes"
         )
     kept = task.subset(np.isin(labels, common))

@@ -555,7 +555,6 @@ BAD_LABELS = {
     "one class": ("label\n" + "1\n" * N, "needs two classes"),
     "too few": ("label\n0\n1\n", "every split needs every class"),
     "regression": ("label\n0.5\n0.5\n", "needs two different values"),
-    "column": ("klass\n0\n1\n", "--label-column"),
 }
 
 
@@ -566,6 +565,12 @@ def test_labels_that_cannot_be_used(tmp_path: Path, acts: Path, what: str) -> No
     with pytest.raises(DataError, match=says) as caught:
         plan_import(acts, tmp_path / "y.csv")
     assert "--on-bad-row" not in str(caught.value)
+
+
+def test_a_label_column_that_is_not_named_is_to_be(tmp_path: Path, acts: Path) -> None:
+    (tmp_path / "y.csv").write_text("klass\n0\n1\n")
+    with pytest.raises(UsageError, match="--label-column"):
+        plan_import(acts, tmp_path / "y.csv")
 
 
 @pytest.mark.parametrize(

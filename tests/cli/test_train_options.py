@@ -35,15 +35,17 @@ def test_the_full_answer_needs_no_options(here: Path, store: Path, capsys: Captu
 def test_each_option_has_its_own_results_and_its_effect(here: Path, store: Path, capsys: Capture) -> None:
     shutil.copytree(store, "store")
     job = ["train-probe", "store", *FAST, "--quiet"]
-    for more in (["--folds", "3"], ["--drop-leaks"], ["--controls", "0", "--no-codelength"], ["--controls", "1"]):
+    few = [["--controls", "0", "--no-codelength"], ["--controls", "1", "--metric", "f1"]]
+    for more in (["--folds", "3"], ["--drop-leaks"], *few):
         assert run([*job, *more]) == 0
     name = "label-resid_pre-logistic-layers-0-C-0.01-1"
-    tags = ("-folds-3", "-drop-leaks", "-controls-0-no-codelength", "-controls-1")
+    tags = ("-folds-3", "-drop-leaks", "-controls-0-no-codelength", "-controls-1-f1")
     assert {path.name for path in Path("store/results").iterdir()} == {name + tag for tag in tags}
     folds, drop, bare, one = (ProbeResults.load(f"store/results/{name}{tag}") for tag in tags)
     assert (folds.meta["folds"], drop.meta["drop_leaks"], bare.meta["control"]) == (3, True, None)
     assert bare.layers[0].codelength is None
     assert one.meta["control"]["draws"] == 1
+    assert (one.headline, one.meta["metric"], bare.meta["metric"]) == ("f1", "f1", None)
 
 
 def test_random_weights_are_a_baseline(here: Path, store: Path, gpt2_folder: Path, capsys: Capture) -> None:
@@ -65,6 +67,8 @@ def test_what_cannot_be_asked_is_one_line(here: Path, store: Path, refused: Call
     assert "folds keep repeated and nearly repeated" in refused(2, *job, "--folds", "3", "--drop-leaks")
     assert "greater than or equal to 0" in refused(2, *job, "--controls", "-1")
     assert "did you mean logistic" in refused(2, *job, "--probe", "logistc")
+    assert "unknown metric 'acuracy'; did you mean accuracy" in refused(2, *job, "--metric", "acuracy")
+    assert "r2 is not for labels that are classes; take accuracy" in refused(2, *job, "--metric", "r2")
 
 
 def test_a_folder_with_something_else_is_left_alone(here: Path, store: Path, refused: Callable[..., str]) -> None:
@@ -166,3 +170,12 @@ def test_every_question_has_a_folder_of_its_own(here: Path, store: Path) -> None
     for layers in ("0-1", "0,1"):
         assert run(["train-probe", "store", "--probe", "mean-diff", "--quiet", "--layer", layers]) == 0
     assert len(list(Path("store/results").iterdir())) == 2
+
+
+def test_results_by_another_metric_are_another_question(
+    here: Path, store: Path, refused: Callable[..., str], capsys: Capture
+) -> None:
+    job = ["train-probe", str(store), *FAST, "--out", "one"]
+    assert run([*job, "--quiet", "--metric", "accuracy"]) == 0
+    capsys.readouterr()
+    assert "another question (metric differ)" in refused(5, *job)

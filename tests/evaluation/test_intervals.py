@@ -202,3 +202,15 @@ def test_resamples_are_the_same_for_a_seed_and_keep_the_number_of_units(monkeypa
     chunks = list(Bootstrap(5, seed=3, resamples=50).weights())
     assert len(chunks) == 8
     np.testing.assert_array_equal(np.concatenate(chunks), alone)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_no_interval_of_the_r2_of_a_constant_reaches_above_0(size):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        y = rng.standard_t(2, 60)
+        bootstrap = Bootstrap(60, seed, None if size == 1 else np.arange(60) // size)
+        low, high = bootstrap.intervals(Predictions(y, np.full(60, rng.normal()), y, 0), names=["r2"])["r2"]
+        assert low < high <= 0
+        nearly = Predictions(y, 1e-3 * rng.normal(size=60), y, 0)
+        assert bootstrap.intervals(nearly, names=["r2"])["r2"][1] < 0.01

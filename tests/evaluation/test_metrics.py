@@ -6,7 +6,18 @@ from scipy.special import softmax
 from scipy.stats import spearmanr
 from sklearn import metrics as sk
 
-from probekit.evaluation.metrics import METRICS, Predictions, headline, measure, metric_names, weighted_metrics
+from probekit.errors import UsageError
+from probekit.evaluation.metrics import (
+    METRICS,
+    Predictions,
+    check_metric,
+    headline,
+    measure,
+    metric_names,
+    r2,
+    r2_ceiling,
+    weighted_metrics,
+)
 
 ONCE = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")  # ECE: its bins stay
 
@@ -154,7 +165,7 @@ def test_constant_predictions_are_chance():
     chance = {"accuracy": 0.75, "balanced_accuracy": 0.5, "auroc": 0.5, "average_precision": 0.75, "f1": 6 / 7}
     assert measure(p) == pytest.approx(chance)
     y = np.array([0.1, 0.2, 0.6])
-    assert measure(Predictions(y, np.full(3, 0.3), y, 0)) == pytest.approx({"r2": 0, "mae": 0.2})
+    assert measure(Predictions(y, np.full(3, 0.3), y, 0)) == pytest.approx({"r2": 0, "spearman": 0, "mae": 0.2})
 
 
 def test_a_target_that_does_not_vary_has_neither_r2_nor_correlation():
@@ -168,13 +179,44 @@ def test_a_target_that_does_not_vary_has_neither_r2_nor_correlation():
     ("counts", "name"),
     [
         *[([50, 50], "accuracy"), ([80, 20], "accuracy"), ([81, 19], "auroc"), ([5, 95], "auroc")],
-        *[([4, 4, 92], "auroc"), ([60, 20, 20], "accuracy"), ([79, 15, 6], "auroc"), ([70, 23, 7], "accuracy")],
-        ([40] * 9 + [7], "auroc"),
+        *[([4, 4, 92], "auroc"), ([60, 20, 20], "accuracy"), ([79, 15, 6], "accuracy"), ([81, 13, 6], "auroc")],
+        *[([40] * 9 + [1], "accuracy"), ([830, *[10] * 17], "auroc"), ([400, 200, *[10] * 15], "accuracy")],
     ],
 )
-def test_the_headline_is_the_auroc_where_accuracy_would_not_see_a_class(counts, name):
+def test_the_headline_is_the_auroc_where_guessing_the_commonest_class_looks_good(counts, name):
     assert headline(counts) == name
 
 
 def test_the_headline_of_a_regression_is_r2():
     assert headline([]) == "r2"
+
+
+def test_a_metric_can_be_asked_for():
+    assert [check_metric(name, 3) for name in ("accuracy", "f1")] == ["accuracy", "f1"]
+    assert check_metric("spearman", 0) == "spearman"
+
+
+@pytest.mark.parametrize(
+    ("name", "n_classes", "message"),
+    [
+        ("acuracy", 2, "unknown metric 'acuracy'; did you mean accuracy"),
+        ("r2", 2, "r2 is not for labels that are classes; take accuracy, "),
+        ("auroc", 0, "auroc is not for labels that are numbers; take r2, spearman"),
+        ("brier", 2, "of brier lower is better"),
+        ("mae", 0, "of mae lower is better"),
+    ],
+)
+def test_a_metric_that_cannot_choose_is_refused(name, n_classes, message):
+    with pytest.raises(UsageError, match=message):
+        check_metric(name, n_classes)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 0.1, 0.5, 0.9, 2.0])
+def test_no_r2_is_above_the_ceiling_of_its_spread_and_some_reach_it(spread):
+    rng = np.random.default_rng(0)
+    y, noise, W = rng.standard_t(3, 50), rng.normal(size=50), rng.integers(0, 3, size=(20, 50)).astype(float)
+    p = Predictions(y, 3 + spread * (y + noise), y, 0)
+    assert (r2(p, W) <= r2_ceiling(p, W) + 1e-12).all()
+    best = Predictions(y, y.mean() + min(spread, 1) * (y - y.mean()), y, 0)
+    once = np.ones((1, 50))
+    np.testing.assert_allclose(r2(best, once), r2_ceiling(best, once), atol=1e-12)

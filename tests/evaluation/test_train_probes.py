@@ -11,8 +11,10 @@ from sklearn.preprocessing import StandardScaler
 from probekit.activations.layout import Layout
 from probekit.activations.sets import ActivationSet
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import DEFAULT_C, train_probes
+from probekit.evaluation import DEFAULT_C, ProbeResults, train_probes
+from probekit.evaluation.show import metric_name
 from probekit.probes import PROBES, LogisticProbe
+from probekit.tasks.base import Task
 
 QUICK: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 
@@ -276,3 +278,41 @@ def test_one_of_several_positions_is_probed_as_if_it_were_alone(world):
             train_probes(found)
         assert train_probes(found, probe="ridge", position="last").to_frame().equals(alone)
         assert train_probes(found, probe="ridge", position="last").meta["position"] == "last"
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "auroc", "average_precision", "f1"])
+@pytest.mark.parametrize("folds", [None, 3])
+def test_any_metric_can_choose(world, metric, folds, tmp_path):
+    results = train_probes(world(n=120), metric=metric, folds=folds, controls=0, codelength=False, C=[0.1, 1])
+    meta = results.meta
+    assert meta["headline"] == meta["metric"] == results.headline == metric
+    assert meta["chosen_on"].endswith(metric)
+    assert all(layer.metrics["validation"][metric] == dict(layer.tried)[layer.C] for layer in results.layers)
+    told = f"test {metric_name(metric)} " if folds is None else f"Whole procedure: {metric_name(metric)} "
+    assert told in results.summary()
+    assert f"As asked, {metric_name(metric)} decides." in results.summary()
+    results.save(tmp_path / "results")
+    assert ProbeResults.load(tmp_path / "results").headline == metric
+    assert results.plot().get_ylabel() == metric_name(metric)
+
+
+@pytest.mark.parametrize("folds", [None, 3])
+def test_ranks_can_choose_among_regressions_and_a_constant_has_none(folds):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3)).astype(np.float32)
+    splits = np.array(["train", "train", "validation", "test"])[np.arange(120) % 4]
+    labels = np.exp(X[:, 0] + 0.1 * rng.normal(size=120))
+    task = Task("t", [f"text {i}" for i in range(120)], {"y": labels}, {"y": []}, splits, "y")
+    places = {("resid_pre", 0): np.ones_like(X), ("resid_post", 0): X}
+    acts = ActivationSet({place: torch.from_numpy(x) for place, x in places.items()}, task)
+    results = train_probes(acts, metric="spearman", folds=folds, controls=0)
+    assert results.headline == "spearman"
+    assert results.layers[0].metrics["test"]["spearman"] == 0
+    assert results.judged[0] > 0.8
+    assert results.plot().get_ylabel() == "Spearman correlation"
+
+
+def test_a_metric_that_cannot_be_is_named(world):
+    with pytest.raises(UsageError, match="unknown metric 'acc'; did you mean accuracy"):
+        train_probes(world(), metric="acc")
+    assert train_probes(world(n=120), controls=0, codelength=False, C=1).meta["metric"] is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.labels import NA
 
@@ -216,3 +216,37 @@ def test_rows_labelled_minus_one_can_be_skipped(tmp_path):
 def test_a_file_with_only_bad_rows_says_so(tmp_path):
     (tmp_path / "data.csv").write_bytes(b"text,label\n,1\nNA,0\n")
     assert "skipped 2 of 2 rows" in refused(tmp_path / "data.csv", on_bad_row="skip")
+
+
+@pytest.mark.parametrize(
+    ("label", "more"),
+    [("ab", {}), ("01", {"regression": True}), ("ab", {"span_column": "start,end"})],
+)
+def test_equal_texts_cannot_be_divided_and_leaving_rows_out_would_not_help(tmp_path, label, more):
+    rows = [f"the same text,{label[i % 2]},{i % 2 * 4},{i % 2 * 5 + 3}\n" for i in range(12)]
+    (tmp_path / "data.csv").write_text("text,label,start,end\n" + "".join(rows))
+    with pytest.raises(DataError) as caught:
+        load_task(tmp_path / "data.csv", **more)
+    words = str(caught.value)
+    assert words.endswith(
+        "equal texts stay in one split, and the 12 examples have only 1 different text; add other texts, "
+        "or give the splits as files of their own"
+    )
+    assert "with_validation" not in words
+    assert "--on-bad-row" not in words
+
+
+def test_a_regression_from_a_file_has_no_advice_for_python(tmp_path):
+    (tmp_path / "data.csv").write_text("text,label\none,0.5\ntwo,0.7\n")
+    with pytest.raises(DataError) as caught:
+        load_task(tmp_path / "data.csv")
+    words = str(caught.value)
+    assert "with_validation" not in words
+    assert words.endswith("add examples, or name another column of labels")
+
+
+@pytest.mark.parametrize("how", [{}, {"label_column": "lable"}])
+def test_a_label_column_that_is_not_there_is_a_mistake_of_usage(tmp_path, how):
+    (tmp_path / "data.csv").write_text("text,klass\none,0\n")
+    with pytest.raises(UsageError, match="has no column"):
+        load_task(tmp_path / "data.csv", **how)

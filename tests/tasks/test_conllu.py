@@ -174,7 +174,7 @@ def test_distance_and_depth_are_numbers(folder):
 
 
 def test_nothing_is_guessed(folder):
-    with pytest.raises(DataError, match=r"no column named label or target but 'text', .*'upos'.*--label-column"):
+    with pytest.raises(UsageError, match=r"no column named label or target but 'text', .*'upos'.*--label-column"):
         load_task(folder)
     with pytest.raises(UsageError, match=r"no column 'feats.Numbr' but .*did you mean .*feats.Number"):
         load_task(folder, label_column="feats.Numbr")
@@ -240,8 +240,14 @@ def test_spans_of_other_tables(tmp_path):
     assert task.words == [t[s[0] : s[1]] for t, _, s in rows]
     assert task.groups is not None
     assert len(set(task.groups.tolist())) == 30
-    for path in (two, three):
-        other = load_task(path, span_column="from, to")
+    named = {two: "from, to", three: "from, to"}
+    for form in ("[{}, {}]", "({},{})", "{}, {}", "{}:{}", "{}-{}", " {} - {} "):
+        path = tmp_path / f"form{len(named)}.csv"
+        lines = [f'{t},{k},"{form.format(*s)}"\n' for t, k, s in rows]
+        path.write_text("text,label,place\n" + "".join(lines), encoding="utf-8")
+        named[path] = "place"
+    for path, column in named.items():
+        other = load_task(path, span_column=column)
         np.testing.assert_array_equal(other.spans, task.spans)
         np.testing.assert_array_equal(other.splits, task.splits)
     assert load_task(one).spans is None
@@ -256,7 +262,8 @@ def test_spans_of_other_tables(tmp_path):
         ([4, 5], "holds blanks alone"),
         ([0.5, 2], "expected a span"),
         ([0, 1, 2], "expected a span"),
-        ("0-4", "expected a span"),
+        *[(text, r"expected a span, .* such as \[4, 7\], got") for text in ("0..4", "-1-4", "[0, 4, 5]", "0-", "a:b")],
+        ("3-99", "got 3 to 99"),
         (None, "expected a span"),
         ([True, 4], "expected a span"),
     ],

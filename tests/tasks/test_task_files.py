@@ -294,7 +294,7 @@ def test_of_several_usual_names_the_first_in_order_is_taken(tmp_path):
         ({"label_column": "zzz"}, UsageError, "no column 'zzz' but 'text', 'kind'; name one of these"),
         ({"label_column": "kind", "group_column": "knd"}, UsageError, "no column 'knd' but .*; did you mean 'kind'"),
         ({"label_column": "kind", "group_column": "kind"}, UsageError, "cannot be both label and group"),
-        ({}, DataError, "no column named label or target but 'text', 'kind'; .*--label-column"),
+        ({}, UsageError, "no column named label or target but 'text', 'kind'; .*--label-column"),
         ({"label_column": "text"}, UsageError, "cannot be both text and label"),
     ],
 )
