@@ -183,6 +183,11 @@ class LanguageModel(HookedModule):
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def stopped(blocks: Any, resid_BLD: Tensor, stop: int) -> Tensor:
+    """What blocks give that stop before one of them: its input, or the output of the last, [B, L, D]."""
+    return blocks[stop].hook_resid_pre(resid_BLD) if stop < len(blocks) else resid_BLD
+
+
 def check_mask(mask: Tensor) -> Tensor:
     """A mask as bools; numbers are 1 and 0, and not what is added to scores.
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel
+from probekit.models.base import LanguageModel, stopped
 from probekit.models.checks import (
     check_choice,
     check_flag,
@@ -255,8 +255,7 @@ class Bert(LanguageModel):
         for block in self.blocks[:stop]:
             resid_BLD = block(resid_BLD, mask_BLM)
         if stop_at_layer is not None:
-            at_block_input = stop < self.cfg.n_layers
-            return self.blocks[stop].hook_resid_pre(resid_BLD) if at_block_input else resid_BLD  # pyright: ignore[reportCallIssue]
+            return stopped(self.blocks, resid_BLD, stop)
         return self._headed(resid_BLD, return_logits)
 
     def logits(self, output_BLD: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel
+from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import Cache, LayerCache
 from probekit.models.checks import (
     check_choice,
@@ -350,8 +350,7 @@ class Llama(LanguageModel):
             seen_BLM = mask_BLM if self.cfg.window_of(i) is None else window_BLM
             resid_BLD = block(resid_BLD, rotation, seen_BLM, None if cache is None else cache[i])
         if stop_at_layer is not None:
-            at_block_input = stop < self.cfg.n_layers
-            return self.blocks[stop].hook_resid_pre(resid_BLD) if at_block_input else resid_BLD  # pyright: ignore[reportCallIssue]
+            return stopped(self.blocks, resid_BLD, stop)
         normalized_BLD = self.ln_final(resid_BLD)
         return self.head(normalized_BLD) if return_logits else normalized_BLD
 

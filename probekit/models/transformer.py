@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, check_mask
+from probekit.models.base import LanguageModel, check_mask, stopped
 from probekit.models.cache import Cache, LayerCache
 from probekit.models.checks import (
     check_choice,
@@ -246,10 +246,6 @@ class Stack(nn.Module):
         pos_embed_BLD = self.pos_embed(position_ids).to(embed_BLD.dtype).expand_as(embed_BLD)
         return self.hook_embed(embed_BLD) + self.hook_pos_embed(pos_embed_BLD)
 
-    def leave(self, resid_BLD: Tensor, stop: int) -> Tensor:
-        """What the blocks before `stop` gave: the input of that block, or the output of the last."""
-        return self.blocks[stop].hook_resid_pre(resid_BLD) if stop < len(self.blocks) else resid_BLD  # pyright: ignore[reportCallIssue]
-
 
 class Encoder(Stack):
     """The stack that reads the source."""
@@ -261,7 +257,7 @@ class Encoder(Stack):
         resid_BSD = self.enter(embed_BSD, position_ids)
         for block in self.blocks[:stop]:
             resid_BSD = block(resid_BSD, mask_BSS)
-        return self.leave(resid_BSD, stop)
+        return stopped(self.blocks, resid_BSD, stop)
 
 
 class Decoder(Stack):
@@ -283,7 +279,7 @@ class Decoder(Stack):
         resid_BLD = self.enter(embed_BLD, position_ids)
         for i, block in enumerate(self.blocks[:stop]):
             resid_BLD = block(resid_BLD, memory_BSD, mask_BLM, cross_mask_BLS, None if cache is None else cache[i])
-        return self.leave(resid_BLD, stop)
+        return stopped(self.blocks, resid_BLD, stop)
 
 
 class Transformer(LanguageModel):
