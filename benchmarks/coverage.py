@@ -16,9 +16,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: one thread f
 import numpy as np
 from scipy.stats import norm
 
-from probekit.evaluation.intervals import Bootstrap
-from probekit.evaluation.metrics import Predictions, measure
-from probekit.evaluation.significance import best_set, curve_band, permutation_test
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.significance import best_set, curve_band, permutation_test
 
 RESAMPLES, LAYERS = 400, 13
 FEW_GROUPS = ("5 groups", "10 groups", "20 groups")

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from probekit import ProbeResults, Task, extract, load_model, load_task, random_init_of, train_probes, transfer
-from probekit.activations.sets import Activations
-from probekit.activations.store import Store
+from probekit.activations.activations import Activations
+from probekit.activations.store.reader import Store
 from probekit.models.base import LanguageModel
 from probekit.models.gpt2 import GPT2Config
 from probekit.plots import save_plot, save_transfer_plot

@@ -213,7 +213,7 @@ def layers() -> None:
 def stream(n: int) -> None:
     """A store of n rows, 768 wide, float16; fitted without ever holding them. The import is a process of its own."""
     from probekit.activations import Store
-    from probekit.evaluation.streaming import stream_of
+    from probekit.evaluation.fits.stream import stream_of
 
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", ".")) as folder:
         labels = _write_rows(Path(folder), n)

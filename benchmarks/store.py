@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import Place
-from probekit.activations.store import FORMAT_VERSION, Store, StoreWriter
+from probekit.activations.store.reader import FORMAT_VERSION, Store, StoreWriter
+from probekit.points import Place
 from probekit.tasks import Task
 
 PLACES: list[Place] = [*(("resid_pre", i) for i in range(12)), ("resid_post", 11)]

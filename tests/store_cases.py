@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from probekit.activations import extract
-from probekit.activations.computing import shard_rows
-from probekit.activations.contents import read_plan, read_record
-from probekit.activations.writer import StoreWriter
+from probekit.activations.run.forward import shard_rows
+from probekit.activations.store.format import read_plan, read_record
+from probekit.activations.store.writer import StoreWriter
 
 HOW = {"points": ["resid_pre", "q"], "batch_tokens": 16, "block_nodes": 8}
 ROW_BYTES = 7 * 16 * 4

@@ -1,17 +1,17 @@
 """Activations: what passes named points of a model on the inputs of a task, in memory or in a store on disk."""
 
+from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.estimate import Estimate, estimate
 from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
-from probekit.activations.imports import ImportPlan, import_activations, plan_import, run_import
+from probekit.activations.imports.run import ImportPlan, import_activations, plan_import, run_import
 from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
-from probekit.activations.moments import Moments
-from probekit.activations.planning import ExtractionPlan, plan
+from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
 from probekit.activations.random_init import random_init_of
 from probekit.activations.repair import Repaired, repair
-from probekit.activations.sets import Activations, ActivationSet
-from probekit.activations.statistics import Statistics, load_statistics, statistics_bytes, statistics_progress
-from probekit.activations.store import Store, load_activations
-from probekit.activations.verify import Broken, Verification, verify
+from probekit.activations.store.reader import Store, load_activations
+from probekit.activations.store.verify import Broken, Verification, verify
+from probekit.activations.sums.moments import Moments
+from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_bytes, statistics_progress
 
 __all__ = [
     "ActivationSet",
@@ -35,7 +35,7 @@ __all__ = [
     "load_activations",
     "load_statistics",
     "newest_store",
-    "plan",
+    "plan_extraction",
     "plan_import",
     "random_init_of",
     "repair",

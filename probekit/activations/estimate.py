@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.batching import Packing, filled_nodes
-from probekit.activations.computing import running, shard_rows
-from probekit.activations.layout import PAIR_POINTS
-from probekit.activations.planning import ExtractionPlan
-from probekit.activations.sets import DTYPES
+from probekit.activations.activations import DTYPES
+from probekit.activations.plan.packing import Packing, filled_nodes
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.run.forward import running, shard_rows
 from probekit.models.accounting import attention_flops, block_width, token_flops
 from probekit.models.shapes import Stack, shape_of
+from probekit.points import PAIR_POINTS
 from probekit.text import metric
 
 PIECE_FLOPS = 1.5e10  # of the piece that is timed: a twentieth of a second where there are 300 GFLOPs a second

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.computing import Advance, alone, compute_shard, running, shard_rows
-from probekit.activations.layout import Place
-from probekit.activations.planning import ExtractionPlan, plan
-from probekit.activations.positions import Position
-from probekit.activations.sequences import OnLong
-from probekit.activations.sets import DTYPES, ActivationSet
-from probekit.activations.statistics import Statistics, Tally, check_countable, statistics_bytes
-from probekit.activations.store import Store, StoreWriter
-from probekit.activations.transfer import Shard, on_host
+from probekit.activations.activations import DTYPES, ActivationSet
+from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
+from probekit.activations.plan.read_positions import Position
+from probekit.activations.plan.token_ids import OnLong
+from probekit.activations.run.device_copy import Shard, on_host
+from probekit.activations.run.forward import Advance, alone, compute_shard, running, shard_rows
+from probekit.activations.store.reader import Store, StoreWriter
+from probekit.activations.sums.statistics import Statistics, Tally, check_countable, statistics_bytes
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
+from probekit.points import Place
 from probekit.tasks.base import SPLITS, Task
 from probekit.versions import versions_of
 
@@ -89,7 +89,9 @@ def extract(
         ResumeMismatch: a store with other settings stands at `out`.
     """
     return run_plan(
-        plan(model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share),
+        plan_extraction(
+            model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share
+        ),
         out,
         progress,
         stats,
@@ -150,7 +152,9 @@ def extract_statistics(
         DataError: labels out of range.
     """
     return run_statistics(
-        plan(model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share),
+        plan_extraction(
+            model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share
+        ),
         out,
         progress,
     )

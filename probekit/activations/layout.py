@@ -13,16 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from probekit.errors import DataError, UsageError
-
-Place = tuple[str, int | None]
-# a row for each (query, key); the width is the number of heads
-PAIR_POINTS = tuple(f"{stack}attn_{what}" for stack in ("", "encoder.", "decoder.") for what in ("scores", "pattern"))
-
-
-def place_name(place: Place) -> str:
-    """`("resid_pre", 5)` -> `"resid_pre.5"`; `("embed", None)` -> `"embed"`."""
-    point, layer = place
-    return point if layer is None else f"{point}.{layer}"
+from probekit.points import PAIR_POINTS, Place
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.contents import read_plan
-from probekit.activations.planning import ExtractionPlan
-from probekit.activations.sets import spans_of
-from probekit.activations.statistics import load_statistics, statistics_progress
-from probekit.activations.store import Store
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.store.format import read_plan
+from probekit.activations.store.reader import Store
+from probekit.activations.sums.statistics import load_statistics, statistics_progress
 from probekit.errors import DataError, ProbekitError
+from probekit.points import spans_of
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ What a probe finds there, the network's shape and the words alone explain (Zhang
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.contents import PlanFile, read_examples, read_plan
+from probekit.activations.activations import Activations
 from probekit.activations.extract import run_plan
 from probekit.activations.repair import check_asked, plan_again
-from probekit.activations.sets import Activations
-from probekit.activations.store import Store
+from probekit.activations.store.format import PlanFile, read_examples, read_plan
+from probekit.activations.store.reader import Store
 from probekit.errors import UsageError
 
 BY_HAND = "extract(load_model(..., random_init=True), task, ...) makes such a baseline by hand"

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.computing import compute_shard, running, shard_rows
-from probekit.activations.contents import (
+from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
+from probekit.activations.run.device_copy import on_host
+from probekit.activations.run.forward import compute_shard, running, shard_rows
+from probekit.activations.store.format import (
     AGAIN,
     Examples,
     PlanFile,
@@ -22,16 +24,13 @@ from probekit.activations.contents import (
     read_record,
     record_path,
 )
-from probekit.activations.layout import Place, place_name
-from probekit.activations.planning import ExtractionPlan, plan
-from probekit.activations.record import Record, bytes_of, check_shard, record_of
-from probekit.activations.sets import FOLLOWED_BY_OUTPUT
-from probekit.activations.transfer import on_host
-from probekit.activations.verify import STATISTICS, Broken, Verification, verify
-from probekit.activations.writer import check_same, write_manifest
+from probekit.activations.store.shard import Record, bytes_of, check_shard, record_of
+from probekit.activations.store.verify import STATISTICS, Broken, Verification, verify
+from probekit.activations.store.writer import check_same, write_manifest
 from probekit.durable import remove, seal, write_first, write_named
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.models.base import LanguageModel
+from probekit.points import FOLLOWED_BY_OUTPUT, Place, place_name
 
 Show = Callable[[int, int], object] | None
 _ASKED: dict[str, type] = {
@@ -222,7 +221,7 @@ def plan_again(standing: PlanFile, examples: Examples, model: LanguageModel) -> 
     """The plan of a store for this model: the same examples, points, layers, positions, types and batches."""
     identity, asked = standing.identity, examples.positions
     same = _ASKED.keys() - {"compute_dtype"}  # which is the model's
-    return plan(
+    return plan_extraction(
         model,
         examples.task,
         layers=_layers(standing.places, identity["points"], model),

@@ -29,8 +29,8 @@ def demo(
     Example:
         probekit demo
     """
-    from probekit.activations import load_activations, plan
+    from probekit.activations import load_activations, plan_extraction
 
     console.hush_downloads(quiet)
-    path = make_store(plan(*load(MODEL, TASK, seed, {}, {})), out, quiet)
+    path = make_store(plan_extraction(*load(MODEL, TASK, seed, {}, {})), out, quiet)
     run_training(load_activations(path), {"seed": seed}, out=None, as_json=json_, quiet=quiet)

@@ -173,9 +173,9 @@ def run_extraction(
     sums: options.Sums = None,
 ) -> None:
     """Show the plan, carry it out, and print where the store is; a dry run prints the plan as its result."""
-    from probekit.activations import plan
+    from probekit.activations import plan_extraction
 
-    planned = plan(model, task, **how)
+    planned = plan_extraction(model, task, **how)
     if dry_run:
         from probekit.activations import estimate
 

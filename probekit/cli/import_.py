@@ -93,7 +93,7 @@ def import_(
         probekit import acts/ --labels cities.csv
         probekit import acts.npy --labels y.npy --stack-axis 0 --point resid_post --model-name llama --dry-run
     """
-    from probekit.activations.imports import plan_import
+    from probekit.activations.imports.run import plan_import
 
     planned = plan_import(
         source,
@@ -130,7 +130,7 @@ def make_store(planned: "ImportPlan", out: Path | None, quiet: bool) -> Path:
     Raises:
         KeyboardInterrupt: with what is kept and how to go on.
     """
-    from probekit.activations.imports import run_import
+    from probekit.activations.imports.run import run_import
 
     if not quiet:
         console.note(planned.describe(arrays=False))

@@ -37,7 +37,7 @@ def points(
 
 def point_rows(model: "LanguageModel") -> list[dict[str, Any]]:
     """Short name, full name and shape of every point; those of the layers once, with the layers' range in the name."""
-    from probekit.hooks import POINTS, split_point
+    from probekit.points import POINTS, split_point
 
     rows: dict[str, dict[str, Any]] = {}
     for full, point in model.points.items():

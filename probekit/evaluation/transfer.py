@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.layout import place_name
-from probekit.activations.sets import Activations
+from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.asked import Asked, asked_of
-from probekit.evaluation.curve import features_of
-from probekit.evaluation.duplicates import met_in
-from probekit.evaluation.intervals import Bootstrap
-from probekit.evaluation.judge import decide, predictions_of
-from probekit.evaluation.metrics import Predictions, measure
-from probekit.evaluation.protocol import drawn_together
-from probekit.evaluation.results import LayerResult, ProbeResults
-from probekit.evaluation.show import where
-from probekit.evaluation.train import curve_alone
-from probekit.evaluation.transfer_results import TransferCell, TransferResults
+from probekit.evaluation.fits.choose import decide, predictions_of
+from probekit.evaluation.fits.layer import features_of
+from probekit.evaluation.fits.protocol import drawn_together
+from probekit.evaluation.request import Asked, asked_of
+from probekit.evaluation.results.report import where
+from probekit.evaluation.results.results import LayerResult, ProbeResults
+from probekit.evaluation.results.transfer_results import TransferCell, TransferResults
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.train_probes import curve_alone
+from probekit.points import place_name
+from probekit.tasks.quality.duplicates import met_in
 from probekit.text import printable
 
 # what must be equal for a probe of one to mean anything on the other, where both say it

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
-from probekit.evaluation.show import is_output, metric_name, where
+from probekit.evaluation.results.report import is_output, metric_name, where
 from probekit.plots.margin import MarginLabel, draw_margin
 from probekit.plots.style import (
     BLUE,

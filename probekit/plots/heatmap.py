@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
-from probekit.evaluation.show import metric_name, where
+from probekit.evaluation.results.report import metric_name, where
 from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, write_figure, write_headings
 from probekit.text import printable
 

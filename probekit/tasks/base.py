@@ -11,6 +11,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.splits import carve, components
 
 SPLITS = ("train", "validation", "test")
+IMBALANCED = 0.8  # share of the training labels above which one class makes accuracy uninformative
 POSITIONS = ("last", "first", "mean")
 CARVED = "carved_from_train"  # in a task's info: the splits that were made of a file's only one
 

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from probekit.activations import extract
-from probekit.activations.places import OF_SOURCES
+from probekit.activations.plan.places import OF_SOURCES
 from probekit.errors import DataError
-from probekit.hooks import POINTS, HookPoint, base_name, split_point
+from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
+from probekit.points import POINTS, base_name, split_point
 from probekit.tasks import Task
 from probekit.verification.inputs import inputs_for
 from probekit.verification.references import (

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probekit.hooks import HookPoint, split_point
+from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.load import family_of
+from probekit.points import split_point
 from probekit.text import printable
 from probekit.verification.theirs import LOGITS, Known, Shown, known
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from probekit.activations.layout import place_name
+from probekit.points import place_name
 from probekit.text import printable
 
 CHECKS = {

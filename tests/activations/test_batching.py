@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probekit.activations.batching import (
+from probekit.activations.plan.packing import (
     ATTENTION_COST,
     SIZES,
     choose_nodes,
@@ -16,7 +16,7 @@ from probekit.activations.batching import (
     group_batches,
     pack,
 )
-from probekit.activations.sequences import Sequences
+from probekit.activations.plan.token_ids import Sequences
 
 CPU = torch.device("cpu")
 texts_of = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=25)

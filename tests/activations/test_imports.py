@@ -23,16 +23,16 @@ from probekit.activations import (
     Store,
     extract,
     import_activations,
-    import_plan,
-    imports,
     plan_import,
     repair,
 )
-from probekit.activations.filenames import place_of
-from probekit.activations.foreign import MAX_HEADER, arrays_of, scan
-from probekit.activations.sets import Place, place_name
+from probekit.activations.imports import plan as import_plan
+from probekit.activations.imports import run as imports
+from probekit.activations.imports.array_files import MAX_HEADER, arrays_of, scan
+from probekit.activations.imports.place_names import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.evaluation import train_probes
+from probekit.points import Place, place_name
 from probekit.tasks.labelled import labelled_task
 
 N, D = 40, 6
@@ -316,7 +316,7 @@ def test_memory_holds_a_shard_and_not_a_file(
     tmp_path: Path, acts: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_plan, "SHARD_BYTES", 5 * 3 * D * 4)
-    monkeypatch.setattr("probekit.activations.foreign.CHUNK", 64)
+    monkeypatch.setattr("probekit.activations.imports.array_files.CHUNK", 64)
     sizes: list[int] = []
 
     class Noted(bytearray):
@@ -324,7 +324,7 @@ def test_memory_holds_a_shard_and_not_a_file(
             sizes.append(n)
             super().__init__(n)
 
-    monkeypatch.setattr("probekit.activations.foreign.bytearray", Noted, raising=False)
+    monkeypatch.setattr("probekit.activations.imports.array_files.bytearray", Noted, raising=False)
     assert_same(import_activations(acts, labels, tmp_path / "store"), tensors())
     assert max(sizes) <= max(128, 5 * D * 4)
 

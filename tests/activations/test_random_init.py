@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from store_cases import Stopped, assert_equal, files, lasting, stop_after
 
-from probekit.activations import Store, extract, import_activations, list_stores, newest_store, planning, repair, verify
-from probekit.activations.contents import read_plan
+from probekit.activations import Store, extract, import_activations, list_stores, newest_store, repair, verify
+from probekit.activations.plan import plan as planning
 from probekit.activations.random_init import random_init_of
+from probekit.activations.store.format import read_plan
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.models import load_model
 from probekit.tasks import Task, load_task

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.sets import ActivationSet, place_name, spans
+from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
+from probekit.points import place_name, spans
 from probekit.tasks.base import Task
 
 N = 6

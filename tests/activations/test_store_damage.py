@@ -11,8 +11,8 @@ import torch
 from store_cases import Stopped, files, flip, lasting, run, shard_of, stop_after
 
 from probekit.activations import load_activations, verify
-from probekit.activations.contents import read_plan, read_record
-from probekit.activations.record import Record, TensorAt
+from probekit.activations.store.format import read_plan, read_record
+from probekit.activations.store.shard import Record, TensorAt
 from probekit.durable import seal, unseal
 from probekit.errors import StorageError
 

@@ -8,8 +8,8 @@ import torch
 from store_cases import HOW, Stopped, assert_equal, files, flip, lasting, run, shard_of, stop_after
 
 from probekit.activations import Store, load_activations, repair, verify
-from probekit.activations.contents import read_plan
-from probekit.activations.writer import write_manifest
+from probekit.activations.store.format import read_plan
+from probekit.activations.store.writer import write_manifest
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import batching, load_activations, planning
+from probekit.activations import load_activations
+from probekit.activations.plan import packing as batching
+from probekit.activations.plan import plan as planning
 from probekit.cli.main import run
 
 Capture = pytest.CaptureFixture[str]
@@ -163,7 +165,7 @@ def test_a_place_that_is_taken_is_a_storage_error(here: Path, job: list[str], ca
 def test_sigterm_says_what_is_kept_and_the_same_command_goes_on(
     here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = sys.modules["probekit.activations.computing"]
+    work = sys.modules["probekit.activations.run.forward"]
     job = [*job, "--batch-tokens", "100"]
     assert run([*job, "--out", "whole", "--quiet"]) == 0
     run_batch, calls = work.run_batch, []

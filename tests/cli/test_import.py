@@ -8,7 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from probekit.activations import extract, import_plan, imports, load_activations
+from probekit.activations import extract, load_activations
+from probekit.activations.imports import plan as import_plan
+from probekit.activations.imports import run as imports
 from probekit.cli.import_ import layers_of
 from probekit.cli.main import run
 from probekit.errors import UsageError

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from probekit.activations import load_activations, load_statistics, planning
-from probekit.activations import statistics as statistics_module
+from probekit.activations import load_activations, load_statistics
+from probekit.activations.plan import plan as planning
+from probekit.activations.sums import statistics as statistics_module
 from probekit.cli.main import run
 from probekit.models.gpt2 import GPT2
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.sets import ActivationSet
+from probekit.activations.activations import ActivationSet
 from probekit.tasks.base import Task
 
 N_LAYERS, D = 4, 8

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from probekit.errors import UsageError
-from probekit.evaluation import duplicates
-from probekit.evaluation.audit import audit
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.quality import duplicates
+from probekit.tasks.quality.audit import audit
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "lmnrst"]
 

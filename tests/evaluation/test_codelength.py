@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import UsageError
-from probekit.evaluation.codelength import FRACTIONS, Codelength, OnlineCode
+from probekit.evaluation.compare.codelength import FRACTIONS, Codelength, OnlineCode
 
 GRID = (1e-4, 1e-2, 1.0)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
-from probekit.activations.sets import ActivationSet
-from probekit.evaluation.controls import control_labels, control_types
+from probekit.evaluation.compare.controls import control_labels, control_types
 from probekit.tasks.base import SPLITS, Task
 
 TYPES = [f"w{i % 50}" for i in range(600)]

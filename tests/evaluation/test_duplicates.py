@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.evaluation import duplicates
-from probekit.evaluation.duplicates import LEAST_SHINGLES, THRESHOLD, Inputs, near_pairs, torn_rows, words_of
+from probekit.tasks.quality import duplicates
+from probekit.tasks.quality.duplicates import LEAST_SHINGLES, THRESHOLD, Inputs, near_pairs, torn_rows, words_of
 
 
 def shingles_of(words, width):

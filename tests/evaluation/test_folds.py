@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.sets import ActivationSet
+from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
 from probekit.evaluation import train_probes
-from probekit.evaluation.baselines import BAG_OF_WORDS_C, bags_of_words
-from probekit.evaluation.intervals import Bootstrap
-from probekit.evaluation.judge import intervals_of, measured, pooled
-from probekit.evaluation.metrics import Predictions, measure
-from probekit.evaluation.protocol import of_folds, rows_together
+from probekit.evaluation.compare.baselines import BAG_OF_WORDS_C, bags_of_words
+from probekit.evaluation.fits.choose import intervals_of, measured, pooled
+from probekit.evaluation.fits.protocol import of_folds, rows_together
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.tasks.base import Task
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
@@ -105,7 +105,7 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
     acts = noise(0, n=n, n_layers=1, inputs=[f"{' '.join(rng.choice(words, size=4))} b{i}" for i in range(n)])
     seen: list[Any] = []
     monkeypatch.setattr(
-        "probekit.evaluation.beside.bags_of_words",
+        "probekit.evaluation.compare.judge_baselines.bags_of_words",
         lambda inputs, labels, train, k: seen.append(set(train.tolist())) or bags_of_words(inputs, labels, train, k),
     )
     results = train_probes(acts, probe="mean-diff", folds=3, controls=0)

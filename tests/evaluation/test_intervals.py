@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, norm
 
-from probekit.evaluation.intervals import Bootstrap
-from probekit.evaluation.metrics import Predictions, measure, weighted_metrics
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import Predictions, measure, weighted_metrics
 
 WORLDS = 150
 FALSE_ALARM = 1e-4
@@ -198,7 +198,7 @@ def test_resamples_are_the_same_for_a_seed_and_keep_the_number_of_units(monkeypa
     assert (alone.sum(axis=1) == 5).all()
     again = np.concatenate(list(Bootstrap(5, seed=3, resamples=50).weights()))
     np.testing.assert_array_equal(alone, again)
-    monkeypatch.setattr("probekit.evaluation.intervals._CHUNK", 7 * 5)
+    monkeypatch.setattr("probekit.evaluation.scores.bootstrap._CHUNK", 7 * 5)
     chunks = list(Bootstrap(5, seed=3, resamples=50).weights())
     assert len(chunks) == 8
     np.testing.assert_array_equal(np.concatenate(chunks), alone)

@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from sklearn import metrics as sk
 
 from probekit.errors import UsageError
-from probekit.evaluation.metrics import (
+from probekit.evaluation.scores.metrics import (
     METRICS,
     Predictions,
     check_metric,

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.layout import Layout, Place
-from probekit.activations.sets import ActivationSet
+from probekit.activations.activations import ActivationSet
+from probekit.activations.layout import Layout
 from probekit.evaluation import train_probes
-from probekit.evaluation.audit import audit
-from probekit.evaluation.controls import control_types
-from probekit.evaluation.protocol import drawn_together
+from probekit.evaluation.compare.controls import control_types
+from probekit.evaluation.fits.protocol import drawn_together
+from probekit.points import Place
 from probekit.tasks.base import Task
+from probekit.tasks.quality.audit import audit
 
 READS = 4  # places of each text
 

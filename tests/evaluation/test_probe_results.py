@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_1samp
 
-from probekit.activations.sets import ActivationSet
+from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
 from probekit.evaluation import BaselineResult, ProbeResults, train_probes
-from probekit.evaluation.curve import lead, optimism
-from probekit.evaluation.intervals import Bootstrap
-from probekit.evaluation.metrics import Predictions
-from probekit.evaluation.results import COLUMNS
+from probekit.evaluation.fits.layer import lead, optimism
+from probekit.evaluation.results.results import COLUMNS
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes import LogisticProbe
 
 HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.columns import columns_of, with_every_class
-from probekit.evaluation.protocol import check_taught, of_folds, of_splits, rows_together
+from probekit.evaluation.fits.fit_grid import columns_of, with_every_class
+from probekit.evaluation.fits.protocol import check_taught, of_folds, of_splits, rows_together
 
 N = 60
 LABELS = np.arange(N) % 3

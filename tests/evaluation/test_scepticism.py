@@ -8,11 +8,11 @@ import pytest
 import torch
 from sklearn.model_selection import KFold
 
-from probekit.activations.sets import ActivationSet
+from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import train_probes
-from probekit.evaluation.asked import DEFAULT_C
-from probekit.evaluation.curve import answers_of, selectivity
+from probekit.evaluation.fits.layer import answers_of, selectivity
+from probekit.evaluation.request import DEFAULT_C
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
 
@@ -208,9 +208,9 @@ def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
         seen.append((question.protocol, answers))
         return answers
 
-    monkeypatch.setattr("probekit.evaluation.train.answers_of", spy)
+    monkeypatch.setattr("probekit.evaluation.train_probes.answers_of", spy)
     # folds that do not follow the labels, so that they stay when labels change
-    monkeypatch.setattr("probekit.evaluation.protocol.StratifiedKFold", KFold)
+    monkeypatch.setattr("probekit.evaluation.fits.protocol.StratifiedKFold", KFold)
     acts = world(n=120, strength=(0.5,) * 5)
     how: dict[str, Any] = {"folds": 4, "C": [0.01, 1], "layers": "0-1", **BARE}
     train_probes(acts, **how)

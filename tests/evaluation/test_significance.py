@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import binom, norm
 
 from probekit.errors import UsageError
-from probekit.evaluation.intervals import Bootstrap
-from probekit.evaluation.metrics import Predictions, measure
-from probekit.evaluation.significance import _under, best_set, curve_band, permutation_test, permuted
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.significance import _under, best_set, curve_band, permutation_test, permuted
 
 WORLDS = 150
 

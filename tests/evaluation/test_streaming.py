@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import planning
 from probekit.activations.extract import extract
-from probekit.activations.imports import import_activations
-from probekit.activations.store import Store
-from probekit.evaluation.streaming import stream_of
+from probekit.activations.imports.run import import_activations
+from probekit.activations.plan import plan as planning
+from probekit.activations.store.reader import Store
+from probekit.evaluation.fits.stream import stream_of
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.probes import LogisticProbe
 from probekit.probes.problem import Problem

@@ -8,11 +8,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
-from probekit.activations.sets import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults, train_probes
-from probekit.evaluation.show import metric_name
+from probekit.evaluation.results.report import metric_name
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from probekit.activations.sets import ActivationSet
+from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import TransferResults, train_probes, transfer
-from probekit.evaluation.audit import audit
 from probekit.tasks.base import Task
 from probekit.tasks.load import load_task
+from probekit.tasks.quality.audit import audit
 
 N, D, N_LAYERS = 240, 6, 2
 SPLITS = np.array(["train", "train", "validation", "test"])[np.arange(N) % 4]
@@ -253,9 +253,9 @@ def test_nothing_is_computed_that_is_not_shown(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("nobody sees this")
 
-    monkeypatch.setattr("probekit.evaluation.train.audit", never)
+    monkeypatch.setattr("probekit.evaluation.train_probes.audit", never)
     for name in ("best_set", "curve_band", "permutation_test"):
-        monkeypatch.setattr(f"probekit.evaluation.curve.{name}", never)
+        monkeypatch.setattr(f"probekit.evaluation.fits.layer.{name}", never)
     assert transfer(worlds, C=C) == found
 
 

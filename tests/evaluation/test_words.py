@@ -8,12 +8,12 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score
 
-from probekit.activations.sets import ActivationSet
+from probekit.activations.activations import ActivationSet
 from probekit.evaluation import train_probes
-from probekit.evaluation.audit import audit
-from probekit.evaluation.baselines import word_type
-from probekit.evaluation.controls import control_types
+from probekit.evaluation.compare.baselines import word_type
+from probekit.evaluation.compare.controls import control_types
 from probekit.tasks.base import Task
+from probekit.tasks.quality.audit import audit
 
 RNG = np.random.default_rng(0)
 

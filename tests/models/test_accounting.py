@@ -191,7 +191,7 @@ def test_points_are_as_large_as_a_cache_of_all_of_them(cfg: Any, dtype: str) -> 
 
 
 def short(name: str) -> str:
-    from probekit.hooks import split_point
+    from probekit.points import split_point
 
     return split_point(name)[0]
 

@@ -10,8 +10,8 @@ from transformers import BertConfig as HfConfig
 from transformers import BertForPreTraining
 
 from probekit.errors import DataError, UsageError
-from probekit.hooks import POINTS, split_point
 from probekit.models.bert import Bert, BertConfig, hf_names
+from probekit.points import POINTS, split_point
 
 SHAPES: list[dict[str, Any]] = [
     {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 64, "vocab_size": 61,

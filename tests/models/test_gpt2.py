@@ -15,8 +15,8 @@ from transformers import GPT2Config as HfConfig
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import DataError, UsageError
-from probekit.hooks import POINTS
 from probekit.models.gpt2 import GPT2, GPT2Config, hf_names
+from probekit.points import POINTS
 
 SHAPES = [
     {"n_embd": 32, "n_head": 4, "n_layer": 3, "vocab_size": 61, "n_positions": 24},

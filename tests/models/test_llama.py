@@ -28,12 +28,12 @@ from transformers import (
 )
 
 from probekit.errors import DataError, UsageError
-from probekit.hooks import POINTS
 from probekit.models.cache import Cache
 from probekit.models.llama import HF_PREFIX, Llama, LlamaConfig, hf_names, within
 from probekit.models.load import load_model
 from probekit.models.positions import RopeScaling
 from probekit.models.weights import save_hf
+from probekit.points import POINTS
 
 CLASSES: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel]]] = {
     "llama": (HfLlamaConfig, LlamaForCausalLM),

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import MarianMTModel
 
 from probekit.errors import UsageError
-from probekit.hooks import split_point
 from probekit.models.cache import Cache
 from probekit.models.transformer import Transformer, TransformerConfig
+from probekit.points import split_point
 
 
 @pytest.fixture(scope="module")

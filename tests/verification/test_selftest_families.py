@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import probekit as pk
-from probekit.hooks import split_point
 from probekit.models.base import LanguageModel
 from probekit.models.bert import Bert, BertConfig
 from probekit.models.llama import Llama, LlamaConfig
 from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.models.weights import save_hf
+from probekit.points import split_point
 
 LLAMA: dict[str, Any] = {"d_model": 16, "n_heads": 4, "n_kv_heads": 2, "d_head": 4, "d_mlp": 24, "n_layers": 2}
 LLAMA |= {"n_ctx": 24, "d_vocab": 61}
@@ -120,7 +120,7 @@ def test_a_norm_is_tested_fused_and_in_steps(family, norm):
 
 def test_a_source_that_leaks_into_its_neighbours_is_named(monkeypatch):
     monkeypatch.setattr(
-        "probekit.activations.batching.Batch.cross_mask",
+        "probekit.activations.plan.packing.Batch.cross_mask",
         lambda self, device: torch.ones(len(self.tokens), self.tokens.shape[1], self.source.tokens.shape[1]).bool(),
     )
     found = pk.selftest(made("marian"))

@@ -1,0 +1,1 @@
+"""What an extraction will do: which texts, tokens, places and blocks."""

@@ -1,0 +1,143 @@
+"""Which tokens of each example are read.
+
+Positions count the text's own tokens. A BOS, BERT's [CLS] and [SEP], or Marian's </s> is context that stands around
+them: it is never token 0 and never the last, never part of a mean, and moves no index. Where the examples are words of
+their texts, "first", "last" and "mean" are of the word.
+
+Axes: N examples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.plan.token_ids import Sequences
+from probekit.errors import DataError, UsageError, nearest
+from probekit.tasks.base import POSITIONS, Task
+
+OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for all, one for each
+Position = OnePosition | Sequence[OnePosition] | None  # several at once; None is the task's own
+ALL = "all"
+PER_EXAMPLE = "per example"
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The tokens that are read of each example.
+
+    Attributes:
+        positions: one or several of "last", "first", "mean", an int, an int64 [N]; or "all" alone.
+        index: of each position, its index into the sequence (BOS counted) of each example, int64 [N]; None where every
+            token is read, for the mean or for "all".
+        words: the tokens of each example's word, which are those of its mean, int64 [N, 2]; None: the whole text's.
+    """
+
+    positions: list[OnePosition]
+    index: list[np.ndarray | None]
+    words: np.ndarray | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Each position in words, for files and people."""
+        return [name_of(position) for position in self.positions]
+
+    @property
+    def kept(self) -> str | int | list[str]:
+        """The positions for people, JSON-able: one as it is, several by name."""
+        only = self.positions[0]
+        return self.names if len(self.positions) > 1 else PER_EXAMPLE if isinstance(only, np.ndarray) else only
+
+    def needed(self, lengths: np.ndarray) -> np.ndarray:
+        """Leading tokens of each example that have to be computed in a causal model, int64 [N]."""
+        if self.words is not None:
+            return self.words[:, 1]
+        index = [i for i in self.index if i is not None]
+        return lengths if len(index) < len(self.index) else np.max(index, axis=0) + 1
+
+    def tokens(self, sequences: Sequences) -> np.ndarray:
+        """Id of each token that is read, those of example 0 first, -1 for a mean: int64 [R]."""
+        if self.names == [ALL]:
+            return sequences.own.astype(np.int64)
+        starts = sequences.offsets[:-1]
+        ids = [np.full(len(starts), -1) if i is None else sequences.flat[starts + i] for i in self.index]
+        return np.stack(ids, axis=1).ravel().astype(np.int64)
+
+
+def name_of(position: OnePosition) -> str:
+    """One position in words."""
+    return PER_EXAMPLE if isinstance(position, np.ndarray) else str(position)
+
+
+def read(position: Position, sequences: Sequences, task: Task) -> Reading:
+    """What `position` means for these examples.
+
+    Raises:
+        UsageError: none of the positions that there are, or one twice.
+        DataError: an array that does not have one index for each example, or an example too short for its index.
+    """
+    given: Any = task.position if position is None else position
+    several = [check_position(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
+    if sequences.words is not None:
+        return _of_words(several, sequences.words)
+    names = [name_of(one) for one in several]
+    if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
+        raise UsageError(f"several positions are different ones, and all stands alone; got {', '.join(names) or '[]'}")
+    return Reading(
+        several, [None if name_of(one) in (ALL, "mean") else index_of(one, sequences, task) for one in several]
+    )
+
+
+def _of_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
+    """First, last and mean of each word's tokens, from the first to behind the last, int64 [N, 2]."""
+    names = [name_of(one) for one in positions]
+    if not set(names) <= set(POSITIONS) or len(set(names)) < len(names) or not names:
+        raise UsageError(
+            f"words are read at {', '.join(POSITIONS)}, or several of these; got {', '.join(names) or '[]'}"
+        )
+    index = {"first": words[:, 0], "last": words[:, 1] - 1, "mean": None}
+    return Reading(positions, [index[name] for name in names], words)
+
+
+def check_position(position: Any, task: Task) -> OnePosition:
+    """One position: a word, an int, or an int64 [N].
+
+    Raises:
+        UsageError: none of these.
+        DataError: an array that does not have one index for each example.
+    """
+    words = [*POSITIONS, ALL]
+    if isinstance(position, str):
+        if position not in words:
+            hint = "give several as a list" if "," in position else nearest(position, words)
+            raise UsageError(f"a position is {', '.join(words)} or a token's index; {hint}")
+        return position
+    index = np.asarray(position)
+    if index.dtype.kind not in "iu":
+        raise UsageError(f"a position is {', '.join(words)}, an int or an int for each example; got {position!r}")
+    if not index.ndim:
+        return int(index)
+    if index.shape != (len(task),):
+        raise DataError(f"expected one position for each of the {len(task)} examples, got {list(index.shape)}")
+    return index.astype(np.int64)
+
+
+def index_of(position: OnePosition, sequences: Sequences, task: Task) -> np.ndarray:
+    """Index into the sequence (BOS counted) of the token at a position in each example, int64 [N].
+
+    Raises:
+        DataError: an example too short for its index.
+    """
+    if isinstance(position, str):
+        position = -1 if position == "last" else 0
+    lengths = sequences.own_lengths
+    index = np.broadcast_to(np.asarray(position, dtype=np.int64), lengths.shape)
+    if (outside := (index < -lengths) | (index >= lengths)).any():
+        first = int(outside.argmax())
+        cut = " (texts longer than the context were cut)" if sequences.n_cut else ""
+        raise DataError(
+            f"example {task.ids[first]!a} has {lengths[first]} tokens{cut}: there is no token {index[first]} to read; "
+            "choose another position, or leave it out"
+        )
+    return np.where(index < 0, index + lengths, index) + sequences.n_bos

@@ -1,0 +1,1 @@
+"""Run the model over the blocks of a plan."""

@@ -1,0 +1,1 @@
+"""Activations on disk: immutable shards, their records, and a manifest."""

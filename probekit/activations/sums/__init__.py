@@ -1,0 +1,1 @@
+"""Sufficient statistics of activations: counts, sums and Gram matrices."""

@@ -1,0 +1,1 @@
+"""What a probe is compared with: baselines, control tasks, codelength."""

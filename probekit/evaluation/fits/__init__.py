@@ -1,0 +1,1 @@
+"""Fit the probes of a layer and choose the regularisation."""

@@ -1,0 +1,1 @@
+"""Results of training: numbers, files and text."""

@@ -1,0 +1,1 @@
+"""Metrics of predictions, and how sure they are."""

@@ -1,0 +1,10 @@
+"""Lists of options, each written once as a frozen dataclass; nothing here needs torch.
+
+The keyword arguments of the public functions, the options of the command line, the keys of `--config` files, the
+`--help` texts and the command reference are all derived from these fields.
+"""
+
+from probekit.options.extract import ExtractArguments, ExtractOptions
+from probekit.options.probe import ProbeArguments, ProbeOptions
+
+__all__ = ["ExtractArguments", "ExtractOptions", "ProbeArguments", "ProbeOptions"]

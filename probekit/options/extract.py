@@ -1,0 +1,93 @@
+"""What `extract` reads, and how."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from probekit.options import parse
+from probekit.options.option import option
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+OnLong = Literal["cut", "error"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractOptions:
+    """Which activations are kept, of which tokens, and how they are computed."""
+
+    points: str | Iterable[str] = option(
+        "resid_pre",
+        "Points with commas between them (see: probekit points).",
+        notes='In Python also a list, such as ["resid_pre", "attn_out"]. Heads are kept as [N, H * K].',
+        metavar="NAMES",
+        parse=parse.names,
+    )
+    layers: str | int | Iterable[int] = option(
+        "all",
+        "all, 3, 0,4,8 or 2-6.",
+        notes='In Python also [0, 4]. For resid_pre and resid_mid, "all" adds the output of the last block, '
+        '("resid_post", n_layers - 1), as the last place of the curve.',
+        metavar="LAYERS",
+    )
+    position: "str | int | np.ndarray | Sequence[str | int | np.ndarray] | None" = option(
+        None,
+        "last, first, mean, a token's number; several with commas; all.  [default: the task's own]",
+        notes="A negative number counts from the end; in Python also an int array [N], one for each example. BOS and "
+        "other context tokens are not counted. Attention is kept for every pair of tokens, BOS included.",
+        metavar="TOKEN",
+        parse=parse.positions,
+    )
+    device: "str | torch.device" = option(
+        "auto",
+        "Where the model runs; auto is where it is.",
+        notes="The model is moved back afterwards.",
+        flag=None,
+    )
+    dtype: "str | torch.dtype" = option(
+        "float32",
+        "Type on disk: fp32, fp16 or bf16.",
+        notes="The model computes in its own type.",
+        metavar="TYPE",
+        flag="--store-dtype",
+        parse=parse.dtype,
+    )
+    batch_tokens: int | None = option(
+        None, "Tokens computed at once.  [default: 2048 on a CPU, 16384 elsewhere]", metavar="N"
+    )
+    bos: bool | None = option(
+        None,
+        "Put the model's BOS token before each text.  [default: no; BERT's CLS and SEP, Marian's </s>: yes]",
+        flag="--bos/--no-bos",
+    )
+    on_long: OnLong = option(
+        "cut", "What to do with texts longer than the context.", notes="`meta['cut']` counts the texts that were cut."
+    )
+    block_nodes: int | None = option(
+        None,
+        "Tokens in a block, within which prefixes are shared; None chooses what costs least for these texts.",
+        flag=None,
+    )
+    share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractArguments(ExtractOptions):
+    """`ExtractOptions`, and where the result goes."""
+
+    out: str | Path | None = option(
+        None,
+        "The store.  [default: a name under ./runs]",
+        notes="In Python None keeps the tensors in memory, on the device. A path makes a store there, or resumes one "
+        "that an earlier run with the same options left unfinished.",
+        metavar="PATH",
+    )
+    stats: bool = option(
+        False,
+        "Also write the sums that ridge, LDA and mean-diff need.",
+        notes="They are `Store.statistics`; a complete store gets them without the model running again.",
+    )
+    progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)

@@ -1,0 +1,115 @@
+"""Declare an option as a dataclass field, and let a function take such a dataclass as flat keyword arguments."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from probekit.errors import nearest
+
+A = TypeVar("A")
+B = TypeVar("B")
+O_ = TypeVar("O_", contravariant=True)
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptionHelp:
+    """What the command line, the docstrings and the reference page say about one field.
+
+    Attributes:
+        text: one line; what the option does, and its default where that is not the value itself.
+        metavar: what stands for the value in `--help`.
+        flag: the long option where it is not `--field-name`; None keeps the field off the command line.
+        parse: turns the text that was typed into the field's value; None for plain numbers, texts and flags.
+        notes: more for the docstring and the reference page; the command line leaves it out.
+    """
+
+    text: str
+    metavar: str | None
+    flag: str | None
+    parse: Callable[[str], Any] | None
+    notes: str = ""
+
+
+_FROM_NAME = "--"
+
+
+def option(
+    default: T,
+    text: str,
+    *,
+    notes: str = "",
+    metavar: str | None = None,
+    flag: str | None = _FROM_NAME,
+    parse: Callable[[str], Any] | None = None,
+) -> T:
+    """A dataclass field with its default and its help (see `OptionHelp`)."""
+    return dataclasses.field(default=default, metadata={"help": OptionHelp(text, metavar, flag, parse, notes)})  # pyright: ignore[reportReturnType]
+
+
+def help_of(field: dataclasses.Field[Any]) -> OptionHelp:
+    """The help of a field that `option` made, its flag filled in from the name."""
+    found: OptionHelp = field.metadata["help"]
+    if found.flag == _FROM_NAME:
+        return dataclasses.replace(found, flag=f"--{field.name.replace('_', '-')}")
+    return found
+
+
+class _Flatten(Protocol[P, O_]):
+    @overload
+    def __call__(self, verb: Callable[[A, O_], R], /) -> Callable[Concatenate[A, P], R]: ...
+    @overload
+    def __call__(self, verb: Callable[[A, B, O_], R], /) -> Callable[Concatenate[A, B, P], R]: ...
+
+
+def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
+    """Let a function whose last parameter is an options object take the object's fields as keyword arguments.
+
+    The decorated function shows the flat signature to `help`, Jupyter and type checkers. In its docstring, the line
+    that starts with "options:" becomes one entry for each field.
+    """
+
+    def flatten(verb: Callable[..., Any]) -> Callable[..., Any]:
+        own = list(inspect.signature(verb).parameters.values())[:-1]
+        names = [field.name for field in dataclasses.fields(options)]  # pyright: ignore[reportArgumentType]
+
+        @functools.wraps(verb)
+        def flat(*args: Any, **given: Any) -> Any:
+            for name in given.keys() - set(names) - {parameter.name for parameter in own}:
+                raise TypeError(f"{verb.__name__}() has no option {name!r}; {nearest(name, names)}")
+            chosen = {name: given.pop(name) for name in names if name in given}
+            return verb(*args, **given, **{_last(verb): options(**chosen)})  # pyright: ignore[reportCallIssue]
+
+        signature = inspect.signature(options)
+        flat.__signature__ = inspect.Signature(  # pyright: ignore[reportAttributeAccessIssue]
+            [*own, *signature.parameters.values()], return_annotation=inspect.signature(verb).return_annotation
+        )
+        flat.__doc__ = _with_fields(verb.__doc__ or "", options)
+        return flat
+
+    return flatten
+
+
+def _last(verb: Callable[..., Any]) -> str:
+    return list(inspect.signature(verb).parameters)[-1]
+
+
+def _with_fields(doc: str, options: Any) -> str:
+    """The docstring with one entry for each field in place of the line "options: ..."."""
+    lines = []
+    for line in doc.splitlines():
+        if line.strip().startswith("options:"):
+            indent = " " * (len(line) - len(line.lstrip()))
+            lines += [f"{indent}{field.name}: {_described(field)}" for field in dataclasses.fields(options)]
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _described(field: dataclasses.Field[Any]) -> str:
+    known = help_of(field)
+    return f"{known.text} {known.notes}".strip()

@@ -1,0 +1,49 @@
+"""Turn what was typed on the command line, or written in a config file, into the values of options."""
+
+import math
+
+from probekit.errors import UsageError, nearest
+
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def names(text: str) -> list[str]:
+    """`"resid_pre, attn_out"` -> `["resid_pre", "attn_out"]`."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def dtype(text: str) -> str:
+    """`"fp32"` or `"float32"` -> `"float32"`, and so on. Raises UsageError that names the nearest."""
+    name = DTYPES.get(text, text)
+    if name not in DTYPES.values():
+        raise UsageError(f"unknown type {text!r}; {nearest(text, [*DTYPES, *DTYPES.values()])}")
+    return name
+
+
+def position(text: str) -> str | int:
+    """One position: `"last"`, `"first"`, `"mean"`, `"all"`, `"per example"` or a token's number."""
+    if text in ("last", "first", "mean", "all", "per example"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(
+            f"--position is last, first, mean, all or a token's number such as 3 or -2, got {text!r}"
+        ) from None
+
+
+def positions(text: str) -> str | int | list[str | int] | None:
+    """One position, or several with commas between them."""
+    several = [position(part) for part in names(text)]
+    return several if len(several) > 1 else several[0] if several else None
+
+
+def positive_numbers(text: str) -> list[float]:
+    """`"0.01,1,100"` -> `[0.01, 1.0, 100.0]`."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(0 < value < math.inf for value in values):
+        raise UsageError(f"--C takes numbers above 0 with commas between them, such as 0.01,1,100, got {text!r}")
+    return values

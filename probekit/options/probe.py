@@ -1,0 +1,92 @@
+"""What `train_probes` fits, and what it is compared with."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from probekit.options import parse
+from probekit.options.option import option
+
+if TYPE_CHECKING:
+    from probekit.activations import Activations
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """Which probe is fitted where, how it is chosen, and which checks are run."""
+
+    layers: str | int | Iterable[int] = option(
+        "all",
+        "all, 3, 0,4,8 or 2-6.",
+        notes='In Python also [0, 4]. Only "all" includes the output of the last block.',
+        metavar="LAYERS",
+        flag="--layer",
+    )
+    point: str | None = option(None, "Point to read.  [default: the store's first]", metavar="NAME")
+    probe: Any = option(
+        None,
+        "logistic, ridge, lda, mean-diff, mlp or k-sparse.  [default: logistic; ridge where labels are numbers]",
+        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor.",
+        metavar="NAME",
+    )
+    label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
+    position: str | int | None = option(
+        None,
+        "Which token, where the store keeps several or all: last, first, mean, 3.",
+        metavar="TOKEN",
+        parse=parse.position,
+    )
+    C: float | Iterable[float] | None = option(
+        None,
+        "Inverse regularisation to choose from.  [default: the probe's grid]",
+        metavar="NUMBERS",
+        flag="--C",
+        parse=parse.positive_numbers,
+    )
+    controls: int = option(3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N")
+    control_type: str = option("token", "What gets a random label: each token read, or text.", metavar="TYPE")
+    codelength: bool = option(
+        True,
+        "Leave the code length out.",
+        notes="True measures the online code (Voita and Titov 2020), for the logistic probe only.",
+        flag="--no-codelength",
+    )
+    folds: int | None = option(
+        None,
+        "Nested folds over all rows, for small sets.  [default: the splits]",
+        metavar="K",
+    )
+    drop_leaks: bool = option(
+        False,
+        "Leave out texts that are also in a later split.",
+        notes="Folds do not need it: near-duplicates share a fold.",
+    )
+    metric: str | None = option(
+        None,
+        "What chooses and is drawn: accuracy, balanced_accuracy, auroc, average_precision, f1; of numbers r2, "
+        "spearman.  [default: accuracy; auroc where a class has more than 80%; r2]",
+        metavar="NAME",
+    )
+    baselines: bool = option(
+        True,
+        "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.",
+        flag=None,
+    )
+    seed: int = option(
+        0,
+        "Seed of all that is drawn from the data.",
+        notes="Resamples, permutations, control tasks, the code's order and the folds.",
+        metavar="N",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeArguments(ProbeOptions):
+    """`ProbeOptions`, and what only Python can pass."""
+
+    random_init: "Activations | None" = option(
+        None, "Activations of the same places from the same model with random weights, as a baseline.", flag=None
+    )
+    progress: Callable[[int, int], None] | None = option(
+        None, "Called with (places done, places) after each place.", flag=None
+    )

@@ -1,0 +1,188 @@
+"""Names of points, layers and places, as people type them; nothing here needs torch.
+
+The names are those of TransformerLens (github.com/TransformerLensOrg/TransformerLens, 1.x to 3.x), and each one is the
+path of its `HookPoint` in `named_modules()`. The short name and a layer are enough: `("resid_pre", 5)`, `"resid_pre.5"`
+and `"blocks.5.hook_resid_pre"` are one point. A *place* is a point and its layer: `("resid_pre", 5)`, or
+`("embed", None)` where a point belongs to no layer.
+"""
+
+import operator
+import re
+from collections.abc import Iterable
+
+from probekit.errors import ProbekitError, UsageError, nearest
+
+POINTS = {
+    "embed": "hook_embed",
+    "pos_embed": "hook_pos_embed",
+    "token_type_embed": "hook_token_type_embed",
+    "ln_embed_scale": "ln_embed.hook_scale",
+    "ln_embed": "ln_embed.hook_normalized",
+    "resid_pre": "blocks.{layer}.hook_resid_pre",
+    "ln1_scale": "blocks.{layer}.ln1.hook_scale",
+    "ln1_normalized": "blocks.{layer}.ln1.hook_normalized",
+    "q": "blocks.{layer}.attn.hook_q",
+    "k": "blocks.{layer}.attn.hook_k",
+    "v": "blocks.{layer}.attn.hook_v",
+    "rot_q": "blocks.{layer}.attn.hook_rot_q",
+    "rot_k": "blocks.{layer}.attn.hook_rot_k",
+    "attn_scores": "blocks.{layer}.attn.hook_attn_scores",
+    "attn_pattern": "blocks.{layer}.attn.hook_pattern",
+    "z": "blocks.{layer}.attn.hook_z",
+    "result": "blocks.{layer}.attn.hook_result",
+    "attn_out": "blocks.{layer}.hook_attn_out",
+    "resid_mid": "blocks.{layer}.hook_resid_mid",
+    "ln2_scale": "blocks.{layer}.ln2.hook_scale",
+    "ln2_normalized": "blocks.{layer}.ln2.hook_normalized",
+    "mlp_pre": "blocks.{layer}.mlp.hook_pre",
+    "mlp_pre_linear": "blocks.{layer}.mlp.hook_pre_linear",
+    "mlp_post": "blocks.{layer}.mlp.hook_post",
+    "mlp_out": "blocks.{layer}.hook_mlp_out",
+    "resid_post": "blocks.{layer}.hook_resid_post",
+    "ln_final_scale": "ln_final.hook_scale",
+    "ln_final": "ln_final.hook_normalized",
+    "head_ln_scale": "head.ln.hook_scale",
+    "head_ln": "head.ln.hook_normalized",
+}
+_IN_STACKS = [short for short, full in POINTS.items() if "{layer}" in full or short in ("embed", "pos_embed")]
+POINTS |= {f"{stack}.{short}": f"{stack}.{POINTS[short]}" for stack in ("encoder", "decoder") for short in _IN_STACKS}
+_IN_CROSS_ATTENTION = {"q": "q", "k": "k", "v": "v", "attn_scores": "attn_scores", "attn_pattern": "pattern", "z": "z"}
+POINTS |= {
+    f"decoder.cross_{short}": f"decoder.blocks.{{layer}}.cross_attn.hook_{full}"
+    for short, full in (_IN_CROSS_ATTENTION | {"result": "result"}).items()
+} | {
+    "decoder.cross_attn_out": "decoder.blocks.{layer}.hook_cross_attn_out",
+    "decoder.resid_mid_cross": "decoder.blocks.{layer}.hook_resid_mid_cross",
+    "decoder.ln3_scale": "decoder.blocks.{layer}.ln3.hook_scale",
+    "decoder.ln3_normalized": "decoder.blocks.{layer}.ln3.hook_normalized",
+}
+# whose curve ends with the output of the last block
+FOLLOWED_BY_OUTPUT = tuple(f"{stack}resid_{at}" for stack in ("", "encoder.", "decoder.") for at in ("pre", "mid"))
+# a row for each (query, key); the width is the number of heads
+PAIR_POINTS = tuple(f"{stack}attn_{what}" for stack in ("", "encoder.", "decoder.") for what in ("scores", "pattern"))
+ALIASES = {"pattern": "attn_pattern"}  # what TransformerLens calls it
+_FULL = re.compile(r"(blocks|encoder\.blocks|decoder\.blocks)\.([0-9]+)\.(.+)")
+_SHORT = re.compile(r"(.+)\.([0-9]+)")
+
+Place = tuple[str, int | None]
+PointSpec = str | tuple[str, int | None]
+
+
+class UnknownPoint(UsageError, KeyError):
+    """No such point; a KeyError too, so that `in` and `.get` of a cache behave."""
+
+    __str__ = ProbekitError.__str__
+
+
+def base_name(short: str) -> str:
+    """A short name without its stack: `"encoder.resid_pre"` -> `"resid_pre"`."""
+    return short.rpartition(".")[2]
+
+
+def split_point(spec: PointSpec) -> tuple[str, int | None]:
+    """`"resid_pre.5"`, `("resid_pre", 5)` or a full name, as (short name, layer); no layer is None.
+
+    Raises:
+        UnknownPoint: the short name is none of `POINTS`; the message names the nearest.
+    """
+    if isinstance(spec, str):
+        if match := _FULL.fullmatch(spec):
+            return _short(f"{match[1]}.{{layer}}.{match[3]}", spec), int(match[2])
+        if match := _SHORT.fullmatch(spec):
+            return _short(match[1], spec), int(match[2])
+        return _short(spec, spec), None
+    if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], str)):
+        raise UsageError(f'a point is "resid_pre.5" or ("resid_pre", 5); got {spec!r}')
+    name, layer = spec
+    if layer is None:
+        return _short(name, name), None
+    if isinstance(layer, bool) or not hasattr(layer, "__index__"):
+        raise UsageError(f"the layer of a point is an int; got {layer!r}")
+    return _short(name, name), operator.index(layer)
+
+
+def _short(name: str, typed: str) -> str:
+    name = ALIASES.get(name, name)
+    if name in POINTS:
+        return name
+    for short, template in POINTS.items():
+        if name == template:
+            return short
+    stacks = ("encoder.", "decoder.")
+    known = [one for one in (*POINTS, *POINTS.values()) if one.startswith(stacks) == typed.startswith(stacks)]
+    raise UnknownPoint(f"unknown point {typed!r}; {nearest(typed, known)}")
+
+
+def resolve_point(spec: PointSpec, n_layers: int) -> str:
+    """The full name of one point of a model with `n_layers` blocks: `("resid_pre", 5)` -> `"blocks.5.hook_resid_pre"`.
+
+    Raises:
+        UsageError: unknown name, a layer out of range, a missing layer, or a layer where there is none.
+    """
+    short, layer = split_point(spec)
+    per_layer = "{layer}" in POINTS[short]
+    if per_layer and layer is None:
+        raise UnknownPoint(f"{short} exists in every layer; say which, such as ({short!r}, 0)")
+    if not per_layer and layer is not None:
+        raise UnknownPoint(f"{short} belongs to no layer; ask for {short!r}")
+    if layer is not None:
+        check_layer(layer, n_layers)
+    return POINTS[short].format(layer=layer)
+
+
+def check_layer(layer: int, n_layers: int) -> int:
+    """`layer` itself, or a UsageError that says which layers there are."""
+    if not 0 <= layer < n_layers:
+        raise UsageError(f"layer {layer} is not in 0..{n_layers - 1}")
+    return layer
+
+
+def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
+    """`"all"`, `3`, `[0, 4]`, `"0,4,8"` or `"2-6"` (ends included) as sorted, distinct layers.
+
+    Raises:
+        UsageError: a layer outside 0..n_layers-1, or text that is none of these forms.
+    """
+    if isinstance(spec, str):
+        layers = (
+            range(n_layers) if spec.strip() == "all" else [i for part in spec.split(",") for i in _span(part, spec)]
+        )
+    elif isinstance(spec, int):
+        layers = [spec]
+    else:
+        layers = [int(i) for i in spec]
+    if not layers:
+        raise UsageError(f"no layers in {spec!r}; give all, 3, 0,4,8 or 2-6")
+    return sorted({check_layer(layer, n_layers) for layer in layers})
+
+
+def _span(part: str, spec: str) -> range:
+    first, dash, last = part.strip().partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        raise UsageError(f"layers are all, 3, 0,4,8 or 2-6; got {spec!r}")
+    return range(int(first), int(last if dash else first) + 1)
+
+
+def place_name(place: Place) -> str:
+    """`("resid_pre", 5)` -> `"resid_pre.5"`; `("embed", None)` -> `"embed"`."""
+    point, layer = place
+    return point if layer is None else f"{point}.{layer}"
+
+
+def spans_of(places: Iterable[Place]) -> str:
+    """Places in short: "resid_pre 0-3, resid_post 3, embed"."""
+    by_point: dict[str, list[int]] = {}
+    for point, layer in places:
+        by_point.setdefault(point, []).extend([] if layer is None else [layer])
+    return ", ".join(f"{point} {spans(layers)}".strip() for point, layers in by_point.items())
+
+
+def spans(layers: list[int]) -> str:
+    """Sorted layers in short: [0, 1, 2, 5] -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
