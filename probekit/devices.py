@@ -1,0 +1,48 @@
+"""Devices and number types by name, and the memory that is free."""
+
+from pathlib import Path
+
+import torch
+
+from probekit.errors import UsageError, nearest
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def dtype_name(dtype: str | torch.dtype) -> str:
+    """The name in `DTYPES` of a type or of its name. Raises UsageError that names the nearest."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise UsageError(f"dtype is {', '.join(DTYPES)}; got {name!r}; {nearest(name, DTYPES)}")
+    return name
+
+
+def find_device(device: str | torch.device, default: torch.device | None = None) -> torch.device:
+    """A device that can hold values.
+
+    Args:
+        device: as in torch, or "auto".
+        default: what "auto" means; None takes CUDA where there is any, else the CPU.
+
+    Raises:
+        UsageError: torch cannot use it here.
+    """
+    if str(device) == "auto":
+        return default or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        wanted = torch.device(device)
+        torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
+        raise UsageError(f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]})") from None
+    return wanted
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory of a device that is free now; None where it cannot be known."""
+    if device.type == "cuda":  # what torch has reserved and does not use is free, too
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reserved
+    if device.type == "cpu" and (info := Path("/proc/meminfo")).exists():
+        kilobytes = next(line.split()[1] for line in info.read_text().splitlines() if line.startswith("MemAvailable"))
+        return 1024 * int(kilobytes)
+    return None
