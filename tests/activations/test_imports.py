@@ -28,12 +28,13 @@ from probekit.activations import (
 )
 from probekit.activations.imports import plan as import_plan
 from probekit.activations.imports import run as imports
-from probekit.activations.imports.array_files import MAX_HEADER, arrays_of, scan
+from probekit.activations.imports.array_files import arrays_of, scan
 from probekit.activations.imports.place_names import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.evaluation import train_probes
 from probekit.options import ImportOptions
 from probekit.points import Place, place_name
+from probekit.safetensors_header import MAX_HEADER
 from probekit.tasks.labelled import labelled_task
 
 N, D = 40, 6
@@ -366,19 +367,22 @@ def entry(*offsets: int, shape: tuple[int, ...] = (N, D), dtype: str = "F32") ->
 
 SIZE = N * D * 4
 LYING: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "header would have"),
-    "huge": (safetensors_bytes({}, length=2**63), "header would have 9,223,372,036,854,775,808 bytes"),
-    "longer than any": (safetensors_bytes(b" " * (MAX_HEADER + 1)), "header would have"),
+    "empty": (b"", "header claims"),
+    "huge": (safetensors_bytes({}, length=2**63), "header claims 9,223,372,036,854,775,808 bytes"),
+    "longer than any": (safetensors_bytes(b" " * (MAX_HEADER + 1)), "header claims"),
     "no json": (safetensors_bytes(b"{"), "damaged"),
     "deep": (safetensors_bytes(b"[" * 100_000), "damaged"),
     "list": (safetensors_bytes([]), "damaged"),
-    "twice": (safetensors_bytes(b'{"a": 1, "a": 2}'), "stands there twice"),
+    "twice": (safetensors_bytes(b'{"a": 1, "a": 2}'), "appears twice"),
     "short": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE - 1)), "cut short"),
-    "long": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE + 1)), "its header tells of"),
-    "other size": (safetensors_bytes({"resid_pre.0": entry(0, 8)}, b"x" * 8), "would have 960 bytes, 8"),
+    "long": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE + 1)), "its header describes"),
+    "other size": (safetensors_bytes({"resid_pre.0": entry(0, 8)}, b"x" * 8), "needs 960 bytes, its offsets leave 8"),
     "hole": (safetensors_bytes({"resid_pre.0": entry(4, SIZE + 4)}, b"x" * (SIZE + 4)), "begins at byte"),
-    "negative": (safetensors_bytes({"resid_pre.0": entry(0, 4, shape=(-1, -1))}, b"xxxx"), "odd shape"),
-    "type": (safetensors_bytes({"resid_pre.0": entry(0, 240, dtype="F8_E4M3")}, b"x" * 240), "F8_E4M3, which is not"),
+    "negative": (safetensors_bytes({"resid_pre.0": entry(0, 4, shape=(-1, -1))}, b"xxxx"), "invalid shape"),
+    "type": (
+        safetensors_bytes({"resid_pre.0": entry(0, 240, dtype="F8_E4M3")}, b"x" * 240),
+        "F8_E4M3, which is not",
+    ),
     "overlap": (
         safetensors_bytes({"resid_pre.0": entry(0, SIZE), "resid_pre.1": entry(0, SIZE)}, b"x" * SIZE),
         "begins at byte",
@@ -406,10 +410,10 @@ BAD_NPY = {
     "text": (b"1 2 3", "damaged"),
     "version": (npy_bytes(NPY.format("<f4", (N, D)), version=b"\x09\x00"), "format version"),
     "short": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE - 4)), "cut short"),
-    "long": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE + 4)), "its header tells of"),
+    "long": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE + 4)), "its header describes"),
     "huge": (npy_bytes(NPY.format("<f4", (10**30, D))), "cut short"),
     "nothing of many": (npy_bytes(NPY.format("<U0", (N,))), "damaged"),
-    "header": (npy_bytes(" " * 10_001), "its header would have 10,002 bytes"),
+    "header": (npy_bytes(" " * 10_001), "its header claims 10,002 bytes"),
     "negative": (npy_bytes(NPY.format("<f4", (-N, -D)), b"x" * SIZE), "damaged"),
     "code": (npy_bytes("__import__('os').system('true')"), "damaged"),
     "bfloat16 of numpy": (npy_bytes(NPY.format("|V2", (N, D)), b"x" * (SIZE // 2)), "save bfloat16 in a .safetensors"),
