@@ -5,6 +5,14 @@ The keyword arguments of the public functions, the options of the command line, 
 """
 
 from probekit.options.extract import ExtractArguments, ExtractOptions
+from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.probe import ProbeArguments, ProbeOptions
 
-__all__ = ["ExtractArguments", "ExtractOptions", "ProbeArguments", "ProbeOptions"]
+__all__ = [
+    "ExtractArguments",
+    "ExtractOptions",
+    "ImportArguments",
+    "ImportOptions",
+    "ProbeArguments",
+    "ProbeOptions",
+]

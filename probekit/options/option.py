@@ -69,6 +69,8 @@ class _Flatten(Protocol[P, O_]):
 def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
     """Let a function whose last parameter is an options object take the object's fields as keyword arguments.
 
+    Fields that are not keyword-only may be given by position, after the function's own arguments.
+
     The decorated function shows the flat signature to `help`, Jupyter and type checkers. In its docstring, the line
     that starts with "options:" becomes one entry for each field.
     """
@@ -82,7 +84,8 @@ def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
             for name in given.keys() - set(names) - {parameter.name for parameter in own}:
                 raise TypeError(f"{verb.__name__}() has no option {name!r}; {nearest(name, names)}")
             chosen = {name: given.pop(name) for name in names if name in given}
-            return verb(*args, **given, **{_last(verb): options(**chosen)})  # pyright: ignore[reportCallIssue]
+            last = options(*args[len(own) :], **chosen)  # pyright: ignore[reportCallIssue]
+            return verb(*args[: len(own)], **given, **{_last(verb): last})
 
         signature = inspect.signature(options)
         flat.__signature__ = inspect.Signature(  # pyright: ignore[reportAttributeAccessIssue]

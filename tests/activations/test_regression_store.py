@@ -43,6 +43,6 @@ def test_imports_take_numbers(tmp_path, kind):
         np.save(labels, values)
     else:
         labels.write_text("label\n" + "".join(f"{value!r}\n" for value in values.tolist()))
-    acts = import_activations(tmp_path / "resid_pre.0.npy", labels, tmp_path / "store")
+    acts = import_activations(tmp_path / "resid_pre.0.npy", labels, out=tmp_path / "store")
     assert acts.labels["label"].tolist() == values.tolist()
     assert acts.label_names == {"label": []}
