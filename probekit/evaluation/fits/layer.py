@@ -30,9 +30,11 @@ from probekit.evaluation.fits.choose import (
 from probekit.evaluation.fits.fit_grid import Columns
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.results.results import BaselineResult, LayerResult
+from probekit.evaluation.scores.band import curve_band
+from probekit.evaluation.scores.best_set import best_set
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
-from probekit.evaluation.scores.significance import PERMUTATIONS, best_set, curve_band, permutation_test
+from probekit.evaluation.scores.permutation import PERMUTATIONS, permutation_test
 from probekit.points import Place, place_name
 
 
@@ -113,8 +115,8 @@ def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerR
     values = np.array([value_of(each, question.headline) for each in predictions])
     resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
     bands = curve_band(question.bootstrap, predictions, question.headline, resampled, LEVEL)
-    without = np.stack([question.bootstrap.without_each(each, question.headline) for each in predictions])
-    in_best = best_set(values, resampled, LEVEL, without)
+    jackknifed = np.stack([question.bootstrap.jackknifed(each, question.headline) for each in predictions])
+    in_best = best_set(values, resampled, LEVEL, jackknifed)
     p_values, chance = _chance(predictions, question)
     results = [
         replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=p)
