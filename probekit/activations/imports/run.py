@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from probekit.activations.activations import DTYPES
 from probekit.activations.imports.array_files import LABELS, Held, arrays_of, find_files, state_of
 from probekit.activations.imports.plan import ImportPlan
 from probekit.activations.imports.sources import Naming, Source, point_option
 from probekit.activations.layout import Layout
 from probekit.activations.store.reader import Store, StoreWriter
+from probekit.devices import DTYPES
 from probekit.errors import DataError, UsageError, nearest
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
 from probekit.tasks.base import POSITIONS, Task
