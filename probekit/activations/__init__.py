@@ -3,13 +3,14 @@
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.estimate import Estimate, estimate
 from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
-from probekit.activations.imports.run import ImportPlan, import_activations, plan_import, run_import
+from probekit.activations.imports.plan import ImportPlan, plan_import
+from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
 from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
 from probekit.activations.random_init import random_init_of
 from probekit.activations.repair import Repaired, repair
+from probekit.activations.store.check import Broken, Verification, verify
 from probekit.activations.store.reader import Store, load_activations
-from probekit.activations.store.verify import Broken, Verification, verify
 from probekit.activations.sums.moments import Moments
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_bytes, statistics_progress
 

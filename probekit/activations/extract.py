@@ -21,7 +21,9 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
 from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import Advance, alone, compute_shard, running, shard_rows
-from probekit.activations.store.reader import Store, StoreWriter
+from probekit.activations.store.begin import NewStore, begin_store
+from probekit.activations.store.reader import Store
+from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.statistics import Statistics, Tally, check_countable, statistics_bytes
 from probekit.devices import DTYPES, free_bytes
 from probekit.errors import UsageError
@@ -151,16 +153,16 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bo
 
 
 def _writer(plan: ExtractionPlan, path: Path) -> StoreWriter:
-    return StoreWriter(
-        path,
-        plan.identity,
-        plan.model.name,
-        plan.task,
+    new = NewStore(
+        identity=plan.identity,
+        model=plan.model.name,
+        task=plan.task,
         layout=plan.layout,
         positions=plan.reading.positions,
         source=plan.model.source,
         meta=describe_run(plan),
     )
+    return StoreWriter(path, begin_store(path, new))
 
 
 def _missing(

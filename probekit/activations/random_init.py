@@ -8,8 +8,9 @@ from typing import Any
 
 from probekit.activations.activations import Activations
 from probekit.activations.extract import run_plan
-from probekit.activations.repair import check_asked, plan_again
-from probekit.activations.store.format import PlanFile, read_examples, read_plan
+from probekit.activations.replan import check_extracted, plan_again
+from probekit.activations.store.examples import read_examples
+from probekit.activations.store.format import PlanFile, read_plan
 from probekit.activations.store.reader import Store
 from probekit.errors import UsageError
 
@@ -57,7 +58,7 @@ def _random_source(path: Path, standing: PlanFile, seed: int) -> dict[str, Any]:
         raise UsageError(f"{what} does not say where its model was loaded from; {BY_HAND}")
     if source.get("random_init") and source.get("seed") == seed:
         raise UsageError(f"{str(path)!a} holds random weights of seed {seed} already; give the baseline another seed")
-    check_asked(path, standing.identity)
+    check_extracted(path, standing.identity)
     kept = {key: source[key] for key in SOURCE}
     return {**kept, "random_init": True, "seed": seed, "dtype": standing.identity["compute_dtype"]}
 

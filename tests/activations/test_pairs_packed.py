@@ -14,7 +14,8 @@ from torch import Tensor
 
 from probekit.activations import Store, extract, extract_statistics, random_init_of, repair
 from probekit.activations.repair import plan_again
-from probekit.activations.store.format import read_examples, read_plan
+from probekit.activations.store.examples import read_examples
+from probekit.activations.store.format import read_plan
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
 from probekit.models.tokenizer import Tokenizer

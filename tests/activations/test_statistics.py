@@ -25,7 +25,7 @@ from probekit.activations import (
     statistics_progress,
 )
 from probekit.activations.plan import plan as planning
-from probekit.activations.store.reader import StoreWriter
+from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums import statistics as statistics_module
 from probekit.activations.sums.statistics import Tally
 from probekit.durable import seal, unseal

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.layout import Layout
 from probekit.activations.plan.packing import Packing, choose_nodes, cut_batches, filled_nodes, group_batches, pack
 from probekit.activations.plan.places import needed_blocks, places_of, points_of, stack_of, width_of
 from probekit.activations.plan.read_positions import Reading, read
 from probekit.activations.plan.summary import describe
 from probekit.activations.plan.token_ids import Sequences, has_texts, sequences_of, targets_of
-from probekit.activations.store.reader import FORMAT_VERSION
-from probekit.activations.sums.statistics import identity_digest
 from probekit.devices import DTYPES, dtype_name, find_device
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
