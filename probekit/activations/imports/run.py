@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from probekit.activations.default_path import folder_name
 from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.imports.check import check_unchanged, read_checksums
 from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.sources import source_as_json, source_rows
 from probekit.activations.layout import Layout
-from probekit.activations.listing import folder_name
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
