@@ -78,5 +78,6 @@ def _is_done(baseline: Path, plan: PlanFile, source: dict[str, Any]) -> bool:
 def _random_plan(path: Path, plan: PlanFile, source: dict[str, Any]) -> ExtractionPlan:
     from probekit.models import load_model
 
-    model = load_model(**source, device=plan.identity["device"])
+    how = {key: value for key, value in source.items() if key != "name_or_path"}
+    model = load_model(source["name_or_path"], **how, device=plan.identity["device"])
     return plan_again(plan, read_examples(path, plan), model)

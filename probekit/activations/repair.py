@@ -21,7 +21,7 @@ from probekit.models.base import LanguageModel
 __all__ = ["Repaired", "plan_again", "repair"]
 
 Advance = Callable[[int, int], object] | None
-_SOURCE: dict[str, type] = {"name_or_path": str, "revision": str, "random_init": bool, "seed": int}
+_SOURCE: dict[str, type] = {"revision": str, "random_init": bool, "seed": int}
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,9 @@ def _model(plan: PlanFile, model: LanguageModel | str | Path | None, path: Path)
         raise StorageError(f"{str(path)!a} does not say where its model is; name it: probekit repair --model MODEL")
     how: dict[str, Any] = {key: source[key] for key, kind in _SOURCE.items() if isinstance(source.get(key), kind)}
     try:
-        return load_model(**how, device=plan.identity["device"], dtype=plan.identity["compute_dtype"])
+        return load_model(
+            source["name_or_path"], **how, device=plan.identity["device"], dtype=plan.identity["compute_dtype"]
+        )
     except (UsageError, DataError) as error:
         if model is not None:
             raise

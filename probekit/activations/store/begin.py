@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class NewStore:
     model: str
     task: Task
     layout: Layout
-    positions: list[str | int | np.ndarray]
+    positions: Sequence[str | int | np.ndarray]
     source: dict[str, Any] | None
     meta: dict[str, Any]
 

@@ -3,6 +3,7 @@
 Axes: N examples.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Examples:
     seal: str
 
 
-def examples_body(task: Task, layout: Layout, positions: list[str | int | np.ndarray]) -> dict[str, Any]:
+def examples_body(task: Task, layout: Layout, positions: Sequence[str | int | np.ndarray]) -> dict[str, Any]:
     """The content of examples.json."""
     return {
         "name": task.name,
