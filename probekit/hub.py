@@ -41,16 +41,16 @@ class HubRepo:
 
     Attributes:
         id: such as "owner/name".
-        revision: the commit if the Hub answered; offline, the requested revision.
+        revision: the commit if the Hub answered; offline, the requested one.
         offline: True if the Hub did not answer.
-        asked: the requested revision; None is the main branch.
+        requested: the revision that was requested; None is the main branch.
         files: names of its files, if the Hub answered.
     """
 
     id: str
     revision: str | None
     offline: bool
-    asked: str | None = None
+    requested: str | None = None
     files: tuple[str, ...] = ()
 
 
@@ -70,12 +70,12 @@ def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
         _timeouts.append(answer)
     if not isinstance(answer, Exception):
         files = tuple(file.rfilename for file in answer.siblings or ())
-        return HubRepo(answer.id, answer.sha, offline=False, asked=revision, files=files)
+        return HubRepo(answer.id, answer.sha, offline=False, requested=revision, files=files)
     if (refusal := _refusal(answer, name, kind, revision)) is not None:
         raise refusal from answer
     for cached_id in dict.fromkeys([repo_id, name]):
         if _is_cached(cached_id, kind, revision):
-            return HubRepo(cached_id, revision, offline=True, asked=revision)
+            return HubRepo(cached_id, revision, offline=True, requested=revision)
     raise DataError(
         f"{_no_answer(answer, deadline, timed_out)} and {name!a} is not in the local cache; {_instead(kind)}"
     ) from answer
@@ -92,11 +92,11 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
     """
     from huggingface_hub import hf_hub_download
 
-    folder = _snapshot(repo.id, repo.asked) if repo.offline else None
+    folder = _snapshot(repo.id, repo.requested) if repo.offline else None
     wanted = [] if repo.offline else [name for name in names if name in repo.files]
     for name in wanted:
         # The first by the name of the branch: so the cache records its commit and finds it offline.
-        revision = folder.name if folder else repo.asked
+        revision = folder.name if folder else repo.requested
         try:
             path = hf_hub_download(repo.id, name, revision=revision)
         except Exception as error:  # httpx, OSError, ValueError, the client's own

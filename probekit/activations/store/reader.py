@@ -80,10 +80,10 @@ class Store(Activations):
 
         def fill(part: tuple[Record, np.ndarray, np.ndarray]) -> None:
             record, sources, targets = part
-            whole = len(sources) == record.tensors[name].shape[0]
+            all_rows = len(sources) == record.tensors[name].shape[0]
             for first, rows in chunks(self.path, record, name):
                 here = slice(*np.searchsorted(sources, [first, first + len(rows)]))
-                _place_rows(values, targets[here], rows if whole else rows[sources[here] - first])
+                _place_rows(values, targets[here], rows if all_rows else rows[sources[here] - first])
 
         with ThreadPoolExecutor(THREADS) as pool:
             deque(pool.map(fill, parts), maxlen=0)
