@@ -556,6 +556,19 @@ def test_other_files_are_left_aside_and_named(acts: Path) -> None:
     assert plan_import(acts, ImportOptions(labels)).left_aside == ["README.md"]
 
 
+def test_a_file_without_arrays_is_read_and_gives_nothing(tmp_path: Path, acts: Path, labels: Path) -> None:
+    save_file({}, acts / "empty.safetensors")
+    assert_same(import_activations(acts, labels, out=tmp_path / "store"), tensors())
+
+
+def test_labels_are_given_by_position_or_by_name(tmp_path: Path, acts: Path, labels: Path) -> None:
+    assert_same(import_activations(acts, labels=labels, out=tmp_path / "one"), tensors())
+    with pytest.raises(TypeError, match="positional"):
+        import_activations(acts, labels, tmp_path / "two")
+    with pytest.raises(TypeError, match=r"has no option 'label'; did you mean labels"):
+        import_activations(acts, label=labels)
+
+
 BAD_LABELS = {
     "unlabelled": ("label\n0\n-1\n", "line 3: the label is -1, which stands for 'not labelled'; take the row out of"),
     "missing": ("label\n0\nNA\n", "line 3: expected a label"),
