@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from probekit.activations.plan.identity import digest_of
 from probekit.activations.plan.plan import ExtractionPlan
 
 _MOST = 48  # characters of one part
@@ -11,7 +12,7 @@ _MOST = 48  # characters of one part
 
 def default_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
     """The store of this plan under `root`; equal plans get the same path, so that the same command resumes it."""
-    parts = [plan.model.name, plan.task.name, "-".join(plan.points), plan.position_name, plan.digest[:8]]
+    parts = [plan.model.name, plan.task.name, "-".join(plan.points), "+".join(plan.reading.names), digest_of(plan)[:8]]
     return Path(root) / folder_name(parts)
 
 

@@ -1,14 +1,14 @@
 """Repair a store: the shard loop of `extract` computes the broken shards again, bit for bit."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.extract import _missing
 from probekit.activations.replan import check_extracted, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
-from probekit.activations.run.forward import running
+from probekit.activations.run.loop import run_shards
 from probekit.activations.store.check import STATISTICS, Broken, Verification, verify
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import AGAIN, PlanFile, read_plan, record_path, stored_rows
@@ -126,8 +126,9 @@ def _recompute(
     check_extracted(path, plan.identity)
     again = same_plan(path, plan, examples, _model(plan, model, path))
     numbers = [number for number in found.shards if number < len(again.shards)]
-    with ReplacingWriter(path, plan, numbers, show) as writer, running(again):
-        for number, rows, tensors in on_host(_missing(again, writer, lambda *_: None, None)):
+    writer = ReplacingWriter(path, plan, numbers, show)
+    with writer, closing(run_shards(again, progress=False, writer=writer)) as computed:
+        for number, rows, tensors in on_host(computed):
             writer.write(number, rows, tensors)
     for number in set(found.shards) - set(numbers):
         remove(record_path(path, number))

@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
+from probekit.activations.plan.build import plan_extraction
+from probekit.activations.plan.identity import identity_of
+from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.begin import check_same
 from probekit.activations.store.examples import Examples
 from probekit.activations.store.format import AGAIN, PlanFile
@@ -60,7 +62,7 @@ def same_plan(path: Path, plan: PlanFile, examples: Examples, model: LanguageMod
     # first the model by itself: another one may not allow these layers or points
     _compare(path, plan, {**plan.identity, **of_model}, model)
     again = plan_again(plan, examples, model)
-    _compare(path, plan, again.identity, model)
+    _compare(path, plan, identity_of(again), model)
     return again
 
 

@@ -13,7 +13,7 @@ import torch
 
 from probekit.activations.imports.array_files import LABELS, FileArray, arrays_in, file_state, find_files, read_labels
 from probekit.activations.imports.sources import Naming, Source, point_option
-from probekit.activations.plan.plan import SHARD_BYTES
+from probekit.activations.plan.build import SHARD_BYTES
 from probekit.devices import DTYPES, dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.options import ImportOptions

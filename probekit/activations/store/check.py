@@ -87,7 +87,7 @@ class Verification:
         if names & {"plan.json", "examples.json"}:
             return AGAIN
         if names == {STATISTICS}:
-            return f"remove the folder {str(self.path / STATISTICS)!a}, and the same command makes it anew"
+            return f"remove the folder {str(self.path / STATISTICS)!a} and run the same command again"
         if names:
             return repair_advice(self.path)
         if self.finished or self.has_sums_alone:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.activations.plan.read_positions import PER_EXAMPLE
+from probekit.activations.layout import PER_EXAMPLE
 from probekit.tasks.quality.duplicates import words_of
 
 MOST_COMMON = 0.5  # share of the examples; above it a type tells them apart too little
