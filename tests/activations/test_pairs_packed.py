@@ -195,8 +195,8 @@ def test_the_context_of_the_sources_is_in_the_plan_and_a_store_made_again_has_it
     model = load_model(tmp_path / "model", device="cpu")
     task = replace(pairs, targets=[[*target[1:], 5] for target in pairs.targets])
     plain, with_bos = (plan_of(model, task, points="decoder.resid_pre", bos=bos) for bos in (False, True))
-    assert (plain.bos, with_bos.bos) == (False, True)
-    assert plain.digest != with_bos.digest
+    assert (as_dict(plain)["bos"], as_dict(with_bos)["bos"]) == (False, True)
+    assert digest_of(plain) != digest_of(with_bos)
     for made in (plain, with_bos):
         path = tmp_path / str(as_dict(made)["bos"])
         extract(model, task, points="decoder.resid_pre", out=path, bos=as_dict(made)["bos"])
