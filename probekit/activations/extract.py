@@ -15,6 +15,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import hooked_points, run_shards
 from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
+from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.files import CountProgress
@@ -130,16 +131,16 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bo
 
 
 def _writer(plan: ExtractionPlan, path: Path) -> StoreWriter:
-    return StoreWriter(
-        path,
-        identity_of(plan),
-        plan.model.name,
-        plan.task,
+    new = NewStore(
+        identity=identity_of(plan),
+        model=plan.model.name,
+        task=plan.task,
         layout=plan.layout,
         positions=plan.reading.positions,
         source=plan.model.source,
         meta=record_of_run(plan),
     )
+    return StoreWriter(path, begin_store(path, new))
 
 
 def _tally(plan: ExtractionPlan, path: Path | None) -> Tally:

@@ -94,7 +94,8 @@ def import_(
         probekit import acts/ --labels cities.csv
         probekit import acts.npy --labels y.npy --stack-axis 0 --point resid_post --model-name llama --dry-run
     """
-    from probekit.activations.imports.run import plan_import
+    from probekit.activations.imports.plan import plan_import
+    from probekit.activations.imports.summary import describe_import, import_as_dict
 
     planned = plan_import(
         source,
@@ -116,13 +117,13 @@ def import_(
     )
     if dry_run:
         if json_:
-            console.result_json(planned.as_dict())
+            console.result_json(import_as_dict(planned))
         else:
-            console.result(planned.describe())
+            console.result(describe_import(planned))
         return
     path = make_store(planned, out, quiet)
     if json_:
-        console.result_json({"store": str(path), **planned.as_dict()})
+        console.result_json({"store": str(path), **import_as_dict(planned)})
     else:
         console.result(path)
 
@@ -134,23 +135,24 @@ def make_store(planned: "ImportPlan", out: Path | None, quiet: bool) -> Path:
         KeyboardInterrupt: with what is kept and how to go on.
     """
     from probekit.activations.imports.run import run_import
+    from probekit.activations.imports.summary import describe_import
 
     if not quiet:
-        console.note(planned.describe(arrays=False))
+        console.note(describe_import(planned, arrays=False))
+    begun: list[Path] = []
     try:
-        return run_import(planned, out, progress=False if quiet else None).path
+        return run_import(planned, out, progress=False if quiet else None, on_begin=begun.append).path
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_kept(planned, out)) from None
+        raise KeyboardInterrupt(_kept(planned, begun)) from None
 
 
-def _kept(planned: "ImportPlan", out: Path | None) -> str:
+def _kept(planned: "ImportPlan", begun: list[Path]) -> str:
     from probekit.activations import Store
 
-    if not planned.is_read:
+    if not begun:
         return "nothing was written; run the same command again"
-    path = out or planned.default_path
     try:
-        kept, _ = Store.progress(path)
+        kept, _ = Store.progress(begun[0])
     except ProbekitError:  # the store was not begun
         kept = 0
-    return f"kept {kept:,} of {planned.texts:,} rows in {path}; run the same command again to go on"
+    return f"kept {kept:,} of {len(planned.task):,} rows in {begun[0]}; run the same command again to go on"

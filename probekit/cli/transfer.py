@@ -83,7 +83,7 @@ def transfer(
 
 def _folder(stores: list[Path], meta: dict[str, Any], how: dict[str, Any]) -> Path:
     """Where the results stand by default: other stores and other questions have a place of their own."""
-    from probekit.activations.listing import folder_name
+    from probekit.activations.default_path import folder_name
 
     asked = json.dumps([[str(path.resolve()) for path in stores], how], sort_keys=True)
     digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()[:8]
