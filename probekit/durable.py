@@ -14,6 +14,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
@@ -274,10 +275,14 @@ def _fields_match(fields: dict[str, Any], schema: dict[Any, Any]) -> bool:
     )
 
 
-def _items_match(items: list[Any], schema: Any) -> bool:
-    if isinstance(schema, dict | list | tuple):
+def _items_match(items: Iterable[Any], schema: Any) -> bool:
+    """`matches` for each item; one call for lists and atoms, since there may be millions of them."""
+    if isinstance(schema, dict | tuple):
         return all(matches(item, schema) for item in items)
-    return set(map(type, items)) <= set(_types(schema))  # lists may have millions of items
+    if isinstance(schema, list):
+        items = list(items)
+        return set(map(type, items)) <= {list} and _items_match(chain.from_iterable(items), schema[0])
+    return set(map(type, items)) <= set(_types(schema))
 
 
 def _types(schema: Any) -> tuple[type, ...]:

@@ -6,6 +6,7 @@ from probekit.activations.estimate import Estimate, estimate
 from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
 from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.run import import_activations, run_import
+from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import as_dict, describe
@@ -33,10 +34,12 @@ __all__ = [
     "as_dict",
     "default_path",
     "describe",
+    "describe_import",
     "estimate",
     "extract",
     "extract_statistics",
     "import_activations",
+    "import_as_dict",
     "list_stores",
     "load_activations",
     "load_statistics",

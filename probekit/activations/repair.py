@@ -76,25 +76,24 @@ def repair(
     """
     found = verify(path, show_bytes)
     _refuse_lost(found)
-    plan, manifest = read_plan(found.path), found.path / "manifest.json"
+    plan = read_plan(found.path)
     shards = [] if plan.is_import else _recompute(found, plan, model, show)
     removed = _remove_shards(found) if plan.is_import else []
-    complete = found.finished and not removed
+    manifest, complete = _finish(found, plan, complete=found.finished and not removed)
+    left = [one for one in found.broken if one.file == STATISTICS]
+    return Repaired(found.path, shards, removed, manifest, complete, left, found.command)
+
+
+def _finish(found: Verification, plan: PlanFile, complete: bool) -> tuple[bool, bool]:
+    """Write a manifest that is broken or missing, if every row is there; (was it written, is the store complete)."""
+    manifest = found.path / "manifest.json"
     if any(one.file == manifest.name for one in found.broken):
         remove(manifest)
         complete = False
-    has_every_row = complete or stored_rows(found.path, plan) == plan.rows
-    if not complete and has_every_row:
-        write_manifest(found.path, plan)
-    return Repaired(
-        path=found.path,
-        shards=shards,
-        removed=removed,
-        manifest=has_every_row and not complete,
-        complete=has_every_row,
-        left=[one for one in found.broken if one.file == STATISTICS],
-        command=found.command,
-    )
+    if complete or stored_rows(found.path, plan) != plan.rows:
+        return False, complete
+    write_manifest(found.path, plan)
+    return True, True
 
 
 def _refuse_lost(found: Verification) -> None:

@@ -564,9 +564,9 @@ def test_a_file_without_arrays_is_read_and_gives_nothing(tmp_path: Path, acts: P
 def test_labels_are_given_by_position_or_by_name(tmp_path: Path, acts: Path, labels: Path) -> None:
     assert_same(import_activations(acts, labels=labels, out=tmp_path / "one"), tensors())
     with pytest.raises(TypeError, match="positional"):
-        import_activations(acts, labels, tmp_path / "two")
+        import_activations(acts, labels, tmp_path / "two")  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match=r"has no option 'label'; did you mean labels"):
-        import_activations(acts, label=labels)
+        import_activations(acts, label=labels)  # pyright: ignore[reportCallIssue]
 
 
 BAD_LABELS = {
