@@ -23,6 +23,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from probekit.errors import UsageError
+from probekit.evaluation.fits.layer import LayerFits
+from probekit.evaluation.fits.predict import decisions, log_probabilities
 from probekit.probes.problem import Labels, ProblemSet, every_problem
 
 FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
@@ -182,3 +184,19 @@ def _normalised(logs: np.ndarray) -> np.ndarray:
 
 def _bits(logs: np.ndarray, labels: np.ndarray) -> float:
     return float(-logs[np.arange(len(labels)), labels].sum() / np.log(2))
+
+
+def layer_codelength(code: OnlineCode, fits: LayerFits) -> dict[str, float]:
+    """The code's length given one layer's `code_probes`, whose problems number the fitted rows alone."""
+    step, rows_of_X = len(code.grid), fits.grid.protocol.fitted
+    answered: list[np.ndarray] = []
+
+    def logs(i: int, rows: np.ndarray) -> np.ndarray:
+        nonlocal answered
+        if i % step == 0:  # all strengths of a prefix are asked for the same rows, one after another
+            answered = decisions(fits.code_probes[i : i + step], fits.X, rows_of_X[rows])
+        return log_probabilities(answered[i % step])
+
+    length = code.codelength(logs)
+    names = ("bits", "uniform_bits", "prior_bits", "compression", "gain")
+    return {name: getattr(length, name) for name in names}
