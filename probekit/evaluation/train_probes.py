@@ -20,9 +20,10 @@ from probekit.evaluation.fits.fit_grid import columns_of, with_every_class
 from probekit.evaluation.fits.layer import Question, answers_of, chosen_inside, compared, lead, optimism, procedure
 from probekit.evaluation.fits.protocol import Protocol, check_taught, drawn_together, of_folds, of_splits, rows_together
 from probekit.evaluation.request import Asked, asked_of, same_examples
+from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.provenance import origin_of, random_origin
 from probekit.evaluation.results.report import LEAST_SEEN
-from probekit.evaluation.results.results import LayerResult, ProbeResults
+from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import check_metric, headline
 from probekit.options import ProbeArguments, ProbeOptions

@@ -20,16 +20,17 @@ from probekit.evaluation.fits.choose import decide, predictions_of
 from probekit.evaluation.fits.layer import features_of
 from probekit.evaluation.fits.protocol import drawn_together
 from probekit.evaluation.request import Asked, asked_of
-from probekit.evaluation.results.report import where
-from probekit.evaluation.results.results import LayerResult, ProbeResults
-from probekit.evaluation.results.transfer_results import TransferCell, TransferResults
+from probekit.evaluation.results.data import LayerResult, TransferCell
+from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.evaluation.train_probes import curve_alone
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
 from probekit.points import place_name
-from probekit.tasks.quality.duplicates import met_in
+from probekit.tasks.quality.duplicates import duplicates_in
 from probekit.text import printable
 
 # what must be equal for a probe of one to mean anything on the other, where both say it
@@ -201,7 +202,7 @@ def _meta(
         notes = [*notes, "Classes are imbalanced in some of the tasks, so AUROC is compared in all of them."]
     positions = [results.meta["position"] for results in trained]
     if any(one != positions[0] for one in positions):
-        read = ", ".join(f"{name!a} {where(one)}" for name, one in zip(names, positions, strict=True))
+        read = ", ".join(f"{name!a} {position_name(one)}" for name, one in zip(names, positions, strict=True))
         notes = [*notes, f"Different tokens are read: {read}."]
     texts, groups = _shared(asked, names, _shared_texts), _shared(asked, names, _shared_groups)
     notes = [*notes, *map(_texts_note, texts), *map(_groups_note, groups)]
@@ -244,7 +245,7 @@ def _shared_texts(one: Activations, other: Activations) -> dict[str, int]:
     kinds = {type(acts.inputs[0]) is str for acts in (one, other)}
     if len(kinds) > 1 or any(acts.task.info.get("no_texts") for acts in (one, other)):
         return {"exact": 0, "near": 0}
-    exact, near = met_in(_of_split(one, "train"), _of_split(other, "test"))
+    exact, near = duplicates_in(_of_split(one, "train"), _of_split(other, "test"))
     return {"exact": int(exact.sum()), "near": int(near.sum())}
 
 

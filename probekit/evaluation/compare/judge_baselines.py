@@ -9,7 +9,7 @@ from probekit.evaluation.fits.choose import intervals_of, measured, pooled
 from probekit.evaluation.fits.layer import Answer, Question
 from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.request import Asked
-from probekit.evaluation.results.results import BaselineResult
+from probekit.evaluation.results.data import BaselineResult
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.points import Place, base_name
 

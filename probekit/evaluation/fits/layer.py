@@ -29,7 +29,7 @@ from probekit.evaluation.fits.choose import (
 )
 from probekit.evaluation.fits.fit_grid import Columns
 from probekit.evaluation.fits.protocol import Protocol
-from probekit.evaluation.results.results import BaselineResult, LayerResult
+from probekit.evaluation.results.data import BaselineResult, LayerResult
 from probekit.evaluation.scores.band import curve_band
 from probekit.evaluation.scores.best_set import best_set
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap

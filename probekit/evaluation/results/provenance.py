@@ -1,4 +1,4 @@
-"""Where results come from, as JSON: what was asked, of what, with which rows, seeds, settings, versions and hashes."""
+"""Where results come from, as JSON: request, activations, rows, seeds, settings, versions and hashes."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from probekit.evaluation.fits.layer import Question
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.request import Asked
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES
-from probekit.tasks.quality.audit import Audit
+from probekit.tasks.quality.audit import Audit, audit_dict
 from probekit.versions import versions_of
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
-# what of the activations' own record goes into that of the results
+# keys of the activations' record that are copied into the record of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
 ORIGIN += ("kind", "source_fingerprint")  # of imports
 
 
 def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, seed: int) -> dict[str, Any]:
-    """The `meta` of the results, but for what only the curve can tell."""
+    """The `meta` of the results, without what depends on the fitted curve."""
     acts, rows = asked.acts, question.protocol
     return {
         "model": acts.meta.get("model", "unnamed"),
@@ -49,7 +49,7 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
             "unit": _unit(asked, question),
         },
         "no_texts": bool(acts.task.info.get("no_texts")),
-        "audit": {**found.as_dict(), "lines": found.lines()},
+        "audit": audit_dict(found),
         "drop_leaks": drop_leaks,
         "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta} | _task_fingerprint(acts),
         "versions": versions_of(*PACKAGES),
@@ -58,14 +58,14 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
 
 
 def _unit(asked: Asked, question: Question) -> str:
-    """What is resampled."""
+    """The unit that is resampled: example, text or group."""
     if question.bootstrap.groups is None:
         return "example"
     return "text" if asked.acts.task.groups is None else "group"
 
 
 def _counts(asked: Asked, rows: Protocol) -> dict[str, dict[str, int]]:
-    """Of the rows that are used: split -> class -> n."""
+    """Class counts of the rows in use: split -> class -> n."""
     names = asked.acts.label_names[asked.label]
     return {
         split: {name: int((asked.labels[which] == k).sum()) for k, name in enumerate(names)}
@@ -74,14 +74,14 @@ def _counts(asked: Asked, rows: Protocol) -> dict[str, dict[str, int]]:
 
 
 def _kinds(n_classes: int) -> dict[str, str]:
-    """How the interval of each metric is made."""
+    """The kind of interval of each metric."""
     names = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")
     names = names if n_classes else ("r2", "spearman", "mae")
     return {name: "Wilson" if name == "accuracy" else "studentised bootstrap" for name in names}
 
 
 def random_origin(acts: Activations | None) -> dict[str, Any] | None:
-    """Which random weights stand beside the curve: their seed, and what identifies them."""
+    """Seed and fingerprint of the random weights that the curve is compared with."""
     if acts is None:
         return None
     source = getattr(acts, "source", None) or {}
