@@ -17,7 +17,7 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.activations.plan.read_positions import PER_EXAMPLE
-from probekit.tasks.quality.duplicates import words_of
+from probekit.tasks.quality.duplicates import normalised_words
 
 MOST_COMMON = 0.5  # share of the examples; above it a type tells them apart too little
 TRIES = 100
@@ -63,7 +63,7 @@ def _whole(given: Any) -> Hashable:
 def _word(given: Any, at: int) -> Hashable:
     if not isinstance(given, str):
         return int(given[at])
-    words = words_of(given)
+    words = normalised_words(given)
     return ([word for word in words if word[0].isalnum()] or words)[at]
 
 
