@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {
         "errors",
         "options",
+        "tables",
         "text",
         "versions",
         "durable",

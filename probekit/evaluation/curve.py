@@ -20,7 +20,7 @@ from probekit.evaluation.fits.predict import predict
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.fits.rows import resampling_units
 from probekit.evaluation.request import Request
-from probekit.evaluation.results.results import LayerResult
+from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import headline, measure
 from probekit.evaluation.scores.score import score, score_intervals

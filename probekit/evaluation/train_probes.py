@@ -15,8 +15,9 @@ from probekit.evaluation.curve import CurvePlan, FittedPlace, fit_curve, numbers
 from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.fits.rows import audited_protocol
 from probekit.evaluation.request import Request, check_request, random_init_activations
+from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.provenance import origin_of, random_origin
-from probekit.evaluation.results.results import LayerResult, ProbeResults
+from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.scores.metrics import Predictions, check_metric
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.options import ProbeArguments

@@ -22,17 +22,18 @@ from probekit.evaluation.fits.predict import decisions, predictions_of
 from probekit.evaluation.fits.protocol import split_protocol
 from probekit.evaluation.fits.rows import resampling_units
 from probekit.evaluation.request import Request, check_request
+from probekit.evaluation.results.data import TransferCell
 from probekit.evaluation.results.provenance import origin_of
-from probekit.evaluation.results.report import where
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.results.transfer_results import TransferCell, TransferResults
+from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
 from probekit.points import place_name
 from probekit.tasks.quality.audit import Audit
-from probekit.tasks.quality.duplicates import met_in
+from probekit.tasks.quality.duplicates import duplicates_in
 from probekit.text import printable
 
 # What must be equal, where both sets record it, for a probe of one to mean anything on the other.
@@ -184,10 +185,10 @@ def _cells(tasks: Sequence[TrainedTask], numbers: Sequence[np.ndarray], seed: in
         bootstrap = Bootstrap(len(rows), seed, None if units is None else np.asarray(units)[rows])
         for k, place in enumerate(request.places):
             probes = [train.fitted[k].fit.probe for train in tasks]
-            scores = decisions(probes, features_of(request.acts, place), rows)
+            decided = decisions(probes, features_of(request.acts, place), rows)
             for i, train in enumerate(tasks):
                 truth = _renumbered(request.labels[rows], numbers[j], numbers[i])
-                predictions = predictions_of(truth, scores[i], request.n_classes, probes[i])
+                predictions = predictions_of(truth, decided[i], request.n_classes, probes[i])
                 cells[i, j, k] = _cell(train, test.name, k, predictions, bootstrap)
     return [cells[at] for at in sorted(cells)]
 
@@ -250,7 +251,7 @@ def _position_notes(tasks: Sequence[TrainedTask]) -> list[str]:
     first, *others = positions.values()
     if all(position == first for position in others):
         return []
-    tokens = ", ".join(f"{name!a} {where(position)}" for name, position in positions.items())
+    tokens = ", ".join(f"{name!a} {position_name(position)}" for name, position in positions.items())
     return [f"Different tokens are read: {tokens}."]
 
 
@@ -275,7 +276,7 @@ def _shared_texts(one: Activations, other: Activations) -> dict[str, int]:
     kinds = {type(acts.inputs[0]) is str for acts in (one, other)}
     if len(kinds) > 1 or any(acts.task.info.get("no_texts") for acts in (one, other)):
         return {"exact": 0, "near": 0}
-    exact, near = met_in(_of_split(one, "train"), _of_split(other, "test"))
+    exact, near = duplicates_in(_of_split(one, "train"), _of_split(other, "test"))
     return {"exact": int(exact.sum()), "near": int(near.sum())}
 
 

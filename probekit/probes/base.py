@@ -30,6 +30,7 @@ class Probe(BaseEstimator):
         predicts: "classes" or "numbers".
         has_C: whether the parameter C is the inverse strength of a regularisation, to be chosen from a grid.
         linear: whether decisions are X @ `coef_`.T + `intercept_`.
+        by_score: whether the highest decision is always the prediction.
         log_odds: whether `probabilities` of the decisions are the probe's probabilities.
         certified: whether every fit has a `gap_`.
         saveable: whether `save` and `load_probe` work.
@@ -45,6 +46,7 @@ class Probe(BaseEstimator):
     predicts: Literal["classes", "numbers"] = "classes"
     has_C: bool = False
     linear: bool = False
+    by_score: bool = True
     log_odds: bool = False
     certified: bool = False
     saveable: bool = True

@@ -35,7 +35,7 @@ from probekit.verification.references import (
     of_transformers,
     own_float64,
 )
-from probekit.verification.result import CHECKS, SOFTMAX, Figure, Row, SelfTest
+from probekit.verification.result import CHECKS, SOFTMAX, Figure, PointErrors, SelfTest
 from probekit.verification.theirs import LOGITS
 
 MEMORY = 512e6  # bytes of activations kept at once
@@ -311,11 +311,11 @@ def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:
     return figures
 
 
-def _rows(figures: list[Figure], references: list[Reference]) -> tuple[Row, ...]:
+def _rows(figures: list[Figure], references: list[Reference]) -> tuple[PointErrors, ...]:
     """One for each point, with the worst layer's figure for each check."""
     worst: dict[str, dict[str, Figure]] = {}
     for figure in figures:
         row = worst.setdefault(figure.point, {})
         row[figure.check] = max(row.get(figure.check, figure), figure, key=lambda f: f.error)
     points = [point for point in (*POINTS, LOGITS) if point in worst]
-    return tuple(Row(point, _shown_by(point, references).name, worst[point]) for point in points)
+    return tuple(PointErrors(point, _shown_by(point, references).name, worst[point]) for point in points)

@@ -38,7 +38,8 @@ def assert_mean(values: list[float], expected: float) -> None:
 
 def quoted(results: Any) -> float:
     """The first number of the notes."""
-    (line,) = [line for line in results.summary().splitlines() if line.startswith(("Best", "Whole procedure"))]
+    lines = results.summary().splitlines()
+    (line,) = [line for line in lines if line.startswith(("Best:", "Nested cross-validation:"))]
     return float(line.split("accuracy ")[1][:5])
 
 
@@ -85,8 +86,8 @@ def test_folds_have_no_p_values_and_say_why():
     results = train_probes(noise(0, n_layers=2), probe="mean-diff", folds=3, **BARE)
     assert (results.meta["p_max"], results.meta["permutations"]) == (None, None)
     assert [layer.p_value for layer in results.layers] == [None, None]
-    assert "No p-values with folds: the pooled predictions depend on the labels" in results.summary()
-    assert "ignore that folds share training rows" in results.summary()
+    assert "there are no p-values" in results.summary()
+    assert "intervals ignore that folds share training rows" in results.summary()
 
 
 def test_the_picture_rings_no_place_that_all_rows_chose():
@@ -96,8 +97,8 @@ def test_the_picture_rings_no_place_that_all_rows_chose():
     results = train_probes(noise(0, n_layers=3), probe="mean-diff", folds=3, **BARE)
     ax = results.plot(Figure().subplots())
     labels = [str(line.get_label()) for line in ax.lines]
-    assert not any("chosen" in label for label in labels)
-    assert f"whole procedure: accuracy {results.judged[0]:.3f}" in " ".join(labels)
+    assert not any("selected" in label for label in labels)
+    assert f"nested cross-validation: accuracy {results.judged[0]:.3f}" in " ".join(labels)
 
 
 def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
@@ -135,7 +136,7 @@ def test_repeated_texts_never_straddle_folds():
     inputs = [f"{words[i // 2]} {'now' if i % 2 else 'then'}" for i in range(n)]
     acts = noise(1, n=n, n_layers=1, inputs=inputs)
     results = train_probes(acts, probe="mean-diff", folds=4, **BARE)
-    assert "Audit: 80 texts stand in another row too, exactly or nearly; folds keep them together." in results.summary()
+    assert "Audit: 80 texts have an exact or near duplicate; folds keep them together." in results.summary()
     assert results.meta["audit"]["linked"] == n
     linked = linked_rows(inputs, None)
     assert linked.tolist() == [i // 2 for i in range(n)]

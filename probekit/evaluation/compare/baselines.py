@@ -10,7 +10,7 @@ from probekit.evaluation.compare.guesses import Guess, bags_of_words, length, ma
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.request import Request
-from probekit.evaluation.results.results import BaselineResult, LayerResult
+from probekit.evaluation.results.data import BaselineResult, LayerResult
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.evaluation.scores.score import score, score_intervals

@@ -23,10 +23,12 @@ from probekit.evaluation.request import Request
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
-from probekit.tasks.quality.duplicates import words_of
+from probekit.tasks.quality.duplicates import normalised_words
 
 MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them
-LEAST_SEEN = 0.5  # share of the test rows with a type that train has; below it a control cannot be memorised
+# A control task measures memorisation only if at least this share of the test rows has a type that train has; without
+# a type in common, a probe that memorised everything would be at chance.
+LEAST_SEEN = 0.5
 TRIES = 100
 
 
@@ -68,8 +70,9 @@ def measures_memory(controls: ControlTasks) -> bool:
 
 def _share_seen(protocol: Protocol, types: Sequence[Hashable]) -> float:
     """The share of the test rows whose type is also among the rows that are fitted for them."""
-    known = [{types[i] for i in np.flatnonzero(protocol.masks[each.mask])} for each in protocol.rounds]
-    seen = [types[i] in of_round for each, of_round in zip(protocol.rounds, known, strict=True) for i in each.test]
+    known = [{types[i] for i in np.flatnonzero(protocol.masks[each.mask]).tolist()} for each in protocol.rounds]
+    rounds = zip(protocol.rounds, known, strict=True)
+    seen = [types[i] in of_round for each, of_round in rounds for i in each.test.tolist()]
     return float(np.mean(seen))
 
 
@@ -113,7 +116,7 @@ def _hashable(given: Any) -> Hashable:
 def _word(given: Any, at: int) -> Hashable:
     if not isinstance(given, str):
         return int(given[at])
-    words = words_of(given)
+    words = normalised_words(given)
     return ([word for word in words if word[0].isalnum()] or words)[at]
 
 

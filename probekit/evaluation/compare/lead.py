@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from probekit.evaluation.results.results import LayerResult
+from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import for_metric, value_of

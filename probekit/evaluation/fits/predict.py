@@ -5,7 +5,7 @@ Axes: N examples, D width, C classes.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,20 +18,31 @@ from probekit.probes.base import Probe, as_numpy, predicted_labels, probabilitie
 ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
 
 
-def decisions(probes: Sequence[Probe], X: Tensor, rows: np.ndarray) -> list[np.ndarray]:
-    """The scores [N] or [N, C] of each probe for these rows of X [N, D], or the values [N] of a regression.
+class Decision(NamedTuple):
+    """What a probe decides for rows, before it is compared with their labels.
 
-    All linear probes are one matrix product.
+    Attributes:
+        scores: [N] for two classes, [N, C] for more; the values [N] of a regression.
+        predicted: int64 [N]; None where the highest score is the prediction.
     """
+
+    scores: np.ndarray
+    predicted: np.ndarray | None = None
+
+
+def decisions(probes: Sequence[Probe], X: Tensor, rows: np.ndarray) -> list[Decision]:
+    """The decision of each probe for these rows of X [N, D]; all linear probes are one matrix product."""
     index = torch.from_numpy(rows).to(X.device)
     if all(probe.linear for probe in probes):
-        return _linear(probes, X, index)
+        return [Decision(scores) for scores in _linear(probes, X, index)]
     features = X[index]
     return [_decide(probe, features) for probe in probes]
 
 
-def _decide(probe: Any, features: Tensor) -> np.ndarray:
-    return probe.decision_function(features) if probe.predicts == "classes" else probe.predict(features)
+def _decide(probe: Any, features: Tensor) -> Decision:
+    if probe.predicts == "numbers":
+        return Decision(probe.predict(features))
+    return Decision(probe.decision_function(features), None if probe.by_score else probe.predict(features))
 
 
 def _linear(probes: Sequence[Any], X: Tensor, index: Tensor) -> list[np.ndarray]:
@@ -44,18 +55,20 @@ def _linear(probes: Sequence[Any], X: Tensor, index: Tensor) -> list[np.ndarray]
     return [part[:, 0] if part.shape[1] == 1 else part for part in np.split(scores, ends, axis=1)]
 
 
-def predictions_of(truth: np.ndarray, scores: np.ndarray, n_classes: int, probe: Probe | None = None) -> Predictions:
-    """Scores as predictions of the true labels; with probabilities where `probe` makes its scores from them."""
+def predictions_of(truth: np.ndarray, decision: Decision, n_classes: int, probe: Probe | None = None) -> Predictions:
+    """The decision as predictions of the true labels; with probabilities where `probe` makes its scores from them."""
+    scores = decision.scores
     if n_classes == 0:
         return Predictions(truth, scores, scores, 0)
     likely = probabilities(scores) if probe is not None and probe.log_odds else None
-    return Predictions(truth, predicted_labels(scores), scores, n_classes, likely)
+    predicted = predicted_labels(scores) if decision.predicted is None else decision.predicted
+    return Predictions(truth, predicted, scores, n_classes, likely)
 
 
 def predict(probe: Probe, X: Tensor, rows: np.ndarray, labels: np.ndarray, n_classes: int) -> Predictions:
     """The predictions of one probe for rows of X [N, D], whose labels are `labels[rows]`."""
-    (scores,) = decisions([probe], X, rows)
-    return predictions_of(labels[rows], scores, n_classes, probe)
+    (decision,) = decisions([probe], X, rows)
+    return predictions_of(labels[rows], decision, n_classes, probe)
 
 
 def log_probabilities(scores: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Where results come from, as JSON: request, rows, seeds, settings, versions and hashes."""
+"""Where results come from, as JSON: request, activations, rows, seeds, settings, versions and hashes."""
 
 import sys
 from typing import Any
@@ -11,14 +11,15 @@ from probekit.evaluation.compare.codelength import FRACTIONS
 from probekit.evaluation.curve import CurvePlan
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.request import CARVED, Request
+from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES
 from probekit.probes.find import probe_name
-from probekit.tasks.quality.audit import Audit
+from probekit.tasks.quality.audit import Audit, audit_dict
 from probekit.versions import versions_of
 
 LONGEST = 200  # characters of a parameter that is no number
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
-# what of the activations' own record goes into that of the results
+# keys of the activations' record that are copied into the record of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
 ORIGIN += ("kind", "source_fingerprint")  # of imports
 
@@ -55,7 +56,7 @@ def origin_of(request: Request, plan: CurvePlan, audit: Audit, seed: int, drop_l
         },
         "validation_carved": acts.task.info.get(CARVED),
         "no_texts": bool(acts.task.info.get("no_texts")),
-        "audit": {**audit.as_dict(), "lines": audit.lines()},
+        "audit": audit_dict(audit),
         "drop_leaks": drop_leaks,
         "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta} | _task_fingerprint(acts),
         "versions": versions_of(*PACKAGES),
@@ -71,7 +72,7 @@ def probe_record(probe: Any) -> dict[str, Any]:
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "parameters": {name: _plain(value) for name, value in sorted(estimator.get_params().items())},
         "certified": probe.certified,
-        "saved": probe.saveable,
+        "saved": is_saved(probe),
         "version": getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__version__", None),
     }
 
@@ -81,18 +82,18 @@ def _plain(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and np.isfinite(value)):
         return value
-    return (value.__qualname__ if hasattr(value, "__qualname__") else repr(value))[:LONGEST]
+    return str(getattr(value, "__qualname__", None) or repr(value))[:LONGEST]
 
 
 def _unit(request: Request, plan: CurvePlan) -> str:
-    """What is resampled."""
+    """The unit that is resampled: example, text or group."""
     if plan.bootstrap.groups is None:
         return "example"
     return "text" if request.acts.task.groups is None else "group"
 
 
 def _counts(request: Request, rows: Protocol) -> dict[str, dict[str, int]]:
-    """Of the rows that are used: split -> class -> n."""
+    """Class counts of the rows in use: split -> class -> n."""
     names = request.acts.label_names[request.label]
     return {
         split: {name: int((request.labels[which] == k).sum()) for k, name in enumerate(names)}
@@ -101,14 +102,14 @@ def _counts(request: Request, rows: Protocol) -> dict[str, dict[str, int]]:
 
 
 def _kinds(n_classes: int) -> dict[str, str]:
-    """How the interval of each metric is made."""
+    """The kind of interval of each metric."""
     names = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")
     names = names if n_classes else ("r2", "spearman", "mae")
     return {name: "Wilson" if name == "accuracy" else "studentised bootstrap" for name in names}
 
 
 def random_origin(acts: Activations | None) -> dict[str, Any] | None:
-    """Which random weights stand beside the curve: their seed, and what identifies them."""
+    """Seed and fingerprint of the random weights that the curve is compared with."""
     if acts is None:
         return None
     source = getattr(acts, "source", None) or {}
