@@ -1,8 +1,8 @@
-"""Transfer: a probe of one task's labels, judged on the test split of every other task of the same model.
+"""Transfer: a probe that is trained on one task, tested on the test split of every task of the same model.
 
-A direction that stands for truth, and not for the topic, the negation or the length of the sentences that it was found
-on, goes on working elsewhere (Marks and Tegmark 2023, arXiv 2310.06824). C and layer are chosen on the validation split
-of the task that is trained on; no other task has a say.
+A direction that represents truth, and not the topic, negation or length of the sentences that it was found on, keeps
+working on other tasks (Marks and Tegmark 2023, arXiv 2310.06824). C and layer are chosen on the validation split of the
+task that is trained on; no other task takes part.
 
 Axes: N examples, T tasks.
 """

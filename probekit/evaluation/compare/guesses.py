@@ -1,7 +1,7 @@
-"""What needs no model: the commonest class, the words, the length. A probe that does no better has shown nothing.
+"""Baselines without a model: majority class, bag of words, length. A probe that does no better has shown nothing.
 
-Where the examples are words of texts, it is what each word is most often, and no words and length of the text. A
-regression (n_classes 0) has the mean, and ridge regressions on the same features.
+Where the examples are words of texts, each word's most frequent class replaces bag of words and length. A regression
+(n_classes 0) has the mean, and ridge regressions on the same features.
 
 Axes: N examples, C classes.
 """
@@ -24,21 +24,21 @@ from probekit.probes.base import predicted_labels
 # Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
 BAG_OF_WORDS_C = (0.1, 1.0, 10.0, 100.0)
 LENGTH_C = 1.0
-WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single marks: every text that is not blank has one
+WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single punctuation marks: every text that is not blank has one
 MAX_WORDS = 50_000
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A baseline's answers for all examples, and how it was chosen.
+    """A fitted baseline's predictions for all examples.
 
     Attributes:
         name: of the baseline.
         predicted: classes int64 [N], or values float64 [N] of a regression.
-        scores: [N] or [N, C]; of a regression the values again.
+        scores: [N] or [N, C]; the values again for a regression.
         C: inverse strength of regularisation; None where there is none.
-        converged: whether the fit ended at its optimum.
-        probabilities: [N, C]; None of a regression.
+        converged: whether the solver reached its tolerance.
+        probabilities: [N, C]; None for a regression.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Guess:
 
 
 def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
-    """The commonest class of the training rows (the first of equals), for everything, as probable as it is there."""
+    """The majority class of train (ties go to the first), with the class frequencies of train as probabilities."""
     counts = np.bincount(labels[train], minlength=n_classes)
     shape = len(labels) if n_classes == 2 else (len(labels), n_classes)
     probabilities = np.tile(counts / counts.sum(), (len(labels), 1))
@@ -58,14 +58,14 @@ def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
 
 
 def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
-    """The mean of the training rows, for everything: the majority of a regression."""
+    """The mean of the training rows: the majority baseline of a regression."""
     return _values("mean", np.full(len(labels), labels[train].mean()))
 
 
 def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
-    """What the training rows of a word say: its commonest class there, or its mean; of a new word that of all rows.
+    """Each word's most frequent class in train, or its mean; for a word that train lacks, that of all training rows.
 
-    Of equally common classes it is the one that is commoner in train as a whole. Probabilities are the shares.
+    Ties go to the class that is more frequent in train. Probabilities are the word's class frequencies.
 
     Args:
         types: N words.
@@ -80,19 +80,19 @@ def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, 
         sums = np.bincount(number[train], labels[train], minlength=len(known))
         means = np.where(rows > 0, sums / np.maximum(rows, 1), labels[train].mean())
         return _values("word-type", means[number])
-    whole = np.bincount(labels[train], minlength=n_classes) / len(train)
+    prior = np.bincount(labels[train], minlength=n_classes) / len(train)
     shares_TC = np.bincount(number[train] * n_classes + labels[train], minlength=len(known) * n_classes)
-    shares_TC = np.where(rows[:, None] > 0, shares_TC.reshape(-1, n_classes) / np.maximum(rows, 1)[:, None], whole)
-    best = np.lexsort((np.broadcast_to(whole, shares_TC.shape), shares_TC), axis=1)[:, -1]
+    shares_TC = np.where(rows[:, None] > 0, shares_TC.reshape(-1, n_classes) / np.maximum(rows, 1)[:, None], prior)
+    best = np.lexsort((np.broadcast_to(prior, shares_TC.shape), shares_TC), axis=1)[:, -1]
     likely = shares_TC[number]
     return Guess("word-type", best[number], likely[:, 1] if n_classes == 2 else likely, probabilities=likely)
 
 
 def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
-    """Logistic (or ridge) regressions on the TF-IDF of the words (or token ids) of the whole text, smallest C first.
+    """Logistic (or ridge) regressions on the TF-IDF of a text's words (or token ids), smallest C first.
 
-    The vocabulary and its weights come from the training rows alone. Texts without a word in them say nothing, so then
-    there is one guess: the commonest class, or the mean. `merit` chooses among them, of equals the first.
+    The vocabulary and its weights come from the training rows alone. If no training text has a word, the only guess is
+    the majority class, or the mean. `merit` chooses among the guesses; ties go to the first.
 
     Args:
         inputs: N texts, or N lists of token ids.
@@ -102,8 +102,8 @@ def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, 
     """
     features = _tf_idf(inputs, train)
     if features is None:
-        nothing = majority(labels, train, n_classes) if n_classes else mean(labels, train)
-        return [replace(nothing, name="bag-of-words")]
+        constant = majority(labels, train, n_classes) if n_classes else mean(labels, train)
+        return [replace(constant, name="bag-of-words")]
     return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in BAG_OF_WORDS_C]
 
 
@@ -129,13 +129,13 @@ def _values(name: str, values: np.ndarray, C: float | None = None, converged: bo
 def merit(
     guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int, metric: str | None = None
 ) -> tuple[bool, float]:
-    """What chooses between guesses, more being better: whether it converged, then the metric on these rows.
+    """What chooses between guesses: whether it converged, then the metric on these rows (0 if undefined).
 
-    None is accuracy, or R2. Where a metric is not defined nothing is better than anything else.
+    The metric None is accuracy, or R2.
     """
     metric = metric or ("accuracy" if n_classes else "r2")
-    said = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes)
-    return guess.converged, measure(said, [metric]).get(metric, 0.0)
+    predictions = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes)
+    return guess.converged, measure(predictions, [metric]).get(metric, 0.0)
 
 
 def _fit(name: str, features: Any, labels: np.ndarray, train: np.ndarray, C: float, n_classes: int) -> Guess:
@@ -154,8 +154,8 @@ def _fit(name: str, features: Any, labels: np.ndarray, train: np.ndarray, C: flo
 
 def _tf_idf(inputs: Sequence[Any], train: np.ndarray) -> Any:
     ids = not isinstance(inputs[0], str)
-    how: dict[str, Any] = {"analyzer": _as_words} if ids else {"token_pattern": WORD}
-    vectoriser = TfidfVectorizer(**how, max_features=MAX_WORDS)
+    tokens: dict[str, Any] = {"analyzer": _as_words} if ids else {"token_pattern": WORD}
+    vectoriser = TfidfVectorizer(**tokens, max_features=MAX_WORDS)
     try:
         vectoriser.fit([inputs[i] for i in train])
     except ValueError as error:
