@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from probekit.activations.plan.identity import digest_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.format import read_plan
 from probekit.activations.store.reader import Store
@@ -42,7 +43,7 @@ class StoreInfo:
 
 def default_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
     """The store of this plan under `root`: equal plans find the same one, so that the same command goes on with it."""
-    parts = [plan.model.name, plan.task.name, "-".join(plan.points), plan.position_name, plan.digest[:8]]
+    parts = [plan.model.name, plan.task.name, "-".join(plan.points), "+".join(plan.reading.names), digest_of(plan)[:8]]
     return Path(root) / folder_name(parts)
 
 

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
+from probekit.activations.plan.build import plan_extraction
+from probekit.activations.plan.identity import identity_of
+from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.device_copy import on_host
-from probekit.activations.run.forward import compute_shard, running, shard_rows
+from probekit.activations.run.forward import running
+from probekit.activations.run.loop import compute_shard, shard_rows
 from probekit.activations.store.format import (
     AGAIN,
     Examples,
@@ -143,7 +146,7 @@ def _mend_shards(
     expected = {number: _expected(path, standing, number) for number in found.shards}
     made = _same_plan(path, standing, examples, _model(standing, model, path))
     numbers = [number for number in found.shards if number < len(made.shards)]
-    with running(made):
+    with running(made.model, made.device):
         for i, number in enumerate(numbers):
             _mend_shard(path, standing, made, number, *expected[number])
             if show:
@@ -213,7 +216,7 @@ def _same_plan(path: Path, standing: PlanFile, examples: Examples, model: Langua
     other = {"identity": {**identity, **of_model}, "model": model.name, "task": standing.task}
     check_same(path, standing, json.loads(json.dumps(other)), advice)  # before a plan that the model may not allow
     made = plan_again(standing, examples, model)
-    wanted = {"identity": made.identity, "model": model.name, "task": standing.task}
+    wanted = {"identity": identity_of(made), "model": model.name, "task": standing.task}
     check_same(path, standing, json.loads(json.dumps(wanted)), advice)
     return made
 

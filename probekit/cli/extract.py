@@ -194,19 +194,19 @@ def run_extraction(
 
 
 def _as_dict(planned: "ExtractionPlan", sums: options.Sums) -> dict[str, Any]:
-    from probekit.activations import statistics_bytes
+    from probekit.activations import as_dict, statistics_bytes
 
     size = {"statistics": sums, "statistics_bytes": statistics_bytes(planned.task, planned.widths)} if sums else {}
-    return {**planned.as_dict(), **size, **({"bytes": 0} if sums == "only" else {})}
+    return {**as_dict(planned), **size, **({"bytes": 0} if sums == "only" else {})}
 
 
 def _describe(planned: "ExtractionPlan", sums: options.Sums) -> str:
     """The plan, and what its statistics come to; of those alone there is no other size."""
-    from probekit.activations import statistics_bytes
+    from probekit.activations import describe, statistics_bytes
 
     if sums is None:
-        return planned.describe()
-    lines = planned.describe().split("\n")
+        return describe(planned)
+    lines = describe(planned).split("\n")
     kept = [line for line in lines if sums == "beside" or not line.startswith("size ")]
     size = f"{statistics_bytes(planned.task, planned.widths) / 1e6:,.1f} MB of sums for each place and split"
     return "\n".join([*kept, f"{'stats':<9}{size}{'' if sums == 'beside' else '; no activations'}"])
@@ -246,4 +246,4 @@ def _kept(planned: "ExtractionPlan", path: Path, sums: options.Sums) -> str:
         kept, _ = (statistics_progress(path) or (0, 0)) if sums == "only" else Store.progress(path)
     except ProbekitError:  # the store was not begun
         kept = 0
-    return f"kept {kept:,} of {planned.texts:,} texts in {path}; run the same command again to go on"
+    return f"kept {kept:,} of {len(planned.task):,} texts in {path}; run the same command again to go on"

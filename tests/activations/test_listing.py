@@ -37,7 +37,7 @@ def test_listing(model, task, tmp_path, monkeypatch):
     assert list_stores(tmp_path / "nothing") == []
     extract(model, task, out=tmp_path / "a")
     extract(model, task, points="q", layers=1, out=tmp_path / "deep" / "b")
-    monkeypatch.setattr("probekit.activations.plan.plan.SHARD_BYTES", 1000)
+    monkeypatch.setattr("probekit.activations.plan.build.SHARD_BYTES", 1000)
     monkeypatch.setattr("probekit.activations.store.reader.StoreWriter.finish", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         extract(model, task, batch_tokens=20, out=tmp_path / "unfinished")

@@ -12,7 +12,7 @@ import torch
 from store_cases import HOW, Stopped, assert_equal, files, lasting, plan_of, rows_of, run, shard_of, stop_after
 
 from probekit.activations import Store, load_activations
-from probekit.activations.run.forward import shard_rows
+from probekit.activations.run.loop import shard_rows
 from probekit.activations.store import writer
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError

@@ -17,7 +17,8 @@ from store_cases import HOW, assert_equal, plan_of, rows_of, run
 
 from probekit import durable
 from probekit.activations import Store, list_stores, load_activations
-from probekit.activations.run.forward import shard_rows
+from probekit.activations.plan.identity import identity_of
+from probekit.activations.run.loop import shard_rows
 from probekit.activations.store import writer as writer_module
 from probekit.activations.store.writer import StoreWriter
 from probekit.durable import seal, unseal
@@ -91,7 +92,7 @@ def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, ta
 
 def test_the_first_of_two_writers_wins(model, task, path):
     made = plan_of(model, task, **HOW)
-    writers = [StoreWriter(path, made.identity, "tiny", task) for _ in range(2)]
+    writers = [StoreWriter(path, identity_of(made), "tiny", task) for _ in range(2)]
     for k in range(len(made.shards)):
         rows = shard_rows(made, k)
         for value, writer in [(k, writers[k % 2]), (-1, writers[1 - k % 2])]:

@@ -17,7 +17,7 @@ from safetensors.torch import load as parse_shard
 
 from probekit.activations import Store, extract, list_stores, load_activations
 from probekit.activations.activations import Activations
-from probekit.activations.plan import plan as planning
+from probekit.activations.plan import build as planning
 from probekit.errors import DataError, StorageError
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.points import place_name

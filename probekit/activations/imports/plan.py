@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.activations import DTYPES
+from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.imports.array_files import Held, arrays_of, scan, state_of
 from probekit.activations.imports.sources import Source, as_json, as_words
 from probekit.activations.listing import folder_name
-from probekit.activations.plan.plan import SHARD_BYTES
-from probekit.activations.store.reader import FORMAT_VERSION
-from probekit.activations.sums.statistics import identity_digest
+from probekit.activations.plan.build import SHARD_BYTES
+from probekit.devices import DTYPES
 from probekit.errors import DataError
 from probekit.points import Place, place_name, spans_of
 from probekit.tasks.base import SPLITS, Task

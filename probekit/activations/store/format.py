@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.activations import DTYPES
+from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.shard import Record, mend, whole_numbers
+from probekit.devices import DTYPES
 from probekit.durable import MOST, TEMPORARY, unseal
 from probekit.errors import DataError, StorageError
 from probekit.points import Place, place_name
 from probekit.tasks.base import SPLITS, Task
 
 FORMAT = "probekit-activations"
-FORMAT_VERSION = 2
 MOST_EXAMPLES = 512 << 20  # bytes of examples.json: a few million texts; parsed it takes some times that
 MOST_ROWS = MOST_EXAMPLES // 16  # an example takes more bytes there
 MOST_RECORDS = MOST // 64  # and a record's checksum in the manifest

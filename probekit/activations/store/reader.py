@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.activations import DTYPES, Activations
+from probekit.activations.activations import Activations
 from probekit.activations.store.format import (
     FORMAT,
     FORMAT_VERSION,
@@ -43,6 +43,7 @@ from probekit.activations.store.shard import Record, check_size, chunks, mend, r
 from probekit.activations.store.verify import verify
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
+from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.points import Place, PointSpec, place_name
 

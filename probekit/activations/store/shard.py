@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.activations import DTYPES
+from probekit.devices import DTYPES
 from probekit.durable import open_plain, unseal
 from probekit.errors import StorageError
 

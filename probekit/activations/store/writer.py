@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from probekit.activations.layout import Layout
-from probekit.activations.plan.read_positions import name_of
+from probekit.activations.layout import Layout, position_name
 from probekit.activations.store.format import (
     FORMAT,
     MOST_EXAMPLES,
@@ -241,7 +240,7 @@ def _listed(position: Any) -> list[Any]:
 
 
 def _plain_layout(positions: list[Any], n: int) -> Layout:
-    return Layout([name_of(one) for one in positions], np.ones(n, dtype=np.int64), 0)
+    return Layout([position_name(one) for one in positions], np.ones(n, dtype=np.int64), 0)
 
 
 def _check_free(path: Path) -> None:

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.activations.plan.read_positions import PER_EXAMPLE
+from probekit.activations.layout import PER_EXAMPLE
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.request import Request
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
-from probekit.tasks.quality.duplicates import normalised_words
+from probekit.tasks.quality.duplicates import words_of
 
 MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them
 # A control task measures memorisation only if at least this share of the test rows has a type that train has; without
@@ -116,7 +116,7 @@ def _hashable(given: Any) -> Hashable:
 def _word(given: Any, at: int) -> Hashable:
     if not isinstance(given, str):
         return int(given[at])
-    words = normalised_words(given)
+    words = words_of(given)
     return ([word for word in words if word[0].isalnum()] or words)[at]
 
 
