@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from probekit.plots.style import GREY, PLAIN, inches
 
 LINE_GAP = 12.5  # points from name to name
-_KEPT = 0.72  # of an axes' height that is left once the layout has made room above and below (measured)
+_KEPT = 0.72  # of an axes' height that is left once the layout has made room above and below
 
 
 @dataclass(frozen=True)

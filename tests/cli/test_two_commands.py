@@ -58,7 +58,7 @@ def test_the_two_commands_as_they_stand_on_the_first_page(hub: HubServer, path: 
     assert str(store.relative_to(tmp_path)) in done.stderr
     results = store / "results" / "label-resid_pre-logistic"
     assert str((results / "accuracy_by_layer.png").relative_to(tmp_path)) in done.stdout
-    assert "chosen on validation" in done.stdout
+    assert "selected on validation" in done.stdout
     assert (results / "accuracy_by_layer.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (results / "accuracy_by_layer.svg").read_text()
     assert len(json.loads((results / "results.json").read_text())["layers"]) == 4

@@ -68,7 +68,7 @@ def test_the_control_is_that_of_the_words_and_can_be_left_out():
     told = train_probes(acts, C=1, controls=2, baselines=False)
     assert told.meta["control"] == {"type": "word", "draws": 2, "asked": 2, "seen": 0.94}
     assert "94% of the test rows have a word seen in train" in told.summary()
-    assert " control task  selectivity" in told.summary()
+    assert " control  selectivity" in told.summary()
     bare = train_probes(acts, C=1, **BARE)
     assert bare.meta["control"] is None
     assert (bare.layers[0].control, bare.layers[0].selectivity, bare.layers[0].codelength) == (None, None, None)

@@ -20,15 +20,13 @@ from probekit.activations.activations import Activations
 from probekit.activations.layout import PER_EXAMPLE
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.request import Request
+from probekit.evaluation.results.data import LEAST_SEEN
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
-from probekit.tasks.quality.duplicates import words_of
+from probekit.tasks.quality.duplicates import normalised_words
 
 MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them
-# A control task measures memorisation only if at least this share of the test rows has a type that train has; without
-# a type in common, a probe that memorised everything would be at chance.
-LEAST_SEEN = 0.5
 TRIES = 100
 
 
@@ -116,7 +114,7 @@ def _hashable(given: Any) -> Hashable:
 def _word(given: Any, at: int) -> Hashable:
     if not isinstance(given, str):
         return int(given[at])
-    words = words_of(given)
+    words = normalised_words(given)
     return ([word for word in words if word[0].isalnum()] or words)[at]
 
 

@@ -7,6 +7,10 @@ import numpy as np
 
 from probekit.points import place_name
 
+# Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
+# is at chance on the others, so the control task would measure nothing there.
+LEAST_SEEN = 0.5
+
 
 @dataclass(frozen=True)
 class BaselineResult:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from probekit.evaluation.compare.controls import LEAST_SEEN
-from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, is_output
+from probekit.evaluation.results.data import LEAST_SEEN, BaselineResult, LayerResult, ProbeData, is_output
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, selected
 from probekit.points import spans_of
 from probekit.tables import html_page, html_table, text_table, without_empty_columns

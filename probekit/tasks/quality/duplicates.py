@@ -34,7 +34,7 @@ _WORD = re.compile(rf"[{_WRITTEN_WITHOUT_SPACES}]|[^\W{_WRITTEN_WITHOUT_SPACES}]
 _CHUNK = 1_000_000  # entries of sparse matrices held at once
 
 
-def words_of(text: str) -> list[str]:
+def normalised_words(text: str) -> list[str]:
     """The words and punctuation marks of a text, with case, Unicode form and spacing normalised."""
     return _WORD.findall(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()))
 
@@ -67,7 +67,7 @@ class Inputs:
             if are_texts and given in seen:
                 number[row] = seen[given]
                 continue
-            parts = words_of(given) if are_texts else [int(i) for i in given]
+            parts = normalised_words(given) if are_texts else [int(i) for i in given]
             words = np.array([known.setdefault(part, len(known) + 1) for part in parts], dtype=np.int64)
             number[row] = numbers.setdefault(words.tobytes(), len(numbers))
             if number[row] == len(kept):

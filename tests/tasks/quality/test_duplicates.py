@@ -13,8 +13,8 @@ from probekit.tasks.quality.duplicates import (
     THRESHOLD,
     Inputs,
     near_pairs,
+    normalised_words,
     rows_spanning_splits,
-    words_of,
 )
 
 
@@ -93,7 +93,7 @@ def test_only_the_rows_that_are_asked_for_are_looked_up():
     ],
 )
 def test_equal_but_for_form_case_and_spacing(one, other):
-    assert words_of(one) == words_of(other)
+    assert normalised_words(one) == normalised_words(other)
     assert Inputs.of([one, other]).number.tolist() == [0, 0]
 
 
