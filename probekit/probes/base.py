@@ -5,7 +5,7 @@ Axes: N examples, D features, C classes.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -20,23 +20,41 @@ from probekit.probes.problem import Labels, ProblemSet
 
 
 class Probe(BaseEstimator):
-    """A fitted map from activations to labels, which can be saved.
+    """A map from activations to labels.
 
     Takes numpy arrays and torch tensors of any float type on any device; decisions are computed in float64.
 
+    The first attributes are capabilities: what a pipeline may ask of the probe, whichever probe it is.
+
     Attributes:
+        predicts: "classes" or "numbers".
+        has_C: whether the parameter C is the inverse strength of a regularisation, to be chosen from a grid.
+        linear: whether decisions are X @ `coef_`.T + `intercept_`.
+        log_odds: whether `probabilities` of the decisions are the probe's probabilities.
+        certified: whether every fit has a `gap_`.
+        saveable: whether `save` and `load_probe` work.
+        for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         ARRAYS: names of the fitted arrays that make up the probe.
-        FACTS: names of fitted numbers that are saved beside `converged_` and `n_iter_`; None where there is none.
+        FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.
         n_features_in_: D.
         converged_: whether the solver reached its tolerance.
         n_iter_: how many iterations it took; 0 for a closed form.
+        gap_: certificate of a fit: an upper bound on (objective - optimum) / optimum; None where there is none.
     """
 
+    predicts: Literal["classes", "numbers"] = "classes"
+    has_C: bool = False
+    linear: bool = False
+    log_odds: bool = False
+    certified: bool = False
+    saveable: bool = True
+    for_codelength: bool = False
     ARRAYS: tuple[str, ...] = ("coef_", "intercept_")
     FACTS: tuple[str, ...] = ()
     n_features_in_: int
     converged_: bool = True
     n_iter_: int = 0
+    gap_: Any = None
 
     def fit(self, X: Any, y: Any) -> Self:
         """Find the weights for features [N, D] and labels or targets [N]."""
@@ -64,7 +82,7 @@ class Probe(BaseEstimator):
     def _with(self, C: float | None) -> Self:
         """An unfitted copy, with this regularisation where the probe has one."""
         probe: Self = clone(self)  # pyright: ignore[reportAssignmentType]
-        return probe.set_params(C=C) if C is not None and "C" in probe.get_params() else probe
+        return probe.set_params(C=C) if C is not None and self.has_C else probe
 
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
         """The rows that have a weight, or None for all; checks that the probe can be fitted to their labels."""
@@ -146,6 +164,7 @@ class LinearProbe(ClassifierProbe):
         intercept_: float64 [1] or [C].
     """
 
+    linear = True
     coef_: np.ndarray
     intercept_: np.ndarray
 
@@ -174,6 +193,8 @@ class LinearProbe(ClassifierProbe):
 
 class WithProbabilities:
     """A classifier whose decisions are log odds."""
+
+    log_odds = True
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class: [N, C]."""

@@ -37,6 +37,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
             where the bound says nothing.
     """
 
+    has_C = certified = for_codelength = True
     FACTS = ("objective_", "gradient_norm_", "gap_")
     objective_: float
     gradient_norm_: float

@@ -30,6 +30,8 @@ class RidgeProbe(MomentsProbe):
         C: inverse strength of the regularisation; scikit-learn's alpha is 1 / (2 C).
     """
 
+    has_C = True
+
     def __init__(self, C: float = 1.0):
         self.C = C
 
@@ -68,6 +70,8 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
         intercept_: float64 [] or [T].
     """
 
+    predicts = "numbers"
+    has_C = linear = True
     coef_: np.ndarray
     intercept_: np.ndarray
 

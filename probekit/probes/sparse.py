@@ -59,6 +59,7 @@ class KSparseProbe(WithProbabilities, LinearProbe):
         neurons_: int64 [k], the features used, best first.
     """
 
+    has_C = certified = True
     ARRAYS = ("coef_", "intercept_", "neurons_")
     FACTS = LogisticProbe.FACTS
     neurons_: np.ndarray

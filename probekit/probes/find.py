@@ -1,0 +1,76 @@
+"""Which probe is meant: by name, class or instance, our own or scikit-learn's."""
+
+from typing import Any
+
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
+
+from probekit.errors import UsageError, nearest
+from probekit.probes.base import Probe
+from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor
+from probekit.probes.load import PROBES, REGRESSORS
+
+
+def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
+    """An unfitted probe for labels of `n_classes` classes, or (0) for numbers.
+
+    Args:
+        given: a name of `PROBES` or `REGRESSORS`; a probe or its class; a scikit-learn classifier or regressor or its
+            class. An instance's parameters are kept. None is the default: logistic, or ridge for numbers.
+        n_classes: 0 for a regression.
+        label: the label set's name, for messages.
+
+    Raises:
+        UsageError: nothing that can be a probe, or a probe for the other kind of label.
+    """
+    probe = _instance(("logistic" if n_classes else "ridge") if given is None else given, n_classes)
+    if probe.predicts == "classes" and n_classes == 0:
+        raise UsageError(
+            f"the probe {probe_name(probe)} predicts classes, and {label!a} holds a number for each example; "
+            f"take {', '.join(REGRESSORS)} or a scikit-learn regressor, or make classes of the numbers"
+        )
+    if probe.predicts == "numbers" and n_classes:
+        raise UsageError(
+            f"the probe {probe_name(probe)} predicts numbers, and {label!a} has classes; "
+            f"take {', '.join(PROBES)} or a scikit-learn classifier"
+        )
+    return probe
+
+
+def probe_name(probe: Probe) -> str:
+    """The probe's name, or, with other parameters than the default ones, the call that makes it: KSparseProbe(k=4)."""
+    names = {kind: name for name, kind in (PROBES | REGRESSORS).items()} | {kind: name for name, kind in PROBES.items()}
+    if type(probe) in names and probe.get_params() == type(probe)().get_params():
+        return names[type(probe)]
+    shown = probe.estimator if isinstance(probe, EstimatorProbe) else probe
+    return " ".join(ascii(shown).split())
+
+
+def _instance(given: Any, n_classes: int) -> Probe:
+    if isinstance(given, str):
+        return _named(given, n_classes)
+    if isinstance(given, type):
+        try:
+            given = given()
+        except TypeError as error:
+            raise UsageError(f"probe {given.__name__} needs arguments ({error}); give an instance") from None
+    if isinstance(given, Probe):
+        return _clone(given)
+    if not isinstance(given, BaseEstimator) or not (is_classifier(given) or is_regressor(given)):
+        raise UsageError(
+            f"probe must be a name ({', '.join(PROBES)}), a probe, or a scikit-learn classifier or regressor; got "
+            f"{type(given).__name__}"
+        )
+    return (EstimatorClassifier if is_classifier(given) else EstimatorRegressor)(_clone(given))
+
+
+def _clone(estimator: Any) -> Any:
+    return clone(estimator)
+
+
+def _named(name: str, n_classes: int) -> Probe:
+    """The probe of this name; of two the one that predicts what the labels are."""
+    first, second = (PROBES, REGRESSORS) if n_classes else (REGRESSORS, PROBES)
+    kind = first.get(name, second.get(name))
+    if kind is None:
+        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBES | REGRESSORS)}")
+    return kind()
