@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "tasks",
     },
-    "probes": {"errors", "durable"},
+    "probes": {"errors", "durable", "options"},  # options for its checks of values
     "evaluation": {
         "errors",
         "options",

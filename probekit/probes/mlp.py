@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, relu
 
 from probekit.errors import UsageError
+from probekit.options.check import check_positive, check_whole
 from probekit.probes.base import (
     ClassifierProbe,
     WithProbabilities,
-    check_positive,
-    check_whole,
     standardise,
     unstandardise,
 )
