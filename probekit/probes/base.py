@@ -280,17 +280,3 @@ def unstandardise(
     """Weights and intercepts for standardised features, as those that give the same decisions on the raw ones."""
     raw = coef / scale
     return raw, intercept - raw @ mean
-
-
-def check_positive(name: str, value: Any) -> float:
-    """`value` as a float, or a UsageError: the regularisation must be a positive, finite number."""
-    if isinstance(value, (bool, str)) or not np.isscalar(value) or not 0 < float(value) < np.inf:  # pyright: ignore
-        raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
-    return float(value)  # pyright: ignore[reportArgumentType]
-
-
-def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int, or a UsageError: it must be a whole number, `least` or more."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise UsageError(f"{name} must be a whole number, {least} or more; got {value!a}")
-    return int(value)

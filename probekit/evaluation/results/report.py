@@ -14,8 +14,8 @@ from probekit.tables import html_page, html_table, text_table, without_empty_col
 from probekit.text import printable
 
 MOST_NOTES = 6
-MOST_NAMED = 8  # layers, or findings of the audit, that one footnote lists
-MOST_FINDINGS = 3
+MOST_NAMED = 8  # layers in one footnote
+MOST_FINDINGS = 3  # findings of the audit in one footnote
 SELECTED, TIED, LATE, EDGE = "*", "=", "!", "^"
 MARKS = {
     SELECTED: "selected on validation",
@@ -82,7 +82,7 @@ def _metric_reason(data: ProbeData) -> str:
 def _rows(data: ProbeData) -> list[list[str]]:
     """Header and rows, without empty columns."""
     header = ["   layer", "C", "validation", f"test {metric_name(data.headline)}", "95% interval"]
-    header += ["control task", "selectivity", "codelength", "compression", "random init"]
+    header += ["control", "selectivity", "bits", "compression", "random init"]
     random = {layer.place: layer for layer in data.random_init}
     rows = [_row(data, _layer_name(data, layer), layer, random.get(layer.place)) for layer in data.layers]
     rows += [_row(data, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in data.baselines]
@@ -102,7 +102,7 @@ def _row(
         interval_text(result.intervals.get(metric)),
         number_text(getattr(result, "control", None)),
         number_text(getattr(result, "selectivity", None)),
-        f"{code['bits']:,.0f} bits" if code else "",
+        f"{code['bits']:,.0f}" if code else "",
         f"{code['compression']:.2f}" if code else "",
         "" if random is None else number_text(random.metrics["test"].get(metric)),
     ]
@@ -227,10 +227,8 @@ def _weights_note(data: ProbeData) -> str:
 def _folds_note(data: ProbeData) -> str:
     if data.procedure is None:
         return ""
-    line = "intervals ignore that folds share training rows, and there are no p-values."
-    if len(data.layers) == 1:
-        return f"The {line}"
-    return f"The scores per layer are a curve, not estimates for a layer picked from it; the {line}"
+    curve = "Scores per layer are a curve, not estimates for a layer picked from it. " if len(data.layers) > 1 else ""
+    return f"{curve}Intervals ignore that folds share training rows; no p-values."
 
 
 def _chance_note(data: ProbeData) -> str:
@@ -248,8 +246,8 @@ def _test_selection_note(data: ProbeData) -> str:
         return ""
     if data.procedure is None and optimism["layer"] == data.best.place:
         return "Selecting the layer on test would have picked the same layer."
-    value = f"{optimism['value']:.3f}, {optimism['over']:+.3f} optimistic"
-    return f"Selecting the layer on test would have picked {optimism['layer']} with {value}."
+    claim = f"{optimism['value']:.3f} ({optimism['over']:+.3f})"
+    return f"Selecting the layer on test would have picked {optimism['layer']} and claimed {claim}."
 
 
 def _control_note(data: ProbeData) -> str:
@@ -274,7 +272,5 @@ def _code_note(data: ProbeData) -> str:
     if code is None:
         return ""
     alone = code["uniform_bits"] / code["prior_bits"]
-    return (
-        f"Compression: {code['uniform_bits']:,.0f} bits (uniform code of the training labels) / online codelength; "
-        f"class frequencies alone give {alone:.2f}."
-    )
+    uniform = f"{code['uniform_bits']:,.0f} bits (uniform code of the training labels)"
+    return f"Compression: {uniform} / bits of their online code; class frequencies alone give {alone:.2f}."
