@@ -1,4 +1,4 @@
-"""Evaluation: a probe at every layer, chosen on validation, judged on test, with intervals and baselines beside it."""
+"""Evaluation: a probe at every layer, chosen on validation, tested once, with intervals and baselines."""
 
 from probekit.evaluation.request import DEFAULT_C
 from probekit.evaluation.results.data import BaselineResult, LayerResult, TransferCell

@@ -31,7 +31,9 @@ class CurveOptions:
     probe: Any = option(
         None,
         "logistic, ridge, lda, mean-diff, mlp or k-sparse.  [default: logistic; ridge where labels are numbers]",
-        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor.",
+        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
+        "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
+        "default is then the only one tried.",
         metavar="NAME",
         takes_parameters=True,
     )

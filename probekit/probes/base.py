@@ -30,6 +30,7 @@ class Probe(BaseEstimator):
         predicts: "classes" or "numbers".
         has_C: whether the parameter C is the inverse strength of a regularisation, to be chosen from a grid.
         linear: whether decisions are X @ `coef_`.T + `intercept_`.
+        by_score: whether the highest decision is always the prediction.
         log_odds: whether `probabilities` of the decisions are the probe's probabilities.
         certified: whether every fit has a `gap_`.
         saveable: whether `save` and `load_probe` work.
@@ -45,6 +46,7 @@ class Probe(BaseEstimator):
     predicts: Literal["classes", "numbers"] = "classes"
     has_C: bool = False
     linear: bool = False
+    by_score: bool = True
     log_odds: bool = False
     certified: bool = False
     saveable: bool = True
@@ -278,17 +280,3 @@ def unstandardise(
     """Weights and intercepts for standardised features, as those that give the same decisions on the raw ones."""
     raw = coef / scale
     return raw, intercept - raw @ mean
-
-
-def check_positive(name: str, value: Any) -> float:
-    """`value` as a float, or a UsageError: the regularisation must be a positive, finite number."""
-    if isinstance(value, (bool, str)) or not np.isscalar(value) or not 0 < float(value) < np.inf:  # pyright: ignore
-        raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
-    return float(value)  # pyright: ignore[reportArgumentType]
-
-
-def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int, or a UsageError: it must be a whole number, `least` or more."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise UsageError(f"{name} must be a whole number, {least} or more; got {value!a}")
-    return int(value)

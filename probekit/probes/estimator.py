@@ -98,9 +98,11 @@ class EstimatorClassifier(EstimatorProbe, ClassifierProbe):
     """A scikit-learn classifier.
 
     Its decisions are the first of these that it has: `decision_function`, where that gives one score for each class;
-    log probabilities (log odds for two classes); 1 for the predicted class and 0 for the others. The highest decision
-    is the prediction, which for an `SVC` of several classes is what it predicts with `break_ties=True`.
+    log probabilities (log odds for two classes); 1 for the predicted class and 0 for the others. The prediction is
+    the estimator's own, which need not be the highest decision: an `SVC` of several classes votes by pairs.
     """
+
+    by_score = False
 
     @property
     def log_odds(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -116,6 +118,11 @@ class EstimatorClassifier(EstimatorProbe, ClassifierProbe):
         rows = EstimatorProbe._rows(self, labels, weights)
         check_classes(labels.values if rows is None else labels.values[rows], labels.n_classes)
         return rows
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of each row: [N]."""
+        check_is_fitted(self)
+        return self.classes_[np.asarray(self.estimator_.predict(checked(self, X, reset=False)))]
 
     def _decide(self, X: np.ndarray) -> np.ndarray:
         C = len(self.classes_)

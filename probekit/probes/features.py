@@ -133,7 +133,7 @@ def _summed(work: Callable[[slice], list[Tensor]], rows: slice, size: int) -> li
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Scaling:
     """Of each of M weightings: the sum of the weights [M], and mean and scale of the features [M, D], about the shift.
 
     A column that never varies has the inverse scale 0.
@@ -144,7 +144,7 @@ class Moments:
     inverse_scale: Tensor
 
 
-def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Moments, Tensor]:
+def scaling_of(features: Features, weights: Tensor, standardise: bool) -> tuple[Scaling, Tensor]:
     """The moments under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift).
 
     Raises:
@@ -166,7 +166,7 @@ def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Mom
     varies = variance > CONSTANT * square
     scale = variance.clamp_min(0).sqrt() if standardise else torch.ones_like(variance)
     inverse = torch.where(varies, 1 / scale.where(varies, 1), 0)
-    return Moments(total, mean, inverse), torch.cat([rows for _, rows in sorted(picked.items())])
+    return Scaling(total, mean, inverse), torch.cat([rows for _, rows in sorted(picked.items())])
 
 
 def _sample_size(d: int) -> int:

@@ -3,9 +3,11 @@
 Ledoit and Wolf 2004, "A well-conditioned estimator for large-dimensional covariance matrices", gives the shrinkage.
 """
 
+import warnings
+
 import numpy as np
 import torch
-from sklearn.covariance import ledoit_wolf
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.base import WithProbabilities, scale_of, standardise, unstandardise
@@ -28,13 +30,12 @@ class LDAProbe(WithProbabilities, MomentsProbe):
 
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         check_shrinkage(self.shrinkage)
-        counts = np.bincount(labels)
-        _check_counts(counts)
+        _check_counts(np.bincount(labels))
         Z, mean, scale = standardise(X)
-        rows = [Z[labels == c] for c in range(len(counts))]
-        covariance = np.sum([len(own) * _covariance(own, self.shrinkage) for own in rows], axis=0) / len(Z)
-        means = np.stack([own.mean(axis=0) for own in rows])
-        return unstandardise(*_discriminants(means, counts, covariance), mean, scale)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Only one sample available", UserWarning)  # its covariance is 0
+            fitted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=self.shrinkage).fit(Z, labels)
+        return unstandardise(fitted.coef_, fitted.intercept_, mean, scale)
 
     def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
         check_shrinkage(self.shrinkage)
@@ -59,16 +60,6 @@ def check_shrinkage(value: str | float) -> None:
 def _check_counts(counts: np.ndarray) -> None:
     if counts.sum() <= len(counts):
         raise DataError(f"LDA needs more rows than classes; got {counts.sum():g} (samples) of {len(counts)}")
-
-
-def _covariance(rows: np.ndarray, shrinkage: str | float) -> np.ndarray:
-    """The shrunk covariance [D, D] of one class; Ledoit and Wolf's is that of the class's standardised rows."""
-    Z, _, scale = standardise(rows)
-    if isinstance(shrinkage, str):
-        scale = np.where(np.isinf(scale), 1, scale)
-        return scale * ledoit_wolf(Z, assume_centered=True)[0] * scale[:, None]
-    centred = rows - rows.mean(axis=0)
-    return _towards_identity(centred.T @ centred / len(rows), shrinkage)
 
 
 def _towards_identity(covariance: np.ndarray, shrinkage: float) -> np.ndarray:

@@ -11,7 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
-from probekit.probes.base import LinearProbe, WithProbabilities, check_classes, check_positive, check_whole
+from probekit.options.check import check_positive, check_whole
+from probekit.probes.base import LinearProbe, WithProbabilities, check_classes
 from probekit.probes.features import Stream
 from probekit.probes.problem import Labels, ProblemSet, every_problem, subset
 from probekit.probes.solver import MAX_ITER, TOLERANCE, Solutions, solve_logistic

@@ -14,17 +14,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, relu
 
 from probekit.errors import UsageError
+from probekit.options.check import check_positive, check_whole
 from probekit.probes.base import (
     ClassifierProbe,
     WithProbabilities,
-    check_positive,
-    check_whole,
     standardise,
     unstandardise,
 )
 from probekit.probes.threads import one_thread
 
-TOLERANCE = 1e-4  # a loss that falls by less has not fallen
+TOLERANCE = 1e-4  # nats: a loss that changes by less has neither fallen nor risen; rounding changes it by some 1e-7
 
 Layers = tuple[Tensor, Tensor, Tensor, Tensor]  # weights [H, D], biases [H], weights [C, H], biases [C]
 
@@ -112,7 +111,8 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         layers = _initial(Z.shape[1], self.hidden, len(self.classes_), generator)
         optimiser = self._optimiser(layers)
         best, first = _copied(layers), self._loss(layers, Z_judged, labels_judged)
-        self.loss_, waited, self.n_iter_ = first, 0, 0
+        self.loss_ = loss = first
+        waited = self.n_iter_ = 0
         while waited < self.patience and self.n_iter_ < self.max_epochs:
             order = fitted[torch.randperm(len(fitted), generator=generator, device="cpu")]
             for rows in order.split(self.batch_size):
@@ -124,7 +124,8 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
             waited = 0 if loss < self.loss_ - TOLERANCE else waited + 1
             if loss < self.loss_:
                 best, self.loss_ = _copied(layers), loss
-        self.converged_ = waited == self.patience and self.loss_ < first  # a fit that only climbed is none
+        only_rose = self.loss_ >= first and not loss <= first + TOLERANCE  # or is not a number
+        self.converged_ = waited == self.patience and not only_rose
         return best
 
     @staticmethod

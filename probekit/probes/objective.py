@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.features import Basis, Features, Moments, basis, moments
+from probekit.probes.features import Basis, Features, Scaling, basis, scaling_of
 from probekit.probes.losses import Binary, Multinomial
 from probekit.probes.problem import ProblemSet
 
@@ -63,7 +63,7 @@ class Objective:
     weight_of: Tensor  # [P], a column of weights
     C: Tensor  # [P]
     K: int
-    moments: Moments
+    scaling: Scaling
     basis: Basis
 
     def of(self, which: Tensor) -> "Objective":
@@ -87,7 +87,7 @@ class Objective:
             return [self.loss.loss(here, labels, weights), second, G, r.sum(dim=0, dtype=torch.float64)]
 
         loss, A, G, drift = self.features.sum(block, dtype)
-        mean, inverse_scale = self.moments.mean[self.weight_of], self.moments.inverse_scale[self.weight_of]
+        mean, inverse_scale = self.scaling.mean[self.weight_of], self.scaling.inverse_scale[self.weight_of]
         G = (G - drift[..., None] * mean[:, None]) * inverse_scale[:, None]
         g = self.C[:, None, None] * torch.cat([G, drift[..., None]], dim=2)
         g[..., :-1] += v[..., :-1]
@@ -112,8 +112,8 @@ class Objective:
 
     def _raw(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Weights [P, K, D] and intercepts [P, K] for the features minus their shift."""
-        W = v[..., :-1] * self.moments.inverse_scale[self.weight_of][:, None]
-        return W, v[..., -1] - (W * self.moments.mean[self.weight_of][:, None]).sum(dim=2)
+        W = v[..., :-1] * self.scaling.inverse_scale[self.weight_of][:, None]
+        return W, v[..., -1] - (W * self.scaling.mean[self.weight_of][:, None]).sum(dim=2)
 
     def raw(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Weights [P, K, D] and intercepts [P, K] for the features as they are."""
@@ -173,7 +173,7 @@ class Objective:
             return [torch.stack([(X * h[:, k, other, None]).T @ X for k, other in pairs])]
 
         (sums,) = self.features.sum(block, torch.float64)
-        inverse_scale, mean = self.moments.inverse_scale[which], self.moments.mean[which]
+        inverse_scale, mean = self.scaling.inverse_scale[which], self.scaling.mean[which]
         change = torch.diag(torch.cat([inverse_scale, torch.ones_like(inverse_scale[:1])]))
         change[:D, D] = -mean * inverse_scale  # from (x, 1) to the standardised (x, 1)
         H = sums.new_empty(K, D + 1, K, D + 1)
@@ -253,7 +253,7 @@ def objective_of(
     labels = np.stack([each.values for each in problems.labels], axis=1)[rows]
     weights = np.stack([one if each is None else each for each in problems.weightings], axis=1)[rows]
     W = torch.as_tensor(weights, device=features.device, dtype=torch.float64)
-    known, sample = moments(features, W, standardise)
+    scaling, sample = scaling_of(features, W, standardise)
     loss = Binary if K == 1 else Multinomial
     return Objective(
         features=features,
@@ -264,6 +264,6 @@ def objective_of(
         weight_of=torch.as_tensor([p.weighting for p in problems.problems], device=features.device),
         C=torch.as_tensor([p.C for p in problems.problems], device=features.device, dtype=torch.float64),
         K=K,
-        moments=known,
-        basis=basis(features, sample, known.inverse_scale[known.total.argmax()]),
+        scaling=scaling,
+        basis=basis(features, sample, scaling.inverse_scale[scaling.total.argmax()]),
     )

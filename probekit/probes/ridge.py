@@ -16,7 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from probekit.errors import DataError, UsageError
-from probekit.probes.base import Probe, check_positive, checked, rows_of, scale_of, unstandardise
+from probekit.options.check import check_positive
+from probekit.probes.base import Probe, checked, rows_of, scale_of, unstandardise
 from probekit.probes.moments import MomentsProbe, RowMoments
 from probekit.probes.problem import Labels, ProblemSet, every_problem
 

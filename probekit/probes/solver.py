@@ -278,7 +278,8 @@ def _descend(
             left, idle, best = left[going], idle[going], best[going]
             memory.of(going)
         new = _step(objective, point, d, how.rounding)
-        worse = torch.nonzero(~(new.f <= point.f * (1 + how.rounding)))[:, 0]  # or not a number
+        lower = new.f <= point.f * (1 + how.rounding)  # False where it is not a number
+        worse = torch.nonzero(~(lower | _closer(objective, point, new)))[:, 0]
         new.put(worse, point.of(worse))
         better = (new.f < point.f) | (new.bound() < 0.5 * point.bound())
         idle, best = torch.where(better, 0, idle + 1), torch.where(better[:, None, None], new.v, best)
@@ -300,16 +301,32 @@ def _patience(objective: Objective, max_iter: int) -> float:
 
 def _finished(objective: Objective, point: Point, d: Tensor, tol: float, least: float) -> Tensor:
     decrease = -0.5 * (point.g * d).sum(dim=(1, 2))  # that is left, as far as the memory knows
+    return (_excess(objective, point) <= tol * point.f) | (decrease <= least * point.f)
+
+
+def _excess(objective: Objective, point: Point) -> Tensor:
+    """About how far above the optimum each objective is at most: by the weights, and by the intercept: [P]."""
     drift = point.g[..., -1].square().sum(dim=1) / (objective.C * point.A.diagonal(dim1=1, dim2=2).sum(dim=1) + 1e-300)
-    return (point.bound() + drift <= tol * point.f) | (decrease <= least * point.f)
+    return point.bound() + drift
+
+
+def _closer(objective: Objective, point: Point, new: Point) -> Tensor:
+    """Whether the gradient says that a new point is better, where the objective has no digits left to say so: [P].
+
+    The scores of nearly separable rows are large and their losses tiny, so that rounding changes an objective of 1e9 by
+    1e-4 (measured at C = 1e10, with sums in another order), while the gradient bounds its excess to 1e-7.
+    """
+    before, after = _excess(objective, point), _excess(objective, new)
+    return (before <= TOLERANCE * point.f) & (after < 0.5 * before) & (new.f <= point.f + before)
 
 
 def _step(objective: Objective, point: Point, d: Tensor, rounding: float) -> Point:
-    """The point one step further: the whole of d where that does, else as far along d as is best."""
+    """The point one step further: all of d where that is good enough, else as far along d as is best."""
     trial = objective.at(point.v + d, point.z.dtype)
     slope0, slope = ((p.g * d).sum(dim=(1, 2)) for p in (point, trial))
     enough = trial.f <= point.f + ENOUGH_DECREASE * slope0 + rounding * point.f
-    far = torch.nonzero(~(enough & (slope.abs() <= ENOUGH_FLATTER * slope0.abs())))[:, 0]
+    good = enough & (slope.abs() <= ENOUGH_FLATTER * slope0.abs())
+    far = torch.nonzero(~(good | _closer(objective, point, trial)))[:, 0]
     if len(far):
         part, here, there, along = objective.of(far), point.of(far), trial.of(far), d[far]
         t = part.search(here, there, along)

@@ -12,7 +12,8 @@ import numpy as np
 from sklearn.linear_model import enet_path
 
 from probekit.errors import UsageError, nearest
-from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, check_whole, standardise
+from probekit.options.check import check_whole
+from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, standardise
 from probekit.probes.logistic import LogisticProbe
 
 METHODS = ("mean-difference", "elastic-net")

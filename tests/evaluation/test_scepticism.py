@@ -12,7 +12,8 @@ from sklearn.model_selection import KFold
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import train_probes
-from probekit.evaluation.fits.layer import answers_of, selectivity
+from probekit.evaluation.compare.controls import selectivity
+from probekit.evaluation.curve import fit_curve
 from probekit.evaluation.request import DEFAULT_C
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
@@ -203,12 +204,12 @@ def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
 def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
     seen: list[Any] = []
 
-    def spy(acts, places, question, done):
-        answers = answers_of(acts, places, question, done)
-        seen.append((question.protocol, answers))
-        return answers
+    def spy(acts, places, plan, done):
+        fitted = fit_curve(acts, places, plan, done)
+        seen.append((plan.grid.protocol, fitted))
+        return fitted
 
-    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "answers_of", spy)
+    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "fit_curve", spy)
     # folds that do not follow the labels, so that they stay when labels change
     monkeypatch.setattr("probekit.evaluation.fits.protocol.StratifiedKFold", KFold)
     acts = world(n=120, strength=(0.5,) * 5)
@@ -221,10 +222,10 @@ def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
     np.testing.assert_array_equal(one_protocol.rounds[0].test, other_protocol.rounds[0].test)
     for a, b in zip(one, other, strict=True):
         mine, rest = slice(len(first)), slice(len(first), None)  # equal but for the solver's tolerance
-        np.testing.assert_allclose(a.verdict.test.scores[mine], b.verdict.test.scores[mine], rtol=1e-4, atol=1e-4)
-        np.testing.assert_array_equal(a.verdict.test.predicted[mine], b.verdict.test.predicted[mine])
-        assert a.verdict.chosen[0] == b.verdict.chosen[0]
-        assert not np.allclose(a.verdict.test.scores[rest], b.verdict.test.scores[rest], rtol=0.1)
+        np.testing.assert_allclose(a.fit.test.scores[mine], b.fit.test.scores[mine], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(a.fit.test.predicted[mine], b.fit.test.predicted[mine])
+        assert a.fit.by_round[0] == b.fit.by_round[0]
+        assert not np.allclose(a.fit.test.scores[rest], b.fit.test.scores[rest], rtol=0.1)
 
 
 def test_folds_need_every_class_in_every_training_part():
@@ -334,7 +335,7 @@ def test_numbers_are_predicted_too(folds, tmp_path):
 
 
 def test_a_probe_of_classes_refuses_numbers_and_says_what_to_take(world):
-    with pytest.raises(UsageError, match=r"logistic tells classes apart, and 'kind' is a number.*take ridge"):
+    with pytest.raises(UsageError, match=r"logistic predicts classes, and 'kind' holds a number.*take ridge"):
         train_probes(regression(), probe="logistic")
 
 
@@ -351,7 +352,7 @@ def test_random_weights_stand_beside_the_curve(world):
     assert set(results.to_frame()["kind"]) == {"probe", "random-init"}
     with pytest.raises(UsageError, match="other examples"):
         train_probes(acts, random_init=world(n=100), **BARE)
-    with pytest.raises(UsageError, match="other examples, or others' labels or splits"):
+    with pytest.raises(UsageError, match="other examples, or other labels or splits"):
         train_probes(acts, random_init=world(seed=9), **BARE)  # of the same ids
     few = ActivationSet({("resid_pre", 0): acts["resid_pre", 0]}, acts.task)
     with pytest.raises(UsageError, match=r"no activations of resid_pre\.1"):

@@ -127,7 +127,7 @@ def test_other_points_and_labels_can_be_asked_for(world):
         ({"probe": "\x1b[31m"}, r"unknown probe '\\x1b\[31m'"),
         ({"point": "resid_pr"}, "did you mean resid_pre"),
         ({"point": "attn_out"}, "no activations of attn_out here"),
-        ({"point": "resid_pre.1"}, "the layer beside it"),
+        ({"point": "resid_pre.1"}, "give the point without its layer"),
         ({"label": "othr"}, "no label set 'othr'; did you mean other"),
         ({"C": 0}, "C must be a positive"),
         ({"C": [1, -1]}, "got -1"),

@@ -10,8 +10,8 @@ from sklearn.metrics import accuracy_score
 
 from probekit.activations.activations import ActivationSet
 from probekit.evaluation import train_probes
-from probekit.evaluation.compare.baselines import word_type
 from probekit.evaluation.compare.controls import control_types
+from probekit.evaluation.compare.guesses import word_type
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit, audit_lines
 

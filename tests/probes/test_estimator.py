@@ -46,6 +46,7 @@ class NearestMean(ClassifierMixin, BaseEstimator):
 CLASSIFIERS = [
     LogisticRegression(C=0.1),
     LinearSVC(),
+    SVC(),
     SVC(break_ties=True),
     SVC(decision_function_shape="ovo"),
     Perceptron(),

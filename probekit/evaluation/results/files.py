@@ -11,7 +11,7 @@ from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeD
 from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.scores.metrics import HEADLINES
-from probekit.probes import load_probe
+from probekit.probes import PROBES, REGRESSORS, load_probe
 
 FORMAT = "probekit.results/2"
 OLDER = ("probekit.results/1",)
@@ -119,10 +119,15 @@ def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:
 
 
 def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
-    if layer.probe is None:
+    if layer.probe is None or not is_saved(layer.probe):
         return None
     layer.probe.save(folder / "probes" / layer.place)
     return {"file": f"probes/{layer.place}", "sha256": _probe_hash(folder / "probes" / layer.place)}
+
+
+def is_saved(probe: Any) -> bool:
+    """Whether results keep the fitted probe: only a class that `load_probe` knows can be read again without pickle."""
+    return bool(probe.saveable) and type(probe) in (*PROBES.values(), *REGRESSORS.values())
 
 
 def _probe_hash(path: Path) -> str:

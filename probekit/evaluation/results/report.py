@@ -60,7 +60,14 @@ def _setting(data: ProbeData) -> str:
     n, folds = data.meta["n"], data.meta.get("folds")
     splits = ", ".join(f"{n[split]:,} {split}" for split in n)
     examples = f"{n['test']:,} examples in {folds} nested folds" if folds else f"{splits} examples"
-    return f"{printable(data.meta['probe'])} probe; {examples}{_metric_reason(data)}"
+    return f"{printable(data.meta['probe'])} probe{_estimator_note(data)}; {examples}{_metric_reason(data)}"
+
+
+def _estimator_note(data: ProbeData) -> str:
+    """What a scikit-learn estimator, or another class that is not probekit's, lacks."""
+    record = data.meta.get("estimator") or {"certified": True, "saved": True}
+    lacks = ["no convergence certificate"] * (not record["certified"]) + ["fitted probes are not saved"]
+    return "" if record["saved"] else f" ({', '.join(lacks)})"
 
 
 def _metric_reason(data: ProbeData) -> str:

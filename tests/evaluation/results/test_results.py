@@ -2,7 +2,6 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ from scipy.stats import ttest_1samp
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
-from probekit.evaluation import BaselineResult, ProbeResults, train_probes
-from probekit.evaluation.fits.layer import lead, optimism
+from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation.compare.lead import lead, optimism
 from probekit.evaluation.results.frames import COLUMNS
 from probekit.evaluation.results.report import MOST_NOTES, footnotes
 from probekit.evaluation.scores.bootstrap import Bootstrap
@@ -257,8 +256,7 @@ def test_a_paired_difference_has_the_interval_of_a_paired_t_test():
     truth = rng.integers(2, size=400)
     one, other = (np.where(rng.random(400) < p, truth, 1 - truth) for p in (0.8, 0.6))
     said = [Predictions(truth, p, p * 1.0, 2) for p in (one, other)]
-    question: Any = SimpleNamespace(headline="accuracy", bootstrap=Bootstrap(400))
-    told: Any = lead(said[0], [(BaselineResult("length", None, True, {}, {}), said[1])], question)
+    told: Any = lead(said[0], [("length", said[1])], "accuracy", Bootstrap(400))
     difference = (one == truth) * 1.0 - (other == truth)
     low, high = ttest_1samp(difference, 0).confidence_interval(0.95)
     assert told["over"] == pytest.approx(difference.mean())
