@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from probekit.cli.main import run
 from probekit.cli.probes import made, with_parameters
 from probekit.errors import UsageError
 from probekit.options import CurveOptions
