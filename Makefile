@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 NUMERIC := tests/probes tests/models tests/activations/test_packed.py tests/verification
 
-.PHONY: demo test test-all test-isa lint clean
+.PHONY: demo test test-all test-isa lint docs clean
 
 demo: .venv/installed
 	$(BIN)/probekit demo
@@ -31,6 +31,12 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# The documentation as a site in site/, without a network; the reference is generated from the options.
+docs: .venv/installed-dev
+	$(BIN)/python -m probekit.cli.reference commands > docs/reference/commands.md
+	$(BIN)/python -m probekit.cli.reference python > docs/reference/python.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -e . -c constraints.txt
@@ -41,4 +47,4 @@ lint: .venv/installed-dev
 	touch $@
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site
