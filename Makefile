@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # One process a core, one thread each: torch's own threads would only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
-NUMERIC := tests/probes tests/models tests/activations/plan tests/verification
+NUMERIC := tests/probes tests/models tests/activations/run tests/verification
 
 .PHONY: demo test test-all test-isa lint docs clean
 
