@@ -14,7 +14,8 @@ room is waiting on the stack; a call into a waiting room is a callback or a recu
 
 With --carry only those calls count that have the value among their arguments: the argument itself, what it was resolved
 to (`layers`: the list of places; `position`: the array of indices), or a dataclass, list or dict with it, four levels
-deep at most. That follows one argument from the public function to the last one that takes it.
+deep at most. That follows one argument from the public function to the last one that takes it. Methods and properties
+of the value itself are left out: `acts.labels` passes nothing on.
 """
 
 import argparse
@@ -40,8 +41,9 @@ Carries = Callable[[Any], bool]
 class Calls:
     """Counts entries into modules and rooms while it is active."""
 
-    def __init__(self, carries: Carries | None):
-        self.carries = carries
+    def __init__(self, is_value: Carries | None):
+        self.is_value = is_value
+        self.carries = None if is_value is None else carries_any(is_value)
         self.counts = {kind: {"entered": Counter(), "from above": Counter()} for kind in ("room", "module")}
         self._stack: list[CodeType] = []
         self._seen: set[tuple[CodeType, CodeType]] = set()
@@ -77,8 +79,10 @@ class Calls:
         code = frame.f_code
         n = code.co_argcount + code.co_kwonlyargcount
         n += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)  # *args and **kwargs
-        values = [frame.f_locals.get(name) for name in code.co_varnames[:n]]
-        return any(self.carries(value) for value in values)
+        named = {name: frame.f_locals.get(name) for name in code.co_varnames[:n]}
+        if self.is_value is not None and self.is_value(named.get("self")):
+            return False
+        return any(self.carries(value) for value in named.values())
 
     def _count(self, code: CodeType) -> None:
         callee = self._names[code]
@@ -168,7 +172,7 @@ def main() -> None:
     }
     if args.verb == "train_probes":
         pk.train_probes(acts)
-    with Calls(carries_any(values[args.carry]) if args.carry else None) as calls:
+    with Calls(values.get(args.carry)) as calls:
         if args.verb == "extract":
             pk.extract(model, task, **how)
         else:

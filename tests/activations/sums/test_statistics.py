@@ -55,13 +55,13 @@ def path(tmp_path):
     return tmp_path / "runs" / "store"
 
 
-def beside(model, task, path, **changes):
+def with_store(model, task, path, **changes):
     store = extract(model, task, out=path, stats=True, **{**HOW, **changes})
     assert isinstance(store, Store)
     return store.statistics
 
 
-def alone(model, task, path=None, progress=None, **changes):
+def sums_only(model, task, path=None, progress=None, **changes):
     return extract_statistics(model, task, ExtractOptions(**{**HOW, **changes}), out=path, progress=progress)
 
 
@@ -93,7 +93,7 @@ def assert_closed_form(moments, X, labels, n_classes, tolerance=1e-12):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_statistics_are_the_closed_form_on_all_rows(model, task, path, position, dtype):
     how = {**HOW, "position": position, "dtype": dtype}
-    statistics, rows = alone(model, task, path, **how), extract(model, task, **how)
+    statistics, rows = sums_only(model, task, path, **how), extract(model, task, **how)
     assert len(plan_of(model, task, **how).shards) >= 3 or position == 0
     assert statistics.places == list(rows)
     assert statistics.splits == list(SPLITS)
@@ -109,10 +109,10 @@ def test_statistics_are_the_closed_form_on_all_rows(model, task, path, position,
         assert_closed_form(whole, X, {name: given[examples] for name, given in task.labels.items()}, n_classes)
 
 
-def test_beside_activations_alone_and_in_memory_they_are_the_same_bits(model, task, path, tmp_path):
-    memory = alone(model, task)
-    assert_same_bits(memory, beside(model, task, path))
-    assert_same_bits(memory, alone(model, task, tmp_path / "alone"))
+def test_with_a_store_without_one_and_in_memory_they_are_the_same_bits(model, task, path, tmp_path):
+    memory = sums_only(model, task)
+    assert_same_bits(memory, with_store(model, task, path))
+    assert_same_bits(memory, sums_only(model, task, tmp_path / "alone"))
     assert_same_bits(memory, load_statistics(tmp_path / "alone"))
     assert_same_bits(memory, load_statistics(memory.save(tmp_path / "saved")))
     with pytest.raises(StorageError, match=r"saved' already holds statistics"):
@@ -123,8 +123,8 @@ def test_beside_activations_alone_and_in_memory_they_are_the_same_bits(model, ta
         assert torch.equal(store[place], x)
 
 
-def test_what_they_are_of_stands_beside_them(model, task, path):
-    made = alone(model, task, path)
+def test_their_source_is_recorded_with_them(model, task, path):
+    made = sums_only(model, task, path)
     found = load_statistics(path)
     assert found.meta["task_fingerprint"] == task.fingerprint()
     assert found.meta["model"] == "tiny"
@@ -142,7 +142,7 @@ def test_label_sets_of_any_name_and_splits_without_examples(model, task, path):
     task.labels["../\ud800 x"], task.label_names["../\ud800 x"] = task.labels.pop("third"), ["a", "b", "c"]
     task = replace(task, label_names={name: task.label_names[name] for name in task.labels})
     task = replace(task, splits=np.where(task.splits == "test", "train", task.splits))
-    assert_same_bits(alone(model, task, path), load_statistics(path))
+    assert_same_bits(sums_only(model, task, path), load_statistics(path))
     found = load_statistics(path)
     assert found.splits == ["train", "validation"]
     assert found["resid_pre.1", "train"].class_counts["../\ud800 x"].sum() == (task.splits == "train").sum()
@@ -152,7 +152,7 @@ def test_label_sets_of_any_name_and_splits_without_examples(model, task, path):
 def test_the_order_of_work_changes_nothing(model, task, other):
     """In float64, where the order of the model's own sums is below the rounding of what is kept."""
     model.double()
-    one, two = alone(model, task), alone(model, task, **other)
+    one, two = sums_only(model, task), sums_only(model, task, **other)
     for key in one:
         for a, b in zip((one[key].gram, one[key].covariance), (two[key].gram, two[key].covariance), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * float(one[key].gram.abs().max()))
@@ -180,10 +180,10 @@ def stop_at(monkeypatch, shard):
 DUE = {"every shard": [True], "every other": [True, False], "none": [False]}
 
 
-@pytest.mark.parametrize("make", [beside, alone])
+@pytest.mark.parametrize("make", [with_store, sums_only])
 @pytest.mark.parametrize("checkpoints", DUE)
 def test_stopped_at_any_shard_it_ends_in_the_same_bits(model, task, tmp_path, monkeypatch, make, checkpoints):
-    whole, n = alone(model, task), len(plan_of(model, task, **HOW).shards)
+    whole, n = sums_only(model, task), len(plan_of(model, task, **HOW).shards)
     assert n >= 4
     for k in range(n):
         path, due = tmp_path / str(k), itertools.cycle(DUE[checkpoints])
@@ -200,7 +200,7 @@ def test_stopped_at_any_shard_it_ends_in_the_same_bits(model, task, tmp_path, mo
             computed = stop_at(patch, None)
             assert_same_bits(make(model, task, path), whole)
         assert_same_bits(load_statistics(path), whole)
-        if make is beside or checkpoints == "every shard":
+        if make is with_store or checkpoints == "every shard":
             assert computed == list(range(k, n))  # what stands on disk is read, what is counted is left alone
         elif checkpoints == "none":
             assert computed == list(range(n))
@@ -218,17 +218,17 @@ def test_a_complete_store_gets_its_statistics_without_the_model(model, task, pat
     with pytest.raises(DataError, match=r"no statistics at .*--stats"):
         _ = load_activations(path).statistics
     computed = stop_at(monkeypatch, None)
-    statistics = beside(model, task, path)
+    statistics = with_store(model, task, path)
     assert computed == []
-    assert_same_bits(statistics, alone(model, task))
+    assert_same_bits(statistics, sums_only(model, task))
     assert len(computed) > 0
     computed.clear()
-    assert_same_bits(beside(model, task, path), alone(model, task, path))
+    assert_same_bits(with_store(model, task, path), sums_only(model, task, path))
     assert computed == []
 
 
-def test_statistics_alone_become_a_store_when_it_is_asked_for(model, task, path):
-    made = alone(model, task, path)
+def test_statistics_without_activations_can_become_a_store(model, task, path):
+    made = sums_only(model, task, path)
     assert list((path / "shards").iterdir()) == []
     with pytest.raises(DataError, match=r"holds statistics and no activations: .*without --stats-only"):
         load_activations(path)
@@ -236,7 +236,7 @@ def test_statistics_alone_become_a_store_when_it_is_asked_for(model, task, path)
     assert_same_bits(load_activations(path).statistics, made)
 
 
-def test_a_crash_between_a_file_and_its_record_is_mended(model, task, path, often, monkeypatch):
+def test_a_crash_between_a_file_and_its_record_is_repaired(model, task, path, often, monkeypatch):
     written = []
 
     def failing(to, data):
@@ -248,10 +248,10 @@ def test_a_crash_between_a_file_and_its_record_is_mended(model, task, path, ofte
     with monkeypatch.context() as patch:
         patch.setattr(sum_files, "write_first", failing)
         with pytest.raises(Stopped):
-            alone(model, task, path)
+            sums_only(model, task, path)
     assert statistics_progress(path) not in (None, (0, 23))
     monkeypatch.setattr(sum_files, "STALE_SECONDS", -1)
-    assert_same_bits(alone(model, task, path), alone(model, task))
+    assert_same_bits(sums_only(model, task, path), sums_only(model, task))
     assert_nothing_old(path)
 
 
@@ -260,12 +260,12 @@ def test_checkpoints_are_seldom(model, task, path, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
     write = sum_files.write_files
     monkeypatch.setattr(sum_files, "write_files", lambda *args: (writes.append(1), write(*args))[1])
-    alone(model, task, path, progress=False)
+    sums_only(model, task, path, progress=False)
     assert 2 <= len(writes) < len(plan_of(model, task, **HOW).shards)
 
 
 def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(model, task, path, monkeypatch):
-    folder = half_done(model, task, path, monkeypatch, alone)
+    folder = half_done(model, task, path, monkeypatch, sums_only)
     counted, list_them = statistics_progress(path), sum_files.list_records
     stale = [[folder / "00001.json"]]  # listed, and gone when it is opened
     monkeypatch.setattr(sum_files, "list_records", lambda folder: stale.pop() if stale else list_them(folder))
@@ -275,7 +275,7 @@ def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(mo
 
 
 def test_a_link_or_a_pipe_is_no_file_of_statistics(model, task, path):
-    alone(model, task, path)
+    sums_only(model, task, path)
     file = next((path / "statistics").glob("*.safetensors"))
     file.rename(path / "elsewhere")
     for put in (lambda: file.symlink_to(path / "elsewhere"), lambda: os.mkfifo(file)):
@@ -286,12 +286,12 @@ def test_a_link_or_a_pipe_is_no_file_of_statistics(model, task, path):
 
 
 def test_other_labels_are_another_run(model, task, path):
-    alone(model, task, path)
+    sums_only(model, task, path)
     other = replace(task, labels={**task.labels, "odd": 1 - task.labels["odd"]})
     with pytest.raises(ResumeMismatch, match="task_fingerprint"):
-        alone(model, other, path)
+        sums_only(model, other, path)
     with pytest.raises(ResumeMismatch, match="position: 'last' there, 'mean' here"):
-        alone(model, task, path, position="mean")
+        sums_only(model, task, path, position="mean")
 
 
 def half_done(model, task, path, monkeypatch, make):
@@ -303,7 +303,7 @@ def half_done(model, task, path, monkeypatch, make):
     return path / "statistics"
 
 
-@pytest.mark.parametrize("make", [beside, alone])
+@pytest.mark.parametrize("make", [with_store, sums_only])
 def test_every_altered_byte_of_a_checkpoint_is_noticed(model, task, path, monkeypatch, make):
     folder = half_done(model, task, path, monkeypatch, make)
     for file in sorted(folder.iterdir()):
@@ -319,21 +319,21 @@ def test_every_altered_byte_of_a_checkpoint_is_noticed(model, task, path, monkey
         file.write_bytes(whole)
     for file in folder.iterdir():
         file.unlink()
-    assert_same_bits(make(model, task, path), alone(model, task))
+    assert_same_bits(make(model, task, path), sums_only(model, task))
 
 
 def test_a_checkpoint_of_other_shards_is_noticed(model, task, path, monkeypatch):
-    folder = half_done(model, task, path, monkeypatch, alone)
+    folder = half_done(model, task, path, monkeypatch, sums_only)
     (record,) = folder.glob("*.json")
     body, _ = unseal(record)
     body["progress"]["order"] = "0" * 64
     record.write_bytes(seal(body)[0])
     with pytest.raises(StorageError, match="counted other shards than this run has"):
-        alone(model, task, path)
+        sums_only(model, task, path)
     body["progress"]["plan"] = "0" * 64
     record.write_bytes(seal(body)[0])
     with pytest.raises(StorageError, match="is of another run"):
-        alone(model, task, path)
+        sums_only(model, task, path)
 
 
 HOSTILE = [
@@ -362,8 +362,8 @@ HOSTILE = [
 ]
 
 
-def test_a_record_that_lies_is_refused(model, task, path):
-    alone(model, task, path)
+def test_a_false_record_is_refused(model, task, path):
+    sums_only(model, task, path)
     (record,) = (path / "statistics").glob("*.json")
     for lie in HOSTILE:
         body, whole = unseal(record)[0], record.read_bytes()
@@ -379,13 +379,13 @@ def test_a_record_that_lies_is_refused(model, task, path):
     [b"", b"\xff" * 8 + b"{}", (2**40).to_bytes(8, "little"), b"\x02\x00\x00\x00\x00\x00\x00\x00{}", "nan"],
     ids=["empty", "header", "header length", "no tensors", "nan"],
 )
-def test_a_file_that_lies_is_refused(model, task, path, content):
+def test_a_false_file_is_refused(model, task, path, content):
     """Even where its name and its record agree with it."""
     import hashlib
 
     import safetensors.torch
 
-    made = alone(model, task, path)
+    made = sums_only(model, task, path)
     (record,) = (path / "statistics").glob("*.json")
     body, _ = unseal(record)
     if content == "nan":
@@ -400,7 +400,7 @@ def test_a_file_that_lies_is_refused(model, task, path, content):
 
 
 def test_statistics_of_another_store_are_noticed(model, tiny, task, path, tmp_path):
-    alone(model, task, path)
+    sums_only(model, task, path)
     extract(tiny(seed=1), task, out=tmp_path / "other", **HOW)
     (path / "statistics").rename(tmp_path / "other" / "statistics")
     with pytest.raises(StorageError, match="is of another run than the store"):
@@ -410,21 +410,21 @@ def test_statistics_of_another_store_are_noticed(model, tiny, task, path, tmp_pa
 def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, path, monkeypatch):
     computed = stop_at(monkeypatch, None)
     with pytest.raises(UsageError, match="statistics need one position, or all; got first, last"):
-        alone(model, task, path, position=["first", "last"])
+        sums_only(model, task, path, position=["first", "last"])
     with pytest.raises(UsageError, match=r"attn_pattern\.0 belongs to pairs"):
-        alone(model, task, points=["resid_pre", "attn_pattern"])
+        sums_only(model, task, points=["resid_pre", "attn_pattern"])
     with pytest.raises(UsageError, match="name one"):
         extract(model, task, stats=True, **HOW)
     with pytest.raises(DataError, match=r"labels of 'odd' must be 0\.\.1 to be counted, example 'train:100' has -1"):
-        alone(model, replace(task, labels={**task.labels, "odd": task.labels["odd"] - 1}))
+        sums_only(model, replace(task, labels={**task.labels, "odd": task.labels["odd"] - 1}))
     monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 100_000)
     with pytest.raises(UsageError, match=r"\(7 places x 3 splits x 16/24 squared, float64\) .* take fewer layers"):
-        alone(model, task, path)
+        sums_only(model, task, path)
     assert computed == []
 
 
 def test_their_size_is_known_beforehand(model, task):
-    statistics = alone(model, task)
+    statistics = sums_only(model, task)
     planned = plan_of(model, task, **HOW)
     assert statistics_bytes(task, planned.widths) == statistics.n_bytes
     classes = {"odd": 2, "third": 3}
@@ -436,19 +436,19 @@ def test_a_nan_stops_them(model, task, path):
     with torch.no_grad():
         next(model.blocks[1].mlp.parameters()).fill_(torch.nan)
     with pytest.raises(DataError, match="NaN in the activations"):
-        alone(model, task, path)
+        sums_only(model, task, path)
     with pytest.raises(DataError, match="no statistics at"):
         load_statistics(path)
 
 
 def test_a_store_is_not_slowed_by_statistics_that_it_has(model, task, path, monkeypatch):
-    beside(model, task, path)
+    with_store(model, task, path)
     monkeypatch.setattr(StoreWriter, "read", lambda *_: pytest.fail("read again"))
-    beside(model, task, path)
+    with_store(model, task, path)
 
 
 def test_the_record_is_plain_json(model, task, path):
-    alone(model, task, path)
+    sums_only(model, task, path)
     (record,) = (path / "statistics").glob("*.json")
     body = json.loads(record.read_text())
     assert body["progress"]["texts_done"] == body["progress"]["texts"] == len(task)
