@@ -22,7 +22,6 @@ from torch import Tensor
 
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.packing import Packing, filled_nodes
-from probekit.activations.plan.places import stop_at_layer
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.forward import batch_inputs, running
 from probekit.models.accounting import attention_flops, block_width, token_flops
@@ -103,8 +102,7 @@ def _works(plan: ExtractionPlan) -> list[StackWork]:
     """The stack whose points are read, as far as needed; for a decoder, all of the encoder before it."""
     stacks = shape_of(plan.model.cfg).stacks
     stack = stacks[1] if plan.stack == "decoder" else stacks[0]
-    stop = stop_at_layer(plan.places)
-    own = StackWork(stack, plan.packing, stack.n_layers if stop is None else stop)
+    own = StackWork(stack, plan.packing, stack.n_layers if plan.stop_at_layer is None else plan.stop_at_layer)
     sources = plan.packing.sources
     return [own] if sources is None else [StackWork(stacks[0], sources, stacks[0].n_layers), own]
 

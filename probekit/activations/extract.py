@@ -2,27 +2,25 @@
 
 All three plan first (`plan/`) and then go through one shard loop (`run/loop.py`).
 
-Axes: N examples, R rows of a place, D their width.
+Axes: N examples, D width of a place.
 """
 
 from contextlib import closing
 from pathlib import Path
-
-import torch
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import digest_of, identity_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.device_copy import on_host
-from probekit.activations.run.loop import run_shards, unpacked
-from probekit.activations.run.memory import refuse_large_activations, refuse_large_sums
+from probekit.activations.run.loop import hooked_points, run_shards
+from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
+from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.files import CountProgress
 from probekit.activations.sums.statistics import Statistics
 from probekit.activations.sums.tally import Tally, check_countable
-from probekit.devices import DTYPES
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractArguments, ExtractOptions
@@ -94,7 +92,8 @@ def run_plan(
         return _to_store(plan, Path(out), progress, stats)
     if stats:
         raise UsageError("stats are written to a store: name one (out=PATH), or call extract_statistics")
-    return _to_memory(plan, progress)
+    plan, tensors = compute_in_memory(plan, progress)
+    return ActivationSet(tensors, plan.task, record_of_run(plan), plan.layout)
 
 
 def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
@@ -110,22 +109,6 @@ def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress
             for _ in shards:  # counted by the loop
                 pass
     return tally.finish(record_of_run(plan))
-
-
-def _to_memory(plan: ExtractionPlan, progress: bool | None) -> ActivationSet:
-    refuse_large_activations(plan)
-    if _hooked(plan.model):
-        plan = unpacked(plan)
-    layout, dtype = plan.layout, DTYPES[plan.dtype]
-    tensors = {
-        place: torch.empty(int(layout.counts(place).sum()), width, dtype=dtype, device=plan.device)
-        for place, width in zip(plan.places, plan.widths, strict=True)
-    }
-    with closing(run_shards(plan, progress)) as shards:
-        for _, rows, values in shards:
-            for place, x in values.items():
-                tensors[place][torch.from_numpy(layout.index(place, rows)).to(plan.device)] = x
-    return ActivationSet(tensors, plan.task, record_of_run(plan), layout)
 
 
 def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bool) -> Store:
@@ -148,16 +131,16 @@ def _to_store(plan: ExtractionPlan, path: Path, progress: bool | None, stats: bo
 
 
 def _writer(plan: ExtractionPlan, path: Path) -> StoreWriter:
-    return StoreWriter(
-        path,
-        identity_of(plan),
-        plan.model.name,
-        plan.task,
+    new = NewStore(
+        identity=identity_of(plan),
+        model=plan.model.name,
+        task=plan.task,
         layout=plan.layout,
         positions=plan.reading.positions,
         source=plan.model.source,
         meta=record_of_run(plan),
     )
+    return StoreWriter(path, begin_store(path, new))
 
 
 def _tally(plan: ExtractionPlan, path: Path | None) -> Tally:
@@ -171,13 +154,8 @@ def _check_statistics(plan: ExtractionPlan) -> None:
     refuse_large_sums(plan.task, plan.widths, plan.device)
 
 
-def _hooked(model: LanguageModel) -> list[str]:
-    """Names of the points with a hook on them."""
-    return [name for name, point in model.points.items() if point.hooked]
-
-
 def _refuse_hooks(model: LanguageModel) -> None:
-    if hooked := _hooked(model):
+    if hooked := hooked_points(model):
         more = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
         raise UsageError(
             f"the model is hooked at {hooked[0]}{more}, and a store cannot record hooks; "

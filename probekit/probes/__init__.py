@@ -1,4 +1,4 @@
-"""Probes: what activations know, as scikit-learn estimators that take numpy and torch."""
+"""Probes: scikit-learn estimators of labels from activations, which take numpy and torch."""
 
 from probekit.probes.base import ClassifierProbe, LinearProbe, Probe
 from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor

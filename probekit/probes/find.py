@@ -1,4 +1,4 @@
-"""Which probe is meant: by name, class or instance, our own or scikit-learn's."""
+"""Find a probe by name, class or instance: one of this package, or any scikit-learn estimator."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from probekit.probes.load import PROBES, REGRESSORS
 
 
 def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
-    """An unfitted probe for labels of `n_classes` classes, or (0) for numbers.
+    """An unfitted probe for labels with `n_classes` classes, or for numbers (0).
 
     Args:
         given: a name of `PROBES` or `REGRESSORS`; a probe or its class; a scikit-learn classifier or regressor or its
@@ -20,7 +20,7 @@ def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
         label: the label set's name, for messages.
 
     Raises:
-        UsageError: nothing that can be a probe, or a probe for the other kind of label.
+        UsageError: not a probe, or a probe of classes for numbers, or of numbers for classes.
     """
     probe = _instance(("logistic" if n_classes else "ridge") if given is None else given, n_classes)
     if probe.predicts == "classes" and n_classes == 0:
@@ -37,7 +37,7 @@ def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
 
 
 def probe_name(probe: Probe) -> str:
-    """The probe's name, or, with other parameters than the default ones, the call that makes it: KSparseProbe(k=4)."""
+    """The probe's name ("k-sparse"), or its call if a parameter is not the default ("KSparseProbe(k=4)")."""
     names = {kind: name for name, kind in (PROBES | REGRESSORS).items()} | {kind: name for name, kind in PROBES.items()}
     if type(probe) in names and probe.get_params() == type(probe)().get_params():
         return names[type(probe)]
@@ -68,7 +68,7 @@ def _clone(estimator: Any) -> Any:
 
 
 def _named(name: str, n_classes: int) -> Probe:
-    """The probe of this name; of two the one that predicts what the labels are."""
+    """The probe with this name; "ridge" names two, and the labels decide."""
     first, second = (PROBES, REGRESSORS) if n_classes else (REGRESSORS, PROBES)
     kind = first.get(name, second.get(name))
     if kind is None:

@@ -16,13 +16,13 @@ from probekit.probes.ridge import eigen
 
 
 class LDAProbe(WithProbabilities, MomentsProbe):
-    """Gaussian classes that share one covariance: the difference of the means, whitened.
+    """Gaussian classes with one shared covariance: the whitened difference of the means.
 
-    The covariance is the mean of the classes' own, weighted by their rows, each shrunk towards a multiple of the
-    identity: scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr")` on standardised features.
+    scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr")` on standardised features. The shared covariance is the
+    mean of the classes' covariances, weighted by their rows and shrunk towards a multiple of the identity.
 
     Args:
-        shrinkage: "auto" for Ledoit and Wolf's, or a number from 0 (none) to 1 (nearly the difference of the means).
+        shrinkage: "auto" (Ledoit and Wolf), or a number from 0 (none) to 1 (nearly the difference of the means).
     """
 
     def __init__(self, shrinkage: str | float = "auto"):
@@ -40,7 +40,7 @@ class LDAProbe(WithProbabilities, MomentsProbe):
     def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
         check_shrinkage(self.shrinkage)
         if isinstance(self.shrinkage, str):
-            raise UsageError("shrinkage='auto' looks at the rows; for statistics give a number from 0 to 1")
+            raise UsageError("shrinkage='auto' needs the rows; for statistics give a number from 0 to 1")
         counts = moments.class_counts
         _check_counts(counts)
         scale = scale_of(moments.covariance.diagonal(), moments.mean, moments.count)
@@ -59,17 +59,17 @@ def check_shrinkage(value: str | float) -> None:
 
 def _check_counts(counts: np.ndarray) -> None:
     if counts.sum() <= len(counts):
-        raise DataError(f"LDA needs more rows than classes; got {counts.sum():g} (samples) of {len(counts)}")
+        raise DataError(f"LDA needs more rows than classes; got {counts.sum():g} samples, {len(counts)} classes")
 
 
 def _towards_identity(covariance: np.ndarray, shrinkage: float) -> np.ndarray:
-    """(1 - shrinkage) S + shrinkage (tr S / D) I; linear in S."""
+    """(1 - shrinkage) S + shrinkage (tr S / D) I. Linear in S, so the classes' mean can be shrunk at once."""
     D = len(covariance)
     return (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / D * np.eye(D)
 
 
 def _discriminants(means: np.ndarray, counts: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and intercepts: log odds for two classes, log posteriors up to a shared constant for more."""
+    """Weights and intercepts that give log odds (two classes) or log posteriors up to a shared constant (more)."""
     values, V = (x.numpy() for x in eigen(torch.from_numpy(covariance), int(counts.sum())))
     coef = means @ V / values @ V.T
     intercept = np.log(counts / counts.sum()) - (means * coef).sum(axis=1) / 2

@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from probekit.activations import Estimate, as_dict, estimate
 from probekit.activations.plan.packing import filled_nodes
-from probekit.activations.plan.places import stop_at_layer
 from probekit.activations.run.loop import compute_shard
 from probekit.models import layers
 from probekit.models.accounting import NORM_FLOPS
@@ -47,7 +46,7 @@ def test_flops_are_those_of_the_run(countable: None, model: GPT2, letters: Make,
     with FlopCounterMode(display=False) as counter:
         for number in range(len(planned.shards)):
             compute_shard(planned, number)
-    norms = nodes_of(planned) * (stop_at_layer(planned.places) or 0) * 2 * NORM_FLOPS[True] * model.cfg.d_model
+    norms = nodes_of(planned) * (planned.stop_at_layer or 0) * 2 * NORM_FLOPS[True] * model.cfg.d_model
     assert estimate(planned).flops == counter.get_total_flops() + norms
 
 

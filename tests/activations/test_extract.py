@@ -10,7 +10,6 @@ from gpt2_points import GPT2_POINTS
 from store_cases import plan_of
 
 from probekit.activations import ActivationSet, as_dict, describe, extract
-from probekit.activations.plan.places import stop_at_layer
 from probekit.activations.run.loop import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.points import POINTS
@@ -125,7 +124,7 @@ def test_the_forward_stops_after_the_last_wanted_layer(model, task, points, laye
     acts = extract(model, task, points=points, layers=layers, batch_tokens=10_000)
     for handle in handles:
         handle.remove()
-    assert stop_at_layer(plan_of(model, task, points=points, layers=layers).places) == blocks
+    assert plan_of(model, task, points=points, layers=layers).stop_at_layer == blocks
     assert list(dict.fromkeys(ran)) == list(model.blocks[: 3 if blocks is None else blocks])
     assert acts.n_layers == 3
 
@@ -419,7 +418,7 @@ def test_the_plan_in_words(model, task):
         "size     0.0 MB: 23 rows x 4 places x 16, float16\n"
         "cut      1 texts to the first 12 tokens, the model's context\n"
         "blanks   dropped at the end of 4 texts of the data\n"
-        "skipped  2 unusable rows of the data"
+        "skipped  2 rows of the data could not be used"
     )
 
 

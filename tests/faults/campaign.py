@@ -32,8 +32,7 @@ import numpy as np
 import torch
 from children import Child, End, in_child, killed_after
 from disk import CHANGES, PowerLoss, Shim, events
-from small import Good, committed, digests, given, lost, make_model, named, read, run, run_cli, unsound
-from store_cases import plan_of
+from small import Good, committed, digests, given, lost, make_model, named, plan_of, read, run, run_cli, unsound
 from tqdm import tqdm
 
 from probekit.activations import Store, list_stores, load_activations, run_plan

@@ -10,7 +10,7 @@ import torch
 
 from probekit.activations.layout import Layout, row_bytes
 from probekit.activations.plan.packing import Packing, choose_nodes, cut_batches, group_batches, pack
-from probekit.activations.plan.places import find_places, parse_points, stack_of, width_of
+from probekit.activations.plan.places import find_places, parse_points, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import Reading, read_positions
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, tokenise_targets
@@ -58,6 +58,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         places=places,
         widths=widths,
         stack=stack,
+        stop_at_layer=stop_at_layer(places),
         reading=reading,
         layout=layout,
         dtype=dtype,

@@ -14,7 +14,7 @@ import numpy as np
 
 from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.read_positions import OnePosition
+from probekit.activations.plan.read_positions import OnePosition, Reading
 from probekit.activations.plan.summary import as_dict
 from probekit.activations.plan.token_ids import has_texts
 from probekit.versions import versions_of
@@ -74,7 +74,7 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
         "task": plan.task.name,
         "task_info": plan.task.info,
         "target": plan.task.target,
-        "position": plan.reading.kept,
+        "position": _plain_position(plan.reading),
         "position_fingerprint": identity["position"],
         "n_layers": plan.model.n_layers_of(plan.points[0]) or plan.model.n_layers,
         "output": plan.model.output_of(plan.points[0]),
@@ -88,6 +88,16 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
 def _json_position(positions: list[OnePosition]) -> str | int | list[str | int]:
     """The positions, JSON-able; an array of indices as its fingerprint."""
     names = [_fingerprint(one) if isinstance(one, np.ndarray) else one for one in positions]
+    return _one_or_all(names)
+
+
+def _plain_position(reading: Reading) -> str | int | list[str]:
+    """The positions for people, JSON-able: one as it was given, several by name."""
+    only = reading.positions[0]
+    return only if len(reading.positions) == 1 and not isinstance(only, np.ndarray) else _one_or_all(reading.names)
+
+
+def _one_or_all(names: list[Any]) -> Any:
     return names[0] if len(names) == 1 else names
 
 

@@ -32,6 +32,7 @@ class ExtractionPlan:
         places: (point, layer) of every tensor to keep, in curve order.
         widths: D of each place.
         stack: "encoder" or "decoder" for an encoder-decoder, by the stack of the points; "" for other models.
+        stop_at_layer: the block before which the forward can stop; None if the final norm must run too.
         reading: the tokens to read in each example.
         layout: how many rows each example has at each place.
         dtype: name of the type of the kept values.
@@ -52,6 +53,7 @@ class ExtractionPlan:
     places: list[Place]
     widths: list[int]
     stack: str
+    stop_at_layer: int | None
     reading: Reading = field(repr=False)
     layout: Layout = field(repr=False)
     dtype: str

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.layout import PER_EXAMPLE, position_name
+from probekit.activations.layout import position_name
 from probekit.activations.plan.token_ids import Sequences
 from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.base import POSITIONS, Task
@@ -29,25 +29,16 @@ class Reading:
 
     Attributes:
         positions: one or several of "last", "first", "mean", an int, an int64 [N]; or "all" by itself.
+        names: each position in words, for files and people.
         index: for each position, the index of its token in each sequence (BOS counted), int64 [N]; None where every
             token is read, for the mean or for "all".
         words: the tokens of each example's word, over which the mean is taken, int64 [N, 2]; None: all of the text's.
     """
 
     positions: list[OnePosition]
+    names: list[str]
     index: list[np.ndarray | None]
     words: np.ndarray | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """Each position in words, for files and people."""
-        return [position_name(position) for position in self.positions]
-
-    @property
-    def kept(self) -> str | int | list[str]:
-        """The positions for people, JSON-able: one as it was given, several by name."""
-        only = self.positions[0]
-        return self.names if len(self.positions) > 1 else PER_EXAMPLE if isinstance(only, np.ndarray) else only
 
     def needed(self, lengths: np.ndarray) -> np.ndarray:
         """Leading tokens of each example that a causal model must compute, int64 [N]."""
@@ -79,13 +70,11 @@ def read_positions(position: Position, sequences: Sequences, task: Task) -> Read
     names = [position_name(one) for one in several]
     if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
         raise UsageError(f"several positions must differ, and all cannot be combined; got {', '.join(names) or '[]'}")
-    return Reading(
-        several,
-        [
-            None if name in (ALL, "mean") else _token_index(one, sequences, task)
-            for name, one in zip(names, several, strict=True)
-        ],
-    )
+    index = [
+        None if name in (ALL, "mean") else _token_index(one, sequences, task)
+        for name, one in zip(names, several, strict=True)
+    ]
+    return Reading(several, names, index)
 
 
 def _read_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
@@ -96,7 +85,7 @@ def _read_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
             f"words are read at {', '.join(POSITIONS)}, or several of these; got {', '.join(names) or '[]'}"
         )
     index = {"first": words[:, 0], "last": words[:, 1] - 1, "mean": None}
-    return Reading(positions, [index[name] for name in names], words)
+    return Reading(positions, names, [index[name] for name in names], words)
 
 
 def _check_position(position: Any, task: Task) -> OnePosition:

@@ -139,7 +139,7 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     if n["dropped_blanks"]:
         lines["blanks"] = f"dropped at the end of {n['dropped_blanks']:,} texts of the data"
     if n["skipped_rows"]:
-        lines["skipped"] = f"{n['skipped_rows']:,} unusable rows of the data"
+        lines["skipped"] = f"{n['skipped_rows']:,} rows of the data could not be used"
     if unlabelled := task.info.get("unlabelled_words"):
         lines["without"] = f"{unlabelled:,} words of the data have no {task.target} and are left out"
     leaks = {split: count for split, count in task.info.get("also_in_train", {}).items() if count}

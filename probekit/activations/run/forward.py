@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.plan.packing import PackedBatch
-from probekit.activations.plan.places import full_name, stop_at_layer
+from probekit.activations.plan.places import full_name
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.gather import Pool, pools_of
 from probekit.hooks import HookPoint
@@ -37,7 +37,7 @@ def compute_batch(plan: ExtractionPlan, batch: PackedBatch) -> dict[Place, Tenso
     """Every place of the plan for the texts of a batch: [R, D], of the type in which they were computed."""
     names = [full_name(place) for place in plan.places]
     pools = pools_of(plan.places, plan.reading, plan.layout, batch, plan.model.device)
-    values = run_batch(plan.model, batch, dict(zip(names, pools, strict=True)), plan.stack, stop_at_layer(plan.places))
+    values = run_batch(plan.model, batch, dict(zip(names, pools, strict=True)), plan.stack, plan.stop_at_layer)
     return {place: values[name] for place, name in zip(plan.places, names, strict=True)}
 
 

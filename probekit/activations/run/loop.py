@@ -4,7 +4,7 @@ Axes: N examples, R rows of a place, D their width.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ from probekit.activations.run.soundness import sound_rows, unsound_error
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.tally import Tally
 from probekit.devices import DTYPES
+from probekit.models.base import LanguageModel
 from probekit.points import Place
 from probekit.progress import progress_bar
 
@@ -32,7 +33,7 @@ def run_shards(
     writer: StoreWriter | None = None,
     tally: Tally | None = None,
     keep: bool = True,
-) -> Iterator[Shard]:
+) -> Generator[Shard, None, None]:
     """Compute every shard that is missing on disk, and count every shard on the way.
 
     Args:
@@ -90,6 +91,11 @@ def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = N
         later = [shard_rows(plan, other) for other in range(number, len(plan.shards))]
         raise unsound_error(plan, np.concatenate(later))
     return {place: torch.cat([part[place] for part in parts]) for place in plan.places}
+
+
+def hooked_points(model: LanguageModel) -> list[str]:
+    """Full names of the points with a hook on them."""
+    return [name for name, point in model.points.items() if point.hooked]
 
 
 def unpacked(plan: ExtractionPlan) -> ExtractionPlan:

@@ -16,7 +16,8 @@ from probekit.activations import Store, extract, extract_statistics, random_init
 from probekit.activations.plan.identity import digest_of
 from probekit.activations.plan.summary import as_dict, describe
 from probekit.activations.repair import plan_again
-from probekit.activations.store.format import read_examples, read_plan
+from probekit.activations.store.examples import read_examples
+from probekit.activations.store.format import read_plan
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
 from probekit.models.tokenizer import Tokenizer

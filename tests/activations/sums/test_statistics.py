@@ -25,7 +25,7 @@ from probekit.activations import (
 )
 from probekit.activations.plan import build as planning
 from probekit.activations.run import loop
-from probekit.activations.store.reader import StoreWriter
+from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums import files as sum_files
 from probekit.activations.sums.files import place_tensors
 from probekit.activations.sums.tally import Tally
