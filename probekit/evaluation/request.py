@@ -101,7 +101,7 @@ def with_validation(acts: Activations, label: str, seed: int) -> Activations:
     warnings.warn(
         f"{acts.task.name!a} has no validation split: {n:,} of its {int((splits == 'train').sum()):,} training rows "
         f"choose the layer and C (seed {seed})",
-        stacklevel=2,
+        stacklevel=5,  # whoever calls train_probes or transfer
     )
     view = copy.copy(acts)
     view.task = replace(task, target=acts.target)

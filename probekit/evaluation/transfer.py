@@ -299,11 +299,14 @@ def _shared_groups(one: Activations, other: Activations) -> dict[str, int]:
 
 
 def _texts_note(shared: dict[str, Any]) -> str:
-    exact, near = f"{shared['exact']:,} test texts", f"{shared['near']:,} nearly"
-    counts = f"{exact}, and {near}," if shared["near"] else exact
-    return f"In the train split of {shared['train']!a} stand {counts} of {shared['test']!a}."
+    near = f", and near-duplicates of {shared['near']:,} more" if shared["near"] else ""
+    return (
+        f"The train split of {shared['train']!a} contains {shared['exact']:,} test texts of {shared['test']!a}{near}."
+    )
 
 
 def _groups_note(shared: dict[str, Any]) -> str:
-    there = f"the test split of {shared['test']!a}"
-    return f"{shared['n']:,} groups of the train split of {shared['train']!a} also stand in {there}."
+    return (
+        f"{shared['n']:,} groups of the train split of {shared['train']!a} are also in the test split of "
+        f"{shared['test']!a}."
+    )

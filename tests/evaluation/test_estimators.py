@@ -73,7 +73,8 @@ def test_folds_fit_the_estimator_on_each_round_s_rows(world):
     right = np.zeros(120, dtype=bool)
     for each in fold_protocol(y, linked_rows(acts.inputs, None), 3, 0).rounds:
         train = np.setdiff1d(np.arange(120), each.test)
-        direct = clone(estimator).fit(rows(acts, ("resid_pre", 2), train), y[train])
+        direct: Any = clone(estimator)
+        direct.fit(rows(acts, ("resid_pre", 2), train), y[train])
         right[each.test] = direct.predict(rows(acts, ("resid_pre", 2), each.test)) == y[each.test]
     assert results.layers[0].metrics["test"]["accuracy"] == pytest.approx(right.mean())
 
@@ -100,7 +101,8 @@ def test_each_layer_has_the_r2_of_the_regressor_fitted_directly(estimator):
     results = train_probes(acts, probe=estimator, controls=0)
     assert results.headline == "r2"
     for layer in results.layers:
-        direct = clone(estimator).fit(rows(acts, (layer.point, layer.layer), train), y[train])
+        direct: Any = clone(estimator)
+        direct.fit(rows(acts, (layer.point, layer.layer), train), y[train])
         expected = r2_score(y[test], direct.predict(rows(acts, (layer.point, layer.layer), test)))
         assert layer.metrics["test"]["r2"] == pytest.approx(expected)
 
@@ -184,7 +186,8 @@ def test_estimators_transfer(world, tmp_path):
     estimator = DecisionTreeClassifier(max_depth=2, random_state=0)
     results = transfer(sets, probe=estimator, layers=2)
     test, train = (sets[1].splits == "test", sets[0].splits == "train")
-    direct = clone(estimator).fit(rows(sets[0], ("resid_pre", 2), train), sets[0].labels["kind"][train])
+    direct: Any = clone(estimator)
+    direct.fit(rows(sets[0], ("resid_pre", 2), train), sets[0].labels["kind"][train])
     expected = direct.score(rows(sets[1], ("resid_pre", 2), test), sets[1].labels["kind"][test])
     assert results.matrix[0, 1] == pytest.approx(expected)
     assert TransferResults.load(results.save(tmp_path / "transfer")) == results

@@ -140,7 +140,7 @@ def test_texts_that_teach_one_and_test_the_other_are_counted_as_the_audit_counts
     (shared,) = results.meta["shared_texts"]
     assert shared == {"train": "a", "test": "b", "exact": expected["exact"], "near": expected["near"]}
     assert (shared["exact"], shared["near"]) == (5, 4)
-    assert "In the train split of 'a' stand 5 test texts, and 4 nearly, of 'b'." in results.summary()
+    assert "The train split of 'a' contains 5 test texts of 'b', and near-duplicates of 4 more." in results.summary()
 
 
 def test_equal_texts_are_those_of_the_audit_and_own_ones_count_too() -> None:
@@ -149,7 +149,7 @@ def test_equal_texts_are_those_of_the_audit_and_own_ones_count_too() -> None:
     texts[test[0]] = f"It's  b {train[0]}."
     results = transfer([make("a"), make("b", inputs=texts, seed=1)], probe="mean-diff", layers=1)
     assert results.meta["shared_texts"] == [{"train": "b", "test": "b", "exact": 1, "near": 0}]
-    assert "In the train split of 'b' stand 1 test texts of 'b'." in results.summary()
+    assert "The train split of 'b' contains 1 test texts of 'b'." in results.summary()
 
 
 def test_groups_that_both_tasks_have_are_counted_by_name() -> None:
@@ -161,7 +161,7 @@ def test_groups_that_both_tasks_have_are_counted_by_name() -> None:
     counts = {(one["train"], one["test"]): one["n"] for one in found.meta["shared_groups"]}
     assert counts == dict.fromkeys([("a", "a"), ("a", "b"), ("b", "a"), ("b", "b")], 60)
     assert n == 60
-    assert "60 groups of the train split of 'a' also stand in the test split of 'b'." in found.summary()
+    assert "60 groups of the train split of 'a' are also in the test split of 'b'." in found.summary()
     numbers = [make(name, groups=np.arange(N), seed=seed) for seed, name in enumerate("ab")]
     assert transfer(numbers, probe="mean-diff", layers=1).meta["shared_groups"] == []
 
