@@ -23,7 +23,7 @@ Keys = Mapping[str, CliOption]
 """The options of one command by name."""
 
 _STATE = "probekit.cli.config"
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
 @dataclass

@@ -178,7 +178,7 @@ def _terminate_as_interrupt() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread, which alone handles signals
+    except ValueError:  # only the main thread handles signals
         yield
         return
     try:

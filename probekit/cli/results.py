@@ -32,7 +32,7 @@ _IN_FRONT = ("label", "point", "probe")  # always part of the name
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
 
 
-def asked(options: CurveOptions) -> dict[str, Any]:
+def question_of(options: CurveOptions) -> dict[str, Any]:
     """The question that results answer, as JSON: every option that the command line has."""
     shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
     return json.loads(json.dumps({name: getattr(options, name) for name in shown}))
@@ -44,7 +44,7 @@ def results_folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, 
     Args:
         store: the store's path.
         meta: of the results: the label, point and probe that were used.
-        question: from `asked`, with `random_init`.
+        question: from `question_of`, with `random_init`.
     """
     name = "-".join([meta["label"], meta["point"], _probe_tag(question["probe"], meta["probe"]), *_tags(question)])
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
@@ -83,7 +83,7 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
     Args:
         out: a folder, or nothing yet.
         activations: what is known about the activations (`Store.meta`).
-        question: from `asked`, with `random_init`.
+        question: from `question_of`, with `random_init`.
 
     Raises:
         StorageError: something other than results is there.
@@ -109,7 +109,7 @@ def _different(there: Mapping[str, Any], question: Mapping[str, Any]) -> list[st
     """The options that differ; results of earlier versions do not list those that were left at their defaults."""
     names = {field.name for field in dataclasses.fields(ProbeOptions)}
     try:
-        before = asked(ProbeOptions(**{name: value for name, value in there.items() if name in names}))
+        before = question_of(ProbeOptions(**{name: value for name, value in there.items() if name in names}))
     except (UsageError, TypeError, ValueError):
         before = {}
     before["random_init"] = there.get("random_init", False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from probekit.cli import console, probes
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import asked, check_out, results_folder, save_and_show
+from probekit.cli.results import check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
 from probekit.options import ProbeOptions
 from probekit.options.option import option
@@ -71,7 +71,7 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
         from probekit.plots import save_plot
 
         probe = probes.with_parameters(options, store)
-        question = {**asked(options), "probe": probe, "random_init": job.baseline is not None}
+        question = {**question_of(options), "probe": probe, "random_init": job.baseline is not None}
         if job.out is not None:
             check_out(job.out, store.meta, question)
         how = {**vars(options), "probe": probes.made(probe, options, store)}

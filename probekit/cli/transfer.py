@@ -10,7 +10,7 @@ from typing import Any
 from probekit.cli import console, probes
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import asked, save_and_show
+from probekit.cli.results import question_of, save_and_show
 from probekit.options import TransferOptions
 from probekit.options.option import option
 from probekit.progress import progress_bar
@@ -52,7 +52,7 @@ def transfer(job: TransferJob, options: TransferOptions) -> None:
         how = {**vars(options), "probe": probes.made(probe, options, opened[0])}
         with progress_bar("train", "places", show=console.bars(job.quiet)) as bar:
             results = run_transfer(opened, **how, progress=bar.set)
-    folder = job.out or _folder(job.stores, results.meta, {**asked(options), "probe": probe})
+    folder = job.out or _folder(job.stores, results.meta, {**question_of(options), "probe": probe})
     where = {"stores": [str(path) for path in job.stores]}
     save_and_show(results, folder, save_transfer_plot, "transfer.json", where, complete, job)
 

@@ -23,7 +23,7 @@ class OptionHelp:
 
     Attributes:
         text: one line; what the option does, and its default where that is not the value itself.
-        metavar: what stands for the value in `--help`.
+        metavar: the placeholder for the value in `--help`.
         flag: the long option where it is not `--field-name`; None keeps the field off the command line.
         parse: turns the text that was typed into the field's value; None for plain numbers, texts and flags.
         notes: more for the docstring and the reference page; the command line leaves it out.

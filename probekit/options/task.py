@@ -63,7 +63,7 @@ class TaskOptions:
     regression: bool = option(
         False,
         "Treat whole-number labels, such as years, as numbers, not classes.",
-        notes="Labels that are not all whole numbers always are.",
+        notes="Labels with fractions are always numbers.",
     )
     span_column: str | None = option(
         None,

@@ -8,7 +8,7 @@ import pytest
 
 from probekit.cli.fields import CliOption
 from probekit.cli.main import COMMANDS
-from probekit.cli.results import NAME_ORDER, asked, check_out, results_folder
+from probekit.cli.results import NAME_ORDER, check_out, question_of, results_folder
 from probekit.errors import ResumeMismatch
 from probekit.options import ProbeOptions
 
@@ -17,7 +17,7 @@ ACTIVATIONS = {"model": "m", "task": "t"}
 
 
 def name(random_init: bool = False, **options: Any) -> str:
-    question = {**asked(ProbeOptions(**options)), "random_init": random_init}
+    question = {**question_of(ProbeOptions(**options)), "random_init": random_init}
     folder = results_folder(Path("s"), META, question)
     assert folder.parent == Path("s/results")
     return folder.name
@@ -55,7 +55,7 @@ def test_names_that_would_be_spelled_alike_have_a_digest() -> None:
 
 
 def test_the_parameters_of_a_probe_are_in_the_name() -> None:
-    question = {**asked(ProbeOptions(probe={"name": "k-sparse", "k": 4})), "random_init": False}
+    question = {**question_of(ProbeOptions(probe={"name": "k-sparse", "k": 4})), "random_init": False}
     assert results_folder(Path("s"), META, question).name == "label-resid_pre-k-sparse-k-4"
 
 
@@ -93,7 +93,7 @@ OLD = {
 def test_results_of_earlier_versions_are_recognised(tmp_path: Path, more: dict[str, Any]) -> None:
     write(tmp_path / "out", {**OLD, **more})
     options = {name: value for name, value in more.items() if name != "random_init"}
-    question = {**asked(ProbeOptions(**options)), "random_init": more.get("random_init", False)}
+    question = {**question_of(ProbeOptions(**options)), "random_init": more.get("random_init", False)}
     check_out(tmp_path / "out", ACTIVATIONS, question)
     with pytest.raises(ResumeMismatch, match=r"different: controls, metric"):
         check_out(tmp_path / "out", ACTIVATIONS, {**question, "controls": 1, "metric": "f1"})
@@ -104,7 +104,7 @@ def test_results_of_earlier_versions_are_recognised(tmp_path: Path, more: dict[s
 @pytest.mark.parametrize("record", [{"seed": -1}, {"C": "many"}, {"layers": None}, [], 3, {"probe": {"name": "lda"}}])
 def test_a_record_that_no_version_wrote_is_another_question_or_none(tmp_path: Path, record: Any) -> None:
     write(tmp_path / "out", record)
-    question = {**asked(ProbeOptions()), "random_init": False}
+    question = {**question_of(ProbeOptions()), "random_init": False}
     if isinstance(record, dict):
         with pytest.raises(ResumeMismatch):
             check_out(tmp_path / "out", ACTIVATIONS, question)
