@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "durable": {"errors"},
     "safetensors_header": set(),
     "points": {"errors"},
+    "builtin": set(),
     "options": {"errors", "activations"},  # activations for type checkers alone
     "hooks": {"errors", "points"},
     "hub": {"errors"},
@@ -32,9 +33,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "points",
         "hooks",
         "hub",
-        "tasks",
+        "builtin",
     },
-    "tasks": {"errors", "text", "options", "hub"},
+    "tasks": {"errors", "text", "options", "hub", "builtin"},
+    "worlds": {"errors", "progress", "durable", "builtin", "options", "models", "tasks"},
     "activations": {
         "errors",
         "progress",
@@ -88,6 +90,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hooks",
         "models",
         "tasks",
+        "worlds",
         "activations",
         "probes",
         "evaluation",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from probekit import builtin
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
 from probekit.models.files import read_json
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from probekit.models.weights import HfTensor
 
 BUILTIN_MODELS = ("agreement-gpt2",)
-WORLD_MODELS = ("counting-gpt", "ranking-transformer", "spans-bert", "dialogue-gpt", "brackets-gpt")
 BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -155,29 +155,23 @@ class _Found:
 
 
 def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
-    if name in WORLD_MODELS:
+    if name in builtin.MODELS:
         if revision is not None:
             raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} is trained here")
-        return _Found(name, _world_folder(name, weights, progress), own=True)
-    builtin = name in BUILTIN_MODELS
-    if builtin or _exists(name):
-        folder = BUILTIN / name if builtin else Path(name)
+        return _Found(name, builtin.MODELS[name](weights, progress), own=True)
+    shipped = name in BUILTIN_MODELS
+    if shipped or _exists(name):
+        folder = BUILTIN / name if shipped else Path(name)
         if revision is not None:
             raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} is a folder here")
         if not (folder / "config.json").is_file():
             raise DataError(f"{str(folder)!a} is no model folder: it has no config.json")
-        return _Found(name if builtin else folder.resolve().name, folder, own=builtin)
+        return _Found(name if shipped else folder.resolve().name, folder, own=shipped)
     if name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name):
         repo = find_repo(name, "model", revision)
         return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
-    near = nearest(name, [*BUILTIN_MODELS, *WORLD_MODELS, *HUB_ALIASES])
+    near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
     raise UsageError(f"no model {name!a}: no folder, no owner/name; {near}")
-
-
-def _world_folder(name: str, weights: bool, progress: bool | None) -> Path:
-    from probekit.models.worlds import folder_of, world
-
-    return folder_of(world(name), weights, progress)
 
 
 def _exists(name: str) -> bool:
