@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "probes": {"errors", "durable"},
     "evaluation": {
         "errors",
+        "options",
         "text",
         "versions",
         "durable",

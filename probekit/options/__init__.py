@@ -6,13 +6,15 @@ The keyword arguments of the public functions, the options of the command line, 
 
 from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.imports import ImportArguments, ImportOptions
-from probekit.options.probe import ProbeArguments, ProbeOptions
+from probekit.options.probe import CurveOptions, ProbeArguments, ProbeOptions, TransferArguments
 
 __all__ = [
+    "CurveOptions",
     "ExtractArguments",
     "ExtractOptions",
     "ImportArguments",
     "ImportOptions",
     "ProbeArguments",
     "ProbeOptions",
+    "TransferArguments",
 ]

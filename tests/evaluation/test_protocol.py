@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import columns_of, with_every_class
 from probekit.evaluation.fits.protocol import check_taught, of_folds, of_splits, rows_together
 
@@ -68,12 +68,6 @@ def test_texts_that_the_audit_takes_for_one_stay_together():
     near = long.replace("home", "night")
     inputs = [long, "A  text .", "nothing", near, "a text."]
     assert rows_together(inputs, None).tolist() == [0, 1, 2, 0, 1]
-
-
-@pytest.mark.parametrize("folds", [2, 1, 0, -1, 2.5, True])
-def test_too_few_folds_are_refused(folds):
-    with pytest.raises(UsageError, match="3 or more"):
-        folds_of(folds=folds)
 
 
 def test_more_folds_than_rows_or_groups_are_refused():
