@@ -20,10 +20,10 @@ from tqdm import tqdm
 
 from probekit.models.examples import Example
 from probekit.models.gpt2 import GPT2, GPT2Config
-from probekit.models.settings import TrainingSettings
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.training import collate, train
 from probekit.models.weights import save_hf
+from probekit.options import TrainingSettings
 from probekit.worlds.agreement import EOS, MAX_DEPTH, VOCABULARY, Sentence, sentences
 
 FOLDER = Path(__file__).parents[1] / "probekit/models/builtin/agreement-gpt2"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probekit.models.settings import TrainingSettings
+from probekit.options import TrainingSettings
 from probekit.worlds import MODELS, world
 from probekit.worlds.definition import World, with_config
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule
 from probekit.models.layers import causal_mask, padding_mask, positions_from_mask
+from probekit.options import GenerateOptions
+from probekit.options.option import keywords
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from probekit.models.cache import Cache
@@ -153,22 +154,17 @@ class LanguageModel(HookedModule):
         sizes |= {"F": cfg.d_mlp, "V": cfg.d_vocab}
         return int(axis) if axis.isdecimal() else sizes.get(axis)
 
-    def generate(
-        self,
-        prompt: "Prompt",
-        max_new_tokens: int = 50,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        stop_tokens: "Sequence[int | str] | None" = None,
-        seed: int = 0,
-        use_cache: bool = True,
-        bos: bool | None = None,
-    ) -> Any:
-        """Continue a text, token ids, or several of either; see `probekit.models.generation.generate`."""
+    @keywords(GenerateOptions)
+    def generate(self, prompt: "Prompt", options: GenerateOptions) -> Any:
+        """Continue a text, token ids, or several of either; see `probekit.models.generation.generate`.
+
+        Args:
+            prompt: as there.
+            options: as keyword arguments.
+        """
         from probekit.models.generation import generate
 
-        return generate(self, prompt, max_new_tokens, temperature, top_k, top_p, stop_tokens, seed, use_cache, bos)
+        return generate(self, prompt, **vars(options))
 
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; the seed alone decides them."""

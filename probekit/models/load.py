@@ -13,6 +13,8 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
 from probekit.models.files import read_json
 from probekit.models.tokenizer import FILES, load_tokenizer
+from probekit.options import ModelArguments
+from probekit.options.option import keywords
 
 if TYPE_CHECKING:
     import torch
@@ -87,36 +89,24 @@ def family_of(model: "LanguageModel") -> Family:
     return next(family for family in families().values() if type(model) is family.model)
 
 
-def load_model(
-    name_or_path: str | Path,
-    device: str = "auto",
-    dtype: str = "float32",
-    revision: str | None = None,
-    random_init: bool = False,
-    seed: int = 0,
-    progress: bool | None = None,
-) -> "LanguageModel":
+@keywords(ModelArguments)
+def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageModel":
     """A hooked model, in eval mode, with its tokenizer if it has one.
 
     Args:
         name_or_path: a built-in name ("agreement-gpt2"), a world's ("counting-gpt": its model is trained on first use
             and kept in the user's cache folder), a folder in Hugging Face format, a short name ("gpt2"), or an
             "owner/name" of the Hub; looked for in this order.
-        device: "auto" (CUDA when there is any, else the CPU), or as in torch: "cpu", "cuda", "cuda:1", "mps".
-        dtype: "float32", "bfloat16" or "float16"; what the weights become and the forward computes in.
-        revision: a branch, tag or commit, for a model of the Hub.
-        random_init: no trained weights but such as training starts from; only config.json and the tokenizer are read.
-        seed: of `random_init`; it alone decides the weights.
-        progress: of a tiny model that is trained on first use: a line and a bar on stderr; None shows the bar on a
-            terminal only, False neither.
+        options: as keyword arguments.
 
     Raises:
         UsageError: no such model, device or dtype.
         DataError: config.json, weights or tokenizer cannot be used, or the Hub does not answer.
     """
+    device, dtype, seed, random_init = options.device, options.dtype, options.seed, options.random_init
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!a}; {nearest(str(dtype), DTYPES)}")
-    found = _find(str(name_or_path), revision, not random_init, progress)
+    found = _find(str(name_or_path), options.revision, not random_init, options.progress)
     family, cfg, bos_token_id = _described(found)
     place, kind = _device(device), _dtype(dtype)
     model = _random(family, cfg, seed, place, kind) if random_init else _trained(found, family, cfg, place, kind)

@@ -19,3 +19,13 @@ def check_positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
         raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
     return float(value)
+
+
+def is_whole(value: Any) -> bool:
+    """True for a whole number, of Python or NumPy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """True for a real number, of Python or NumPy."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

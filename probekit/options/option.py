@@ -26,6 +26,10 @@ class OptionHelp:
         flag: the long option where it is not `--field-name`; None keeps the field off the command line.
         parse: turns the text that was typed into the field's value; None for plain numbers, texts and flags.
         notes: more for the docstring and the reference page; the command line leaves it out.
+        least: the smallest number that the command line accepts.
+        repeats: whether the flag may be given several times; the value is then a list.
+        takes_parameters: whether the value is a name with parameters of its own, as a probe's.
+        tag: precedes the value in the name of a results folder; None is the field's name, and "" no tag.
     """
 
     text: str
@@ -33,6 +37,10 @@ class OptionHelp:
     flag: str | None
     parse: Callable[[str], Any] | None
     notes: str = ""
+    least: int | None = None
+    repeats: bool = False
+    takes_parameters: bool = False
+    tag: str | None = None
 
 
 _FROM_NAME = "--"
@@ -46,9 +54,14 @@ def option(
     metavar: str | None = None,
     flag: str | None = _FROM_NAME,
     parse: Callable[[str], Any] | None = None,
+    least: int | None = None,
+    repeats: bool = False,
+    takes_parameters: bool = False,
+    tag: str | None = None,
 ) -> T:
     """A dataclass field with its default and its help (see `OptionHelp`)."""
-    return dataclasses.field(default=default, metadata={"help": OptionHelp(text, metavar, flag, parse, notes)})  # pyright: ignore[reportReturnType]
+    known = OptionHelp(text, metavar, flag, parse, notes, least, repeats, takes_parameters, tag)
+    return dataclasses.field(default=default, metadata={"help": known})  # pyright: ignore[reportReturnType]
 
 
 def help_of(field: dataclasses.Field[Any]) -> OptionHelp:

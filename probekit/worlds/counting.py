@@ -20,7 +20,7 @@ import numpy as np
 
 from probekit.errors import UsageError
 from probekit.models.examples import Example
-from probekit.models.settings import TrainingSettings
+from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.worlds.definition import World, gpt2_config, next_word_example
 from probekit.worlds.grammar import EOS, QUARTERS, Seed, check_split, choose, draw_splits, make_task

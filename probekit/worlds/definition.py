@@ -13,8 +13,8 @@ from tokenizers.processors import TemplateProcessing
 
 from probekit.errors import UsageError, nearest
 from probekit.models.examples import IGNORE, Example
-from probekit.models.settings import TrainingSettings
 from probekit.models.tokenizer import Tokenizer
+from probekit.options import TrainingSettings
 from probekit.worlds.grammar import EOS, Seed
 
 if TYPE_CHECKING:

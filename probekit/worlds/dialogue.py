@@ -26,7 +26,7 @@ from itertools import product
 import numpy as np
 
 from probekit.models.examples import IGNORE, Example
-from probekit.models.settings import TrainingSettings
+from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.worlds.definition import World, gpt2_config, next_word_example
 from probekit.worlds.grammar import (

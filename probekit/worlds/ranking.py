@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from probekit.models.examples import Example
-from probekit.models.settings import TrainingSettings
+from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.worlds.definition import World, next_word_example, token_ids
 from probekit.worlds.grammar import EOS, Seed, check_split, draw_splits, make_task, split_by_checksum

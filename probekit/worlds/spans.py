@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from probekit.models.examples import IGNORE, Example
-from probekit.models.settings import TrainingSettings
+from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
 from probekit.worlds.definition import World, token_ids
 from probekit.worlds.grammar import Seed, check_split, choose, draw_splits, make_task, split_by_checksum

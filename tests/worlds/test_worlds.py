@@ -20,7 +20,7 @@ import probekit as pk
 from probekit.errors import UsageError
 from probekit.models import outline
 from probekit.models.examples import IGNORE, Example
-from probekit.models.settings import TrainingSettings
+from probekit.options import TrainingSettings
 from probekit.tasks import BUILTIN_TASKS
 from probekit.worlds import MODELS, counting, registry, train, world
 from probekit.worlds.definition import World, key_of, tokenizer_of, with_config
