@@ -12,7 +12,7 @@ from probekit import builtin
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
 from probekit.models.files import read_json
-from probekit.models.tokenizer import FILES, load_tokenizer
+from probekit.models.tokenizer_files import FILES, load_tokenizer
 from probekit.options import ModelArguments
 from probekit.options.option import keywords
 
