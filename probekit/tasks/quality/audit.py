@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from probekit.tasks.base import IMBALANCED, SPLITS, Task
-from probekit.tasks.files import quote
+from probekit.tasks.data_table import quote
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, torn_rows
 
 SHIFT = 0.1  # a class whose share in a split is so far from that in train is noted
