@@ -6,6 +6,8 @@ The public names are imported when first used, so that `import probekit` costs n
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import probekit.worlds  # noqa: F401  adds the worlds' models to those that load_model knows; imports no torch
+
 __version__ = "0.1.0"
 
 _HOME = {

@@ -26,9 +26,9 @@ from tokenizers.processors import TemplateProcessing
 from probekit.durable import write_as
 from probekit.models.base import LanguageModel
 from probekit.models.bert import BertConfig
+from probekit.models.families import family_of
 from probekit.models.first_use import cache_folder, kept
 from probekit.models.gpt2 import GPT2Config
-from probekit.models.load import families
 from probekit.models.progress import say, shown
 from probekit.models.settings import WORLD_SETTINGS, TrainingSettings, world_name
 from probekit.models.tokenizer import Tokenizer
@@ -84,8 +84,7 @@ class World:
 
     def untrained(self, seed: int) -> LanguageModel:
         """The model with the weights that training starts from, and its tokenizer."""
-        family = next(family for family in families().values() if family.config is type(self.config))
-        model = family.model(self.config).init_weights(seed)
+        model = family_of(self.config).model(self.config).init_weights(seed)
         model.name, model.tokenizer = self.name, self.tokenizer
         return model
 

@@ -12,11 +12,12 @@ import pytest
 
 from probekit.cli.main import run
 from probekit.models.accounting import account
+from probekit.models.families import GPT2_SIZES, named_shape, shape_of
 from probekit.models.gpt2 import GPT2Config
-from probekit.models.load import WORLD_MODELS
-from probekit.models.shapes import GPT2_SIZES, Shape, named_shape, shape_of
+from probekit.models.shapes import ModelShape
 from probekit.models.worlds import WORLDS
 from probekit.text import metric
+from probekit.worlds import WORLD_MODELS
 
 Capture = pytest.CaptureFixture[str]
 Refused = Callable[..., str]
@@ -31,7 +32,7 @@ def folder(here: Path) -> str:
     return "model"
 
 
-def shape(name: str) -> Shape:
+def shape(name: str) -> ModelShape:
     found = named_shape(name)
     assert found
     return found

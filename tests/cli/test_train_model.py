@@ -14,8 +14,8 @@ from terminal import Terminal
 
 from probekit.cli.main import run
 from probekit.models import load_model, training, worlds
-from probekit.models.load import WORLD_MODELS
 from probekit.models.training import CHECKPOINT
+from probekit.worlds import WORLD_MODELS
 
 ARGS = ["train-model", "counting-gpt", "--steps", "12", "--batch-size", "4", "--warm-up-steps", "2", "--seed", "3"]
 SETTINGS = {"steps": 12, "batch_size": 4, "warm_up_steps": 2, "seed": 3}

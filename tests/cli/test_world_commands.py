@@ -10,8 +10,8 @@ from terminal import Terminal
 
 from probekit.cli.main import run
 from probekit.models import worlds
-from probekit.models.load import WORLD_MODELS
 from probekit.tasks import BUILTIN_TASKS, load_task
+from probekit.worlds import WORLD_MODELS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
