@@ -187,8 +187,9 @@ class Probekit:
 
     def run(self, texts: Texts) -> Kept:
         from probekit.activations import plan_extraction, run_plan
+        from probekit.options import ExtractOptions
 
-        planned = plan_extraction(self.model, task_of(texts), **self.options)
+        planned = plan_extraction(self.model, task_of(texts), ExtractOptions(**self.options))
         if self.scratch is None:
             return Kept(planned.filled_nodes, partial(self.sample, run_plan(planned, progress=False)))
         folder = tempfile.TemporaryDirectory(dir=self.scratch)  # removed when nobody holds it any more

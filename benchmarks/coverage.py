@@ -16,9 +16,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: one thread f
 import numpy as np
 from scipy.stats import norm
 
+from probekit.evaluation.scores.band import curve_band
+from probekit.evaluation.scores.best_set import best_set
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
-from probekit.evaluation.scores.significance import best_set, curve_band, permutation_test
+from probekit.evaluation.scores.permutation import permutation_test
 
 RESAMPLES, LAYERS = 400, 13
 FEW_GROUPS = ("5 groups", "10 groups", "20 groups")
@@ -79,7 +81,7 @@ def curve_holds(name: str, alike: float, kind: str, n: int, world: int) -> list[
     values = np.array([measure(p, ["accuracy"])["accuracy"] for p in layers])
     resampled = np.stack([bootstrap.resampled(p, "accuracy") for p in layers])
     low, high = curve_band(bootstrap, layers, "accuracy", resampled).T
-    chosen = best_set(values, resampled, without=np.stack([bootstrap.without_each(p, "accuracy") for p in layers]))
+    chosen = best_set(values, resampled, jackknifed=np.stack([bootstrap.jackknifed(p, "accuracy") for p in layers]))
     holds = bool(((low <= truth) & (truth <= high)).all())
     return [holds, bool(chosen[truth.argmax()]), int(chosen.sum())]
 

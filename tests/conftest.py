@@ -1,4 +1,5 @@
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,12 @@ from hub_repos import repos
 from hub_server import HubServer
 
 SHARED = Path(os.environ.get("PROBEKIT_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+def pytest_configure() -> None:
+    """Give children the default handler of Ctrl-C; a job in the background starts with SIGINT ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from probekit.activations import extract
+from probekit.activations import extract, plan_extraction
 from probekit.activations.run.forward import shard_rows
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.writer import StoreWriter
+from probekit.options import ExtractOptions
 
 HOW = {"points": ["resid_pre", "q"], "batch_tokens": 16, "block_nodes": 8}
 ROW_BYTES = 7 * 16 * 4
@@ -16,6 +17,10 @@ ROW_BYTES = 7 * 16 * 4
 
 def run(model: Any, task: Any, out: Path | None = None, **changes: Any) -> Any:
     return extract(model, task, out=out, **{**HOW, **changes})
+
+
+def plan_of(model: Any, task: Any, **options: Any) -> Any:
+    return plan_extraction(model, task, ExtractOptions(**options))
 
 
 def files(path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ Axes: N examples, R rows of a place, D their width.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,85 +17,46 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.activations import DTYPES, ActivationSet
+from probekit.activations.activations import ActivationSet
 from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
-from probekit.activations.plan.read_positions import Position
-from probekit.activations.plan.token_ids import OnLong
 from probekit.activations.run.device_copy import Shard, on_host
 from probekit.activations.run.forward import Advance, alone, compute_shard, running, shard_rows
 from probekit.activations.store.reader import Store, StoreWriter
 from probekit.activations.sums.statistics import Statistics, Tally, check_countable, statistics_bytes
+from probekit.devices import DTYPES, free_bytes
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
+from probekit.options import ExtractArguments, ExtractOptions
+from probekit.options.option import keywords
 from probekit.points import Place
 from probekit.tasks.base import SPLITS, Task
 from probekit.versions import versions_of
 
 
-def extract(
-    model: LanguageModel,
-    task: Task,
-    points: str | Iterable[str] = "resid_pre",
-    layers: str | int | Iterable[int] = "all",
-    position: Position = None,
-    device: str | torch.device = "auto",
-    dtype: str | torch.dtype = "float32",
-    batch_tokens: int | None = None,
-    out: str | Path | None = None,
-    bos: bool | None = None,
-    on_long: OnLong = "cut",
-    progress: bool | None = None,
-    block_nodes: int | None = None,
-    share: bool = True,
-    stats: bool = False,
-) -> ActivationSet | Store:
+@keywords(ExtractArguments)
+def extract(model: LanguageModel, task: Task, options: ExtractArguments) -> ActivationSet | Store:
     """Activations of `model` on `task`: place (point, layer) -> [N, D], in the task's order.
 
-    Each row is what the text alone would give, whatever runs beside it: no batch holds padding that a text could see.
+    Each row is what its text gives when it runs by itself, regardless of batching: no text can see padding.
 
-    Hooks of the caller run too. They see blocks of several texts that share prefixes (`batching.Batch`), not a text a
-    row: one that does the same at every token is right, one that picks rows or positions (`x[:, -1]`) is not.
+    Hooks that you attached run too. They see blocks of several texts that share prefixes (`plan.packing`), not one text
+    per row: a hook that treats every token alike is right; one that picks rows or positions (`x[:, -1]`) is not.
 
     Args:
-        model: what `load_model` returned.
-        task: what `load_task` returned.
-        points: short names, such as "resid_pre" or ["resid_pre", "attn_out"]; heads are kept as [N, H * K].
-        layers: "all", 3, [0, 4], "0,4,8" or "2-6". For resid_pre and resid_mid, "all" adds the output of the last
-            block, ("resid_post", n_layers - 1), as the last place of the curve.
-        position: the token that is read: "last", "first", "mean", an index for all texts (negative: from the end), an
-            int array with one for each [N], or "all" of them; a list of several (without "all", one array at most);
-            None is the task's own. A BOS is not counted. Attention is kept whole: every pair of tokens, BOS included.
-        device: where the model runs; "auto" is where it is. It is put back afterwards.
-        dtype: the type that is kept: float32, float16 or bfloat16. The model computes in its own.
-        batch_tokens: nodes computed at once; None is 2,048 on a CPU, 16,384 elsewhere.
-        out: None keeps the tensors in memory, on the device; a path makes a store there, or goes on with one that an
-            earlier run with the same arguments left unfinished.
-        bos: put each text into its context: the model's BOS before it, BERT's [CLS] before and [SEP] behind it, or
-            behind it the </s> of Marian's encoder. None: no BOS; the others yes, for their models know no text without.
-        on_long: texts longer than the context are "cut" at the right and counted (`meta["cut"]`), or are an "error".
-        progress: a bar on stderr; None shows it on a terminal only.
-        block_nodes: nodes of a block, within which prefixes are shared; None is what costs least for these texts.
-        share: whether a prefix that texts have in common is computed once.
-        stats: write the sums that ridge, LDA and mean differences need beside the activations, as `Store.statistics`;
-            into a store that is complete, too. Without activations, `extract_statistics` gives the same.
+        model: a model from `load_model`.
+        task: a task from `load_task`.
+        options: one entry for each field.
 
     Raises:
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width;
-            stats without out, of several positions or of attention; a store of a model that is hooked, for it could
-            not say so; more than fits the memory.
-        DataError: inputs that the model cannot read; NaN or infinity in the activations, or a value too large for
+            stats without out, with several positions or with attention; out with a model that has hooks attached, which
+            a store cannot record; more than fits in memory.
+        DataError: inputs that the model cannot take; NaN or infinity in the activations, or a value too large for
             `dtype`; the message names the first such example of the task, and its first place.
-        StorageError: the disk refused, or what stands at `out` is damaged.
-        ResumeMismatch: a store with other settings stands at `out`.
+        StorageError: the disk refused, or the files at `out` are damaged.
+        ResumeMismatch: the store at `out` has other settings.
     """
-    return run_plan(
-        plan_extraction(
-            model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share
-        ),
-        out,
-        progress,
-        stats,
-    )
+    return run_plan(plan_extraction(model, task, options), options.out, options.progress, options.stats)
 
 
 def run_plan(
@@ -112,52 +73,31 @@ def run_plan(
 def extract_statistics(
     model: LanguageModel,
     task: Task,
-    points: str | Iterable[str] = "resid_pre",
-    layers: str | int | Iterable[int] = "all",
-    position: Position = None,
-    device: str | torch.device = "auto",
-    dtype: str | torch.dtype = "float32",
-    batch_tokens: int | None = None,
+    options: ExtractOptions | None = None,
+    *,
     out: str | Path | None = None,
-    bos: bool | None = None,
-    on_long: OnLong = "cut",
     progress: bool | None = None,
-    block_nodes: int | None = None,
-    share: bool = True,
 ) -> Statistics:
-    """Count, sum, Gram matrix and class sums of every place and split, and no activations.
+    """Count, sum, Gram matrix and class sums of every place and split, without keeping activations.
 
-    Bit for bit what `extract(..., out=PATH, stats=True).statistics` are.
+    Bit for bit equal to `extract(..., out=PATH, stats=True).statistics`.
 
     Args:
-        model: as for `extract`, as are all others but these.
-        task: every label set of it is counted.
-        points: as for `extract`; not attention.
-        layers: as for `extract`.
-        position: one, or "all", where each token is a row with the label of its text.
-        device: as for `extract`; sums are kept there if it is a GPU, in float64.
-        dtype: the type that values are rounded to before they are counted, as they would be kept.
-        batch_tokens: as for `extract`.
-        out: None keeps them in memory; a path writes them there, and goes on with what an interrupted run left. A store
-            of the same arguments may stand there: what it holds is read and not computed.
-        bos: as for `extract`.
-        on_long: as for `extract`.
-        progress: as for `extract`.
-        block_nodes: as for `extract`.
-        share: as for `extract`.
+        model: a model from `load_model`.
+        task: a task from `load_task`; all of its label sets are counted.
+        options: as for `extract`, without attention, and with one position or "all"; with "all" each token is a row
+            with the label of its text. `dtype` is the type that values are rounded to before they are summed. None
+            takes the defaults.
+        out: None keeps the sums in memory; a path writes them there, or resumes an interrupted run. If a store with the
+            same options is there, its shards are read and not computed again.
+        progress: show a progress bar on stderr; None shows it on a terminal only.
 
     Raises:
         As `extract`, and
-        UsageError: several positions, or attention; more than fits the memory.
+        UsageError: several positions, or attention; more than fits in memory.
         DataError: labels out of range.
     """
-    return run_statistics(
-        plan_extraction(
-            model, task, points, layers, position, device, dtype, batch_tokens, bos, on_long, block_nodes, share
-        ),
-        out,
-        progress,
-    )
+    return run_statistics(plan_extraction(model, task, options or ExtractOptions()), out, progress)
 
 
 def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
@@ -272,17 +212,6 @@ def _refuse_large_sums(plan: ExtractionPlan) -> None:
             f"float64) and {files / 1e9:,.1f} GB to write them do not fit the {free / 1e9:,.1f} GB that are free on "
             f"{device}; take fewer layers or narrower points"
         )
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Memory of a device that is free now; None where nobody says."""
-    if device.type == "cuda":  # what torch holds and nobody uses is free, too
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held
-    if device.type == "cpu" and (info := Path("/proc/meminfo")).exists():
-        kilobytes = next(line.split()[1] for line in info.read_text().splitlines() if line.startswith("MemAvailable"))
-        return 1024 * int(kilobytes)
-    return None
 
 
 def _hooked(plan: ExtractionPlan) -> list[str]:

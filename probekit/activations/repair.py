@@ -30,6 +30,7 @@ from probekit.activations.store.writer import check_same, write_manifest
 from probekit.durable import remove, seal, write_first, write_named
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.models.base import LanguageModel
+from probekit.options import ExtractOptions
 from probekit.points import FOLLOWED_BY_OUTPUT, Place, place_name
 
 Show = Callable[[int, int], object] | None
@@ -221,13 +222,12 @@ def plan_again(standing: PlanFile, examples: Examples, model: LanguageModel) -> 
     """The plan of a store for this model: the same examples, points, layers, positions, types and batches."""
     identity, asked = standing.identity, examples.positions
     same = _ASKED.keys() - {"compute_dtype"}  # which is the model's
-    return plan_extraction(
-        model,
-        examples.task,
+    options = ExtractOptions(
         layers=_layers(standing.places, identity["points"], model),
         position=asked[0] if len(asked) == 1 else asked,
         **{key: identity[key] for key in same},
     )
+    return plan_extraction(model, examples.task, options)
 
 
 def _layers(places: list[Place], points: list[str], model: LanguageModel) -> str | list[int]:

@@ -30,7 +30,8 @@ def demo(
         probekit demo
     """
     from probekit.activations import load_activations, plan_extraction
+    from probekit.options import ExtractOptions
 
     console.hush_downloads(quiet)
-    path = make_store(plan_extraction(*load(MODEL, TASK, seed, {}, {})), out, quiet)
+    path = make_store(plan_extraction(*load(MODEL, TASK, seed, {}, {}), ExtractOptions()), out, quiet)
     run_training(load_activations(path), {"seed": seed}, out=None, as_json=json_, quiet=quiet)

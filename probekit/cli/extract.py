@@ -174,8 +174,9 @@ def run_extraction(
 ) -> None:
     """Show the plan, carry it out, and print where the store is; a dry run prints the plan as its result."""
     from probekit.activations import plan_extraction
+    from probekit.options import ExtractOptions
 
-    planned = plan_extraction(model, task, **how)
+    planned = plan_extraction(model, task, ExtractOptions(**how))
     if dry_run:
         from probekit.activations import estimate
 

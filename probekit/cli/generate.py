@@ -81,7 +81,7 @@ def generate(
     if stop and no_stop:
         raise UsageError("--stop names tokens to stop at, --no-stop none: give one of them")
     asked = prompt or [_ids(str(tokens))]
-    from probekit.models.settings import Sampling
+    from probekit.options import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, seed)  # what cannot be is said before anything is loaded
     kind = options.dtype_name(dtype)

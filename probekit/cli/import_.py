@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probekit.cli import console, options
-from probekit.errors import ProbekitError, UsageError
+from probekit.errors import ProbekitError
+from probekit.options import ImportOptions, parse
 
 if TYPE_CHECKING:
     from probekit.activations import ImportPlan
@@ -97,19 +98,21 @@ def import_(
 
     planned = plan_import(
         source,
-        labels,
-        point=point,
-        stack_axis=stack_axis,
-        layers=None if layers is None else layers_of(layers),
-        n_layers=n_layers,
-        position=None if position is None else options.position_of(position),
-        dtype=None if store_dtype is None else options.dtype_name(store_dtype),
-        model_name=model_name,
-        task_name=task_name,
-        text_column=text_column,
-        label_column=label_column,
-        group_column=group_column,
-        seed=seed,
+        ImportOptions(
+            labels,
+            point=point,
+            stack_axis=stack_axis,
+            layers=None if layers is None else parse.stacked_layers(layers),
+            n_layers=n_layers,
+            position=None if position is None else parse.position(position),
+            dtype=None if store_dtype is None else parse.dtype(store_dtype),
+            model_name=model_name,
+            task_name=task_name,
+            text_column=text_column,
+            label_column=label_column,
+            group_column=group_column,
+            seed=seed,
+        ),
     )
     if dry_run:
         if json_:
@@ -151,14 +154,3 @@ def _kept(planned: "ImportPlan", out: Path | None) -> str:
     except ProbekitError:  # the store was not begun
         kept = 0
     return f"kept {kept:,} of {planned.texts:,} rows in {path}; run the same command again to go on"
-
-
-def layers_of(text: str) -> list[int]:
-    """'0,4,8' or '2-6' as they stand, for an array has its layers in its own order. Raises UsageError."""
-    layers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = (word.strip() for word in part.partition("-"))
-        if not all(word.isdecimal() and len(word) < 5 for word in (first, last or first)) or (dash and not last):
-            raise UsageError(f"--layers of stacked arrays are 0,4,8 or 2-6; got {text!r}")
-        layers += range(int(first), int(last or first) + 1)
-    return layers

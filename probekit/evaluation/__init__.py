@@ -3,11 +3,10 @@
 from probekit.evaluation.request import DEFAULT_C
 from probekit.evaluation.results.results import BaselineResult, LayerResult, ProbeResults, check_folder
 from probekit.evaluation.results.transfer_results import TransferCell, TransferResults, check_transfer_folder
-from probekit.evaluation.train_probes import CONTROLS, train_probes
+from probekit.evaluation.train_probes import train_probes
 from probekit.evaluation.transfer import transfer
 
 __all__ = [
-    "CONTROLS",
     "DEFAULT_C",
     "BaselineResult",
     "LayerResult",

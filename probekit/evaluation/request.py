@@ -8,9 +8,9 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.errors import UsageError, nearest
+from probekit.options import CurveOptions
 from probekit.points import PAIR_POINTS, Place, parse_layers, place_name, split_point
 from probekit.probes import PROBES, REGRESSORS
-from probekit.probes.base import check_positive
 
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
 
@@ -42,29 +42,21 @@ class Asked:
     places: list[Place]
 
 
-def asked_of(
-    acts: Activations,
-    layers: str | int | Iterable[int],
-    probe: str | None,
-    C: float | Iterable[float] | None,
-    point: str | None,
-    label: str | None,
-    position: str | int | None,
-) -> Asked:
-    """The arguments of `train_probes` in plain.
+def asked_of(acts: Activations, options: CurveOptions) -> Asked:
+    """The options, checked against the activations.
 
     Raises:
-        UsageError: an unknown probe, point or label, a layer that is not there, a C that is not positive and finite.
+        UsageError: an unknown probe, point or label, a layer that is not there, a C for a probe without one.
     """
-    label = acts.target if label is None else label
+    label = acts.target if options.label is None else options.label
     if label not in acts.labels:
         raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.labels))[1:-1]}")
     n_classes = len(acts.label_names[label])
-    probe = probe if probe is not None else "logistic" if n_classes else "ridge"
+    probe = options.probe if options.probe is not None else "logistic" if n_classes else "ridge"
     kind = kind_of(probe, n_classes, label)
-    grid = grid_of(probe, kind, C)
-    acts = one_position(acts, position)
-    point, places = places_of(acts, point, layers)
+    grid = grid_of(probe, kind, options.C)
+    acts = one_position(acts, options.position)
+    point, places = places_of(acts, options.point, options.layers)
     return Asked(acts, label, np.asarray(acts.labels[label]), n_classes, probe, kind, grid, point, places)
 
 
@@ -82,17 +74,13 @@ def kind_of(probe: str, n_classes: int, label: str) -> Any:
     return PROBES[probe] if n_classes else REGRESSORS[probe]
 
 
-def grid_of(probe: str, kind: Any, C: float | Iterable[float] | None) -> list[float | None]:
+def grid_of(probe: str, kind: Any, C: Any) -> list[float | None]:
     """The strengths to choose from, rising, each once."""
     if "C" not in kind().get_params():
         if C is not None:
             raise UsageError(f"the probe {probe} has no C; leave it out")
         return [None]
-    C = DEFAULT_C if C is None else C
-    grid = list(C) if isinstance(C, Iterable) and not isinstance(C, str) else [C]
-    if not grid:
-        raise UsageError("no C to choose from; give one positive number or more")
-    return [*sorted({check_positive("C", value) for value in grid})]
+    return [*(DEFAULT_C if C is None else C)]
 
 
 def one_position(acts: Activations, position: str | int | None) -> Activations:

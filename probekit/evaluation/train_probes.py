@@ -5,16 +5,16 @@ The audit comes first; control tasks, baselines, code lengths and the comparison
 Axes: N examples.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import DataError
 from probekit.evaluation.compare.codelength import OnlineCode
-from probekit.evaluation.compare.controls import CONTROL_TYPES, control_labels, control_types
+from probekit.evaluation.compare.controls import control_labels, control_types
 from probekit.evaluation.compare.judge_baselines import baselines_of
 from probekit.evaluation.fits.fit_grid import columns_of, with_every_class
 from probekit.evaluation.fits.layer import Question, answers_of, chosen_inside, compared, lead, optimism, procedure
@@ -25,60 +25,26 @@ from probekit.evaluation.results.report import LEAST_SEEN
 from probekit.evaluation.results.results import LayerResult, ProbeResults
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import check_metric, headline
-from probekit.probes.base import check_whole
+from probekit.options import ProbeArguments, ProbeOptions
+from probekit.options.option import keywords
 from probekit.tasks.quality.audit import Audit, audit, audit_of_folds
 from probekit.tasks.splits import components
 
-CONTROLS = 3  # draws of the control task
 FEW = 5  # strengths that the online code mixes
 
 
-def train_probes(
-    acts: Activations,
-    layers: str | int | Iterable[int] = "all",
-    probe: str | None = None,
-    C: float | Iterable[float] | None = None,
-    seed: int = 0,
-    point: str | None = None,
-    label: str | None = None,
-    position: str | int | None = None,
-    baselines: bool = True,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    controls: int = CONTROLS,
-    control_type: str = "token",
-    codelength: bool = True,
-    folds: int | None = None,
-    drop_leaks: bool = False,
-    random_init: Activations | None = None,
-    metric: str | None = None,
-) -> ProbeResults:
-    """Train and judge a probe at every layer of one point.
+@keywords(ProbeArguments)
+def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
+    """Train and test a probe at every layer of one point.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
-    than 80% of the training labels; R2 of a regression; of equals the smaller C and the earlier layer); test decides
-    nothing. With nested folds both are chosen anew inside each fold, and what is to be quoted is how well that whole
+    than 80% of the training labels; R2 for numbers; ties go to the smaller C and the earlier layer); test decides
+    nothing. With nested folds both are chosen anew inside each fold, and what is to be quoted is how well that
     procedure does (`results.judged`). One layer's activations are in memory at a time.
 
     Args:
-        acts: what `extract` or `load_activations` gave.
-        layers: "all", 3, [0, 4], "0,4,8" or "2-6". Only "all" takes the output of the last block along.
-        probe: a name of `PROBES`, or for labels that are numbers of `REGRESSORS`; None is "logistic", or "ridge".
-        C: inverse strengths of regularisation to choose from; None is `DEFAULT_C`. Not every probe has one.
-        seed: of the resamples, the permutations, the control tasks, the code's order and the folds.
-        point: short name; None means the first point of `acts` that a probe can read (attention's it cannot).
-        label: label set to predict; None means the task's target.
-        position: which token's activations, where several or all of them were kept; None where there is one.
-        baselines: whether to add what needs no model (the commonest class, the words, the length) and the embedding.
-        progress: called with (places done, places) after each.
-        controls: draws of the control task (Hewitt and Liang 2019); 0 leaves it out.
-        control_type: what gets a random label: each "token" that is read, or each "text".
-        codelength: whether to measure the online code (Voita and Titov 2020); of the logistic probe alone.
-        folds: nested folds over all rows instead of the task's splits; None uses the splits.
-        drop_leaks: whether rows that stand in a later split too are left out (see `audit`); folds have no need of it.
-        random_init: the same places of the same model with random weights, as a baseline.
-        metric: the headline: accuracy, balanced_accuracy, auroc, average_precision or f1; of numbers r2 or spearman.
-            None leaves it to the labels.
+        acts: from `extract` or `load_activations`.
+        options: as keyword arguments.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -86,32 +52,28 @@ def train_probes(
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
-    check_whole("seed", seed, 0)
-    check_whole("controls", controls, 0)
-    if control_type not in CONTROL_TYPES:
-        raise UsageError(f"unknown control type {control_type!a}; {nearest(str(control_type), CONTROL_TYPES)}")
-    asked = asked_of(acts, layers, probe, C, point, label, position)
-    metric = None if metric is None else check_metric(metric, asked.n_classes)
-    noise = None if random_init is None else same_examples(asked, random_init, position)
-    found, rows = _rows(asked, folds, drop_leaks, seed)
-    draws, control = _controls(asked, rows, controls, control_type, seed)
-    question = replace(_question(asked, rows, draws, codelength, seed, metric), is_fair=_is_fair(control))
-    tick = _ticker(progress, len(asked.places) * (1 if noise is None else 2))
+    asked, seed = asked_of(acts, options), options.seed
+    metric = None if options.metric is None else check_metric(options.metric, asked.n_classes)
+    noise = None if options.random_init is None else same_examples(asked, options.random_init, options.position)
+    found, rows = _rows(asked, options)
+    draws, control = _controls(asked, rows, options)
+    question = replace(_question(asked, rows, draws, options.codelength, seed, metric), is_fair=_is_fair(control))
+    tick = _ticker(options.progress, len(asked.places) * (1 if noise is None else 2))
     answers = answers_of(asked.acts, asked.places, question, tick)
     curve, whole = compared(answers, question)
-    beside = baselines_of(asked, question, answers) if baselines else []
+    beside = baselines_of(asked, question, answers) if options.baselines else []
     results = ProbeResults(
         layers=curve,
         baselines=[result for result, _ in beside],
         meta={
-            **origin_of(asked, question, found, drop_leaks, seed),
+            **origin_of(asked, question, found, options.drop_leaks, seed),
             "control": control,
             **whole,
-            "random_init": random_origin(random_init),
+            "random_init": random_origin(options.random_init),
         },
         random_init=_random(asked, question, noise, tick),
     )
-    if folds is None:
+    if options.folds is None:
         said, results.meta["procedure"] = answers[curve.index(results.best)].verdict.test, None
     else:
         said, layers_inside = chosen_inside(answers, question)
@@ -132,7 +94,6 @@ def curve_alone(asked: Asked, seed: int, done: Callable[[], None]) -> ProbeResul
         seed: of the resamples.
         done: called after each place.
     """
-    check_whole("seed", seed, 0)
     task = asked.acts.task
     task.check(asked.label)
     question = _question(asked, of_splits(task.splits, np.ones(len(task), dtype=bool)), [], codelength=False, seed=seed)
@@ -140,32 +101,27 @@ def curve_alone(asked: Asked, seed: int, done: Callable[[], None]) -> ProbeResul
     return ProbeResults(layers, [], origin_of(asked, question, Audit(asked.label, {}), drop_leaks=False, seed=seed))
 
 
-def _rows(asked: Asked, folds: int | None, drop_leaks: bool, seed: int) -> tuple[Audit, Protocol]:
-    """What the audit found, and who teaches, chooses and judges."""
+def _rows(asked: Asked, options: ProbeOptions) -> tuple[Audit, Protocol]:
+    """The audit, and which rows are fitted, choose and test."""
     task = asked.acts.task
-    if folds is not None:
-        return _folds(asked, folds, drop_leaks, seed)
+    if options.folds is not None:
+        return _folds(asked, options.folds, options.seed)
     task.check(asked.label)
     found = audit(task, asked.label)
     kept = np.ones(len(task), dtype=bool)
-    if not drop_leaks:
+    if not options.drop_leaks:
         return found, of_splits(task.splits, kept)
     kept[found.leaks] = False
     try:
         task.subset(kept).check(asked.label)
     except DataError as error:
         raise DataError(
-            f"too little is left once the texts that stand in a later split are left out (drop_leaks): {error}"
+            f"too little is left once the texts that are also in a later split are left out (drop_leaks): {error}"
         ) from None
     return replace(found, dropped=True), of_splits(task.splits, kept)
 
 
-def _folds(asked: Asked, folds: int, drop_leaks: bool, seed: int) -> tuple[Audit, Protocol]:
-    if drop_leaks:
-        raise UsageError(
-            "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so that "
-            "none leaks; leave it out"
-        )
+def _folds(asked: Asked, folds: int, seed: int) -> tuple[Audit, Protocol]:
     task = asked.acts.task
     alone = task.info.get("no_texts")
     texts = np.arange(len(task)) if alone else rows_together(task.inputs, None)
@@ -175,16 +131,15 @@ def _folds(asked: Asked, folds: int, drop_leaks: bool, seed: int) -> tuple[Audit
     return audit_of_folds(task, asked.label, texts), protocol
 
 
-def _controls(
-    asked: Asked, rows: Protocol, draws: int, kind: str, seed: int
-) -> tuple[list[np.ndarray], dict[str, Any] | None]:
-    """The labels of the control tasks, [N] each, and what is to say of them; None where none were asked for."""
+def _controls(asked: Asked, rows: Protocol, options: ProbeOptions) -> tuple[list[np.ndarray], dict[str, Any] | None]:
+    """The labels of the control tasks, [N] each, and their record; None where none were asked for."""
+    draws, kind = options.controls, options.control_type
     if draws == 0:
         return [], None
     types = control_types(asked.acts, kind)
     if types is None:
         return [], {"type": None, "draws": 0, "asked": draws, "seen": 0.0}
-    drawn = control_labels(asked.labels, types, asked.n_classes, draws, seed, rows.taught)
+    drawn = control_labels(asked.labels, types, asked.n_classes, draws, options.seed, rows.taught)
     usable = with_every_class(rows, drawn, asked.n_classes)
     name = kind if kind == "text" or isinstance(types[0], int) else "word"
     return usable, {"type": name, "draws": len(usable), "asked": draws, "seen": _seen(rows, types)}

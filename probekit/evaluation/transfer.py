@@ -8,7 +8,8 @@ Axes: N examples, T tasks.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from probekit.evaluation.results.transfer_results import TransferCell, TransferR
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.evaluation.train_probes import curve_alone
+from probekit.options import TransferArguments
+from probekit.options.option import keywords
 from probekit.points import place_name
 from probekit.tasks.quality.duplicates import met_in
 from probekit.text import printable
@@ -40,44 +43,31 @@ SAME = {
 CHANCE = {"auroc": 0.5, "r2": 0.0}  # and of an accuracy the even share
 
 
-def transfer(
-    activations: Sequence[Activations],
-    layers: str | int | Iterable[int] = "all",
-    probe: str | None = None,
-    C: float | Iterable[float] | None = None,
-    seed: int = 0,
-    point: str | None = None,
-    label: str | None = None,
-    position: str | int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> TransferResults:
+@keywords(TransferArguments)
+def transfer(activations: Sequence[Activations], options: TransferArguments) -> TransferResults:
     """Train on the train split of each task, and test on the test split of every task, its own included.
 
+    One layer of `layers` fixes it; among several, the validation split of the task that is trained on chooses.
+
     Args:
-        activations: two sets or stores of one model, or more, each of another task.
-        layers: as in `train_probes`; one layer fixes it, of several validation chooses.
-        probe: as in `train_probes`, as are C, seed, point and position.
-        C: strengths to choose from.
-        seed: of the bootstrap.
-        point: short name; None is the first set's first that a probe can read.
-        label: label set to predict, of each task; None is each task's target.
-        position: the token, where several or all of them were kept.
-        progress: called with (places done, places) of all tasks.
+        activations: two or more, of one model, each of another task.
+        options: as keyword arguments.
 
     Raises:
         UsageError: fewer than two sets, the same one twice, other models, points, layers or numbers of classes.
         DataError: as in `train_probes`; places of other widths.
     """
     given = _checked(activations)
-    first = asked_of(given[0], layers, probe, C, point, label, position)
-    asked = [first, *[asked_of(acts, layers, first.probe, C, first.point, label, position) for acts in given[1:]]]
+    first = asked_of(given[0], options)
+    options = replace(options, probe=first.probe, point=first.point)
+    asked = [first, *[asked_of(acts, options) for acts in given[1:]]]
     names = _names(asked)
     _check_same(asked, names)
     numbers, notes = _classes(asked, names)
-    tick = _ticker(progress, sum(len(one.places) for one in asked))
-    trained = [curve_alone(one, seed, tick) for one in asked]
+    tick = _ticker(options.progress, sum(len(one.places) for one in asked))
+    trained = [curve_alone(one, options.seed, tick) for one in asked]
     _check_widths(trained, names)
-    return TransferResults(_cells(asked, trained, names, numbers, seed), _meta(asked, trained, names, notes))
+    return TransferResults(_cells(asked, trained, names, numbers, options.seed), _meta(asked, trained, names, notes))
 
 
 def _checked(activations: Sequence[Activations]) -> list[Activations]:

@@ -14,6 +14,8 @@ from probekit.models import generation
 from probekit.models.cache import KeyValueCache
 from probekit.models.layers import Mask, causal_mask, padding_mask, positions_from_mask
 from probekit.models.tokenizer import Tokenizer
+from probekit.options import GenerateOptions
+from probekit.options.option import keywords
 
 
 class LanguageModel(HookedModule):
@@ -34,7 +36,6 @@ class LanguageModel(HookedModule):
     tokenizer: Tokenizer | None = None
     folder: Path | None = None
     source: dict[str, Any] | None = None
-    generate = generation.generate
 
     @property
     def device(self) -> torch.device:
@@ -160,6 +161,16 @@ class LanguageModel(HookedModule):
         sizes = {"D": cfg.d_model, "H": cfg.n_heads, "G": getattr(cfg, "n_kv_heads", cfg.n_heads), "K": cfg.d_head}
         sizes |= {"F": cfg.d_mlp, "V": cfg.d_vocab}
         return int(axis) if axis.isdecimal() else sizes.get(axis)
+
+    @keywords(GenerateOptions)
+    def generate(self, prompt: generation.Prompt, options: GenerateOptions) -> Any:
+        """Continue a text, token ids, or several of either; see `probekit.models.generation.generate`.
+
+        Args:
+            prompt: as there.
+            options: as keyword arguments.
+        """
+        return generation.generate(self, prompt, **vars(options))
 
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; they depend on the seed alone."""

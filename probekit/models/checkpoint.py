@@ -16,6 +16,7 @@ from torch import Tensor
 
 from probekit.durable import open_plain, sweep, write_as
 from probekit.errors import ResumeMismatch, StorageError
+from probekit.safetensors_header import read_header
 
 SHOWN = 80  # characters of two values; longer ones are not shown
 
@@ -45,17 +46,16 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] |
         ResumeMismatch: it is of a run with another identity.
     """
     try:
-        with open_plain(path):
-            pass  # a link, or what would make the reader wait, is refused here
+        with open_plain(path) as fd, open(fd, "rb", closefd=False) as file:  # refuses links and pipes
+            header = read_header(file)
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         return None
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise StorageError(_damaged(path)) from error
-    about = header.get("run", "")
-    if header.get("sha256") != _digest(tensors, about):
+    about = header.metadata.get("run", "")
+    if header.metadata.get("sha256") != _digest(tensors, about):
         raise StorageError(_damaged(path))
     _check_same(path, json.loads(about), identity)
     return tensors

@@ -23,8 +23,10 @@ from torch import Tensor
 from probekit.errors import UsageError
 from probekit.models.cache import KeyValueCache
 from probekit.models.layers import causal_mask
-from probekit.models.settings import Sampling, is_whole
 from probekit.models.tokenizer import Tokenizer
+from probekit.options import GenerateOptions, Sampling
+from probekit.options.check import is_whole
+from probekit.options.option import keywords
 
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
 
@@ -50,31 +52,14 @@ class Continuation:
     ended: Literal["stop token", "max_new_tokens", "context"]
 
 
-def generate(
-    model: GenerativeModel,
-    prompt: Prompt,
-    max_new_tokens: int = 50,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    stop_tokens: Sequence[int | str] | None = None,
-    seed: int = 0,
-    use_cache: bool = True,
-    bos: bool | None = None,
-) -> Any:
+@keywords(GenerateOptions)
+def generate(model: GenerativeModel, prompt: Prompt, options: GenerateOptions) -> Any:
     """Continue one prompt, or several at once.
 
     Args:
         model: a decoder, or an encoder-decoder, for which the prompt is the source.
         prompt: a text, several, token ids or several lists of them; lengths may differ.
-        max_new_tokens: the most tokens that are added.
-        temperature: see `Sampling`.
-        top_k: see `Sampling`.
-        top_p: see `Sampling`.
-        stop_tokens: ids, or tokens as text, that end a continuation; None is the model's end-of-text token, if any.
-        seed: see `Sampling`; prompt i of several draws with seed + i.
-        use_cache: keep the keys and values of earlier tokens instead of computing them again at each step.
-        bos: put each text into its context: the BOS before it, or Marian's `</s>` behind it. None: no BOS; `</s>` yes.
+        options: as keyword arguments.
 
     Returns:
         Of a text what follows it, without the stop token; of ids the new ids, the stop token included. Several
@@ -85,10 +70,9 @@ def generate(
             context, ids that the model does not know, or a text where there is no tokenizer.
         DataError: a text that the tokenizer cannot read.
     """
-    prompts, is_text, is_single = to_ids(model, prompt, bos)
-    sampling = Sampling(temperature, top_k, top_p, seed)
-    stops = stop_ids(model, stop_tokens)
-    made = continuations(model, prompts, max_new_tokens, sampling, stops, use_cache)
+    prompts, is_text, is_single = to_ids(model, prompt, options.bos)
+    stops = stop_ids(model, options.stop_tokens)
+    made = continuations(model, prompts, options.max_new_tokens, options, stops, options.use_cache)
     results = [text_of(model, *row) if is_text else row[1].tokens for row in zip(prompts, made, strict=True)]
     return results[0] if is_single else results
 

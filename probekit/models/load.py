@@ -15,6 +15,8 @@ from probekit.makers import MODEL_MAKERS
 from probekit.models.families import families
 from probekit.models.files import read_json
 from probekit.models.tokenizer import FILES, load_tokenizer
+from probekit.options import ModelArguments
+from probekit.options.option import keywords
 
 if TYPE_CHECKING:
     import torch
@@ -27,39 +29,26 @@ BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
 
 
-def load_model(
-    name_or_path: str | Path,
-    device: str = "auto",
-    dtype: str = "float32",
-    revision: str | None = None,
-    random_init: bool = False,
-    seed: int = 0,
-    progress: bool | None = None,
-) -> "LanguageModel":
+@keywords(ModelArguments)
+def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageModel":
     """A hooked model, in eval mode, with its tokenizer if it has one.
 
     Args:
         name_or_path: a built-in name ("agreement-gpt2"), a world's ("counting-gpt": its model is trained on first use
             and kept in the user's cache folder), a folder in Hugging Face format, a short name ("gpt2"), or an
             "owner/name" of the Hub; looked up in this order.
-        device: "auto" (CUDA if there is any, else the CPU), or as in torch: "cpu", "cuda", "cuda:1", "mps".
-        dtype: "float32", "bfloat16" or "float16": the type of the weights and of the forward.
-        revision: a branch, tag or commit, for a model of the Hub.
-        random_init: initialise the weights as before training; only config.json and the tokenizer are read.
-        seed: of `random_init`; the weights depend on it alone.
-        progress: for a model that is trained on first use, a line and a bar on stderr; None shows the bar only on a
-            terminal, False shows neither.
+        options: as keyword arguments.
 
     Raises:
         UsageError: there is no such model, device or dtype.
         DataError: config.json, weights or tokenizer cannot be used, or the Hub does not answer.
     """
-    dtype = dtype_name(dtype)
-    found = _find(str(name_or_path), revision, not random_init, progress)
+    dtype, seed, random_init = dtype_name(options.dtype), options.seed, options.random_init
+    found = _find(str(name_or_path), options.revision, not random_init, options.progress)
     family, cfg, bos_token_id = _described(found)
     from probekit.devices import DTYPES, find_device  # torch: not before the model is found
 
-    where = find_device(device), DTYPES[dtype]
+    where = find_device(options.device), DTYPES[dtype]
     model = _random(family, cfg, seed, *where) if random_init else _trained(found, family, cfg, *where)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
     model.tokenizer = load_tokenizer(found.folder, bos_token_id, cfg.d_vocab)

@@ -12,6 +12,7 @@ Axes: B batch, L position, S source position, D d_model, V vocab.
 
 import hashlib
 import json
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
-from probekit.models.settings import TrainingSettings
+from probekit.options import TrainingSettings
 
 IGNORE = -100  # the target where nothing is learned
 CHECKPOINT = "checkpoint.safetensors"
@@ -179,7 +180,7 @@ class _Run:
     def step(self, examples: Sequence[Example]) -> None:
         if len(examples) != self.settings.batch_size:
             raise UsageError(f"expected {self.settings.batch_size} examples a batch, got {len(examples)}")
-        self.optimizer.param_groups[0]["lr"] = self.settings.learning_rate_at(len(self.losses))
+        self.optimizer.param_groups[0]["lr"] = learning_rate_at(self.settings, len(self.losses))
         loss = loss_of(self.model, collate(examples))
         if not loss.isfinite():
             raise DataError(f"step {len(self.losses) + 1}: the loss is {loss.item()}; try a smaller learning rate")
@@ -213,6 +214,14 @@ class _Run:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         return len(self.losses)
+
+
+def learning_rate_at(settings: TrainingSettings, step: int) -> float:
+    """The learning rate of a step, counted from 0: linear up to the peak, then half a cosine down to zero."""
+    if step < settings.warm_up_steps:
+        return settings.learning_rate * ((step + 1) / settings.warm_up_steps)
+    done = (step - settings.warm_up_steps) / (settings.steps - settings.warm_up_steps)
+    return settings.learning_rate * ((1 + math.cos(math.pi * done)) / 2)
 
 
 def loss_of(model: LanguageModel, batch: Batch) -> Tensor:

@@ -20,10 +20,10 @@ from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.family import Family, HfTensor
 from probekit.models.files import read_json
+from probekit.safetensors_header import HeaderError, read_header
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READABLE = ("F32", "F16", "BF16")
-MAX_HEADER = 10_000_000  # bytes; that of GPT-2 XL, one file of 580 tensors, has 60,000
 MAX_LISTED = 1000  # names of one kind in an error
 SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -78,34 +78,20 @@ def _weight_map(index: Path) -> dict[str, Any]:
     return weight_map
 
 
-def read_header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors that a safetensors file's header lists, by key.
+def stored_in(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of a safetensors file by key; only its header is read.
 
     Raises:
-        DataError: the header is damaged, too long, or lists a tensor twice (the library would take the last one).
+        DataError: the file cannot be read, or its header is damaged.
     """
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(size - 8, MAX_HEADER):
-                raise _damaged(path, f"its header would have {length:,} bytes, the file has {size:,}")
-            header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
-        header.pop("__metadata__", None)
-        return {key: StoredTensor(path, key, str(t["dtype"]), tuple(t["shape"])) for key, t in header.items()}
+            header = read_header(file)
     except OSError as error:
         raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
-    except DataError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except HeaderError as error:
         raise _damaged(path, str(error)) from error
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("it lists a name twice")
-    return made
+    return {key: StoredTensor(path, key, entry.dtype, entry.shape) for key, entry in header.tensors.items()}
 
 
 def _damaged(path: Path, why: str) -> DataError:
@@ -120,12 +106,12 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     name = choose_weights([path.name for path in folder.iterdir()], str(folder))
     if name == ONE_FILE:
-        return read_header(folder / name)
+        return stored_in(folder / name)
     stored: dict[str, StoredTensor] = {}
     for shard in shard_names(folder / name):
         if not (folder / shard).is_file():
             raise DataError(f"{str(folder / shard)!a} is missing; {INDEX} names it")
-        header = read_header(folder / shard)
+        header = stored_in(folder / shard)
         if twice := stored.keys() & header.keys():
             raise DataError(f"{str(folder / shard)!a} holds {_listed(twice)}, which another shard holds too")
         stored |= header

@@ -30,11 +30,12 @@ from probekit.models.families import family_of
 from probekit.models.first_use import cache_folder, kept
 from probekit.models.gpt2 import GPT2Config
 from probekit.models.progress import say, shown
-from probekit.models.settings import WORLD_SETTINGS, TrainingSettings, world_name
+from probekit.models.settings import WORLD_SETTINGS, world_name
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.training import IGNORE, Example, TrainingResult, collate, read_batch, train
 from probekit.models.transformer import TransformerConfig
 from probekit.models.weights import save_hf
+from probekit.options import TrainingSettings
 from probekit.tasks import brackets, counting, dialogue, ranking, spans
 from probekit.tasks.synthetic import EOS, Seed
 

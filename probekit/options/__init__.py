@@ -5,6 +5,27 @@ The keyword arguments of the public functions, the options of the command line, 
 """
 
 from probekit.options.extract import ExtractArguments, ExtractOptions
-from probekit.options.probe import ProbeArguments, ProbeOptions
+from probekit.options.generate import GenerateOptions, Sampling
+from probekit.options.imports import ImportArguments, ImportOptions
+from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
+from probekit.options.probe import CurveOptions, ProbeArguments, ProbeOptions, TransferArguments
+from probekit.options.task import TaskOptions
+from probekit.options.train import TrainingSettings
 
-__all__ = ["ExtractArguments", "ExtractOptions", "ProbeArguments", "ProbeOptions"]
+__all__ = [
+    "CurveOptions",
+    "DeviceOptions",
+    "ExtractArguments",
+    "ExtractOptions",
+    "GenerateOptions",
+    "ImportArguments",
+    "ImportOptions",
+    "ModelArguments",
+    "ModelOptions",
+    "ProbeArguments",
+    "ProbeOptions",
+    "Sampling",
+    "TaskOptions",
+    "TrainingSettings",
+    "TransferArguments",
+]

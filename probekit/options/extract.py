@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from probekit.errors import UsageError
 from probekit.options import parse
 from probekit.options.option import option
 
@@ -72,6 +73,15 @@ class ExtractOptions:
         flag=None,
     )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
+
+    def __post_init__(self) -> None:
+        """Check every value that can be checked without the model and the task. Raises UsageError."""
+        for name in ("batch_tokens", "block_nodes"):
+            size: Any = getattr(self, name)
+            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+                raise UsageError(f"{name} is a positive whole number; got {size!r}")
+        if self.on_long not in get_args(OnLong):
+            raise UsageError(f"on_long is cut or error; got {self.on_long!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

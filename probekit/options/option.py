@@ -26,6 +26,10 @@ class OptionHelp:
         flag: the long option where it is not `--field-name`; None keeps the field off the command line.
         parse: turns the text that was typed into the field's value; None for plain numbers, texts and flags.
         notes: more for the docstring and the reference page; the command line leaves it out.
+        least: the smallest number that the command line accepts.
+        repeats: whether the flag may be given several times; the value is then a list.
+        takes_parameters: whether the value is a name with parameters of its own, as a probe's.
+        tag: precedes the value in the name of a results folder; None is the field's name, and "" no tag.
     """
 
     text: str
@@ -33,6 +37,10 @@ class OptionHelp:
     flag: str | None
     parse: Callable[[str], Any] | None
     notes: str = ""
+    least: int | None = None
+    repeats: bool = False
+    takes_parameters: bool = False
+    tag: str | None = None
 
 
 _FROM_NAME = "--"
@@ -46,9 +54,14 @@ def option(
     metavar: str | None = None,
     flag: str | None = _FROM_NAME,
     parse: Callable[[str], Any] | None = None,
+    least: int | None = None,
+    repeats: bool = False,
+    takes_parameters: bool = False,
+    tag: str | None = None,
 ) -> T:
     """A dataclass field with its default and its help (see `OptionHelp`)."""
-    return dataclasses.field(default=default, metadata={"help": OptionHelp(text, metavar, flag, parse, notes)})  # pyright: ignore[reportReturnType]
+    known = OptionHelp(text, metavar, flag, parse, notes, least, repeats, takes_parameters, tag)
+    return dataclasses.field(default=default, metadata={"help": known})  # pyright: ignore[reportReturnType]
 
 
 def help_of(field: dataclasses.Field[Any]) -> OptionHelp:
@@ -69,6 +82,8 @@ class _Flatten(Protocol[P, O_]):
 def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
     """Let a function whose last parameter is an options object take the object's fields as keyword arguments.
 
+    Fields that are not keyword-only may be given by position, after the function's own arguments.
+
     The decorated function shows the flat signature to `help`, Jupyter and type checkers. In its docstring, the line
     that starts with "options:" becomes one entry for each field.
     """
@@ -82,7 +97,8 @@ def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
             for name in given.keys() - set(names) - {parameter.name for parameter in own}:
                 raise TypeError(f"{verb.__name__}() has no option {name!r}; {nearest(name, names)}")
             chosen = {name: given.pop(name) for name in names if name in given}
-            return verb(*args, **given, **{_last(verb): options(**chosen)})  # pyright: ignore[reportCallIssue]
+            last = options(*args[len(own) :], **chosen)  # pyright: ignore[reportCallIssue]
+            return verb(*args[: len(own)], **given, **{_last(verb): last})
 
         signature = inspect.signature(options)
         flat.__signature__ = inspect.Signature(  # pyright: ignore[reportAttributeAccessIssue]

@@ -38,6 +38,17 @@ def positions(text: str) -> str | int | list[str | int] | None:
     return several if len(several) > 1 else several[0] if several else None
 
 
+def stacked_layers(text: str) -> list[int]:
+    """`"0,4,8"` or `"2-6"` -> the layers in the order given, which is that of the array. Raises UsageError."""
+    layers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        if not all(word.isdecimal() and len(word) < 5 for word in (first, last or first)) or (dash and not last):
+            raise UsageError(f"--layers of stacked arrays are 0,4,8 or 2-6; got {text!r}")
+        layers += range(int(first), int(last or first) + 1)
+    return layers
+
+
 def positive_numbers(text: str) -> list[float]:
     """`"0.01,1,100"` -> `[0.01, 1.0, 100.0]`."""
     try:

@@ -1,19 +1,24 @@
-"""What `train_probes` fits, and what it is compared with."""
+"""What `train_probes` and `transfer` fit, and what it is compared with."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from probekit.errors import UsageError, nearest
 from probekit.options import parse
+from probekit.options.check import check_positive, check_whole
 from probekit.options.option import option
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
 
+ControlType = Literal["token", "text"]
+LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
+
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeOptions:
-    """Which probe is fitted where, how it is chosen, and which checks are run."""
+class CurveOptions:
+    """Which probe is fitted to which label, and where."""
 
     layers: str | int | Iterable[int] = option(
         "all",
@@ -43,6 +48,34 @@ class ProbeOptions:
         flag="--C",
         parse=parse.positive_numbers,
     )
+    seed: int = option(
+        0,
+        "Seed of all that is drawn from the data.",
+        notes="Resamples, permutations, control tasks, the code's order and the folds.",
+        metavar="N",
+    )
+
+    def __post_init__(self) -> None:
+        check_whole("seed", self.seed, 0)
+        if self.C is not None:
+            object.__setattr__(self, "C", _rising(self.C))
+        if not isinstance(self.layers, str | int):
+            object.__setattr__(self, "layers", tuple(self.layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferArguments(CurveOptions):
+    """`CurveOptions`, and what only Python can pass."""
+
+    progress: Callable[[int, int], None] | None = option(
+        None, "Called with (places done, places) of all tasks after each place.", flag=None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions(CurveOptions):
+    """Which probe is fitted where, how it is chosen, and which checks are run."""
+
     controls: int = option(3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N")
     control_type: str = option("token", "What gets a random label: each token read, or text.", metavar="TYPE")
     codelength: bool = option(
@@ -72,12 +105,15 @@ class ProbeOptions:
         "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.",
         flag=None,
     )
-    seed: int = option(
-        0,
-        "Seed of all that is drawn from the data.",
-        notes="Resamples, permutations, control tasks, the code's order and the folds.",
-        metavar="N",
-    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("controls", self.controls, 0)
+        if self.control_type not in get_args(ControlType):
+            known = nearest(str(self.control_type), get_args(ControlType))
+            raise UsageError(f"unknown control type {self.control_type!a}; {known}")
+        if self.folds is not None:
+            _check_folds(self.folds, self.drop_leaks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +126,23 @@ class ProbeArguments(ProbeOptions):
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) after each place.", flag=None
     )
+
+
+def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
+    """The strengths to choose from, rising, each once."""
+    several = tuple(C) if isinstance(C, Iterable) and not isinstance(C, str) else (C,)
+    if not several:
+        raise UsageError("no C to choose from; give one positive number or more")
+    return tuple(sorted({check_positive("C", value) for value in several}))
+
+
+def _check_folds(folds: int, drop_leaks: bool) -> None:
+    if isinstance(folds, bool) or not isinstance(folds, int) or folds < LEAST_FOLDS:
+        raise UsageError(
+            f"nested folds need {LEAST_FOLDS} or more: one tests, one chooses, the rest are fitted; got {folds!a}"
+        )
+    if drop_leaks:
+        raise UsageError(
+            "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so "
+            "nothing leaks; leave it out"
+        )

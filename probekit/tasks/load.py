@@ -4,14 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID
+from probekit.options import TaskOptions
+from probekit.options.option import keywords
 from probekit.tasks.agreement import agreement
-from probekit.tasks.base import POSITIONS, SPLITS, Task, span_flaw
+from probekit.tasks.base import SPLITS, Task, span_flaw
 from probekit.tasks.brackets import brackets, brackets_depth
 from probekit.tasks.counting import counting
 from probekit.tasks.dialogue import dialogue
@@ -38,22 +40,9 @@ CARVED = 0.1
 HUB_ALIASES = ALIASES["dataset"]
 SKIP_HINT = "or leave such rows out with --on-bad-row skip"
 
-OnBadRow = Literal["error", "skip"]
 
-
-def load_task(
-    source: str | Path,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    group_column: str | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    keep_blanks: bool = False,
-    on_bad_row: OnBadRow = "error",
-    position: str | None = None,
-    regression: bool = False,
-    span_column: str | None = None,
-) -> Task:
+@keywords(TaskOptions)
+def load_task(source: str | Path, options: TaskOptions) -> Task:
     """A checked task from a built-in name, a file or folder, or a dataset of the Hub.
 
     A folder holds train, validation (dev) and test files. What is missing of validation and test is carved from train,
@@ -67,59 +56,30 @@ def load_task(
     Args:
         source: a built-in name ("agreement", "counting", ...), "sst2", a path to CSV, TSV, JSONL, Parquet or CoNLL-U or
             to a folder of them, or a Hub id.
-        text_column: default: the first of text, sentence, statement, prompt that is there.
-        label_column: default: the first of label, target that is there; of CoNLL-U "upos", "xpos", "deprel",
-            "feats.NAME", "head_distance" or "depth" (see `tasks.conllu`).
-        group_column: rows with an equal cell there (a pair of statements, say) are one group, and so are groups that
-            share a text, called by the first of them. Data that comes split stays so: `info["groups_across_splits"]`
-            says how many groups are torn.
-        limit: at most so many texts of each split, stratified; where examples are words, all words of so many texts,
-            each class among them.
-        seed: for carving, for the limit and for built-in tasks.
-        keep_blanks: leave white space at the end of texts, which is dropped and counted otherwise.
-        on_bad_row: "error", or "skip" to leave out and count rows that cannot be used. Among words these are also those
-            of a class that a split lacks.
-        position: which token is read: "last", "first" or "mean"; None leaves it to the task, "last" for all but some of
-            the built-in ones.
-        regression: labels that are whole numbers, such as years, are the target of a regression and not classes.
-            Numbers that are not all whole always are.
-        span_column: the characters of each row's word: a column of [first, behind the last), in CSV and TSV written
-            "[4, 7]", "4:7" or "4-7", or two columns with a comma between their names ("start,end"), or a column of
-            lists of {"start", "end", "label"}, which give an example each (`words.unfolded`). CoNLL-U has its own.
+        options: as keyword arguments.
 
     Raises:
         UsageError: an unknown name, column or option.
         DataError: a file, row or label that cannot be used.
     """
-    _check_options(limit, on_bad_row, position)
-    columns = _Columns(text_column, label_column, group_column, span_column)
+    seed, limit, skip = options.seed, options.limit, options.on_bad_row == "skip"
+    columns = _Columns(options.text_column, options.label_column, options.group_column, options.span_column)
     if source in BUILTIN_TASKS:
         if columns != _Columns():
             raise UsageError(f"{source!r} is built in and has no columns; leave text, label, group and span column out")
-        if regression:
+        if options.regression:
             raise UsageError(f"{source!r} has classes; leave regression out")
         task = BUILTIN_TASKS[str(source)](seed=seed)
     else:
         name, tables, info = _open(source, columns)
-        task = _assemble(name, tables, columns, seed, keep_blanks, on_bad_row == "skip", regression, info)
-    task = task if position is None else replace(task, position=position)
+        task = _assemble(name, tables, columns, seed, options.keep_blanks, skip, options.regression, info)
+    task = task if options.position is None else replace(task, position=options.position)
     if task.spans is not None:
-        task = without_rare(task, on_bad_row == "skip")
+        task = without_rare(task, skip)
     task.check()
     if limit is not None:
         task = _limited(task, limit, seed) if task.spans is None else limited_words(task, limit, seed)
     return replace(task, info={**task.info, "limit": limit, **leaks(task)})
-
-
-def _check_options(limit: int | None, on_bad_row: str, position: str | None) -> None:
-    for what, value, known in (
-        ("on_bad_row", on_bad_row, ("error", "skip")),
-        ("position", position or "last", POSITIONS),
-    ):
-        if value not in known:
-            raise UsageError(f"no {what} {value!a}; {nearest(str(value), known)}")
-    if limit is not None and limit < 1:
-        raise UsageError(f"limit must be 1 or more, got {limit}")
 
 
 class _Chosen(NamedTuple):

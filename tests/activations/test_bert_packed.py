@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from store_cases import plan_of
 
-from probekit.activations import Store, extract, extract_statistics, plan_extraction, repair
+from probekit.activations import Store, extract, extract_statistics, repair
 from probekit.errors import DataError, UsageError
 from probekit.models.bert import Bert, BertConfig
 from probekit.models.tokenizer import load_tokenizer
@@ -99,9 +100,9 @@ def test_each_position_equals_float64_alone_and_the_whole_text_is_computed(bert,
             assert_near(acts.at(name)["resid_pre", 2][i], x, (name, i))
             if name != "per example":
                 assert_near(everything.at(name)["resid_pre", 2][i], x, (name, i))
-    p = plan_extraction(bert, family, position="first")
+    p = plan_of(bert, family, position="first")
     assert p.nodes == sum(len(text) + 2 for text in set(family.inputs))
-    assert plan_extraction(bert, family, position="first", share=False).nodes == p.sequences.lengths.sum()
+    assert plan_of(bert, family, position="first", share=False).nodes == p.sequences.lengths.sum()
 
 
 def test_patterns_look_both_ways_and_show_the_context(bert, family):
@@ -115,21 +116,21 @@ def test_patterns_look_both_ways_and_show_the_context(bert, family):
 
 def test_tokens_of_rows_are_the_texts_own(bert, family):
     ids = bert.tokenizer.encode_batch(family.inputs)  # pyright: ignore[reportOptionalMemberAccess]
-    assert plan_extraction(bert, family, position="all").layout.tokens.tolist() == [i for text in ids for i in text]  # pyright: ignore[reportOptionalMemberAccess]
-    tokens = plan_extraction(bert, family, position=["first", "last", "mean"]).layout.tokens
+    assert plan_of(bert, family, position="all").layout.tokens.tolist() == [i for text in ids for i in text]  # pyright: ignore[reportOptionalMemberAccess]
+    tokens = plan_of(bert, family, position=["first", "last", "mean"]).layout.tokens
     assert tokens is not None
     assert tokens.reshape(-1, 3).tolist() == [[text[0], text[-1], -1] for text in ids]
 
 
 def test_what_is_cut_still_ends_with_its_sep(bert, family):
     task = replace(family, inputs=[LETTERS[: 8 + i % 8] for i in range(31)])
-    p = plan_extraction(bert, task)
+    p = plan_of(bert, task)
     assert p.cut == sum(len(text) > 10 for text in task.inputs)
     for i, text in enumerate(task.inputs):
         ids = bert.tokenizer.encode(text[:10], bos=True)  # pyright: ignore[reportOptionalMemberAccess]
         assert p.sequences[i].tolist() == ids
     with pytest.raises(DataError, match="longer than the context of 12 tokens"):
-        plan_extraction(bert, task, on_long="error")
+        plan_of(bert, task, on_long="error")
     assert "[CLS] before each text and [SEP] behind it" in p.describe()
 
 
@@ -154,7 +155,7 @@ def test_words_of_texts_are_read_in_the_same_context(bert, letters):
         splits=np.array(["train", "validation", "test"])[[texts.index(text) for text, _ in of]],
     )
     acts = extract(bert, task, position=["first", "last", "mean"])
-    assert plan_extraction(bert, task).nodes == sum(len(text.replace(" ", "")) + 2 for text in texts)
+    assert plan_of(bert, task).nodes == sum(len(text.replace(" ", "")) + 2 for text in texts)
     for i, (wanted, (text, word)) in enumerate(zip(alone(bert, task, "resid_pre"), of, strict=True)):
         start = len(text[: text.index(word)].replace(" ", "")) + 1
         rows = wanted["blocks.2.hook_resid_pre"][start : start + len(word)]
@@ -181,16 +182,16 @@ def test_hooks_see_each_text_in_its_context(bert, family):
 def test_an_empty_text_is_refused_though_it_has_a_context(bert, family):
     family.inputs[4] = ""
     with pytest.raises(DataError, match="'train:104' has no tokens"):
-        plan_extraction(bert, family)
+        plan_of(bert, family)
 
 
 def test_ids_are_read_as_they_are_or_in_the_context_that_is_asked_for(bert, letters):
     task = letters(9, longest=8, texts=False)
-    assert plan_extraction(bert, task).sequences[0].tolist() == task.inputs[0]
-    assert plan_extraction(bert, task, bos=True).sequences[0].tolist() == [CLS, *task.inputs[0], SEP]
+    assert plan_of(bert, task).sequences[0].tolist() == task.inputs[0]
+    assert plan_of(bert, task, bos=True).sequences[0].tolist() == [CLS, *task.inputs[0], SEP]
     bare = Bert(bert.cfg).init_weights()
     with pytest.raises(UsageError, match="has no BOS token"):
-        plan_extraction(bare, task, bos=True)
+        plan_of(bare, task, bos=True)
 
 
 def test_a_store_holds_the_same_and_is_repaired(bert, family, path, small_shards):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from store_cases import plan_of
 
-from probekit.activations import plan_extraction
 from probekit.activations.plan import plan as planning
 from probekit.errors import DataError
 from probekit.models import load_model
@@ -24,7 +24,7 @@ def test_a_word_outside_the_vocabulary_names_its_example(model: LanguageModel) -
         "t", texts, {"y": np.array([0, 1])}, {"y": ["a", "b"]}, np.array(["train", "test"]), "y", ids=["a:0", "a:1"]
     )
     with pytest.raises(DataError, match=r"example 'a:1': .*zebra"):
-        plan_extraction(model, task)
+        plan_of(model, task)
 
 
 def test_a_shard_takes_so_much_work_however_narrow_its_rows(
@@ -34,7 +34,7 @@ def test_a_shard_takes_so_much_work_however_narrow_its_rows(
     cfg = model.cfg
     per_node = 2 * cfg.n_layers * (4 * cfg.d_model**2 + 2 * cfg.d_model * cfg.d_mlp)
     monkeypatch.setattr(planning, "SHARD_FLOPS", {"cpu": 500 * per_node})
-    made = plan_extraction(model, load_task("agreement", limit=300), batch_tokens=200)
+    made = plan_of(model, load_task("agreement", limit=300), batch_tokens=200)
     nodes = [sum(int(made.packing.sizes[blocks].sum()) for blocks in shard) for shard in made.shards]
     assert len(made.shards) > 5
     assert max(nodes) <= 500

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from store_cases import plan_of
 from torch.utils.flop_counter import FlopCounterMode
 
-from probekit.activations import Estimate, estimate, plan_extraction
+from probekit.activations import Estimate, estimate
 from probekit.activations.plan.packing import filled_nodes
 from probekit.activations.run.forward import compute_shard
 from probekit.models import kernels, layers
@@ -36,7 +37,7 @@ def countable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flops_are_those_of_the_run(countable: None, model: GPT2, letters: Make, wanted: str, share: bool) -> None:
     """Patterns are read in every layer that runs, so that no product hides in a fused kernel."""
     task = letters(60)
-    planned = plan_extraction(model, task, ["attn_pattern"], wanted, batch_tokens=64, block_nodes=32, share=share)
+    planned = plan_of(model, task, points=["attn_pattern"], layers=wanted, batch_tokens=64, block_nodes=32, share=share)
     with FlopCounterMode(display=False) as counter:
         for number in range(len(planned.shards)):
             compute_shard(planned, number)
@@ -52,7 +53,9 @@ def test_flops_of_the_other_families(countable: None, letters: Make, family: str
         "bert": lambda: Bert(BertConfig(**sizes)),
     }
     model = made[family]().init_weights(0)
-    planned = plan_extraction(model, letters(40, texts=False), ["attn_pattern"], "0-1", batch_tokens=64, block_nodes=32)
+    planned = plan_of(
+        model, letters(40, texts=False), points=["attn_pattern"], layers="0-1", batch_tokens=64, block_nodes=32
+    )
     with FlopCounterMode(display=False) as counter:
         for number in range(len(planned.shards)):
             compute_shard(planned, number)
@@ -69,7 +72,7 @@ def test_flops_of_a_decoder_are_its_own_and_the_whole_encoders(
     model = Transformer(TransformerConfig(**sizes, n_layers=2, n_decoder_layers=3, d_vocab=27, **ids)).init_weights(0)
     task = letters(40, texts=False)
     task = replace(task, targets=[[1, *ids[::-1]][:9] for ids in task.inputs])
-    planned = plan_extraction(model, task, ["decoder.attn_pattern"], wanted, batch_tokens=64, block_nodes=32)
+    planned = plan_of(model, task, points=["decoder.attn_pattern"], layers=wanted, batch_tokens=64, block_nodes=32)
     listen = [(lambda name: name.endswith("hook_pattern"), lambda x, hook: None)]
     with model.hooks(listen), FlopCounterMode(display=False) as counter:
         for number in range(len(planned.shards)):
@@ -81,13 +84,13 @@ def test_flops_of_a_decoder_are_its_own_and_the_whole_encoders(
 
 
 def test_no_block_is_no_flops(model: GPT2, task: Task) -> None:
-    found = estimate(plan_extraction(model, task, "embed"))
+    found = estimate(plan_of(model, task, points="embed"))
     assert found.flops == 0
     assert found.seconds > 0
 
 
 def test_memory_is_weights_and_a_batch_and_what_waits(model: GPT2, task: Task) -> None:
-    planned = plan_extraction(model, task)
+    planned = plan_of(model, task)
     found = estimate(planned)
     assert found.weights_bytes == sum(p.nbytes for p in model.parameters())
     assert len(planned.shards) == 1
@@ -96,19 +99,19 @@ def test_memory_is_weights_and_a_batch_and_what_waits(model: GPT2, task: Task) -
 
 
 def test_shards_are_written_before_the_next(small_shards: None, model: GPT2, task: Task) -> None:
-    planned = plan_extraction(model, task, batch_tokens=16, block_nodes=16)
+    planned = plan_of(model, task, batch_tokens=16, block_nodes=16)
     assert len(planned.shards) > 1
     assert estimate(planned).kept_bytes < 2 * planned.bytes
 
 
 def test_pairs_need_their_scores_whole(model: GPT2, task: Task) -> None:
-    few, many = (estimate(plan_extraction(model, task, point, share=False)) for point in ("z", "attn_scores"))
+    few, many = (estimate(plan_of(model, task, points=point, share=False)) for point in ("z", "attn_scores"))
     assert many.batch_bytes > few.batch_bytes
 
 
 def test_the_model_is_left_as_it_was(model: GPT2, task: Task) -> None:
     before = model.fingerprint()
-    estimate(plan_extraction(model.to(torch.bfloat16), task))
+    estimate(plan_of(model.to(torch.bfloat16), task))
     assert model.device.type == "cpu"
     assert not any(point.hooked for point in model.points.values())
     assert before != model.fingerprint()  # of another type; the values did not change
@@ -129,6 +132,6 @@ def test_in_words(seconds: float, says: str) -> None:
 def test_seconds_go_by_flops(monkeypatch: pytest.MonkeyPatch, model: GPT2, task: Task) -> None:
     module = importlib.import_module("probekit.activations.estimate")
     monkeypatch.setattr(module, "_measured", lambda *_: (0.5, 1e6))
-    planned = plan_extraction(model, task)
+    planned = plan_of(model, task)
     found = estimate(planned)
     assert np.isclose(found.seconds, 0.5 * planned.filled_nodes + found.flops / 1e6)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from gpt2_points import GPT2_POINTS
+from store_cases import plan_of
 
-from probekit.activations import ActivationSet, extract, plan_extraction
+from probekit.activations import ActivationSet, extract
 from probekit.activations.run.forward import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.points import POINTS
@@ -123,7 +124,7 @@ def test_the_forward_stops_after_the_last_wanted_layer(model, task, points, laye
     acts = extract(model, task, points=points, layers=layers, batch_tokens=10_000)
     for handle in handles:
         handle.remove()
-    assert plan_extraction(model, task, points, layers).stop_at_layer == blocks
+    assert plan_of(model, task, points=points, layers=layers).stop_at_layer == blocks
     assert list(dict.fromkeys(ran)) == list(model.blocks[: 3 if blocks is None else blocks])
     assert acts.n_layers == 3
 
@@ -231,10 +232,10 @@ def test_long_texts_are_cut_at_the_right_and_counted(model, letters):
 
 def test_a_bos_takes_a_place_in_the_context(model, letters):
     task = letters(longest=11)
-    assert plan_extraction(model, task, bos=True).cut == 0
+    assert plan_of(model, task, bos=True).cut == 0
     task.inputs[0] = "abcdefghijkl"
-    assert plan_extraction(model, task, bos=True).cut == 1
-    assert plan_extraction(model, task).cut == 0
+    assert plan_of(model, task, bos=True).cut == 1
+    assert plan_of(model, task).cut == 0
 
 
 def test_a_text_without_tokens_names_its_row(model, task):
@@ -306,7 +307,7 @@ def test_the_first_row_is_the_first_of_the_task_whichever_batch_comes_first(
         task.inputs[i] = text.replace("z", "y")
     task.inputs[4], task.inputs[9], task.inputs[20] = "abz", "az", "abcdefghijkz"
     how = {"batch_tokens": batch_tokens, "block_nodes": 3}
-    planned = plan_extraction(model, task, **how)
+    planned = plan_of(model, task, **how)
     of = {row: next(i for i in range(len(planned.shards)) if row in shard_rows(planned, i)) for row in (4, 9, 20)}
     assert batch_tokens > 1000 or of[20] < of[4]
     with pytest.raises(DataError, match=r"NaN in the activations at resid_pre\.0, first in example 'train:104'"):
@@ -332,7 +333,7 @@ def test_values_that_are_bad_everywhere_are_found_at_once(model, task, monkeypat
     model.embed.register_forward_hook(lambda *_: forwards.append(1))
     with pytest.raises(DataError, match="'train:100'"):
         extract(model, task, batch_tokens=1)
-    assert len(forwards) == len(plan_extraction(model, task, batch_tokens=1).shards[0]) + 1
+    assert len(forwards) == len(plan_of(model, task, batch_tokens=1).shards[0]) + 1
 
 
 def test_a_store_cannot_record_hooks(model, task, tmp_path):
@@ -390,20 +391,22 @@ def test_the_model_goes_back_to_where_it_was(model, task):
 
 
 def test_the_plan_knows_everything_before(model, task):
-    made = plan_extraction(model, task, points=["resid_pre", "q"], layers="all", batch_tokens=50)
+    made = plan_of(model, task, points=["resid_pre", "q"], layers="all", batch_tokens=50)
     assert made.texts == 23
     assert made.tokens == sum(map(len, task.inputs)) <= made.padded_tokens
     assert len(made.places) == len(made.widths) == 7
     assert made.layers == [0, 1, 2]
     assert made.bytes == 23 * 7 * 16 * 4
-    assert made.bytes == sum(x.numel() * x.element_size() for x in extract(model, task, ["resid_pre", "q"]).values())
+    assert made.bytes == sum(
+        x.numel() * x.element_size() for x in extract(model, task, points=["resid_pre", "q"]).values()
+    )
     assert made.as_dict()["dropped_blanks"] == 4
 
 
 def test_the_plan_in_words(model, task):
     task.inputs[0] = "x" * 13
-    made = plan_extraction(model, task)
-    assert plan_extraction(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16").describe() == (
+    made = plan_of(model, task)
+    assert plan_of(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16").describe() == (
         "model    tiny: 3 layers, d_model 16, float32 on cpu\n"
         "task     evil\\x1b[2J\\ntask: 23 texts (8 train, 8 validation, 7 test)\n"
         f"tokens   {made.tokens}, no BOS\n"
@@ -420,7 +423,7 @@ def test_the_plan_in_words(model, task):
 
 def test_texts_that_also_stand_in_train_are_said(model, task):
     def lines(**leaks):
-        return plan_extraction(model, replace(task, info={"also_in_train": leaks})).describe().splitlines()
+        return plan_of(model, replace(task, info={"also_in_train": leaks})).describe().splitlines()
 
     assert lines(validation=75, test=0)[-1] == "leaks    75 of the validation texts also stand in train"
     assert lines(validation=1, test=2000)[-1] == (

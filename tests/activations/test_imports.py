@@ -28,11 +28,13 @@ from probekit.activations import (
 )
 from probekit.activations.imports import plan as import_plan
 from probekit.activations.imports import run as imports
-from probekit.activations.imports.array_files import MAX_HEADER, arrays_of, scan
+from probekit.activations.imports.array_files import arrays_of, scan
 from probekit.activations.imports.place_names import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.evaluation import train_probes
+from probekit.options import ImportOptions
 from probekit.points import Place, place_name
+from probekit.safetensors_header import MAX_HEADER
 from probekit.tasks.labelled import labelled_task
 
 N, D = 40, 6
@@ -94,10 +96,10 @@ FORMS: list[tuple[Callable[[Place], str], str | None]] = [
 def test_every_form_of_name_gives_the_same_store(tmp_path: Path, labels: Path, name: Any, point: str | None) -> None:
     made = tensors()
     folder = write_npy(tmp_path / "npy", made, name)
-    assert_same(import_activations(folder, labels, tmp_path / "one", point=point, n_layers=3), made)
+    assert_same(import_activations(folder, labels, out=tmp_path / "one", point=point, n_layers=3), made)
     save_file({name(place): x for place, x in made.items()}, tmp_path / "all.safetensors")
     assert_same(
-        import_activations(tmp_path / "all.safetensors", labels, tmp_path / "two", point=point, n_layers=3), made
+        import_activations(tmp_path / "all.safetensors", labels, out=tmp_path / "two", point=point, n_layers=3), made
     )
 
 
@@ -106,7 +108,7 @@ def test_types_are_kept_bit_for_bit(tmp_path: Path, labels: Path, dtype: torch.d
     made = tensors(dtype=dtype)
     made["resid_pre", 0][0, :3] = torch.tensor([-0.0, 1e-40, 6e-8], dtype=dtype)
     save_file({place_name(place): x for place, x in made.items()}, tmp_path / "all.safetensors")
-    store = import_activations(tmp_path / "all.safetensors", labels, tmp_path / "store")
+    store = import_activations(tmp_path / "all.safetensors", labels, out=tmp_path / "store")
     assert_same(store, made)
     bits = store["resid_pre", 0][0].contiguous().view(torch.uint8)
     assert torch.equal(bits, made["resid_pre", 0][0].contiguous().view(torch.uint8))
@@ -121,7 +123,7 @@ def test_stacked_layers_come_apart(
     made = tensors()
     np.save(tmp_path / "x.npy", np.asarray(np.stack([x.numpy() for x in made.values()], axis=axis), order=order))
     how: dict[str, Any] = {"point": "resid_mid", "stack_axis": axis, "layers": layers}
-    store = import_activations(tmp_path / "x.npy", labels, tmp_path / "store", **how)
+    store = import_activations(tmp_path / "x.npy", labels, out=tmp_path / "store", **how)
     assert_same(store, dict(zip([("resid_mid", i) for i in layers or (0, 1, 2)], made.values(), strict=True)))
     assert store.n_layers == (9 if layers else 3)
 
@@ -132,7 +134,7 @@ def test_byte_order_and_axis_order_are_read_right(tmp_path: Path, labels: Path, 
     x = np.random.default_rng(0).normal(size=(N, D)).astype(dtype)
     np.save(tmp_path / "resid_pre.0.npy", np.asarray(x, order=order))
     kept = np.float16 if dtype.endswith("2") else np.float32
-    store = import_activations(tmp_path / "resid_pre.0.npy", labels, tmp_path / "store")
+    store = import_activations(tmp_path / "resid_pre.0.npy", labels, out=tmp_path / "store")
     assert_same(store, {("resid_pre", 0): torch.from_numpy(x.astype(kept))})
 
 
@@ -168,7 +170,9 @@ def test_what_extract_keeps_comes_back_and_probes_find_the_same(tmp_path: Path, 
         for text, k, split in zip(task.inputs, task.labels["odd"], task.splits.tolist(), strict=True)
     ]
     (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    store = pk.import_activations(folder, tmp_path / "labels.jsonl", tmp_path / "store", n_layers=3, position="last")
+    store = pk.import_activations(
+        folder, tmp_path / "labels.jsonl", out=tmp_path / "store", n_layers=3, position="last"
+    )
     assert_same(store, dict(there))
     assert store.points == there.points
     assert store.curve("resid_pre") == there.curve("resid_pre")
@@ -183,15 +187,15 @@ def test_hidden_states_are_inputs_and_the_last_is_the_final_norm(tmp_path: Path,
     made = tensors(4)
     folder = write_npy(tmp_path / "acts", made, lambda p: f"hidden_states_{p[1]}")
     with pytest.raises(UsageError, match=r"hidden_states_0.*final norm.*--n-layers"):
-        plan_import(folder, labels)
+        plan_import(folder, ImportOptions(labels))
     with pytest.raises(DataError, match=r"hidden state 3; a model of 2 blocks has 0\.\.2"):
-        plan_import(folder, labels, n_layers=2)
+        plan_import(folder, ImportOptions(labels, n_layers=2))
     *inputs, last = made.values()
     expected: Tensors = {("resid_pre", i): x for i, x in enumerate(inputs)}
     expected["ln_final", None] = last
-    assert_same(import_activations(folder, labels, tmp_path / "one", n_layers=3), expected)
+    assert_same(import_activations(folder, labels, out=tmp_path / "one", n_layers=3), expected)
     np.save(tmp_path / "hidden_states.npy", np.stack([x.numpy() for x in made.values()]))
-    store = import_activations(tmp_path / "hidden_states.npy", labels, tmp_path / "two", n_layers=3, stack_axis=0)
+    store = import_activations(tmp_path / "hidden_states.npy", labels, out=tmp_path / "two", n_layers=3, stack_axis=0)
     assert_same(store, expected)
     assert store.points == ["resid_pre", "ln_final"]
 
@@ -200,8 +204,11 @@ def test_the_output_of_the_last_block_is_not_guessed(tmp_path: Path, labels: Pat
     made = tensors() | {("resid_post", 2): tensors()["resid_pre", 0] + 1}
     folder = write_npy(tmp_path / "acts", made)
     with pytest.raises(UsageError, match=r"resid_post\.2 ends the curve of resid_pre.*--n-layers"):
-        plan_import(folder, labels)
-    known, longer = plan_import(folder, labels, n_layers=3), plan_import(folder, labels, n_layers=12)
+        plan_import(folder, ImportOptions(labels))
+    known, longer = (
+        plan_import(folder, ImportOptions(labels, n_layers=3)),
+        plan_import(folder, ImportOptions(labels, n_layers=12)),
+    )
     assert (known.points, longer.points) == (["resid_pre"], ["resid_pre", "resid_post"])
 
 
@@ -211,7 +218,7 @@ def test_labels_may_stand_beside_the_activations(tmp_path: Path, acts: Path) -> 
     save_file({"labels": torch.from_numpy(y), "resid_pre.0": tensors()["resid_pre", 0]}, tmp_path / "x.safetensors")
     np.save(tmp_path / "names.npy", np.array(["no", "yes"])[y])
     both = [(acts, None), (tmp_path / "x.safetensors", None), (acts, tmp_path / "names.npy")]
-    stores = [import_activations(given_, y_of, tmp_path / f"store{i}") for i, (given_, y_of) in enumerate(both)]
+    stores = [import_activations(given_, y_of, out=tmp_path / f"store{i}") for i, (given_, y_of) in enumerate(both)]
     for store in stores:
         assert np.array_equal(store.labels["label"], y)
         assert {split: int((store.splits == split).sum()) for split in ("train", "validation", "test")} == {
@@ -224,12 +231,12 @@ def test_labels_may_stand_beside_the_activations(tmp_path: Path, acts: Path) -> 
 
 def test_without_texts_there_is_no_bag_of_words_and_it_says_so(tmp_path: Path, acts: Path) -> None:
     labels = write_labels(tmp_path / "labels.jsonl", texts=False)
-    store = import_activations(acts, labels, tmp_path / "store")
+    store = import_activations(acts, labels, out=tmp_path / "store")
     results = train_probes(store, probe="mean-diff")
     assert [baseline.name for baseline in results.baselines] == ["majority", "embedding"]
     assert "No bag-of-words baseline: the activations were imported without texts." in results.summary()
     assert "token not recorded" in results.summary()
-    with_texts = import_activations(acts, write_labels(tmp_path / "texts.jsonl"), tmp_path / "other")
+    with_texts = import_activations(acts, write_labels(tmp_path / "texts.jsonl"), out=tmp_path / "other")
     names = [baseline.name for baseline in train_probes(with_texts, probe="mean-diff").baselines]
     assert names == ["majority", "bag-of-words", "length", "embedding"]
 
@@ -246,9 +253,9 @@ def test_groups_stay_together_and_splits_are_kept_to(tmp_path: Path) -> None:
 
 
 def test_the_same_import_is_the_same_store_and_another_is_refused(tmp_path: Path, acts: Path, labels: Path) -> None:
-    store = import_activations(acts, labels, tmp_path / "store")
+    store = import_activations(acts, labels, out=tmp_path / "store")
     before = {path: path.stat().st_ino for path in store.path.rglob("*")}
-    import_activations(acts, labels, tmp_path / "store")
+    import_activations(acts, labels, out=tmp_path / "store")
     assert {path: path.stat().st_ino for path in store.path.rglob("*")} == before
     for what, change in [
         ("model_name", {"model_name": "b"}),
@@ -257,10 +264,10 @@ def test_the_same_import_is_the_same_store_and_another_is_refused(tmp_path: Path
         ("n_layers", {"n_layers": 7}),
     ]:
         with pytest.raises(ResumeMismatch, match=what):
-            import_activations(acts, labels, tmp_path / "store", **change)
+            import_activations(acts, labels, out=tmp_path / "store", **change)
     np.save(acts / "resid_pre.1.npy", np.ones((N, D), dtype=np.float32))
     with pytest.raises(ResumeMismatch, match=r"sources.resid_pre\.1\.npy"):
-        import_activations(acts, labels, tmp_path / "store")
+        import_activations(acts, labels, out=tmp_path / "store")
 
 
 def test_an_interrupted_import_goes_on(
@@ -279,11 +286,11 @@ def test_an_interrupted_import_goes_on(
 
     monkeypatch.setattr(imports.StoreWriter, "write", stop)
     with pytest.raises(KeyboardInterrupt):
-        import_activations(acts, labels, tmp_path / "store")
+        import_activations(acts, labels, out=tmp_path / "store")
     assert Store.progress(tmp_path / "store") == (21, N)
     with pytest.raises(StorageError, match=r"21 of 40 rows are there: run the same import command again$"):
         Store(tmp_path / "store")
-    assert_same(import_activations(acts, labels, tmp_path / "store"), tensors())
+    assert_same(import_activations(acts, labels, out=tmp_path / "store"), tensors())
     assert done == [0, 1, 2, 3, 3, 4, 5]
 
 
@@ -291,21 +298,21 @@ def test_broken_shards_are_taken_out_and_the_same_import_makes_them_again(
     tmp_path: Path, acts: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_plan, "SHARD_BYTES", 7 * 3 * D * 4)
-    store = import_activations(acts, labels, tmp_path / "store")
+    store = import_activations(acts, labels, out=tmp_path / "store")
     before = {place: x.clone() for place, x in store.items()}
     shard = sorted((tmp_path / "store" / "shards").iterdir())[0]
     shard.unlink()
     done = repair(tmp_path / "store")
     assert len(done.removed) == 1
     assert not done.complete
-    again = import_activations(acts, labels, tmp_path / "store")
+    again = import_activations(acts, labels, out=tmp_path / "store")
     assert shard.exists()
     assert all(torch.equal(again[place], x) for place, x in before.items())
     assert repair(tmp_path / "store").removed == []
 
 
 def test_a_file_that_is_written_meanwhile_is_noticed(tmp_path: Path, acts: Path, labels: Path) -> None:
-    plan = plan_import(acts, labels)
+    plan = plan_import(acts, ImportOptions(labels))
     assert plan.checksums
     np.save(acts / "resid_pre.1.npy", np.zeros((N, D), dtype=np.float32))
     with pytest.raises(DataError, match=r"resid_pre\.1\.npy' was written while it was imported"):
@@ -325,7 +332,7 @@ def test_memory_holds_a_shard_and_not_a_file(
             super().__init__(n)
 
     monkeypatch.setattr("probekit.activations.imports.array_files.bytearray", Noted, raising=False)
-    assert_same(import_activations(acts, labels, tmp_path / "store"), tensors())
+    assert_same(import_activations(acts, labels, out=tmp_path / "store"), tensors())
     assert max(sizes) <= max(128, 5 * D * 4)
 
 
@@ -345,7 +352,7 @@ def test_values_that_cannot_be_kept_are_found_before_a_store_is_begun(
     x[17, 2] = x[30, 0] = value
     np.save(acts / "resid_pre.1.npy", np.asarray(x, order="F"))
     with pytest.raises(DataError, match=says):
-        import_activations(acts, labels, tmp_path / "store", dtype=dtype)
+        import_activations(acts, labels, out=tmp_path / "store", dtype=dtype)
     assert not (tmp_path / "store").exists()
 
 
@@ -360,19 +367,22 @@ def entry(*offsets: int, shape: tuple[int, ...] = (N, D), dtype: str = "F32") ->
 
 SIZE = N * D * 4
 LYING: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "header would have"),
-    "huge": (safetensors_bytes({}, length=2**63), "header would have 9,223,372,036,854,775,808 bytes"),
-    "longer than any": (safetensors_bytes(b" " * (MAX_HEADER + 1)), "header would have"),
+    "empty": (b"", "header claims"),
+    "huge": (safetensors_bytes({}, length=2**63), "header claims 9,223,372,036,854,775,808 bytes"),
+    "longer than any": (safetensors_bytes(b" " * (MAX_HEADER + 1)), "header claims"),
     "no json": (safetensors_bytes(b"{"), "damaged"),
     "deep": (safetensors_bytes(b"[" * 100_000), "damaged"),
     "list": (safetensors_bytes([]), "damaged"),
-    "twice": (safetensors_bytes(b'{"a": 1, "a": 2}'), "stands there twice"),
+    "twice": (safetensors_bytes(b'{"a": 1, "a": 2}'), "appears twice"),
     "short": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE - 1)), "cut short"),
-    "long": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE + 1)), "its header tells of"),
-    "other size": (safetensors_bytes({"resid_pre.0": entry(0, 8)}, b"x" * 8), "would have 960 bytes, 8"),
+    "long": (safetensors_bytes({"resid_pre.0": entry(0, SIZE)}, b"x" * (SIZE + 1)), "its header describes"),
+    "other size": (safetensors_bytes({"resid_pre.0": entry(0, 8)}, b"x" * 8), "needs 960 bytes, its offsets leave 8"),
     "hole": (safetensors_bytes({"resid_pre.0": entry(4, SIZE + 4)}, b"x" * (SIZE + 4)), "begins at byte"),
-    "negative": (safetensors_bytes({"resid_pre.0": entry(0, 4, shape=(-1, -1))}, b"xxxx"), "odd shape"),
-    "type": (safetensors_bytes({"resid_pre.0": entry(0, 240, dtype="F8_E4M3")}, b"x" * 240), "F8_E4M3, which is not"),
+    "negative": (safetensors_bytes({"resid_pre.0": entry(0, 4, shape=(-1, -1))}, b"xxxx"), "invalid shape"),
+    "type": (
+        safetensors_bytes({"resid_pre.0": entry(0, 240, dtype="F8_E4M3")}, b"x" * 240),
+        "F8_E4M3, which is not",
+    ),
     "overlap": (
         safetensors_bytes({"resid_pre.0": entry(0, SIZE), "resid_pre.1": entry(0, SIZE)}, b"x" * SIZE),
         "begins at byte",
@@ -385,7 +395,7 @@ def test_a_header_that_lies_is_not_believed(tmp_path: Path, labels: Path, what: 
     data, says = LYING[what]
     (tmp_path / "x.safetensors").write_bytes(data)
     with pytest.raises(DataError, match=says) as caught:
-        import_activations(tmp_path / "x.safetensors", labels, tmp_path / "store")
+        import_activations(tmp_path / "x.safetensors", labels, out=tmp_path / "store")
     assert "x.safetensors" in str(caught.value)
 
 
@@ -400,10 +410,10 @@ BAD_NPY = {
     "text": (b"1 2 3", "damaged"),
     "version": (npy_bytes(NPY.format("<f4", (N, D)), version=b"\x09\x00"), "format version"),
     "short": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE - 4)), "cut short"),
-    "long": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE + 4)), "its header tells of"),
+    "long": (npy_bytes(NPY.format("<f4", (N, D)), b"x" * (SIZE + 4)), "its header describes"),
     "huge": (npy_bytes(NPY.format("<f4", (10**30, D))), "cut short"),
     "nothing of many": (npy_bytes(NPY.format("<U0", (N,))), "damaged"),
-    "header": (npy_bytes(" " * 10_001), "its header would have 10,002 bytes"),
+    "header": (npy_bytes(" " * 10_001), "its header claims 10,002 bytes"),
     "negative": (npy_bytes(NPY.format("<f4", (-N, -D)), b"x" * SIZE), "damaged"),
     "code": (npy_bytes("__import__('os').system('true')"), "damaged"),
     "bfloat16 of numpy": (npy_bytes(NPY.format("|V2", (N, D)), b"x" * (SIZE // 2)), "save bfloat16 in a .safetensors"),
@@ -421,7 +431,7 @@ def test_a_npy_file_that_cannot_be_used(tmp_path: Path, labels: Path, what: str)
     data, says = BAD_NPY[what]
     (tmp_path / "resid_pre.0.npy").write_bytes(data)
     with pytest.raises(ProbekitError, match=says) as caught:
-        import_activations(tmp_path / "resid_pre.0.npy", labels, tmp_path / "store")
+        import_activations(tmp_path / "resid_pre.0.npy", labels, out=tmp_path / "store")
     assert "resid_pre.0.npy" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -434,9 +444,9 @@ def test_objects_are_never_unpickled(tmp_path: Path, labels: Path) -> None:
     for name in ("resid_pre.0.npy", "labels.npy"):
         np.save(tmp_path / name, np.array([[Bomb()] * D] * N, dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="Python objects, a pickle, which is never read"):
-        import_activations(tmp_path / "resid_pre.0.npy", labels, tmp_path / "store")
+        import_activations(tmp_path / "resid_pre.0.npy", labels, out=tmp_path / "store")
     with pytest.raises(DataError, match="Python objects"):
-        import_activations(tmp_path / "resid_pre.0.npy", tmp_path / "labels.npy", tmp_path / "store")
+        import_activations(tmp_path / "resid_pre.0.npy", tmp_path / "labels.npy", out=tmp_path / "store")
     assert not (tmp_path / "exploded").exists()
 
 
@@ -444,14 +454,14 @@ def test_objects_are_never_unpickled(tmp_path: Path, labels: Path) -> None:
 def test_pickles_and_archives_are_refused_with_what_to_do(acts: Path, labels: Path, name: str) -> None:
     (acts / name).write_bytes(b"\x80")
     with pytest.raises(DataError, match=re.escape(name) + r".*(save_file|np\.save)"):
-        plan_import(acts, labels)
+        plan_import(acts, ImportOptions(labels))
 
 
 def test_names_that_say_nothing_are_refused_with_the_forms(acts: Path, labels: Path) -> None:
     for name in ("attention_mask", "resid_prae.0", "x\n\x1b[31m.0"):
         np.save(acts / f"{name}.npy", np.zeros((N, D), dtype=np.float32))
         with pytest.raises(DataError, match=r"says no place.*blocks\.3\.hook_resid_pre") as caught:
-            plan_import(acts, labels)
+            plan_import(acts, ImportOptions(labels))
         assert str(caught.value).isprintable()
         (acts / f"{name}.npy").unlink()
 
@@ -471,7 +481,7 @@ def test_names_that_say_nothing_are_refused_with_the_forms(acts: Path, labels: P
 def test_places_that_cannot_be(acts: Path, labels: Path, name: str, says: str) -> None:
     np.save(acts / f"{name}.npy", np.zeros((N, D), dtype=np.float32))
     with pytest.raises(DataError, match=says):
-        plan_import(acts, labels, n_layers=12)
+        plan_import(acts, ImportOptions(labels, n_layers=12))
 
 
 @pytest.mark.parametrize(
@@ -485,64 +495,64 @@ def test_places_that_cannot_be(acts: Path, labels: Path, name: str, says: str) -
         ({"layers": [0]}, "no array has three axes, so --layers"),
         ({"n_layers": 0}, "1 or more"),
         ({"position": "lats"}, "did you mean last"),
-        ({"dtype": "int8"}, "activations are kept as"),
+        ({"dtype": "int8"}, "dtype is float32, float16, bfloat16; got"),
     ],
 )
 def test_options_that_cannot_be(acts: Path, labels: Path, how: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        plan_import(acts, labels, **how)
+        plan_import(acts, ImportOptions(labels, **how))
 
 
 def test_a_layer_alone_needs_its_point(tmp_path: Path, labels: Path) -> None:
     folder = write_npy(tmp_path / "acts", tensors(), lambda p: f"layer_{p[1]}")
     with pytest.raises(UsageError, match=r"'layer_0.npy' names a layer and no point.*--point"):
-        plan_import(folder, labels)
+        plan_import(folder, ImportOptions(labels))
 
 
 def test_stacks_are_not_guessed_at(tmp_path: Path, labels: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((N, N, D), dtype=np.float32))
     with pytest.raises(UsageError, match="--stack-axis"):
-        plan_import(tmp_path / "x.npy", labels, point="resid_pre")
+        plan_import(tmp_path / "x.npy", ImportOptions(labels, point="resid_pre"))
     with pytest.raises(UsageError, match="says no point"):
-        plan_import(tmp_path / "x.npy", labels, stack_axis=0)
+        plan_import(tmp_path / "x.npy", ImportOptions(labels, stack_axis=0))
     with pytest.raises(UsageError, match=r"--layers names 2, .* has 40 on axis 1"):
-        plan_import(tmp_path / "x.npy", labels, point="resid_pre", stack_axis=1, layers=[0, 1])
+        plan_import(tmp_path / "x.npy", ImportOptions(labels, point="resid_pre", stack_axis=1, layers=[0, 1]))
     shutil.move(tmp_path / "x.npy", tmp_path / "z.3.npy")
     with pytest.raises(DataError, match="its name says one layer"):
-        plan_import(tmp_path / "z.3.npy", labels, stack_axis=1)
+        plan_import(tmp_path / "z.3.npy", ImportOptions(labels, stack_axis=1))
 
 
 def test_places_that_hold_no_activations(tmp_path: Path, labels: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"has no activations .* but nothing"):
-        plan_import(tmp_path / "empty", labels)
+        plan_import(tmp_path / "empty", ImportOptions(labels))
     with pytest.raises(UsageError, match="no file or folder"):
-        plan_import(tmp_path / "nowhere", labels)
+        plan_import(tmp_path / "nowhere", ImportOptions(labels))
     with pytest.raises(UsageError, match=r"no labels: name their file with --labels"):
-        plan_import(write_npy(tmp_path / "acts", tensors()))
+        plan_import(write_npy(tmp_path / "acts", tensors()), ImportOptions())
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        plan_import(tmp_path / "acts", tmp_path / "none.npy")
+        plan_import(tmp_path / "acts", ImportOptions(tmp_path / "none.npy"))
 
 
 def test_links_to_files_are_followed_and_other_things_are_not_opened(tmp_path: Path, acts: Path, labels: Path) -> None:
     (tmp_path / "links").mkdir()
     for path in acts.iterdir():
         (tmp_path / "links" / path.name).symlink_to(path)
-    assert_same(import_activations(tmp_path / "links", labels, tmp_path / "store"), tensors())
+    assert_same(import_activations(tmp_path / "links", labels, out=tmp_path / "store"), tensors())
     (acts / "resid_pre.3.npy").symlink_to(tmp_path / "gone")
     with pytest.raises(DataError, match=r"'.*resid_pre.3.npy' cannot be read"):
-        plan_import(acts, labels)
+        plan_import(acts, ImportOptions(labels))
     (acts / "resid_pre.3.npy").unlink()
     os.mkfifo(acts / "resid_pre.3.npy")
     with pytest.raises(DataError, match="no regular file"):
-        plan_import(acts, labels)
+        plan_import(acts, ImportOptions(labels))
 
 
 def test_other_files_are_left_aside_and_named(acts: Path) -> None:
     labels = write_labels(acts / "labels.jsonl")
     (acts / "README.md").write_text("hello")
     (acts / ".DS_Store").write_text("")
-    assert plan_import(acts, labels).left_aside == ["README.md"]
+    assert plan_import(acts, ImportOptions(labels)).left_aside == ["README.md"]
 
 
 BAD_LABELS = {
@@ -563,14 +573,14 @@ def test_labels_that_cannot_be_used(tmp_path: Path, acts: Path, what: str) -> No
     text, says = BAD_LABELS[what]
     (tmp_path / "y.csv").write_text(text)
     with pytest.raises(DataError, match=says) as caught:
-        plan_import(acts, tmp_path / "y.csv")
+        plan_import(acts, ImportOptions(tmp_path / "y.csv"))
     assert "--on-bad-row" not in str(caught.value)
 
 
 def test_a_label_column_that_is_not_named_is_to_be(tmp_path: Path, acts: Path) -> None:
     (tmp_path / "y.csv").write_text("klass\n0\n1\n")
     with pytest.raises(UsageError, match="--label-column"):
-        plan_import(acts, tmp_path / "y.csv")
+        plan_import(acts, ImportOptions(tmp_path / "y.csv"))
 
 
 @pytest.mark.parametrize(
@@ -586,16 +596,16 @@ def test_a_label_column_that_is_not_named_is_to_be(tmp_path: Path, acts: Path) -
 def test_arrays_of_labels_that_cannot_be_used(tmp_path: Path, acts: Path, y: np.ndarray, says: str) -> None:
     np.save(tmp_path / "y.npy", y)
     with pytest.raises(DataError, match=says):
-        plan_import(acts, tmp_path / "y.npy")
+        plan_import(acts, ImportOptions(tmp_path / "y.npy"))
     with pytest.raises(UsageError, match="--group-column needs a table"):
-        plan_import(acts, tmp_path / "y.npy", group_column="city")
+        plan_import(acts, ImportOptions(tmp_path / "y.npy", group_column="city"))
 
 
 def test_a_bfloat16_tensor_is_no_label(tmp_path: Path) -> None:
     x = tensors()["resid_pre", 0]
     save_file({"labels": torch.zeros(N, dtype=torch.bfloat16), "resid_pre.0": x}, tmp_path / "x.safetensors")
     with pytest.raises(DataError, match="must hold labels"):
-        plan_import(tmp_path / "x.safetensors")
+        plan_import(tmp_path / "x.safetensors", ImportOptions())
 
 
 def test_checksums_are_those_of_the_files(tmp_path: Path, acts: Path, labels: Path) -> None:
@@ -603,7 +613,7 @@ def test_checksums_are_those_of_the_files(tmp_path: Path, acts: Path, labels: Pa
 
     save_file({f"resid_mid.{i}": torch.randn(N, D + i) for i in range(3)}, acts / "x.safetensors")
     expected = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in acts.iterdir()}
-    assert plan_import(acts, labels).checksums == expected
+    assert plan_import(acts, ImportOptions(labels)).checksums == expected
     assert scan(arrays_of(acts / "x.safetensors"), lambda *_: None, lambda _: None) == expected["x.safetensors"]
 
 
@@ -611,7 +621,7 @@ def test_types_that_differ_meet_in_float32(tmp_path: Path, labels: Path) -> None
     made = tensors()
     mixed = {"resid_pre.0": made["resid_pre", 0].half(), "resid_pre.1": made["resid_pre", 1].bfloat16()}
     save_file(mixed, tmp_path / "x.safetensors")
-    store = import_activations(tmp_path / "x.safetensors", labels, tmp_path / "store")
+    store = import_activations(tmp_path / "x.safetensors", labels, out=tmp_path / "store")
     assert_same(store, {("resid_pre", i): x.float() for i, x in enumerate(mixed.values())})
 
 

@@ -6,28 +6,29 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from store_cases import plan_of
 
-from probekit.activations import Store, default_path, extract, list_stores, newest_store, plan_extraction
+from probekit.activations import Store, default_path, extract, list_stores, newest_store
 from probekit.errors import DataError
 
 
 def test_equal_plans_have_one_place(model, task):
-    path = default_path(plan_extraction(model, task, ["resid_pre", "z"]))
+    path = default_path(plan_of(model, task, points=["resid_pre", "z"]))
     assert re.fullmatch(r"runs/tiny-letters-resid_pre-z-last-[0-9a-f]{8}", str(path))
-    assert default_path(plan_extraction(model, task, ["resid_pre", "z"])) == path
-    assert default_path(plan_extraction(model, task, ["resid_pre", "z"]), "elsewhere").parent.name == "elsewhere"
+    assert default_path(plan_of(model, task, points=["resid_pre", "z"])) == path
+    assert default_path(plan_of(model, task, points=["resid_pre", "z"]), "elsewhere").parent.name == "elsewhere"
 
 
 @pytest.mark.parametrize(
     "changes", [{"position": "mean"}, {"position": 0}, {"dtype": "float16"}, {"layers": 1}, {"batch_tokens": 50}]
 )
 def test_other_plans_have_another(model, task, changes):
-    assert default_path(plan_extraction(model, task, **changes)) != default_path(plan_extraction(model, task))
+    assert default_path(plan_of(model, task, **changes)) != default_path(plan_of(model, task))
 
 
 def test_names_are_made_safe(model, task):
     model.name = "../../org/model \x1b[31m"
-    path = default_path(plan_extraction(model, replace(task, name="a/..\\b" * 40), position=np.zeros(23, dtype=int)))
+    path = default_path(plan_of(model, replace(task, name="a/..\\b" * 40), position=np.zeros(23, dtype=int)))
     assert path.parent.name == "runs"
     assert re.fullmatch(r"org-model-31m-a-[A-Za-z0-9._-]{10,60}-resid_pre-per-example-[0-9a-f]{8}", path.name)
 
@@ -35,7 +36,7 @@ def test_names_are_made_safe(model, task):
 def test_listing(model, task, tmp_path, monkeypatch):
     assert list_stores(tmp_path / "nothing") == []
     extract(model, task, out=tmp_path / "a")
-    extract(model, task, "q", layers=1, out=tmp_path / "deep" / "b")
+    extract(model, task, points="q", layers=1, out=tmp_path / "deep" / "b")
     monkeypatch.setattr("probekit.activations.plan.plan.SHARD_BYTES", 1000)
     monkeypatch.setattr("probekit.activations.store.reader.StoreWriter.finish", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):

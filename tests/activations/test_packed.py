@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from gpt2_points import GPT2_POINTS
+from store_cases import plan_of
 
-from probekit.activations import extract, plan_extraction
+from probekit.activations import extract
 from probekit.errors import DataError, UsageError
 from probekit.models import gpt2
 from probekit.models.gpt2 import GPT2
@@ -135,7 +136,7 @@ def test_a_model_that_looks_ahead_shares_equal_texts_alone(model, family):
     ahead.load_state_dict(model.state_dict())
     ahead.tokenizer = model.tokenizer
     acts = extract(ahead, family, position="all", block_nodes=20)
-    assert plan_extraction(ahead, family).nodes == sum(map(len, set(family.inputs))) < sum(map(len, family.inputs))
+    assert plan_of(ahead, family).nodes == sum(map(len, set(family.inputs))) < sum(map(len, family.inputs))
     for i, ids in enumerate(model.tokenizer.encode_batch(family.inputs)):
         everyone = torch.ones(1, len(ids), len(ids), dtype=torch.bool)
         _, cache = ahead.run_with_cache(
@@ -154,7 +155,7 @@ def computed_tokens(model, task, **how):
 
 def test_nothing_is_computed_twice_nor_after_the_last_token_that_is_read(model, family):
     prefixes = {text[: i + 1] for text in family.inputs for i in range(len(text))}
-    assert computed_tokens(model, family) == len(prefixes) == plan_extraction(model, family).filled_nodes
+    assert computed_tokens(model, family) == len(prefixes) == plan_of(model, family).filled_nodes
     assert computed_tokens(model, family, share=False) == sum(map(len, family.inputs))
     assert computed_tokens(model, family, position="first") == 1
     assert computed_tokens(model, family, position="first", share=False) == 31

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from store_cases import plan_of
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
-from probekit.activations import Store, extract, extract_statistics, plan_extraction, random_init_of, repair
+from probekit.activations import Store, extract, extract_statistics, random_init_of, repair
 from probekit.activations.repair import plan_again
 from probekit.activations.store.format import read_examples, read_plan
 from probekit.errors import DataError, UsageError
@@ -19,6 +20,7 @@ from probekit.models import load_model
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.models.weights import save_hf
+from probekit.options import ExtractOptions
 from probekit.points import split_point
 from probekit.tasks import Task
 
@@ -132,7 +134,7 @@ def test_a_start_token_that_is_missing_is_put_before_every_target_and_never_read
     assert torch.allclose(first["decoder.resid_pre", 1], second["decoder.resid_pre", 1], atol=1e-6)
     pairs.targets[3] = [5]
     with pytest.raises(DataError, match="39 of 40 targets begin with the decoder's start token 1"):
-        plan_extraction(pair_model, pairs, points="decoder.resid_pre")
+        plan_of(pair_model, pairs, points="decoder.resid_pre")
 
 
 def test_a_store_holds_the_same_and_is_repaired(pair_model, pairs, tmp_path):
@@ -155,7 +157,7 @@ def test_a_store_holds_the_same_and_is_repaired(pair_model, pairs, tmp_path):
 
 
 def test_statistics_equal_those_of_the_rows(pair_model, pairs):
-    stats = extract_statistics(pair_model, pairs, points="decoder.resid_pre")
+    stats = extract_statistics(pair_model, pairs, ExtractOptions(points="decoder.resid_pre"))
     rows = extract(pair_model, pairs, points="decoder.resid_pre")["decoder.resid_pre", 2][pairs.splits == "train"]
     assert torch.allclose(stats["decoder.resid_pre.2", "train"].mean.float(), rows.mean(0), atol=1e-6)
 
@@ -171,16 +173,16 @@ def test_statistics_equal_those_of_the_rows(pair_model, pairs):
 )
 def test_points_that_cannot_be_extracted(pair_model, pairs, points, match):
     with pytest.raises(UsageError, match=match):
-        plan_extraction(pair_model, pairs, points=points)
+        plan_of(pair_model, pairs, points=points)
 
 
 def test_the_decoder_needs_targets_that_fit(pair_model, pairs):
     with pytest.raises(DataError, match="has no targets"):
-        plan_extraction(pair_model, replace(pairs, targets=None), points="decoder.resid_pre")
+        plan_of(pair_model, replace(pairs, targets=None), points="decoder.resid_pre")
     with pytest.raises(DataError, match=r"expected one of targets for each of the 40 inputs, got 3"):
         replace(pairs, targets=pairs.targets[:3]).check()
     with pytest.raises(DataError, match=r"token ids of .* are 0\.\.22, got 23"):
-        plan_extraction(pair_model, replace(pairs, targets=[[START, VOCABULARY]] * 40), points="decoder.resid_pre")
+        plan_of(pair_model, replace(pairs, targets=[[START, VOCABULARY]] * 40), points="decoder.resid_pre")
 
 
 def test_the_context_of_the_sources_is_in_the_plan_and_a_store_made_again_has_it(pair_model, pairs, tmp_path):
@@ -189,7 +191,7 @@ def test_the_context_of_the_sources_is_in_the_plan_and_a_store_made_again_has_it
     save_hf(model, tmp_path / "model")
     model = load_model(tmp_path / "model", device="cpu")
     task = replace(pairs, targets=[[*target[1:], 5] for target in pairs.targets])
-    plain, with_bos = (plan_extraction(model, task, points="decoder.resid_pre", bos=bos) for bos in (False, True))
+    plain, with_bos = (plan_of(model, task, points="decoder.resid_pre", bos=bos) for bos in (False, True))
     assert (plain.bos, with_bos.bos) == (False, True)
     assert plain.digest != with_bos.digest
     for made in (plain, with_bos):
@@ -203,7 +205,7 @@ def test_the_context_of_the_sources_is_in_the_plan_and_a_store_made_again_has_it
 
 def test_cut_sources_are_counted(pair_model, pairs):
     long = replace(pairs, inputs=[[3] * 20, *pairs.inputs[1:]])
-    made = plan_extraction(pair_model, long, points="decoder.resid_pre")
+    made = plan_of(pair_model, long, points="decoder.resid_pre")
     assert made.cut == 1
     assert "cut      1 texts to the first 12 tokens" in made.describe()
 
@@ -225,7 +227,7 @@ def test_hooks_on_the_encoder_see_no_filler(pair_model, pairs):
 
 
 def test_the_plan_tells_of_both_sides(pair_model, pairs):
-    told = plan_extraction(pair_model, replace(pairs, targets=[[5]] * 40), points="decoder.resid_pre").describe()
+    told = plan_of(pair_model, replace(pairs, targets=[[5]] * 40), points="decoder.resid_pre").describe()
     n = sum(map(len, pairs.inputs))
     assert f"tokens   80 of targets, the start token before each; {n} of sources, no BOS\n" in told
     assert "nodes, nothing shared\n" in told
@@ -247,7 +249,7 @@ def test_texts_stand_before_the_end_of_a_sentence_which_is_never_read(pair_model
     model = marian(pair_model)
     texts = [" ".join(chr(94 + i) for i in ids[:9]) for ids in pairs.inputs]
     task = replace(pairs, inputs=texts)
-    made = plan_extraction(model, task, points="encoder.resid_post", position=position)
+    made = plan_of(model, task, points="encoder.resid_post", position=position)
     assert "</s> behind each text" in made.describe()
     assert (made.bos, made.sequences.n_bos, made.sequences.n_end) == (True, 0, 1)
     assert made.sequences[0].tolist() == [*pairs.inputs[0][:9], 2]
@@ -259,12 +261,12 @@ def test_texts_stand_before_the_end_of_a_sentence_which_is_never_read(pair_model
     decoded = extract(model, task, points="decoder.resid_post")["decoder.resid_post", 2]
     for got, of_pair in zip(decoded, exact(model, ended), strict=True):
         assert near(got, of_pair["decoder.blocks.2.hook_resid_post"][-1])
-    assert plan_extraction(model, ended, points="encoder.resid_post").sequences.n_end == 0
-    assert plan_extraction(model, task, points="encoder.resid_post", bos=False).sequences.n_end == 0
+    assert plan_of(model, ended, points="encoder.resid_post").sequences.n_end == 0
+    assert plan_of(model, task, points="encoder.resid_post", bos=False).sequences.n_end == 0
 
 
 def test_a_text_that_is_cut_keeps_the_end_of_the_sentence(pair_model, pairs):
     task = replace(pairs, inputs=["a " * 30] * len(pairs))
-    made = plan_extraction(marian(pair_model), task, points="encoder.resid_post")
+    made = plan_of(marian(pair_model), task, points="encoder.resid_post")
     assert made.sequences[0].tolist() == [3] * 11 + [2]
     assert made.cut == len(pairs)

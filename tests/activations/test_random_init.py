@@ -111,6 +111,6 @@ def test_imports_are_refused(tmp_path: Path) -> None:
     rows = "".join(f"text {i},{i % 2}\n" for i in range(60))
     (tmp_path / "labels.csv").write_text(f"text,label\n{rows}")
     out = tmp_path / "store"
-    import_activations(tmp_path, tmp_path / "labels.csv", out)
+    import_activations(tmp_path, tmp_path / "labels.csv", out=out)
     with pytest.raises(UsageError, match="imported activations, which name no model"):
         random_init_of(out)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from store_cases import plan_of
 
-from probekit.activations import extract, import_activations, load_activations, plan_extraction
+from probekit.activations import extract, import_activations, load_activations
 from probekit.errors import UsageError
 
 HOW = {"points": "resid_pre", "layers": 0}
@@ -24,7 +25,7 @@ def test_numbers_come_back_bit_for_bit(model, letters, path):
         assert one.labels["height"].tobytes() == VALUES.tobytes()
         assert one.label_names == {"height": []}
         assert one.task.fingerprint() == task.fingerprint()
-    assert "height is a number, -1e-300 to 1e+300: a regression" in plan_extraction(model, task, **HOW).describe()
+    assert "height is a number, -1e-300 to 1e+300: a regression" in plan_of(model, task, **HOW).describe()
 
 
 def test_statistics_of_a_regression_are_refused(model, letters, path):
@@ -42,6 +43,6 @@ def test_imports_take_numbers(tmp_path, kind):
         np.save(labels, values)
     else:
         labels.write_text("label\n" + "".join(f"{value!r}\n" for value in values.tolist()))
-    acts = import_activations(tmp_path / "resid_pre.0.npy", labels, tmp_path / "store")
+    acts = import_activations(tmp_path / "resid_pre.0.npy", labels, out=tmp_path / "store")
     assert acts.labels["label"].tolist() == values.tolist()
     assert acts.label_names == {"label": []}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from store_cases import plan_of
 
 from probekit import durable
 from probekit.activations import (
@@ -20,7 +21,6 @@ from probekit.activations import (
     extract_statistics,
     load_activations,
     load_statistics,
-    plan_extraction,
     statistics_bytes,
     statistics_progress,
 )
@@ -30,6 +30,7 @@ from probekit.activations.sums import statistics as statistics_module
 from probekit.activations.sums.statistics import Tally
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.options import ExtractOptions
 from probekit.points import UnknownPoint
 from probekit.tasks.base import SPLITS
 
@@ -60,8 +61,8 @@ def beside(model, task, path, **changes):
     return store.statistics
 
 
-def alone(model, task, path=None, **changes):
-    return extract_statistics(model, task, out=path, **{**HOW, **changes})
+def alone(model, task, path=None, progress=None, **changes):
+    return extract_statistics(model, task, ExtractOptions(**{**HOW, **changes}), out=path, progress=progress)
 
 
 def assert_same_bits(one: Statistics, other: Statistics):
@@ -93,7 +94,7 @@ def assert_closed_form(moments, X, labels, n_classes, tolerance=1e-12):
 def test_statistics_are_the_closed_form_on_all_rows(model, task, path, position, dtype):
     how = {**HOW, "position": position, "dtype": dtype}
     statistics, rows = alone(model, task, path, **how), extract(model, task, **how)
-    assert len(plan_extraction(model, task, **how).shards) >= 3 or position == 0
+    assert len(plan_of(model, task, **how).shards) >= 3 or position == 0
     assert statistics.places == list(rows)
     assert statistics.splits == list(SPLITS)
     assert len(statistics) == 7 * 3
@@ -182,7 +183,7 @@ DUE = {"every shard": [True], "every other": [True, False], "none": [False]}
 @pytest.mark.parametrize("make", [beside, alone])
 @pytest.mark.parametrize("checkpoints", DUE)
 def test_stopped_at_any_shard_it_ends_in_the_same_bits(model, task, tmp_path, monkeypatch, make, checkpoints):
-    whole, n = alone(model, task), len(plan_extraction(model, task, **HOW).shards)
+    whole, n = alone(model, task), len(plan_of(model, task, **HOW).shards)
     assert n >= 4
     for k in range(n):
         path, due = tmp_path / str(k), itertools.cycle(DUE[checkpoints])
@@ -260,7 +261,7 @@ def test_checkpoints_are_seldom(model, task, path, monkeypatch):
     write = Statistics._write_files
     monkeypatch.setattr(Statistics, "_write_files", lambda self, folder: (writes.append(1), write(self, folder))[1])
     alone(model, task, path, progress=False)
-    assert 2 <= len(writes) < len(plan_extraction(model, task, **HOW).shards)
+    assert 2 <= len(writes) < len(plan_of(model, task, **HOW).shards)
 
 
 def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(model, task, path, monkeypatch):
@@ -424,7 +425,7 @@ def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, pat
 
 def test_their_size_is_known_beforehand(model, task):
     statistics = alone(model, task)
-    planned = plan_extraction(model, task, **HOW)
+    planned = plan_of(model, task, **HOW)
     assert statistics_bytes(task, planned.widths) == statistics.n_bytes
     classes = {"odd": 2, "third": 3}
     per_place = [8 * (D + 3 * (1 + D + D * D + sum(classes.values()) * (D + 1))) for D in planned.widths]

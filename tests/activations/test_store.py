@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from store_cases import HOW, Stopped, assert_equal, files, lasting, rows_of, run, shard_of, stop_after
+from store_cases import HOW, Stopped, assert_equal, files, lasting, plan_of, rows_of, run, shard_of, stop_after
 
-from probekit.activations import Store, load_activations, plan_extraction
+from probekit.activations import Store, load_activations
 from probekit.activations.run.forward import shard_rows
 from probekit.activations.store import writer
 from probekit.durable import seal, unseal
@@ -65,7 +65,7 @@ def test_texts_may_hold_anything(tiny, letters, path):
 
 def test_what_stands_in_the_folder(model, task, path):
     run(model, task, path)
-    made = plan_extraction(model, task, **HOW)
+    made = plan_of(model, task, **HOW)
     n = len(made.shards)
     assert n == 4
     names = {"plan.json", "examples.json", "manifest.json", *(f"records/{k:05d}.json" for k in range(n))}
@@ -94,7 +94,7 @@ def test_other_programs_read_the_shards(model, task, path):
 
 def test_a_run_stopped_at_any_shard_ends_in_the_same_files(model, task, path, tmp_path, monkeypatch):
     whole = run(model, task, tmp_path / "whole")
-    made = plan_extraction(model, task, **HOW)
+    made = plan_of(model, task, **HOW)
     for n in range(len(made.shards)):
         shutil.rmtree(path, ignore_errors=True)
         with monkeypatch.context() as patch:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from store_cases import HOW, assert_equal, rows_of, run
+from store_cases import HOW, assert_equal, plan_of, rows_of, run
 
 from probekit import durable
-from probekit.activations import Store, list_stores, load_activations, plan_extraction
+from probekit.activations import Store, list_stores, load_activations
 from probekit.activations.run.forward import shard_rows
 from probekit.activations.store import writer as writer_module
 from probekit.activations.store.writer import StoreWriter
@@ -84,13 +84,13 @@ def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, ta
     order = [Path(trace[i][1]).name for i in named]
     assert order[:2] == ["plan.json", "examples.json"]
     assert order[-1] == "manifest.json"
-    for k in range(len(plan_extraction(model, task, **HOW).shards)):
+    for k in range(len(plan_of(model, task, **HOW).shards)):
         record = order.index(f"{k:05d}.json")
         assert order[record - 1] == unseal(path / "records" / order[record])[0]["file"]
 
 
 def test_the_first_of_two_writers_wins(model, task, path):
-    made = plan_extraction(model, task, **HOW)
+    made = plan_of(model, task, **HOW)
     writers = [StoreWriter(path, made.identity, "tiny", task) for _ in range(2)]
     for k in range(len(made.shards)):
         rows = shard_rows(made, k)
@@ -185,13 +185,13 @@ def test_what_the_background_meets_is_raised_and_nothing_more_is_written(model, 
             with pytest.raises(StorageError, match="no room"):
                 run(model, task, path)
         assert len(calls) == k + 1
-        assert Store.progress(path)[0] == rows_of(plan_extraction(model, task, **HOW), range(k))
+        assert Store.progress(path)[0] == rows_of(plan_of(model, task, **HOW), range(k))
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("probekit-store")]
 
 
 def test_a_reader_beside_a_writer_sees_whole_shards_only(model, letters, path):
     task = letters(100)
-    made = plan_extraction(model, task, **HOW)
+    made = plan_of(model, task, **HOW)
     sizes = [len(shard_rows(made, k)) for k in range(len(made.shards))]
     prefixes = {0, *np.cumsum(sizes).tolist()}
     seen, stop = [], threading.Event()

@@ -9,11 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from store_cases import plan_of
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from probekit.activations import Store, extract, load_activations, plan_extraction, random_init_of
+from probekit.activations import Store, extract, load_activations, random_init_of
 from probekit.activations.plan.token_ids import token_spans
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
@@ -197,9 +198,9 @@ def test_each_word_is_what_its_text_alone_gives(kind, backend, bos):
 
 def test_repeated_texts_are_computed_once():
     lengths = {text: len(make(GPT2).tokenizer.encode(text)) for text in TEXT}
-    ahead = plan_extraction(make(Ahead), words_task())
+    ahead = plan_of(make(Ahead), words_task())
     assert ahead.nodes == sum(lengths.values())
-    assert plan_extraction(make(GPT2), words_task()).nodes <= ahead.nodes
+    assert plan_of(make(GPT2), words_task()).nodes <= ahead.nodes
     assert ahead.tokens == sum(lengths[text] for text in TEXT)  # one text stands in two splits
     assert f"{N} words in 5 texts" in ahead.describe()
     assert ahead.as_dict()["words"] == N
@@ -208,7 +209,7 @@ def test_repeated_texts_are_computed_once():
 @pytest.mark.parametrize("position", ["all", 0, -1, np.arange(N), ["last", "last"], []])
 def test_a_word_is_read_at_its_own_tokens(position):
     with pytest.raises(UsageError, match=r"(words are read|a position is)"):
-        plan_extraction(make(GPT2), words_task(), position=position)
+        plan_of(make(GPT2), words_task(), position=position)
 
 
 def test_a_word_without_a_token_and_one_behind_the_context():
@@ -216,9 +217,9 @@ def test_a_word_without_a_token_and_one_behind_the_context():
         words_task().subset(np.arange(2)), inputs=["the \u200d\u200d"] * 2, spans=np.array([[0, 3], [4, 6]])
     )
     with pytest.raises(DataError, match=r"example '1': the tokenizer makes no token of '\\u200d\\u200d'"):
-        plan_extraction(make(GPT2, WORD_PIECE), hidden)
+        plan_of(make(GPT2, WORD_PIECE), hidden)
     with pytest.raises(DataError, match="words lie behind the context of 4 tokens, the first is example"):
-        plan_extraction(make(GPT2, n_ctx=4), words_task())
+        plan_of(make(GPT2, n_ctx=4), words_task())
 
 
 def test_spans_that_do_not_fit_the_task():

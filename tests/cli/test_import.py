@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from probekit.activations import extract, load_activations
 from probekit.activations.imports import plan as import_plan
 from probekit.activations.imports import run as imports
-from probekit.cli.import_ import layers_of
 from probekit.cli.main import run
 from probekit.errors import UsageError
 from probekit.models import load_model
+from probekit.options.parse import stacked_layers
 from probekit.tasks import load_task
 
 Capture = pytest.CaptureFixture[str]
@@ -171,7 +171,7 @@ def test_hidden_states_of_transformers_are_what_extract_reads(here: Path, gpt2_f
 
 
 def test_layers_keep_their_order() -> None:
-    assert layers_of("8, 2-4,0") == [8, 2, 3, 4, 0]
+    assert stacked_layers("8, 2-4,0") == [8, 2, 3, 4, 0]
     for text in ("", "a", "3-", "-3", "1,,2", "99999"):
         with pytest.raises(UsageError, match="--layers"):
-            layers_of(text)
+            stacked_layers(text)

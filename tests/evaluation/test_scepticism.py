@@ -1,6 +1,7 @@
 """What a sceptic asks of a curve: leaks, folds, controls, code lengths, chance, imbalance, unconverged fits."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,8 @@ def test_late_fits_of_controls_and_code_are_marked_and_choose_nothing(world, mon
     plain = train_probes(acts, **how)
 
     class Late(LogisticProbe):
-        @classmethod
-        def fit_many(cls, X, problems):
-            probes = LogisticProbe.fit_many(X, problems)
+        def fit_many(self, X, problems):
+            probes = super().fit_many(X, problems)
             its = range(1, 4) if who == "control" else range(4, len(probes))  # target, three draws, prefixes
             for i in its:
                 probes[i].converged_, probes[i].gap_ = False, 0.5
@@ -208,7 +208,7 @@ def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
         seen.append((question.protocol, answers))
         return answers
 
-    monkeypatch.setattr("probekit.evaluation.train_probes.answers_of", spy)
+    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "answers_of", spy)
     # folds that do not follow the labels, so that they stay when labels change
     monkeypatch.setattr("probekit.evaluation.fits.protocol.StratifiedKFold", KFold)
     acts = world(n=120, strength=(0.5,) * 5)
@@ -247,10 +247,9 @@ def late(monkeypatch, is_late):
     """Logistic probes of which some say that they did not converge."""
 
     class Late(LogisticProbe):
-        @classmethod
-        def fit_many(cls, X, problems):
-            probes = LogisticProbe.fit_many(X, problems)
-            for probe, problem in zip(probes, problems, strict=True):
+        def fit_many(self, X, problems):
+            probes = super().fit_many(X, problems)
+            for probe, problem in zip(probes, problems.problems, strict=True):
                 probe.converged_ = not is_late(problem.C)
             return probes
 

@@ -1,6 +1,7 @@
 """Transfer: every cell is what the train task's own probe scores on the other task's test split, and nothing else."""
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -253,7 +254,7 @@ def test_nothing_is_computed_that_is_not_shown(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("nobody sees this")
 
-    monkeypatch.setattr("probekit.evaluation.train_probes.audit", never)
+    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "audit", never)  # the module, not the function
     for name in ("best_set", "curve_band", "permutation_test"):
         monkeypatch.setattr(f"probekit.evaluation.fits.layer.{name}", never)
     assert transfer(worlds, C=C) == found

@@ -33,9 +33,10 @@ import torch
 from children import Child, End, in_child, killed_after
 from disk import CHANGES, PowerLoss, Shim, events
 from small import Good, committed, digests, given, lost, make_model, named, read, run, run_cli, unsound
+from store_cases import plan_of
 from tqdm import tqdm
 
-from probekit.activations import Store, list_stores, load_activations, plan_extraction, run_plan
+from probekit.activations import Store, list_stores, load_activations, run_plan
 from probekit.errors import DataError, ResumeMismatch, StorageError
 
 FAULTS = ("create", "write", "fsync", "rename", "link", "mkdir")  # what must not fail unnoticed
@@ -346,7 +347,7 @@ def _delays(field: Field) -> tuple[float, float]:
 def _noisy(path: Path, noise: float, delay: float = 0.0) -> None:
     """The identity is that of the model; what is computed is not."""
     model, task = given()
-    planned = plan_extraction(model, task, points=["resid_pre", "q"], batch_tokens=30)
+    planned = plan_of(model, task, points=["resid_pre", "q"], batch_tokens=30)
     assert planned.identity
     with torch.no_grad():
         for weight in model.parameters():

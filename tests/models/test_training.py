@@ -31,7 +31,8 @@ from probekit.models.bert import BertConfig as OurBertConfig
 from probekit.models.bert_hf import hf_names
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
 from probekit.models.gpt2 import GPT2, GPT2Config
-from probekit.models.training import CHECKPOINT, IGNORE, Example, TrainingSettings, collate, loss_of, train
+from probekit.models.training import CHECKPOINT, IGNORE, Example, collate, learning_rate_at, loss_of, train
+from probekit.options import TrainingSettings
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +76,13 @@ def test_every_step_is_that_of_a_plain_loop(whole):
 
 
 def test_the_schedule_rises_to_the_peak_and_falls_towards_zero():
-    rates = [SETTINGS.learning_rate_at(step) for step in range(24)]
+    rates = [learning_rate_at(SETTINGS, step) for step in range(24)]
     assert rates[4] == rates[5] == max(rates) == 3e-3
     assert rates[:5] == pytest.approx([3e-3 * i / 5 for i in range(1, 6)])
     assert all(a > b for a, b in pairwise(rates[5:]))
     assert 0 < rates[-1] < 3e-3 / 50
-    assert TrainingSettings(steps=3, warm_up_steps=0).learning_rate_at(0) == 2e-3
-    assert TrainingSettings(steps=4, warm_up_steps=4).learning_rate_at(1) == 1e-3
+    assert learning_rate_at(TrainingSettings(steps=3, warm_up_steps=0), 0) == 2e-3
+    assert learning_rate_at(TrainingSettings(steps=4, warm_up_steps=4), 1) == 1e-3
 
 
 class _Stop(Exception):

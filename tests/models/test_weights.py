@@ -22,7 +22,7 @@ from probekit.models.families import family_of
 from probekit.models.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
 from probekit.models.load import load_model
 from probekit.models.tokenizer import load_tokenizer
-from probekit.models.weights import INDEX, ONE_FILE, load_weights, named_tensors, read_header, save_hf
+from probekit.models.weights import INDEX, ONE_FILE, load_weights, named_tensors, save_hf, stored_in
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
@@ -308,7 +308,7 @@ def test_weights_fill_a_model_that_held_no_memory(folder):
 
 def test_the_header_lists_what_safetensors_reads(folder):
     weights = load_file(folder / ONE_FILE)
-    header = read_header(folder / ONE_FILE)
+    header = stored_in(folder / ONE_FILE)
     assert {key: t.shape for key, t in header.items()} == {key: tuple(w.shape) for key, w in weights.items()}
 
 

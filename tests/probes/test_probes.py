@@ -229,9 +229,9 @@ def test_bad_input_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "probe", [LogisticProbe, RidgeProbe, RidgeRegressionProbe, lambda C: KSparseProbe(C=C)], ids=str
+    "probe", [LogisticProbe, RidgeProbe, RidgeRegressionProbe, KSparseProbe], ids=lambda probe: probe.__name__
 )
 @pytest.mark.parametrize("C", [0, -1, np.nan, np.inf, "1", None, True])
 def test_regularisation_is_positive_and_finite(probe, C):
     with pytest.raises(UsageError, match="C must be a positive"):
-        probe(C).fit(*problem())
+        probe(C=C).fit(*problem())

@@ -6,7 +6,6 @@ https://github.com/huggingface/safetensors#format
 """
 
 import hashlib
-import json
 import math
 import re
 import stat
@@ -14,19 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.errors import DataError, UsageError
+from probekit.safetensors_header import HeaderError, check_size, read_header
 
 LABELS = "labels"  # the key, or the file labels.npy, that holds labels instead of activations
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 SUFFIXES = (".npy", ".safetensors")
-MAX_HEADER = 10_000_000  # bytes of a safetensors header; one of 500 tensors has 60,000
 MAX_NPY_HEADER = 10_000  # as numpy bounds it
 CHUNK = 8_000_000  # bytes, a multiple of every item's size
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bf16"}
@@ -130,7 +129,7 @@ def arrays_of(path: Path) -> list[Held]:
     if not stat.S_ISREG(about.st_mode):
         raise DataError(f"{str(path)!a} is no regular file; name files or a folder of files")
     with _opened(path) as file:
-        return (_npy if path.suffix == ".npy" else _safetensors)(path, file, about.st_size)
+        return (_npy if path.suffix == ".npy" else _safetensors)(path, file)
 
 
 def state_of(path: Path) -> tuple[int, int, int]:
@@ -191,7 +190,7 @@ def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"{str(path)!a} cannot be read: {error.strerror}")
 
 
-def _npy(path: Path, file: BinaryIO, size: int) -> list[Held]:
+def _npy(path: Path, file: BinaryIO) -> list[Held]:
     try:
         version = np.lib.format.read_magic(file)
         if version not in _NPY_HEADERS:
@@ -208,7 +207,10 @@ def _npy(path: Path, file: BinaryIO, size: int) -> list[Held]:
             "save numbers: np.save(path, np.stack(rows).astype(np.float32))"
         )
     array = Held(path, None, dtype.str, shape, fortran, file.tell())
-    _check_size(path, array.offset + array.n_bytes, size)
+    try:
+        check_size(array.offset + array.n_bytes, path.stat().st_size)
+    except HeaderError as error:
+        raise _damaged(path, str(error)) from error
     return [array]
 
 
@@ -216,7 +218,7 @@ def _check_npy_header(file: BinaryIO, width: int) -> None:
     """Numpy reads the header before it looks at its length, which may be 4 GB."""
     length = int.from_bytes(file.read(width), "little")
     if length > MAX_NPY_HEADER:
-        raise ValueError(f"its header would have {length:,} bytes")
+        raise ValueError(f"its header claims {length:,} bytes")
     file.seek(-width, 1)
 
 
@@ -226,56 +228,15 @@ _NPY_HEADERS: dict[tuple[int, int], Callable[[BinaryIO], tuple[tuple[int, ...], 
 }
 
 
-def _safetensors(path: Path, file: BinaryIO, size: int) -> list[Held]:
-    length = int.from_bytes(file.read(8), "little")
-    if size < 8 or length > min(size - 8, MAX_HEADER):
-        raise _damaged(path, f"its header would have {length:,} bytes, the file has {size:,}")
+def _safetensors(path: Path, file: BinaryIO) -> list[Held]:
     try:
-        header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
-        header.pop("__metadata__", None)
-        arrays = [_entry(path, key, entry, 8 + length) for key, entry in header.items()]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        tensors = read_header(file).tensors
+        for key, entry in tensors.items():
+            if entry.dtype not in TYPES:
+                raise HeaderError(f"{key} is {entry.dtype}, which is not supported; save it as F32, F16 or BF16")
+    except HeaderError as error:
         raise _damaged(path, str(error)) from error
-    return _in_order(path, arrays, 8 + length, size)
-
-
-def _in_order(path: Path, arrays: list[Held], begin: int, size: int) -> list[Held]:
-    """The arrays as they follow one another; together they must fill the file."""
-    arrays = sorted(arrays, key=lambda array: (array.offset, array.n_bytes))
-    for array in arrays:
-        if array.offset != begin:
-            raise _damaged(path, f"{array.name} begins at byte {array.offset:,}, expected {begin:,}")
-        begin += array.n_bytes
-    _check_size(path, begin, size)
-    return arrays
-
-
-def _entry(path: Path, key: str, entry: dict[str, Any], begin: int) -> Held:
-    """One entry of a safetensors header; a type that is not read keeps its name, and is refused where it is used."""
-    first, last = entry["data_offsets"]
-    shape = tuple(entry["shape"])
-    if not all(type(n) is int and n >= 0 for n in (first, last, *shape)):
-        raise ValueError(f"{key} has odd offsets or an odd shape")
-    if entry["dtype"] not in TYPES:
-        raise ValueError(f"{key} is {entry['dtype']}, which is not read; save it as F32, F16 or BF16")
-    array = Held(path, key, TYPES[entry["dtype"]], shape, False, begin + first)
-    if array.n_bytes != last - first:
-        raise ValueError(f"{key} would have {array.n_bytes:,} bytes, {last - first:,} are there")
-    return array
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a name stands there twice")
-    return made
-
-
-def _check_size(path: Path, expected: int, size: int) -> None:
-    if size < expected:
-        raise _damaged(path, f"it is cut short, {size:,} bytes instead of {expected:,}")
-    if size > expected:
-        raise _damaged(path, f"it has {size:,} bytes, its header tells of {expected:,}")
+    return [Held(path, key, TYPES[x.dtype], x.shape, False, x.offset) for key, x in tensors.items()]
 
 
 def _damaged(path: Path, why: str) -> DataError:

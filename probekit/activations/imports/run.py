@@ -7,7 +7,7 @@ with N, and it knows its sources by their checksums: the same import goes on, an
 Axes: N examples, S layers stacked in one array, D width of a place.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from probekit.activations.activations import DTYPES
 from probekit.activations.imports.array_files import LABELS, Held, arrays_of, find_files, state_of
 from probekit.activations.imports.plan import ImportPlan
 from probekit.activations.imports.sources import Naming, Source, point_option
 from probekit.activations.layout import Layout
 from probekit.activations.store.reader import Store, StoreWriter
+from probekit.devices import DTYPES, dtype_name
 from probekit.errors import DataError, UsageError, nearest
+from probekit.options import ImportArguments, ImportOptions
+from probekit.options.option import keywords
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
 from probekit.tasks.base import POSITIONS, Task
 from probekit.tasks.labelled import labelled_task, labels_task
@@ -33,111 +36,48 @@ NOT_RECORDED = "not recorded"
 KEPT_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
 
 
-def import_activations(
-    source: str | Path,
-    labels: str | Path | None = None,
-    out: str | Path | None = None,
-    point: str | None = None,
-    stack_axis: int | None = None,
-    layers: Iterable[int] | None = None,
-    n_layers: int | None = None,
-    position: str | int | None = None,
-    dtype: str | None = None,
-    model_name: str = "unnamed",
-    task_name: str | None = None,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    group_column: str | None = None,
-    seed: int = 0,
-    progress: bool | None = None,
-) -> Store:
-    """A store of activations that were taken elsewhere.
+@keywords(ImportArguments)
+def import_activations(source: str | Path, options: ImportArguments) -> Store:
+    """Make a store of activations that another program took.
 
     Args:
-        source: a folder of .npy and .safetensors files, or one of them; their names say the places (`filenames`).
-        labels: CSV, TSV, JSONL or Parquet with a row for each example, in order, or a .npy [N]; None takes labels.npy
-            in the folder, or the tensor `labels`. A column `split` (train, validation, test) is kept to; what it
-            lacks is carved from train, as `load_task` does.
-        out: the store; None is a name under ./runs. The same import goes on with one that was left unfinished.
-        point: of names that say a layer alone: a short name, or "hidden_states" for Hugging Face's list.
-        stack_axis: the axis of the layers, 0 or 1, of arrays with three: [S, N, D] or [N, S, D].
-        layers: of stacked arrays; None is 0..S-1.
-        n_layers: blocks of the model; None is one more than the last layer that is there.
-        position: the token that was read, for titles: "last", "first", "mean" or an index; None is "not recorded".
-        dtype: the type that is kept; None is that of the files, float32 for float64 and where they differ.
-        model_name: for titles.
-        task_name: for titles; None is the name of the file of labels.
-        text_column: default: text, sentence, statement or prompt, if one is there. Without texts there is no
-            bag-of-words baseline.
-        label_column: default: label or target.
-        group_column: rows with an equal cell there stay in one split.
-        seed: for carving.
-        progress: a bar on stderr; None shows it on a terminal only.
+        source: a folder of .npy and .safetensors files, or one such file; their names give the places
+            (`imports.place_names`).
+        options: the fields of `ImportArguments`.
 
     Raises:
-        UsageError: an unknown option, or one that is missing: --point, --stack-axis, --n-layers, labels.
+        UsageError: an unknown option, or one that is missing: point, stack_axis, n_layers, labels.
         DataError: a file, name, shape, type, value or label that cannot be used.
-        StorageError: the disk refused, or what stands at `out` is damaged.
-        ResumeMismatch: a store of another import stands at `out`.
+        StorageError: the disk refused, or the store at `out` is damaged.
+        ResumeMismatch: `out` holds a store of another import.
     """
-    plan = plan_import(
-        source,
-        labels,
-        point,
-        stack_axis,
-        layers,
-        n_layers,
-        position,
-        dtype,
-        model_name,
-        task_name,
-        text_column,
-        label_column,
-        group_column,
-        seed,
-    )
-    return run_import(plan, out, progress)
+    return run_import(plan_import(source, options), options.out, options.progress)
 
 
-def plan_import(
-    source: str | Path,
-    labels: str | Path | None = None,
-    point: str | None = None,
-    stack_axis: int | None = None,
-    layers: Iterable[int] | None = None,
-    n_layers: int | None = None,
-    position: str | int | None = None,
-    dtype: str | None = None,
-    model_name: str = "unnamed",
-    task_name: str | None = None,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    group_column: str | None = None,
-    seed: int = 0,
-) -> ImportPlan:
-    """What `import_activations` with the same arguments will do; reads headers and labels, and no activations."""
+def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
+    """The plan of `import_activations` with the same arguments; headers and labels are read, activations are not."""
     source = Path(source).expanduser()
-    path = None if labels is None else Path(labels).expanduser()
-    naming = Naming(point_option(point), stack_axis, None if layers is None else list(layers), n_layers)
-    files, aside = find_files(source, path)
+    labels = None if options.labels is None else Path(options.labels).expanduser()
+    layers = None if options.layers is None else list(options.layers)
+    naming = Naming(point_option(options.point), options.stack_axis, layers, options.n_layers)
+    files, aside = find_files(source, labels)
     arrays = [array for file in files for array in arrays_of(file)]
     states = {file: state_of(file) for file in files if file.name != f"{LABELS}.npy"}
-    columns = {"text_column": text_column, "label_column": label_column, "group_column": group_column}
-    task = _task(source, path, arrays, columns, task_name or _task_name(source, path), seed)
+    task = _task(source, labels, arrays, options)
     sources = naming.sources([array for array in arrays if array.name != LABELS])
-    places, points, n_layers = _ordered(sources, n_layers)
+    places, points, n_layers = _ordered(sources, options.n_layers)
     widths = {place: _checked(s, len(task)) for s in sources for place in s.places}
     return ImportPlan(
         source=source,
         sources=sources,
-        task=_at_position(task, position),
-        model=model_name,
+        task=_at_position(task, options.position),
+        model=options.model_name,
         points=points,
         places=places,
         widths=[widths[place] for place in places],
         n_layers=n_layers,
-        position=NOT_RECORDED if position is None else position,
-        dtype=_dtype([s.array for s in sources], dtype),
+        position=NOT_RECORDED if options.position is None else options.position,
+        dtype=_dtype([s.array for s in sources], options.dtype),
         left_aside=aside,
         _states=states,
     )
@@ -196,14 +136,9 @@ def _task_name(source: Path, labels: Path | None) -> str:
     return source.resolve().stem if labels is None or labels.stem in (LABELS, "label") else labels.stem
 
 
-def _task(
-    source: Path,
-    labels: Path | None,
-    arrays: list[Held],
-    columns: dict[str, str | None],
-    name: str,
-    seed: int,
-) -> Task:
+def _task(source: Path, labels: Path | None, arrays: list[Held], options: ImportOptions) -> Task:
+    columns = {name: getattr(options, name) for name in ("text_column", "label_column", "group_column")}
+    name, seed = options.task_name or _task_name(source, labels), options.seed
     if labels is not None and labels.suffix != ".npy":
         return labelled_task(labels, **columns, name=name, seed=seed)
     held = arrays_of(labels) if labels is not None else [array for array in arrays if array.name == LABELS]
@@ -255,12 +190,9 @@ def _checked(source: Source, n: int) -> int:
     return width
 
 
-def _dtype(arrays: list[Held], asked: str | None) -> str:
-    if asked is not None:
-        name = str(asked).removeprefix("torch.")
-        if name not in DTYPES:
-            raise UsageError(f"activations are kept as {', '.join(DTYPES)}; got {name!r}; {nearest(name, DTYPES)}")
-        return name
+def _dtype(arrays: list[Held], wanted: str | torch.dtype | None) -> str:
+    if wanted is not None:
+        return dtype_name(wanted)
     kept = {KEPT_AS[array.type_name] for array in arrays}
     return kept.pop() if len(kept) == 1 else "float32"
 

@@ -10,7 +10,6 @@ Axes: N examples, D width of a place.
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,17 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.activations import DTYPES
 from probekit.activations.layout import Layout
 from probekit.activations.plan.packing import Packing, choose_nodes, cut_batches, filled_nodes, group_batches, pack
 from probekit.activations.plan.places import needed_blocks, places_of, points_of, stack_of, width_of
-from probekit.activations.plan.read_positions import Position, Reading, read
+from probekit.activations.plan.read_positions import Reading, read
 from probekit.activations.plan.summary import describe
-from probekit.activations.plan.token_ids import OnLong, Sequences, has_texts, sequences_of, targets_of
+from probekit.activations.plan.token_ids import Sequences, has_texts, sequences_of, targets_of
 from probekit.activations.store.reader import FORMAT_VERSION
 from probekit.activations.sums.statistics import identity_digest
-from probekit.errors import UsageError, nearest
+from probekit.devices import DTYPES, dtype_name, find_device
 from probekit.models.base import LanguageModel
+from probekit.options import ExtractOptions
+from probekit.options.extract import OnLong
 from probekit.points import PAIR_POINTS, POINTS, Place
 from probekit.tasks.base import SPLITS, Task
 
@@ -265,44 +265,30 @@ class ExtractionPlan:
         return describe(self)
 
 
-def plan_extraction(
-    model: LanguageModel,
-    task: Task,
-    points: str | Iterable[str] = "resid_pre",
-    layers: str | int | Iterable[int] = "all",
-    position: Position = None,
-    device: str | torch.device = "auto",
-    dtype: str | torch.dtype = "float32",
-    batch_tokens: int | None = None,
-    bos: bool | None = None,
-    on_long: OnLong = "cut",
-    block_nodes: int | None = None,
-    share: bool = True,
-) -> ExtractionPlan:
-    """What `extract` with the same arguments will do: texts, tokens, places, blocks, bytes.
+def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -> ExtractionPlan:
+    """The plan of `extract` with these options: texts, tokens, places, blocks, bytes.
 
     Raises:
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width.
-        DataError: inputs that the model cannot read; the message names the example.
+        DataError: inputs that the model cannot take; the message names the example.
     """
-    _check_sizes(batch_tokens=batch_tokens, block_nodes=block_nodes)
-    points = points_of(points)
-    points = [model.in_stack(point) for point in points]
-    stack, places = stack_of(model, points), places_of(model, points, layers)
+    points = [model.in_stack(point) for point in points_of(options.points)]
+    stack, places = stack_of(model, points), places_of(model, points, options.layers)
     causal = model.causal or stack == "decoder"
     widths = [width_of(model, place) for place in places]
-    kept, where = _dtype_name(dtype), _device(device, model)
-    sequences = sequences_of(model, task, bos, on_long)
+    kept, where = dtype_name(options.dtype), find_device(options.device, default=model.device)
+    sequences = sequences_of(model, task, options.bos, options.on_long)
     sources = None
     if stack == "decoder":
-        sources, sequences = sequences, targets_of(model, task, on_long)
-    reading = read(position, sequences, task)
+        sources, sequences = sequences, targets_of(model, task, options.on_long)
+    reading = read(options.position, sequences, task)
     computed = _computed(causal, places, sequences, reading)
-    batch_tokens = batch_tokens or BATCH_TOKENS.get(where.type, BATCH_TOKENS_ELSEWHERE)
+    batch_tokens = options.batch_tokens or BATCH_TOKENS.get(where.type, BATCH_TOKENS_ELSEWHERE)
+    block_nodes = options.block_nodes
     if block_nodes is None:
         least = LEAST_NODES.get(where.type, LEAST_NODES_ELSEWHERE)
-        block_nodes = choose_nodes(computed, share and sources is None, causal, model.cfg.d_model, least)
-    packing = pack(computed, block_nodes, share, causal, sources)
+        block_nodes = choose_nodes(computed, options.share and sources is None, causal, model.cfg.d_model, least)
+    packing = pack(computed, block_nodes, options.share, causal, sources)
     row_bytes = _row_bytes(_layout(reading, sequences), places, widths, kept)
     return ExtractionPlan(
         model=model,
@@ -313,21 +299,15 @@ def plan_extraction(
         reading=reading,
         dtype=kept,
         device=where,
-        on_long=on_long,
+        on_long=options.on_long,
         batch_tokens=batch_tokens,
         block_nodes=block_nodes,
-        share=share,
+        share=options.share,
         sequences=sequences,
         sources=sources,
         packing=packing,
         shards=_shards(model, packing, batch_tokens, row_bytes, where),
     )
-
-
-def _check_sizes(**sizes: int | None) -> None:
-    for name, size in sizes.items():
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise UsageError(f"{name} is a positive whole number; got {size!r}")
 
 
 def _computed(causal: bool, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:
@@ -361,21 +341,3 @@ def _shards(
 
 def _fingerprint(index: np.ndarray) -> str:
     return "sha256:" + hashlib.sha256(index.astype("<i8").tobytes()).hexdigest()
-
-
-def _dtype_name(dtype: str | torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise UsageError(f"activations are kept as {', '.join(DTYPES)}; got {name!r}; {nearest(name, DTYPES)}")
-    return name
-
-
-def _device(device: str | torch.device, model: LanguageModel) -> torch.device:
-    if device == "auto":
-        return model.device
-    try:
-        wanted = torch.device(device)
-        torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
-    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
-        raise UsageError(f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]})") from None
-    return wanted

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
+from probekit.options.extract import OnLong
 from probekit.tasks.base import Task
 
-OnLong = Literal["cut", "error"]
 CHUNK = 4096  # examples whose ids stand in memory as lists
 
 
@@ -124,10 +124,8 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool | None, on_long: On
     Raises:
         DataError: no examples, texts without a tokenizer, an input without tokens, an id outside the vocabulary, or,
             with on_long="error", an input longer than the context; the message names the example.
-        UsageError: a BOS for a model that has none; an unknown `on_long`.
+        UsageError: a BOS for a model that has none.
     """
-    if on_long not in ("cut", "error"):
-        raise UsageError(f"on_long is cut or error; got {on_long!r}")
     if not len(task):
         raise DataError(f"task {task.name!a} has no examples")
     around = sep_of(model) is not None

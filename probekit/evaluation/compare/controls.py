@@ -21,7 +21,6 @@ from probekit.tasks.quality.duplicates import words_of
 
 MOST_COMMON = 0.5  # share of the examples; above it a type tells them apart too little
 TRIES = 100
-CONTROL_TYPES = ("token", "text")
 
 
 def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
@@ -36,7 +35,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
 
     Args:
         acts: activations of one position (`acts.at`).
-        kind: one of `CONTROL_TYPES`.
+        kind: "token" or "text".
 
     Returns:
         N types, or None: no texts, or more than half of them are of one type.

@@ -30,10 +30,13 @@ from probekit.evaluation.fits.choose import (
 from probekit.evaluation.fits.fit_grid import Columns
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.results.results import BaselineResult, LayerResult
+from probekit.evaluation.scores.band import curve_band
+from probekit.evaluation.scores.best_set import best_set
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
-from probekit.evaluation.scores.significance import PERMUTATIONS, best_set, curve_band, permutation_test
+from probekit.evaluation.scores.permutation import PERMUTATIONS, permutation_test
 from probekit.points import Place, place_name
+from probekit.probes.problem import joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +116,8 @@ def compared(answers: Sequence[Answer], question: Question) -> tuple[list[LayerR
     values = np.array([value_of(each, question.headline) for each in predictions])
     resampled = np.stack([question.bootstrap.resampled(each, question.headline) for each in predictions])
     bands = curve_band(question.bootstrap, predictions, question.headline, resampled, LEVEL)
-    without = np.stack([question.bootstrap.without_each(each, question.headline) for each in predictions])
-    in_best = best_set(values, resampled, LEVEL, without)
+    jackknifed = np.stack([question.bootstrap.jackknifed(each, question.headline) for each in predictions])
+    in_best = best_set(values, resampled, LEVEL, jackknifed)
     p_values, chance = _chance(predictions, question)
     results = [
         replace(answer.result, band=_ends(band), in_best_set=bool(best), p_value=p)
@@ -205,9 +208,9 @@ def _part(predictions: Predictions, rows: slice) -> Predictions:
 
 def _answer(place: Place, X: Tensor, question: Question) -> Answer:
     columns, code = question.columns, question.code
-    problems = [*columns.problems, *([] if code is None else code.problems())]
-    probes = question.probe.fit_many(_rows_of(X, question.protocol.used), problems)
-    own = len(columns.problems)
+    problems = joined([columns.problems] if code is None else [columns.problems, code.problems()])
+    probes = question.probe().fit_many(_rows_of(X, question.protocol.used), problems)
+    own = len(columns.problems.problems)
     bench = Bench(columns, probes[:own], X, question.headline)
     verdict, *controls = [bench.verdict(number) for number in range(len(columns.label_sets))]
     coders = probes[own:]

@@ -16,12 +16,10 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
-from probekit.errors import DataError, UsageError
-from probekit.tasks.base import Task
+from probekit.errors import DataError
+from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.quality.duplicates import Inputs, near_pairs
 from probekit.tasks.splits import components
-
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,15 +90,12 @@ def of_folds(labels: np.ndarray, together: np.ndarray, kept: np.ndarray, folds: 
         labels: int64 [N], folds get each class's share; float64 for a regression.
         together: int64 [N]; rows of one number stand in one fold.
         kept: bool [N].
-        folds: 3 or more: one judges, one chooses, the rest teach.
+        folds: 3 or more: one tests, one chooses, the rest are fitted.
         seed: of the folds.
 
     Raises:
-        UsageError: fewer than 3 folds.
         DataError: fewer groups of rows than folds.
     """
-    if isinstance(folds, bool) or not isinstance(folds, int) or folds < 3:
-        raise UsageError(f"nested folds are 3 or more: one judges, one chooses, the rest teach; got {folds!a}")
     rows = np.flatnonzero(kept)
     parts = _parts(labels[rows], together[rows], folds, seed)
     parts = [rows[part] for part in parts]

@@ -1,1 +1,1 @@
-"""Metrics of predictions, and how sure they are."""
+"""Metrics of predictions and their uncertainty: intervals, bands, best sets, permutation tests."""

@@ -1,8 +1,8 @@
-"""How good predictions are, weighted many ways at once.
+"""Metrics of predictions, computed for many example weightings at once.
 
-Every metric takes W, a row of example weights per resample, and gives one value per row; a plain score is the case of
-one row of ones, and a weight of 2 is two copies. A bootstrap over 1,000 resamples is then a few passes over W. Values
-are scikit-learn's (scipy's for Spearman's correlation) wherever those define one.
+Every metric takes W, one row of example weights per resample, and returns one value per row. A plain score has a single
+row of ones; a weight of 2 counts an example twice. A bootstrap over 1,000 resamples is then a few passes over W. Values
+equal scikit-learn's (scipy's for Spearman's correlation) wherever those define one.
 
 Axes: N examples, C classes, S sets of weights.
 """
@@ -17,19 +17,19 @@ from probekit.errors import UsageError, nearest
 from probekit.tasks.base import IMBALANCED
 
 Metric = Callable[["Predictions", np.ndarray], np.ndarray]
-ECE_BINS = 15
+ECE_BINS = 15  # as Guo et al. 2017
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a probe says of N examples beside what is true.
+    """Predictions for N examples, with the true labels.
 
     Attributes:
         truth: int64 [N], the true class; float64 [N] for a regression.
         predicted: int64 [N]; float64 [N] for a regression.
-        scores: float [N] for two classes (higher means class 1), [N, C] for more; of a regression nobody reads them.
+        scores: float [N] for two classes (higher means class 1), [N, C] for more; unused for a regression.
         n_classes: C; 0 for a regression.
-        probabilities: float [N, C], or None where there are none; Brier score and calibration error need them.
+        probabilities: float [N, C] or None; the Brier score and the calibration error need them.
     """
 
     truth: np.ndarray
@@ -40,11 +40,14 @@ class Predictions:
 
 
 def headline(counts: Iterable[int]) -> str:
-    """The metric that a curve is drawn and chosen by, where none is asked for.
+    """The default metric that selects layers and is drawn.
 
-    "accuracy"; "auroc" where the commonest class has more than 80% (`IMBALANCED`) of the examples, since guessing it
-    would then look good; "r2" for a regression, which has no counts. With many classes one is nearly always rare, which
-    says nothing against accuracy, whose chance level is low.
+    "accuracy"; "auroc" if the largest class has more than 80% (`IMBALANCED`) of the examples, since guessing it would
+    look good; "r2" for a regression, which has no counts. A rare class alone does not matter: with many classes one is
+    nearly always rare, and the chance level of accuracy is low.
+
+    Args:
+        counts: examples per class; empty for a regression.
     """
     counts = np.array(list(counts))
     if not len(counts):
@@ -53,16 +56,16 @@ def headline(counts: Iterable[int]) -> str:
 
 
 def check_metric(name: str, n_classes: int) -> str:
-    """The name of a metric that can choose among probes of these classes, or (0) of numbers.
+    """Return `name` if it is a metric that can select probes for C classes, or for a regression (0).
 
     Raises:
-        UsageError: an unknown one, one of the other kind of labels, or one of which lower is better.
+        UsageError: an unknown metric, one for the other kind of labels, or one where lower is better.
     """
     known = [one for one in (_CLASSIFICATION if n_classes else _REGRESSION) if one not in LOWER_IS_BETTER]
     if name in known:
         return name
     if name in METRICS and name in LOWER_IS_BETTER:
-        raise UsageError(f"of {name} lower is better, and the highest chooses (metric); take {', '.join(known)}")
+        raise UsageError(f"lower {name} is better, but probes are selected by the highest; take {', '.join(known)}")
     if name in METRICS:
         kind = "classes" if n_classes else "numbers"
         raise UsageError(f"the metric {name} is not for labels that are {kind}; take {', '.join(known)}")
@@ -70,7 +73,7 @@ def check_metric(name: str, n_classes: int) -> str:
 
 
 def measure(predictions: Predictions, names: Iterable[str] | None = None) -> dict[str, float]:
-    """The value of each metric, or of those of `names`, that is defined for these predictions: name -> value."""
+    """Each metric, or each of `names`, that is defined for these predictions: name -> value."""
     once = np.ones((1, len(predictions.truth)))
     values = {name: float(values[0]) for name, values in weighted_metrics(predictions, once, names).items()}
     return {name: value for name, value in values.items() if np.isfinite(value)}
@@ -81,62 +84,63 @@ def weighted_metrics(
 ) -> dict[str, np.ndarray]:
     """Each metric under each row of the weights [S, N]: name -> [S].
 
-    Where a row gives a class no weight, the means over classes are of those that it holds; where nothing is left to
-    compare, the value is nan.
+    Means over classes skip a class that has no weight in a row; if nothing is left to compare, the value is nan.
 
     Args:
         predictions: of N examples.
-        W: not negative, [S, N].
-        names: which metrics; None for all of the predictions' kind.
+        W: non-negative, [S, N].
+        names: which metrics; None for all that apply.
     """
     W = W.astype(np.float64, copy=False)
     return {name: METRICS[name](predictions, W) for name in names or metric_names(predictions)}
 
 
 def metric_names(predictions: Predictions) -> list[str]:
-    """Those of `METRICS` that these predictions can have."""
+    """The names in `METRICS` that apply to these predictions."""
     if predictions.n_classes == 0:
         return list(_REGRESSION)
-    return [name for name in _CLASSIFICATION if predictions.probabilities is not None or name not in _OF_PROBABILITIES]
+    return [
+        name for name in _CLASSIFICATION if predictions.probabilities is not None or name not in _NEED_PROBABILITIES
+    ]
 
 
 def accuracy(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The weight of the right answers as a share of all: [S]."""
+    """The weighted share of correct predictions: [S]."""
     return W @ _right(predictions) / W.sum(axis=1)
 
 
 def balanced_accuracy(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The mean over classes of the share of the class that is recognised: [S]."""
+    """The mean recall over classes: [S]."""
     is_class = _one_hot(predictions.truth, predictions.n_classes)
     total = W @ is_class
     return mean_known(ratio(W @ (is_class * _right(predictions)[:, None]), total).T)
 
 
 def f1(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The harmonic mean of precision and recall, of class 1 of two, or the mean over the classes of more: [S].
+    """The harmonic mean of precision and recall: of class 1 for two classes, else the mean over classes: [S].
 
-    A class that is neither there nor predicted has no part in the mean.
+    The mean skips a class that neither occurs nor is predicted.
     """
     is_class = _one_hot(predictions.truth, predictions.n_classes)
-    said = _one_hot(predictions.predicted, predictions.n_classes)
-    each = ratio(2 * W @ (is_class * said), W @ is_class + W @ said).T
+    is_predicted = _one_hot(predictions.predicted, predictions.n_classes)
+    each = ratio(2 * W @ (is_class * is_predicted), W @ is_class + W @ is_predicted).T
     return each[1] if predictions.n_classes == 2 else mean_known(each)
 
 
 def auroc(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """The chance that an example of a class scores above one of the rest, ties counting half: [S].
 
-    Two classes: of class 1. Several: the mean over classes, each against the rest by its log odds under the softmax of
-    the scores. So it ranks as scikit-learn's roc_auc_score(truth, probabilities, multi_class="ovr") does: a class's own
-    score alone would say nothing, since only differences between scores decide.
+    For two classes: of class 1. For more: the mean over classes, each against the rest by its log odds under the
+    softmax of the scores, which ranks as scikit-learn's roc_auc_score(truth, probabilities, multi_class="ovr") does. A
+    class's own score would not do, because only differences between scores decide.
     """
     return _one_against_rest(_binary_auroc, predictions, W)
 
 
 def average_precision(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The mean of the precision over the examples of a class, each at its own score: [S].
+    """The mean precision over the examples of a class, each at its own score: [S].
 
-    Class 1 of two; of several the mean over classes, each against the rest by its log odds as in `auroc`.
+    For two classes: of class 1. For more: the mean over classes, each against the rest by its log odds as in `auroc`.
     """
     return _one_against_rest(_binary_average_precision, predictions, W)
 
@@ -151,7 +155,7 @@ def brier(predictions: Predictions, W: np.ndarray) -> np.ndarray:
 def ece(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """Expected calibration error of the top label (Guo et al. 2017), in `ECE_BINS` bins of equal numbers: [S].
 
-    The bins are cut once, by the quantiles of the unweighted sample; equal confidences share one.
+    The bin edges are the quantiles of the unweighted sample; equal confidences share a bin.
     """
     assert predictions.probabilities is not None
     confidence = predictions.probabilities.max(axis=1)
@@ -162,23 +166,23 @@ def ece(predictions: Predictions, W: np.ndarray) -> np.ndarray:
 
 
 def r2(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The share of the variance that is explained: [S]; nan where the truth does not vary."""
+    """The share of variance explained: [S]; nan where the truth does not vary."""
     errors = W @ (predictions.truth - predictions.predicted) ** 2
     return 1 - ratio(errors, _spread(predictions.truth, W))
 
 
 def r2_ceiling(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The highest R2 that predictions with so much variance can have: [S]; nan where the truth does not vary.
+    """The highest R2 that predictions of this variance can have: [S]; nan where the truth does not vary.
 
-    With k the ratio of the standard deviations, r the correlation and b the bias in standard deviations of the truth,
-    R2 = 2rk - k^2 - b^2, at most 1 - (1 - k)^2 where k is below 1: of a constant nothing above 0.
+    With k the ratio of standard deviations, r the correlation and b the bias in standard deviations of the truth,
+    R2 = 2rk - k^2 - b^2, which is at most 1 - (1 - k)^2 for k below 1: for a constant, 0.
     """
     k = np.sqrt(ratio(_spread(predictions.predicted, W), _spread(predictions.truth, W)))
     return 1 - (1 - np.minimum(k, 1)) ** 2
 
 
 def _spread(values: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """The weighted sum of squares around the mean, 0 where that is rounding: [S]."""
+    """The weighted sum of squares around the mean, set to 0 if it is rounding: [S]."""
     y = values - values.mean()
     squares = W @ y**2
     spread = squares - (W @ y) ** 2 / W.sum(axis=1)
@@ -186,9 +190,9 @@ def _spread(values: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 
 def spearman(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """Spearman's rank correlation, ties sharing the mean of their ranks: [S].
+    """Spearman's rank correlation; ties share their mean rank: [S].
 
-    0 where what is predicted does not vary, and so ranks nothing; nan where the truth does not.
+    0 where the predictions do not vary; nan where the truth does not.
     """
     a, b = _centred_ranks(predictions.truth, W), _centred_ranks(predictions.predicted, W)
     covariance, spreads = np.einsum("sn,sn,sn->s", W, a, b), [np.einsum("sn,sn,sn->s", W, x, x) for x in (a, b)]
@@ -196,7 +200,7 @@ def spearman(predictions: Predictions, W: np.ndarray) -> np.ndarray:
 
 
 def mae(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The mean absolute error, in the target's units: [S]."""
+    """The mean absolute error, in units of the target: [S]."""
     return W @ np.abs(predictions.truth - predictions.predicted) / W.sum(axis=1)
 
 
@@ -209,12 +213,12 @@ def _one_hot(classes: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """One over the other, nan where that is 0."""
+    """Above / below, nan where `below` is 0."""
     return np.divide(above, below, out=np.full(np.shape(below), np.nan), where=below > 0)
 
 
 def mean_known(each: np.ndarray) -> np.ndarray:
-    """The mean over the first axis of what is not nan."""
+    """The mean over the first axis, skipping nan."""
     known = np.isfinite(each)
     return ratio(np.where(known, each, 0).sum(axis=0), known.sum(axis=0))
 
@@ -227,14 +231,14 @@ def _one_against_rest(binary: Callable, predictions: Predictions, W: np.ndarray)
 
 
 def log_odds(scores: np.ndarray, c: int) -> np.ndarray:
-    """Those of class c against the rest, of scores [N, C]: [N]."""
+    """Log odds of class c against the rest under the softmax of scores [N, C]: [N]."""
     return scores[:, c] - logsumexp(np.delete(scores, c, axis=1), axis=1)
 
 
 def _by_value(values: np.ndarray, W: np.ndarray, *masks: np.ndarray) -> list[np.ndarray]:
-    """For each mask the weight [S, distinct values] of its examples, in rising order of their values."""
+    """The weight [S, distinct values] of each mask's examples, in ascending order of their values."""
     order = np.argsort(values, kind="stable")
-    starts = np.flatnonzero(np.diff(values[order], prepend=-np.inf) > 0)  # where each group of equals begins
+    starts = np.flatnonzero(np.diff(values[order], prepend=-np.inf) > 0)  # the first example of each distinct value
     weights = W[:, order]
     sums = [weights * mask[order] for mask in masks]
     return sums if len(starts) == len(order) else [np.add.reduceat(total, starts, axis=1) for total in sums]
@@ -249,13 +253,13 @@ def _binary_auroc(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np
 
 def _binary_average_precision(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np.ndarray:
     up, every = _by_value(-scores, W, positive, np.ones(len(scores)))
-    found = np.cumsum(up, axis=1)
-    precision = np.divide(found, np.cumsum(every, axis=1), out=np.zeros_like(found), where=found > 0)
-    return ratio(np.einsum("sv,sv->s", up, precision), found[:, -1])
+    positives = np.cumsum(up, axis=1)
+    precision = np.divide(positives, np.cumsum(every, axis=1), out=np.zeros_like(positives), where=positives > 0)
+    return ratio(np.einsum("sv,sv->s", up, precision), positives[:, -1])
 
 
 def _centred_ranks(values: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """The mean rank of each example among weighted copies, less the mean over all: [S, N]."""
+    """The mean rank of each example among weighted copies, minus the mean over all: [S, N]."""
     total = W.sum(axis=1, keepdims=True)
     (weight,) = _by_value(values, W, np.ones(len(values)))
     ranks = np.cumsum(weight, axis=1) - (weight + total) / 2
@@ -272,7 +276,7 @@ _CLASSIFICATION: dict[str, Metric] = {
     "ece": ece,
 }
 _REGRESSION: dict[str, Metric] = {"r2": r2, "spearman": spearman, "mae": mae}
-_OF_PROBABILITIES = ("brier", "ece")
+_NEED_PROBABILITIES = ("brier", "ece")
 METRICS: dict[str, Metric] = _CLASSIFICATION | _REGRESSION
 LOWER_IS_BETTER = ("brier", "ece", "mae")
 HEADLINES = tuple(name for name in METRICS if name not in LOWER_IS_BETTER)

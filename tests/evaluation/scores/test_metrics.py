@@ -202,8 +202,8 @@ def test_a_metric_can_be_asked_for():
         ("acuracy", 2, "unknown metric 'acuracy'; did you mean accuracy"),
         ("r2", 2, "r2 is not for labels that are classes; take accuracy, "),
         ("auroc", 0, "auroc is not for labels that are numbers; take r2, spearman"),
-        ("brier", 2, "of brier lower is better"),
-        ("mae", 0, "of mae lower is better"),
+        ("brier", 2, "lower brier is better"),
+        ("mae", 0, "lower mae is better"),
     ],
 )
 def test_a_metric_that_cannot_choose_is_refused(name, n_classes, message):

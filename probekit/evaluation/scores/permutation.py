@@ -1,0 +1,172 @@
+"""Whether any of a curve is chance: its predictions against permuted test labels.
+
+Axes: L layers, N examples, S permutations, C classes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import rankdata
+
+from probekit.errors import UsageError
+from probekit.evaluation.scores.bootstrap import LEVEL
+from probekit.evaluation.scores.joint import ROUNDING
+from probekit.evaluation.scores.metrics import (
+    LOWER_IS_BETTER,
+    METRICS,
+    Predictions,
+    log_odds,
+    mean_known,
+    measure,
+    ratio,
+    weighted_metrics,
+)
+
+PERMUTATIONS = 1000
+_CHUNK = 250_000  # weights held at once: 2 MB, which stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """How a curve compares with the same predictions under permuted test labels.
+
+    Attributes:
+        p_values: [L], of each layer on its own.
+        p_max: of the best layer against the best layer under the null, which pays for picking the best of L.
+        null_mean: [L], each layer's mean under the null: its chance level.
+        null_high: the 95% quantile of the best layer under the null; a curve below it shows nothing. -inf where the
+            metric is undefined.
+    """
+
+    p_values: np.ndarray
+    p_max: float
+    null_mean: np.ndarray
+    null_high: float
+
+
+def permutation_test(
+    predictions: Sequence[Predictions],
+    metric: str,
+    seed: int = 0,
+    groups: np.ndarray | None = None,
+    permutations: int = PERMUTATIONS,
+) -> Permutation:
+    """Test whether the predictions of each layer, and of the best layer, are related to the labels at all.
+
+    The test labels are permuted against fixed predictions (Ojala and Garriga 2010, their first test), with the same
+    permutation for all layers; the best layer is compared with the maximum over layers (Westfall and Young 1993). The
+    p-value is (1 + permutations that do as well) / (1 + permutations), which is exact (Phipson and Smyth 2010).
+
+    Args:
+        predictions: one per layer, of the same N examples.
+        metric: a name of `METRICS` where higher is better.
+        seed: of the permutations.
+        groups: [N]; classes are permuted within groups that hold several classes, and between groups that hold one. The
+            test is then of the relation within groups, or between groups. Regression targets are permuted in the same
+            way, unless they vary more between groups than within: then each is split into its group's mean and the
+            rest, means are permuted between groups and the rest within, and both relations are tested.
+        permutations: how many.
+
+    Raises:
+        UsageError: a metric where lower is better.
+    """
+    if metric not in METRICS or metric in LOWER_IS_BETTER:
+        better = ", ".join(name for name in METRICS if name not in LOWER_IS_BETTER)
+        raise UsageError(f"a permutation test needs a metric where higher is better, {better}; got {metric!a}")
+    observed = np.array([measure(p).get(metric, -np.inf) for p in predictions])
+    rng, truth = np.random.default_rng(seed), predictions[0].truth
+    chunks = []
+    for size in _chunks(permutations, len(truth)):
+        truths = permuted(truth, rng, groups, size)
+        chunks.append(np.stack([values_under(p, truths, metric) for p in predictions]))
+    null = np.concatenate(chunks, axis=1)
+    null[np.isnan(null)] = -np.inf
+    best = null.max(axis=0)
+    as_good = null >= observed[:, None] - ROUNDING
+    return Permutation(
+        p_values=(1 + as_good.sum(axis=1)) / (1 + permutations),
+        p_max=float((1 + (best >= observed.max() - ROUNDING).sum()) / (1 + permutations)),
+        null_mean=np.ma.masked_invalid(null).mean(axis=1).filled(np.nan),
+        null_high=float(np.quantile(best, LEVEL, method="higher")),
+    )
+
+
+def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
+    """Labels [N] permuted `permutations` times, with groups as `permutation_test` describes: [S, N]."""
+    if groups is None:
+        return rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
+    member = np.unique(groups, return_inverse=True)[1].ravel()
+    if np.issubdtype(truth.dtype, np.floating):
+        means = np.bincount(member, truth) / np.bincount(member)
+        rest = truth - means[member]
+        if means.var() > rest.var():
+            moved = rng.permuted(np.tile(means, (permutations, 1)), axis=1)[:, member]
+            return moved + _permuted_by_group(rest, member, rng, permutations)
+    return _permuted_by_group(truth, member, rng, permutations)
+
+
+def _permuted_by_group(
+    truth: np.ndarray, member: np.ndarray, rng: np.random.Generator, permutations: int
+) -> np.ndarray:
+    """Values [N] permuted within groups where they differ, and between groups where they do not: [S, N]."""
+    rows = [np.flatnonzero(member == g) for g in range(member.max() + 1)]
+    constant = np.array([bool((truth[r] == truth[r[0]]).all()) for r in rows])
+    shuffled = np.tile(truth, (permutations, 1))
+    of_group = np.array([truth[r[0]] for r, same in zip(rows, constant, strict=True) if same])
+    if len(of_group):
+        place = np.cumsum(constant)[member] - 1
+        among = constant[member]
+        shuffled[:, among] = rng.permuted(np.tile(of_group, (permutations, 1)), axis=1)[:, place[among]]
+    for r in (r for r, same in zip(rows, constant, strict=True) if not same):
+        shuffled[:, r] = rng.permuted(shuffled[:, r], axis=1)
+    return shuffled
+
+
+def values_under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndarray:
+    """The metric with each row of `truths` [S, N] as the truth: [S]."""
+    if predictions.n_classes == 0:
+        once = np.ones((1, len(predictions.truth)))
+        return np.array([METRICS[metric](replace(predictions, truth=truth), once)[0] for truth in truths])
+    if metric == "auroc":
+        return _auroc_under(predictions, truths)
+    stacked = _with_every_label(predictions)
+    return np.concatenate(
+        [weighted_metrics(stacked, W, [metric])[metric] for W in _one_label_each(predictions, truths)]
+    )
+
+
+def _auroc_under(predictions: Predictions, truths: np.ndarray) -> np.ndarray:
+    """The AUROC from the ranks of the scores (Mann and Whitney 1947), sorted once for all labellings: [S]."""
+    scores, n = predictions.scores, truths.shape[1]
+    two = scores.ndim == 1
+    each = []
+    for c in [1] if two else range(predictions.n_classes):
+        positive = (truths == c).astype(np.float64)
+        members = positive.sum(axis=1)
+        won = positive @ rankdata(scores if two else log_odds(scores, c)) - members * (members + 1) / 2
+        each.append(ratio(won, members * (n - members)))
+    return each[0] if two else mean_known(np.stack(each))
+
+
+def _with_every_label(predictions: Predictions) -> Predictions:
+    """C copies of the examples, the c-th with label c, so that a labelling is a choice of weights."""
+    n_classes = predictions.n_classes
+    rows = np.tile(np.arange(len(predictions.truth)), n_classes)
+    truth = np.repeat(np.arange(n_classes), len(predictions.truth))
+    return Predictions(truth, predictions.predicted[rows], predictions.scores[rows], n_classes)
+
+
+def _one_label_each(predictions: Predictions, truths: np.ndarray) -> Iterator[np.ndarray]:
+    """Weights [S, C * N] of the copies: 1 for the copy whose label the example has, a chunk of labellings at a time."""
+    start = 0
+    for size in _chunks(len(truths), predictions.n_classes * truths.shape[1]):
+        part = truths[start : start + size]
+        start += size
+        yield np.concatenate([part == c for c in range(predictions.n_classes)], axis=1).astype(np.float64)
+
+
+def _chunks(total: int, width: int) -> list[int]:
+    """How many rows of this width to take at a time."""
+    step = max(1, _CHUNK // width)
+    return [min(step, total - start) for start in range(0, total, step)]

@@ -1,0 +1,31 @@
+"""Checks of option values that many options share; nothing here needs numpy."""
+
+import math
+import numbers
+from typing import Any
+
+from probekit.errors import UsageError
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an int. Raises UsageError unless it is a whole number, `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise UsageError(f"{name} must be a whole number, {least} or more; got {value!a}")
+    return int(value)
+
+
+def check_positive(name: str, value: Any) -> float:
+    """`value` as a float. Raises UsageError unless it is a positive, finite number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+        raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
+    return float(value)
+
+
+def is_whole(value: Any) -> bool:
+    """True for a whole number, of Python or NumPy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """True for a real number, of Python or NumPy."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -1,0 +1,72 @@
+"""How a model continues a prompt."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probekit.errors import UsageError
+from probekit.options.check import is_number, is_whole
+from probekit.options.option import option
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen."""
+
+    temperature: float = option(
+        0.0,
+        "0 takes the likeliest token; above 0, tokens are drawn.",
+        notes="Logits are divided by the temperature.",
+        metavar="T",
+    )
+    top_k: int | None = option(None, "Draw from the K likeliest tokens.", notes="None: from all.", metavar="K")
+    top_p: float | None = option(
+        None,
+        "Draw from the smallest set of likeliest tokens with total probability P.",
+        notes="None: from all.",
+        metavar="P",
+    )
+    seed: int = option(0, "Seed of the draws.", notes="Prompt i of several draws with seed + i.", metavar="N", least=0)
+
+    def __post_init__(self) -> None:
+        if not is_number(self.temperature) or not 0 <= self.temperature < math.inf:
+            raise UsageError(f"temperature is 0 (the likeliest token) or above; got {self.temperature!a:.60}")
+        if self.top_k is not None and (not is_whole(self.top_k) or self.top_k < 1):
+            raise UsageError(f"top_k is a whole number of at least 1; got {self.top_k!a:.60}")
+        if self.top_p is not None and (not is_number(self.top_p) or not 0 < self.top_p <= 1):
+            raise UsageError(f"top_p is above 0 and at most 1; got {self.top_p!a:.60}")
+        if not is_whole(self.seed) or self.seed < 0:
+            raise UsageError(f"seed is a whole number of at least 0; got {self.seed!a:.60}")
+        if self.temperature == 0 and (self.top_k, self.top_p) != (None, None):
+            raise UsageError("top_k and top_p choose among tokens to draw; give a temperature above 0 with them")
+
+
+@dataclass(frozen=True)
+class _Length:
+    """The option that comes first, so that it may be given by position."""
+
+    max_new_tokens: int = option(50, "Maximum number of new tokens.", metavar="N", least=1)
+
+
+@dataclass(frozen=True)
+class GenerateOptions(Sampling, _Length):
+    """`Sampling`, where a continuation ends, and what precedes it."""
+
+    stop_tokens: Sequence[int | str] | None = option(
+        None,
+        "Token to stop at, or its id if the model has no tokenizer; may be repeated.  "
+        "[default: the model's end-of-text token]",
+        notes="In Python a list.",
+        metavar="TOKEN",
+        flag="--stop",
+        repeats=True,
+    )
+    use_cache: bool = option(
+        True, "Keep the keys and values of earlier tokens instead of computing them again at each step.", flag=None
+    )
+    bos: bool | None = option(
+        None,
+        "Put the model's BOS token before the text.  [default: no; Marian's </s> after it: yes]",
+        notes="Only for prompts that are texts.",
+        flag="--bos/--no-bos",
+    )

@@ -1,0 +1,94 @@
+"""What `import_activations` makes of arrays that other programs wrote."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from probekit.options import parse
+from probekit.options.option import option
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The one option that may be given by position."""
+
+    labels: str | Path | None = option(
+        None,
+        "CSV, TSV, JSONL or Parquet with a row for each example, in order, or a .npy.  "
+        "[default: labels.npy, or the tensor labels]",
+        notes="A column `split` (train, validation, test) is kept; splits that it lacks are carved from train, as "
+        "`load_task` does.",
+        metavar="FILE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(_Labels):
+    """Which place each array belongs to, where the labels are, and the names that titles show."""
+
+    point: str | None = option(
+        None,
+        "Point of arrays whose name gives only a layer: resid_pre, resid_post, hidden_states, ...",
+        notes='"hidden_states" is the list of Hugging Face.',
+        metavar="NAME",
+    )
+    stack_axis: int | None = option(
+        None,
+        "Axis of the layers in arrays that stack them with the examples.",
+        notes="Such arrays have three axes: [S, N, D] or [N, S, D].",
+        metavar="0|1",
+    )
+    layers: Iterable[int] | None = option(
+        None,
+        "Layers of stacked arrays, in their order: 0,4,8 or 2-6.  [default: 0-...]",
+        notes="In Python a list of ints.",
+        metavar="LAYERS",
+        parse=parse.stacked_layers,
+    )
+    n_layers: int | None = option(
+        None, "Number of the model's blocks.  [default: one more than the last layer found]", metavar="N"
+    )
+    position: str | int | None = option(
+        None,
+        "Token that the activations belong to, for titles: last, first, mean, 3.",
+        notes='None is "not recorded".',
+        metavar="TOKEN",
+        parse=parse.position,
+    )
+    dtype: "str | torch.dtype | None" = option(
+        None,
+        "Type on disk: fp32, fp16 or bf16.  [default: that of the files; fp32 for fp64, and where files differ]",
+        metavar="TYPE",
+        flag="--store-dtype",
+        parse=parse.dtype,
+    )
+    model_name: str = option("unnamed", "Name of the model in titles.", metavar="NAME")
+    task_name: str | None = option(
+        None, "Name of the task in titles.  [default: the name of the labels file]", metavar="NAME"
+    )
+    text_column: str | None = option(
+        None,
+        "Column of the texts.  [default: text, sentence, statement or prompt, if there is one]",
+        notes="Without texts there is no bag-of-words baseline.",
+        metavar="NAME",
+    )
+    label_column: str | None = option(None, "Column of the labels.  [default: label or target]", metavar="NAME")
+    group_column: str | None = option(None, "Column that keeps rows with an equal value in one split.", metavar="NAME")
+    seed: int = option(0, "Seed for carving splits.", metavar="N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportArguments(ImportOptions):
+    """`ImportOptions`, and where the result goes."""
+
+    out: str | Path | None = option(
+        None,
+        "The store.  [default: a name under ./runs]",
+        notes="An unfinished store of the same import is resumed.",
+        metavar="PATH",
+    )
+    progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)

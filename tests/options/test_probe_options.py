@@ -1,0 +1,53 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probekit.errors import UsageError
+from probekit.options import CurveOptions, ProbeOptions
+from probekit.options.check import check_positive, check_whole
+
+
+@pytest.mark.parametrize("folds", [2, 1, 0, -1, 2.5, True])
+def test_too_few_folds_are_refused(folds: Any) -> None:
+    with pytest.raises(UsageError, match="3 or more"):
+        ProbeOptions(folds=folds)
+    assert ProbeOptions(folds=3).folds == 3
+
+
+def test_folds_need_no_dropping_of_leaks() -> None:
+    with pytest.raises(UsageError, match="folds keep repeated and nearly repeated texts together"):
+        ProbeOptions(folds=3, drop_leaks=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": -1}, "seed must be a whole number, 0 or more; got -1"),
+        ({"controls": 1.5}, "controls must be a whole number, 0 or more; got 1.5"),
+        ({"control_type": "texts"}, "unknown control type 'texts'; did you mean text"),
+        ({"C": []}, "no C to choose from"),
+        ({"C": [1, float("nan")]}, "C must be a positive, finite number; got nan"),
+    ],
+)
+def test_values_that_no_data_allows_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ProbeOptions(**options)
+
+
+def test_iterators_are_kept_and_C_rises() -> None:
+    options = CurveOptions(C=(value for value in (10, 0.1, 10)), layers=iter([2, 0]))
+    assert (options.C, options.layers) == ((0.1, 10.0), (2, 0))
+    assert CurveOptions(**vars(options)) == options
+    assert CurveOptions(C=1).C == (1.0,)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert check_whole("n", np.int64(3)) == 3
+    assert check_positive("C", np.float32(0.5)) == 0.5
+    for wrong in (True, np.bool_(True), "3", 2.0, None, np.array([3])):
+        with pytest.raises(UsageError, match="n must be a whole number"):
+            check_whole("n", wrong)
+    for wrong in (True, "1", None, 0, -1, float("inf"), np.array(1.0)):
+        with pytest.raises(UsageError, match="C must be a positive, finite number"):
+            check_positive("C", wrong)
