@@ -18,11 +18,13 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tqdm import tqdm
 
+from probekit.models.examples import Example
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.training import Example, TrainingSettings, collate, train
+from probekit.models.training import collate, train
 from probekit.models.weights import save_hf
-from probekit.tasks.agreement import EOS, MAX_DEPTH, VOCABULARY, Sentence, sentences
+from probekit.options import TrainingSettings
+from probekit.worlds.agreement import EOS, MAX_DEPTH, VOCABULARY, Sentence, sentences
 
 FOLDER = Path(__file__).parents[1] / "probekit/models/builtin/agreement-gpt2"
 IDS = {word: i for i, word in enumerate(VOCABULARY)}

@@ -6,7 +6,7 @@ The public names are imported when first used, so that `import probekit` costs n
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import probekit.worlds  # noqa: F401  adds the worlds' models to those that load_model knows; imports no torch
+from probekit import worlds  # noqa: F401  enters the built-in models and tasks by name
 
 __version__ = "0.1.0"
 

@@ -111,14 +111,14 @@ def generate(
 def _read(model: "LanguageModel", asked: list[Any], bos: bool | None) -> list[list[int]]:
     """The prompts as ids; what the model of a world cannot read is answered with what it can."""
     from probekit.models.generation import to_ids
-    from probekit.models.settings import WORLD_PROMPTS
+    from probekit.worlds import MODELS, world
 
     try:
         return to_ids(model, asked, bos)[0]
     except DataError as error:
-        if model.name not in WORLD_PROMPTS:
+        if model.name not in MODELS:
             raise
-        raise DataError(f"{error}; {model.name} reads texts such as {WORLD_PROMPTS[model.name]!a}") from error
+        raise DataError(f"{error}; {model.name} reads texts such as {world(model.name).prompt!a}") from error
 
 
 def _show(texts: list[str]) -> None:

@@ -114,10 +114,9 @@ def _shape(name: str, revision: str | None) -> "ModelShape":
     if known:
         return known
     from probekit.models import outline
-    from probekit.models.worlds import world
-    from probekit.worlds import WORLD_MODELS
+    from probekit.worlds import MODELS, world
 
-    return shape_of(world(name).config if name in WORLD_MODELS and revision is None else outline(name, revision).cfg)
+    return shape_of(world(name).make_config() if name in MODELS and revision is None else outline(name, revision).cfg)
 
 
 def _note_long(accounts: "list[Account]") -> None:

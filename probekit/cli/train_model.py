@@ -10,7 +10,7 @@ from probekit.cli import console, options
 from probekit.errors import ResumeMismatch, UsageError
 
 if TYPE_CHECKING:
-    from probekit.models.worlds import Trained
+    from probekit.worlds.train import Trained
 
 Name = Annotated[
     str | None,
@@ -55,21 +55,21 @@ def train_model(
     asked = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     asked |= {"warm_up_steps": warm_up_steps}
     asked = {key: value for key, value in asked.items() if value is not None}
-    from probekit.models.settings import WORLD_SETTINGS, world_name
+    from probekit.worlds import world as world_named
 
-    usual = WORLD_SETTINGS[world_name(name)]
+    world = world_named(name)
+    usual = world.settings
     if steps is not None and warm_up_steps is None:
         asked["warm_up_steps"] = min(usual.warm_up_steps, max(steps, 0))
     replace(usual, **asked)  # what cannot be is said before anything is loaded
-    from probekit.models import worlds
+    from probekit.worlds.train import shortfall, train_world, training_shown
 
-    world = worlds.world(name)
     world = replace(world, settings=replace(world.settings, **asked))
     folder = out or Path("models") / world.name
     _check_out(folder)
-    with worlds.training_shown(world, folder, False if quiet else None) as progress:
-        trained = worlds.train_world(world, folder, progress, checkpoints=folder)
-    if not quiet and (short := worlds.shortfall(trained)):
+    with training_shown(world, folder, False if quiet else None) as progress:
+        trained = train_world(world, folder, progress, checkpoints=folder)
+    if not quiet and (short := shortfall(trained)):
         console.note(f"{short}; more --steps or another --learning-rate may help")
     from probekit.plots import save_loss_plot
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from probekit import builtin
 from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
-from probekit.makers import MODEL_MAKERS
 from probekit.models.families import families
 from probekit.models.files import read_json
-from probekit.models.tokenizer import FILES, load_tokenizer
+from probekit.models.tokenizer_files import FILES, load_tokenizer
 from probekit.options import ModelArguments
 from probekit.options.option import keywords
 
@@ -94,20 +94,20 @@ def _source(found: _Found) -> dict[str, Any]:
 
 
 def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
-    if name in MODEL_MAKERS:
-        _check_no_revision(name, revision, "is made here")
-        return _Found(name, MODEL_MAKERS[name](name, weights, progress), has_own_name=True)
-    builtin = name in BUILTIN_MODELS
-    if builtin or _exists(name):
-        folder = BUILTIN / name if builtin else Path(name)
+    if name in builtin.MODELS:
+        _check_no_revision(name, revision, "is trained here")
+        return _Found(name, builtin.MODELS[name](weights, progress), has_own_name=True)
+    is_shipped = name in BUILTIN_MODELS
+    if is_shipped or _exists(name):
+        folder = BUILTIN / name if is_shipped else Path(name)
         _check_no_revision(name, revision, "is a folder here")
         if not (folder / "config.json").is_file():
             raise DataError(f"{str(folder)!a} is no model folder: it has no config.json")
-        return _Found(name if builtin else folder.resolve().name, folder, has_own_name=builtin)
+        return _Found(name if is_shipped else folder.resolve().name, folder, has_own_name=is_shipped)
     if name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name):
         repo = find_repo(name, "model", revision)
         return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
-    near = nearest(name, [*BUILTIN_MODELS, *MODEL_MAKERS, *HUB_ALIASES])
+    near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
     raise UsageError(f"no model {name!a}: no folder, no owner/name; {near}")
 
 

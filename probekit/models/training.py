@@ -30,28 +30,11 @@ from torch.nn.utils.rnn import pad_sequence
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
+from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 
-IGNORE = -100  # the target where nothing is learned
 CHECKPOINT = "checkpoint.safetensors"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each weight
-
-
-@dataclass
-class Example:
-    """One text to learn from.
-
-    Args:
-        tokens: what the model reads (the decoder, where there is a source).
-        targets: as many ids, what it learns to say at each token; IGNORE where nothing.
-        label: the class of the whole text, for models that classify.
-        source: what the encoder of an encoder-decoder reads.
-    """
-
-    tokens: list[int]
-    targets: list[int]
-    label: int | None = None
-    source: list[int] | None = None
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,7 @@ def _read_parquet(path: Path, data: bytes) -> Table:
 
 
 def _read_conllu(path: Path, data: bytes) -> Table:
-    words = conllu.Words(path.stem, _decode(path, data))
+    words = conllu.WordRows(path.stem, _decode(path, data))
     return Table(
         path.name,
         path.stem,

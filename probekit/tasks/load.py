@@ -1,39 +1,25 @@
 """load_task: a built-in task, files, or a dataset of the Hub, made into one checked Task."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from probekit import builtin
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID
 from probekit.options import TaskOptions
 from probekit.options.option import keywords
-from probekit.tasks.agreement import agreement
 from probekit.tasks.base import SPLITS, Task, span_flaw
-from probekit.tasks.brackets import brackets, brackets_depth
-from probekit.tasks.counting import counting
-from probekit.tasks.dialogue import dialogue
 from probekit.tasks.files import READERS, Table, choose_column, find_files, flaw_of, quote, read_table
 from probekit.tasks.hub import hub_tables
 from probekit.tasks.labels import NA, as_labels, encode, group_flaw, group_name, is_number, is_unlabelled, label_flaw
-from probekit.tasks.ranking import ranking
-from probekit.tasks.spans import spans
 from probekit.tasks.splits import carve, components, named, sample
 from probekit.tasks.words import limited_words, spans_of, unfolded, without_rare
 
-BUILTIN_TASKS: dict[str, Callable[..., Task]] = {
-    "agreement": agreement,
-    "counting": counting,
-    "ranking": ranking,
-    "spans": spans,
-    "dialogue": dialogue,
-    "brackets": brackets,
-    "brackets-depth": brackets_depth,
-}
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
 CARVED = 0.1
@@ -64,12 +50,12 @@ def load_task(source: str | Path, options: TaskOptions) -> Task:
     """
     seed, limit, skip = options.seed, options.limit, options.on_bad_row == "skip"
     columns = _Columns(options.text_column, options.label_column, options.group_column, options.span_column)
-    if source in BUILTIN_TASKS:
+    if source in builtin.TASKS:
         if columns != _Columns():
             raise UsageError(f"{source!r} is built in and has no columns; leave text, label, group and span column out")
         if options.regression:
             raise UsageError(f"{source!r} has classes; leave regression out")
-        task = BUILTIN_TASKS[str(source)](seed=seed)
+        task = builtin.TASKS[str(source)](seed=seed)
     else:
         name, tables, info = _open(source, columns)
         task = _assemble(name, tables, columns, seed, options.keep_blanks, skip, options.regression, info)
@@ -126,7 +112,7 @@ def _open(source: str | Path, columns: _Columns) -> tuple[str, dict[str, Table],
     if isinstance(source, Path) or (source not in HUB_ALIASES and path.exists()):
         return _open_files(path, str(source), columns)
     if path.suffix.lower() in READERS or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
-        near = nearest(source, [*BUILTIN_TASKS, *HUB_ALIASES])
+        near = nearest(source, [*builtin.TASKS, *HUB_ALIASES])
         raise UsageError(f"no dataset {source!a}: no file or folder, no owner/name of the Hub; {near}")
     tables, info = hub_tables(source)
     tables = {split: unfolded(table, columns.span) for split, table in tables.items()}

@@ -13,9 +13,10 @@ import pytest
 from terminal import Terminal
 
 from probekit.cli.main import run
-from probekit.models import load_model, training, worlds
+from probekit.models import load_model, training
 from probekit.models.training import CHECKPOINT
-from probekit.worlds import WORLD_MODELS
+from probekit.worlds import MODELS, world
+from probekit.worlds import train as train_module
 
 ARGS = ["train-model", "counting-gpt", "--steps", "12", "--batch-size", "4", "--warm-up-steps", "2", "--seed", "3"]
 SETTINGS = {"steps": 12, "batch_size": 4, "warm_up_steps": 2, "seed": 3}
@@ -70,7 +71,7 @@ def test_a_terminal_sees_a_bar_with_the_time_left(here, capsys, monkeypatch):
 
 
 def test_its_own_settings_say_about_how_long(capsys):
-    with worlds.training_shown(worlds.world("counting"), Path("there"), None):
+    with train_module.training_shown(world("counting"), Path("there"), None):
         assert capsys.readouterr().err == "training counting-gpt, about a minute; kept in 'there'\n"
 
 
@@ -102,13 +103,13 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(here, capsys,
         yield lambda done, total: os.kill(os.getpid(), signal.SIGINT) if done == 5 else None
 
     with monkeypatch.context() as patch:
-        patch.setattr(worlds, "training_shown", interrupting)
+        patch.setattr(train_module, "training_shown", interrupting)
         assert run([*ARGS, "--out", "stopped"]) == 130
     out, err = capsys.readouterr()
     assert (out, err) == ("", "probekit: error: interrupted after step 5 of 12; the same command goes on from there\n")
     assert run([*ARGS, "--json", "--out", "stopped"]) == 0
     out, err = capsys.readouterr()
-    assert err.splitlines()[1] == "going on from step 5 of 12"
+    assert err.splitlines()[1] == "resuming after step 5 of 12"
     stopped = json.loads(out)
     assert stopped["resumed_from"] == 5
     assert stopped["loss_nats"] == whole["loss_nats"]
@@ -136,7 +137,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_first_step(here, refu
 def test_help_names_every_world(capsys):
     assert run(["train-model", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are cut at their hyphens
-    assert all(name in said for name in WORLD_MODELS)
+    assert all(name in said for name in MODELS)
 
 
 @pytest.mark.parametrize(

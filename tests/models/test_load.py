@@ -20,7 +20,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models import BUILTIN_MODELS, HUB_ALIASES, load, load_model
 from probekit.models.base import LanguageModel
 from probekit.models.gpt2 import GPT2, GPT2Config
-from probekit.models.tokenizer import load_tokenizer
+from probekit.models.tokenizer_files import load_tokenizer
 
 SERVED = repos()["models/openai-community/gpt2"]
 

@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import chi2_contingency, chisquare
 
 from probekit.errors import UsageError
-from probekit.tasks.agreement import (
+from probekit.tasks.base import SPLITS
+from probekit.worlds.agreement import (
     ADJECTIVES,
     ADVERBS,
     EMBEDDED_FORMS,
@@ -23,9 +24,8 @@ from probekit.tasks.agreement import (
     _skeleton,
     agreement,
     sentences,
-    split_of,
 )
-from probekit.tasks.base import SPLITS
+from probekit.worlds.grammar import split_by_checksum
 
 N = 20_000
 KINDS = {
@@ -189,6 +189,6 @@ def test_seed_decides_everything():
 
 def test_sentences_of_a_split_keep_to_it():
     for split in SPLITS:
-        assert {split_of(s.skeleton) for s in sentences(50, split=split)} == {split}
+        assert {split_by_checksum(s.skeleton) for s in sentences(50, split=split)} == {split}
     with pytest.raises(UsageError, match="did you mean train"):
         sentences(1, split="tain")

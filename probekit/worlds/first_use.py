@@ -1,6 +1,6 @@
-"""A model that is made on first use, and kept in the user's cache folder.
+"""Folders that are made on first use and kept in the user's cache folder.
 
-The folder is PROBEKIT_CACHE, or probekit in XDG_CACHE_HOME, or ~/.cache/probekit.
+The cache folder is PROBEKIT_CACHE, or else the platform's own place: on Linux `probekit` in XDG_CACHE_HOME or ~/.cache.
 """
 
 import contextlib
@@ -11,28 +11,29 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import platformdirs
+
 from probekit.durable import TEMPORARY, keep_names, make_folder, refused
 from probekit.errors import StorageError
 
-STALE_SECONDS = 24 * 3600  # nothing takes that long to make
+STALE_SECONDS = 24 * 3600  # no training takes that long
 
 
 def cache_folder() -> Path:
-    """Where the user's models are kept."""
+    """The folder for models that are trained on first use."""
     if own := os.environ.get("PROBEKIT_CACHE"):
         return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path("~/.cache").expanduser()) / "probekit"
+    return platformdirs.user_cache_path("probekit", appauthor=False)
 
 
-def kept(folder: Path, make: Callable[[Path], object]) -> Path:
-    """The folder, made first if it is not there: it is whole or absent, whatever happens.
+def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """The folder, made first if it is not there. It is either complete or absent, whatever happens.
 
-    Of two processes that make it at once the first one's folder stays, and the other one's goes.
+    If two processes make it at once, the first one's folder stays and the other's is removed.
 
     Args:
-        folder: its name says what is in it; equal names, equal content.
-        make: writes the files into the folder that it is given, which is there and empty.
+        folder: its name identifies its content: the same name, the same content.
+        make: writes the files into the empty folder that it is given.
 
     Raises:
         StorageError: the disk refused.
@@ -42,7 +43,7 @@ def kept(folder: Path, make: Callable[[Path], object]) -> Path:
     temporary = folder.parent / f"{TEMPORARY}{folder.name}-{uuid.uuid4().hex}"
     try:
         make_folder(folder.parent)
-        temporary.mkdir()  # a place that cannot be written is found out before the work
+        temporary.mkdir()  # fails before the work if the place cannot be written
         _sweep(folder.parent)
         make(temporary)
         _sync(temporary)
@@ -51,14 +52,14 @@ def kept(folder: Path, make: Callable[[Path], object]) -> Path:
     except (OSError, StorageError) as error:
         if not folder.is_dir():
             why = refused(folder, error) if isinstance(error, OSError) else error
-            raise StorageError(f"{why}; PROBEKIT_CACHE may name another folder for models") from error
+            raise StorageError(f"{why}; set PROBEKIT_CACHE to another folder for models") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what runs that died long ago had begun; another run's may be in use."""
+    """Remove what killed runs left behind; a recent folder may belong to a run in progress."""
     for path in folder.glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > STALE_SECONDS:

@@ -10,8 +10,8 @@ from chances import fits, uniform
 from probekit.errors import UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.spans import MASK, VOCABULARY, masked_spans, spans
-from probekit.tasks.synthetic import split_of
+from probekit.worlds.grammar import split_by_checksum
+from probekit.worlds.spans import MASK, VOCABULARY, masked_spans, spans
 
 ALL = [
     (first, length)
@@ -31,7 +31,7 @@ def share_of_split(number: int, first: int, length: int) -> float:
     share = 0.0
     for hidden in product((False, True), repeat=length):
         words = [MASK if h else str(first + k) for k, h in enumerate(hidden)]
-        if hidden[number - first] and not all(hidden) and split_of(" ".join(words)) == "train":
+        if hidden[number - first] and not all(hidden) and split_by_checksum(" ".join(words)) == "train":
             share += 0.25 ** (sum(hidden) - 1) * 0.75 ** (length - sum(hidden))
     return share
 
@@ -75,7 +75,7 @@ def test_labels_are_the_truth():
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_split_has_its_texts_every_number_and_as_many_means_below_as_above(split):
     mine = masked_spans(4000, seed=5, split=split)
-    assert {split_of(span.text) for span in mine} == {split}
+    assert {split_by_checksum(span.text) for span in mine} == {split}
     assert uniform([span.first + span.place for span in mine], range(32))
     assert abs(np.mean([span.above for span in mine]) - 0.5) < 0.05
     assert {(span.first, span.length) for span in mine} <= set(ALL)

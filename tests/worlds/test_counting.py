@@ -6,7 +6,7 @@ from chances import fits, uniform
 
 from probekit.errors import UsageError
 from probekit.tasks.base import SPLITS
-from probekit.tasks.counting import EOS, VOCABULARY, counting, counts, split_of, starts, words
+from probekit.worlds.counting import EOS, VOCABULARY, counting, counts, split_of_start, starts, words
 
 
 def test_a_count_ends_with_42():
@@ -55,7 +55,7 @@ def test_half_of_each_split_stops_and_no_start_stands_in_two():
     for split in SPLITS:
         here = task.splits == split
         assert task.labels["stops"][here].mean() == 0.5
-        assert {split_of(int(str(text).split()[0])) for text in np.array(task.inputs)[here]} == {split}
+        assert {split_of_start(int(str(text).split()[0])) for text in np.array(task.inputs)[here]} == {split}
     assert task.groups is not None
     assert task.groups.tolist() == [int(str(text).split()[0]) for text in task.inputs]
     assert task.fingerprint() == counting().fingerprint() != other.fingerprint()
@@ -66,5 +66,5 @@ def test_no_more_texts_than_there_are():
     most = 2 * sum(start % 4 in (0, 1) for start in range(100))
     assert (counting((most, 2, 2)).splits == "train").sum() == most
     for n in (most + 2, most - 1, -2):
-        with pytest.raises(UsageError, match=rf"an even number of texts in train, {most} at most; got {n}"):
+        with pytest.raises(UsageError, match=rf"an even number of texts, at most {most} for train; got {n}"):
             counting((n, 2, 2))

@@ -1,18 +1,20 @@
-"""SentencePiece files against an encoder of their format and a search for the best pieces, both written apart."""
+"""Marian's SentencePiece files, against an independent encoder of the format and search for the best pieces."""
 
 import json
 import math
 import random
 import struct
+import sys
 from pathlib import Path
 
 import pytest
 from marian_oracle import SHAPES, from_hf, oracle_for
 
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.models.load import load_model
-from probekit.models.sentencepiece import read_sentencepiece
-from probekit.models.tokenizer import Tokenizer, load_tokenizer
+from probekit.models.marian_tokenizer import read_sentencepiece
+from probekit.models.tokenizer import Tokenizer
+from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import save_hf
 
 SCORES = {  # in steps of 1/1024, so that no two ways to cut a text tie and float32 holds them
@@ -145,8 +147,7 @@ def test_a_model_is_saved_with_it(tmp_path: Path):
 def test_what_a_file_says(tmp_path: Path):
     (tmp_path / "x.spm").write_bytes(spm(extra=field(4, b"self test") + varint(99 << 3 | 1) + bytes(8)))
     model = read_sentencepiece(tmp_path / "x.spm")
-    assert [(p.text, p.kind) for p in model.pieces[:3]] == [("<unk>", 2), ("</s>", 3), ("▁", 1)]
-    assert {p.text: p.score for p in model.pieces if p.kind == 1} == SCORES
+    assert model.scores == SCORES
     assert model.charsmap == b""
 
 
@@ -160,15 +161,15 @@ def test_what_a_file_says(tmp_path: Path):
         (spm(normalizer=field(4, 0)), "remove_extra_whitespaces"),
         (spm(normalizer=field(5, 0)), "escape_whitespaces"),
         (spm(extra=field(5, field(2, b"rules"))), "denormalizer"),
-        (spm(extra=piece("<0x0A>", 0.0, 6)), "user-defined or bytes"),
-        (spm(extra=piece("<sep>", 0.0, 4)), "user-defined or bytes"),
+        (spm(extra=piece("<0x0A>", 0.0, 6)), "user-defined or a byte"),
+        (spm(extra=piece("<sep>", 0.0, 4)), "user-defined or a byte"),
         (b"", "no pieces"),
-        (b"\xff" * 20, "ten bytes"),
-        (b"\x0b", "wire type 3"),
-        (field(1, 7), "a number stands where bytes belong"),
-        (piece("a", math.nan), "impossible kind or score"),
-        (field(1, field(1, b"\xff")), "utf-8"),
-        (spm(normalizer=field(2, b"no table")), "no SentencePiece model"),
+        (b"\xff" * 20, "source.spm' is damaged"),
+        (b"\x0b", "source.spm' is damaged"),
+        (field(1, 7), "no pieces"),
+        (piece("a", math.nan), "impossible score"),
+        (field(1, field(1, b"\xff")), "not UTF-8"),
+        (spm(normalizer=field(2, b"no table")), "not a SentencePiece model"),
     ],
 )
 def test_what_is_not_implemented_or_damaged_is_refused(tmp_path: Path, model, what):
@@ -209,3 +210,9 @@ def test_two_vocabularies_are_refused(tmp_path: Path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": True}))
     with pytest.raises(DataError, match="separate_vocabs"):
         load_tokenizer(tmp_path)
+
+
+def test_missing_packages_are_named_with_the_extra_that_installs_them(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(UsageError, match=r"sentencepiece and protobuf, .* pip install -e '\.\[marian\]'"):
+        load_tokenizer(folder_with(tmp_path, spm()))

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from probekit.errors import StorageError
-from probekit.models import first_use
-from probekit.models.first_use import cache_folder, kept
+from probekit.worlds import first_use
+from probekit.worlds.first_use import cache_folder, make_once
 
 TOGETHER = """
 import sys, time
 from pathlib import Path
-from probekit.models.first_use import kept
+from probekit.worlds.first_use import make_once
 
 name, cache = sys.argv[1], Path(sys.argv[2])
 
@@ -27,18 +27,18 @@ def make(place):
         time.sleep(0.01)
     (place / "weights").write_text(name)
 
-print((kept(cache / "models" / "one", make) / "weights").read_text())
+print((make_once(cache / "models" / "one", make) / "weights").read_text())
 """
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from probekit.models.first_use import kept
+from probekit.worlds.first_use import make_once
 
 def make(place):
     (place / "config.json").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 
-kept(Path(sys.argv[1]) / "one", make)
+make_once(Path(sys.argv[1]) / "one", make)
 """
 
 
@@ -63,8 +63,8 @@ def test_the_users_folder_is_the_nearest_that_is_named(monkeypatch, tmp_path):
 
 def test_made_once(tmp_path):
     folder = tmp_path / "a" / "b" / "one"
-    assert kept(folder, write) == folder
-    assert kept(folder, refuse) == folder
+    assert make_once(folder, write) == folder
+    assert make_once(folder, refuse) == folder
     assert (folder / "weights").read_text() == "whole"
 
 
@@ -74,22 +74,22 @@ def test_what_fails_leaves_nothing(tmp_path):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        kept(tmp_path / "one", fail)
+        make_once(tmp_path / "one", fail)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_refuses_is_found_out_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="file': File exists; PROBEKIT_CACHE may name another folder"):
-        kept(tmp_path / "file" / "one", refuse)
+    with pytest.raises(StorageError, match="file': File exists; set PROBEKIT_CACHE to another folder"):
+        make_once(tmp_path / "file" / "one", refuse)
 
     def read_only(path: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", read_only)
-        with pytest.raises(StorageError, match="one': Read-only file system; PROBEKIT_CACHE may name"):
-            kept(tmp_path / "one", refuse)
+        with pytest.raises(StorageError, match="one': Read-only file system; set PROBEKIT_CACHE to"):
+            make_once(tmp_path / "one", refuse)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
@@ -98,10 +98,10 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(first_use.os, "fsync", full)
-        with pytest.raises(StorageError, match="No space left on device; PROBEKIT_CACHE may name another folder"):
-            kept(tmp_path / "one", write)
+        with pytest.raises(StorageError, match="No space left on device; set PROBEKIT_CACHE to another folder"):
+            make_once(tmp_path / "one", write)
     assert list(tmp_path.iterdir()) == []
-    assert (kept(tmp_path / "one", write) / "weights").read_text() == "whole"
+    assert (make_once(tmp_path / "one", write) / "weights").read_text() == "whole"
 
 
 def test_what_died_long_ago_is_swept_away_and_what_is_at_work_is_not(tmp_path):
@@ -110,7 +110,7 @@ def test_what_died_long_ago_is_swept_away_and_what_is_at_work_is_not(tmp_path):
         folder.mkdir()
         (folder / "config.json").write_text("half")
     os.utime(dead, (0, 0))
-    kept(tmp_path / "one", write)
+    make_once(tmp_path / "one", write)
     assert {path.name for path in tmp_path.iterdir()} == {".tmp-alive", "one"}
 
 
@@ -134,4 +134,4 @@ def test_what_a_killed_process_began_does_not_count(tmp_path):
     assert killed.returncode == -signal.SIGKILL
     folder = tmp_path / "one"
     assert not folder.exists()
-    assert (kept(folder, write) / "weights").read_text() == "whole"
+    assert (make_once(folder, write) / "weights").read_text() == "whole"

@@ -8,8 +8,8 @@ from chances import independent, uniform
 
 from probekit.errors import UsageError
 from probekit.tasks.base import SPLITS
-from probekit.tasks.dialogue import SEP, VOCABULARY, dialogue, dialogues, prompt, questions
-from probekit.tasks.synthetic import split_of
+from probekit.worlds.dialogue import SEP, VOCABULARY, dialogue, dialogues, prompt, questions
+from probekit.worlds.grammar import split_by_checksum
 
 
 def oracle(question: str) -> int:
@@ -28,7 +28,7 @@ def oracle(question: str) -> int:
 def test_every_question_stands_in_one_split_under_its_result():
     found = [(split, result, q) for split in SPLITS for result, qs in questions(split).items() for q in qs]
     assert len({question for *_, question in found}) == len(found)
-    assert all(split == split_of(question) and result == oracle(question) for split, result, question in found)
+    assert all(split == split_by_checksum(question) and result == oracle(question) for split, result, question in found)
     signs = [(1, 1), (1, -1), (-1, 1), (-1, -1)]
     values = [a + s * b + t * c for a in range(10) for b in range(10) for c in range(10) for s, t in signs]
     assert len(found) == sum(0 <= value <= 12 for value in values)
@@ -61,7 +61,7 @@ def test_no_question_stands_in_two_splits():
     for split in SPLITS:
         texts = np.array(task.inputs)[task.splits == split]
         asked = {part.strip() for text in texts for part in text.split(SEP)[:-1:2]}
-        assert {split_of(question) for question in asked} == {split}
+        assert {split_by_checksum(question) for question in asked} == {split}
     assert task.groups is not None
     last = [str(text).split(SEP)[-2].strip() for text in task.inputs]
     assert len(set(zip(last, task.groups.tolist(), strict=True))) == len(set(last)) == len(set(task.groups.tolist()))

@@ -8,17 +8,17 @@ from chances import fits, uniform
 
 from probekit.errors import UsageError
 from probekit.tasks.base import SPLITS
-from probekit.tasks.brackets import (
+from probekit.worlds.brackets import (
     VOCABULARY,
     _balanced,
     _shuffled,
-    _turned,
+    _with_one_reversed,
     bracket_words,
     brackets,
     brackets_depth,
     is_balanced,
 )
-from probekit.tasks.synthetic import split_of
+from probekit.worlds.grammar import split_by_checksum
 
 
 def oracle(word: str) -> bool:
@@ -50,7 +50,7 @@ def test_words_of_each_kind_are_uniform():
     assert uniform([_shuffled(rng, 4) for _ in range(3000)], [w for w in ALL if w.count("(") == 4 and not oracle(w)])
     turned = [word[:i] + ")("[word[i] == ")"] + word[i + 1 :] for word in BALANCED for i in range(8)]
     counts = {word: turned.count(word) for word in turned}
-    found = [_turned(rng, 4) for _ in range(3000)]
+    found = [_with_one_reversed(rng, 4) for _ in range(3000)]
     assert set(found) <= set(counts)
     assert fits([found.count(word) for word in counts], [n / len(turned) for n in counts.values()])
 
@@ -61,7 +61,7 @@ def test_probabilities_are_those_of_the_docstring(split):
     assert uniform([len(word) for word in drawn], (8, 10, 12, 14, 16))
     assert uniform(map(oracle, drawn), (False, True))
     assert uniform([word.count("(") == word.count(")") for word in drawn if not oracle(word)], (False, True))
-    assert {split_of(word) for word in drawn} == {split}
+    assert {split_by_checksum(word) for word in drawn} == {split}
     assert bracket_words(5, seed=1, split=split) == drawn[:5]
 
 
@@ -74,7 +74,9 @@ def test_labels_are_the_truth():
         assert set(word) == {"(", ")"} <= set(VOCABULARY)
         assert label == oracle("".join(word))
     for split in SPLITS:
-        assert {split_of(text[:-1].replace(" ", "")) for text in np.array(task.inputs)[task.splits == split]} == {split}
+        assert {
+            split_by_checksum(text[:-1].replace(" ", "")) for text in np.array(task.inputs)[task.splits == split]
+        } == {split}
 
 
 def test_depths_are_the_truth_and_uniform():

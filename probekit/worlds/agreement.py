@@ -1,11 +1,13 @@
-"""The built-in task: does a verb agree with its subject across the nouns between them?
+"""The world `agreement`: does a verb agree with its subject across the nouns between them?
 
-After Linzen, Dupoux and Goldberg (2016, "Assessing the ability of LSTMs to learn syntax-sensitive dependencies").
-The language is generated, so the truth is known. Its grammar, with the probability of every choice (choices without
-one are uniform; all are independent of each other unless said otherwise):
+After Linzen, Dupoux and Goldberg (2016, "Assessing the ability of LSTMs to learn syntax-sensitive dependencies"). Its
+model, `agreement-gpt2`, comes with the package; `experiments/train_agreement_gpt2.py` trained it.
+
+The grammar, with the probability of every choice (choices without one are uniform; all are independent of each other
+unless stated otherwise):
 
     depth     d = 0, 1, 2 or 3 attractors (nouns between subject and verb), 1/4 each
-    number    of the subject: singular or plural, 1/2 each; of each attractor the same, by its own coin
+    number    of the subject: singular or plural, 1/2 each; of each attractor likewise, independently
 
     sentence  = subject gap verb predicate "."
     subject   = np                              any of the 20 nouns, in the subject's number
@@ -17,31 +19,29 @@ one are uniform; all are independent of each other unless said otherwise):
     verb      = one of 6 verbs, in the form that agrees with the *subject*
     predicate = one of 8
 
-as in "the keys near the old door that the pilots like are lost .". The text that is probed ends before the verb and is
-read at its last word: an adverb, an attractor, or an attractor's own verb. Every word but the subject and the verb is
-drawn without a look at the subject's number, so that the word that is read (and any bag of words that leaves out the
-subject) says nothing of it: a probe succeeds only where the model carried the number there.
+as in "the keys near the old door that the pilots like are lost .". The probed text ends before the verb and is read at
+its last word: an adverb, an attractor, or an attractor's own verb. Every word but the subject and the verb is drawn
+independently of the subject's number. So the word that is read (and any bag of words without the subject) carries no
+information about it: a probe succeeds only where the model has carried the number there.
 
 Label sets: `number` (the target: singular, plural), `attractor` (none, singular, plural: the last attractor's number)
 and `depth` (0 to 3).
 
-Splits hold apart whole *skeletons*, the sentence before the verb with its numbers taken off: 1/2 of all skeletons are
-for training, 1/4 each for validation and test, by a checksum. So no text of one split, nor its twin in another number,
-stands in another one, whatever the seed; the skeleton is the group. Depth and numbers have the above probabilities
-within each split exactly; words have them over the whole language.
+Splits separate complete *skeletons*, the sentence before the verb without its numbers: half of all skeletons for
+training, a quarter each for validation and test, by checksum. So no text of one split, nor the same text in another
+number, is in another split, whatever the seed; the skeleton is the group. Within each split depth and numbers have
+exactly the probabilities above; words have them over the complete language.
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from probekit.errors import UsageError, nearest
 from probekit.tasks.base import SPLITS, Task
+from probekit.worlds.grammar import EOS, check_split, group_numbers, make_task, split_by_checksum
 
-EOS = "<eos>"
 NUMBERS = ("singular", "plural")
 MAX_DEPTH = 3
 
@@ -74,12 +74,12 @@ PREDICATES = ("lost", "ready", "safe", "late", "cold", "wet", "strong", "alone")
 
 _FORMS = [form for forms in (NOUNS, VERB_FORMS, EMBEDDED_FORMS) for pair in forms for form in pair]
 VOCABULARY: list[str] = [EOS, "the", "that", ".", *ADJECTIVES, *PREPOSITIONS, *ADVERBS, *PREDICATES, *_FORMS]
-"""Every word of the language. `<eos>` (id 0) stands after the last word of a text."""
+"""All words. `<eos>` (id 0) follows the last word of a text."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence: its words, the index of its main verb, and the truth about it (0 singular, 1 plural)."""
+    """One sentence: its words, the index of its main verb, and its numbers (0 singular, 1 plural)."""
 
     words: tuple[str, ...]
     verb: int
@@ -89,12 +89,12 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """The whole sentence, words parted by blanks."""
+        """The complete sentence."""
         return " ".join(self.words)
 
     @property
     def prefix(self) -> str:
-        """The words before the main verb: the text that is probed."""
+        """The words before the main verb: the probed text."""
         return " ".join(self.words[: self.verb])
 
     @property
@@ -104,41 +104,44 @@ class Sentence:
 
     @property
     def wrong_verb(self) -> str:
-        """The other form of the main verb, to score P(right form) > P(wrong form)."""
+        """The other form of the main verb, to test P(right form) > P(wrong form)."""
         right = self.words[self.verb]
         return next(pair[1 - self.number] for pair in VERB_FORMS if pair[self.number] == right)
 
 
 SUBJECT = -1
-Slot = tuple[Forms, int]  # the two forms of a word, and whose number it takes: SUBJECT's or that of the k-th attractor
+Slot = tuple[Forms, int]  # a word's two forms, and whose number it has: SUBJECT's or the k-th attractor's
 
 
 def sentence(rng: np.random.Generator) -> Sentence:
-    """One sentence, drawn with the probabilities above."""
+    """One sentence, drawn as the grammar above says."""
     depth = int(rng.random() * (MAX_DEPTH + 1))
     return _realise(rng, _skeleton(rng, depth), depth)
 
 
 def sentences(n: int, seed: int = 0, split: str | None = None) -> list[Sentence]:
-    """`n` independent sentences of the language, for a language model to learn from.
+    """`n` independent sentences of one split, or of the complete language where it is None.
 
-    With a `split` ("train", "validation", "test") only those whose skeleton is of that split.
+    Raises:
+        UsageError: no such split.
     """
-    if split is not None and split not in SPLITS:
-        raise UsageError(f"no split {split!r}; {nearest(split, SPLITS)}")
+    if split is not None:
+        check_split(split)
     rng = np.random.default_rng(seed)
     return [sentence(rng) if split is None else _sentence_of(rng, split) for _ in range(n)]
 
 
 def agreement(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task:
-    """The task with `n` texts for training, validation and test; equal arguments give equal tasks."""
+    """The task with `n` texts for training, validation and test; the same arguments give the same task."""
     drawn: list[Sentence] = []
     for k, (split, size) in enumerate(zip(SPLITS, n, strict=True)):
         rng = np.random.default_rng([seed, k])
         drawn += [_sentence_of(rng, split) for _ in range(size)]
     last = [s.attractors[-1] + 1 if s.attractors else 0 for s in drawn]
-    return Task(
-        name="agreement",
+    return make_task(
+        "agreement",
+        n,
+        seed,
         inputs=[s.prefix for s in drawn],
         labels={
             "number": np.array([s.number for s in drawn], dtype=np.int64),
@@ -150,29 +153,24 @@ def agreement(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Ta
             "attractor": ["none", *NUMBERS],
             "depth": [str(d) for d in range(MAX_DEPTH + 1)],
         },
-        splits=np.repeat(SPLITS, n),
         target="number",
-        ids=[f"{split}:{i}" for split, size in zip(SPLITS, n, strict=True) for i in range(size)],
-        groups=np.unique([s.skeleton for s in drawn], return_inverse=True)[1].astype(np.int64),
-        info={"source": "agreement", "seed": seed},
+        groups=group_numbers([s.skeleton for s in drawn]),
     )
 
 
-def split_of(skeleton: str) -> str:
-    """The split that a skeleton and all its sentences belong to."""
-    return ("train", "train", "validation", "test")[zlib.crc32(skeleton.encode()) % 4]
+TASKS = {"agreement": agreement}
 
 
 def _sentence_of(rng: np.random.Generator, split: str) -> Sentence:
-    """A sentence of one split: the depth is drawn first, so that no split prefers one."""
+    """A sentence of one split. The depth is drawn first, so that all splits have the same depths."""
     depth = int(rng.random() * (MAX_DEPTH + 1))
-    while split_of(_name(slots := _skeleton(rng, depth))) != split:
+    while split_by_checksum(_name(slots := _skeleton(rng, depth))) != split:
         pass
     return _realise(rng, slots, depth)
 
 
 def _skeleton(rng: np.random.Generator, depth: int) -> list[Slot]:
-    """Everything before the verb, with the numbers still open."""
+    """Everything before the verb, without numbers."""
     slots = _np(rng, NOUNS, SUBJECT)
     if depth == 0:
         return [*slots, _plain(_pick(rng, ADVERBS))]
@@ -190,7 +188,7 @@ def _np(rng: np.random.Generator, nouns: tuple[Forms, ...], owner: int) -> list[
 
 
 def _realise(rng: np.random.Generator, slots: list[Slot], depth: int) -> Sentence:
-    """Toss the coins for the numbers, and only then write the words."""
+    """The sentence of a skeleton: draw the numbers, and only then choose the words' forms."""
     number, *attractors = (int(rng.random() < 0.5) for _ in range(depth + 1))
     numbers = (*attractors, number)  # so that numbers[SUBJECT] is the subject's
     words = [forms[numbers[owner]] for forms, owner in slots]
@@ -208,3 +206,6 @@ def _plain(word: str) -> Slot:
 
 def _pick(rng: np.random.Generator, choices: Sequence[Choice]) -> Choice:
     return choices[int(rng.random() * len(choices))]
+
+
+TASKS = {"agreement": agreement}
