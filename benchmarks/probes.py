@@ -33,7 +33,7 @@ from joblib import Parallel, delayed
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, every_problem, subset
 from probekit.probes.solver import Solutions, solve_logistic
 
 C = (1e-3, 1e-2, 0.1, 1.0, 10.0)
@@ -87,7 +87,7 @@ CASES = [
 
 
 def ours(case: Case, X: np.ndarray, ys: list[np.ndarray], dtype: torch.dtype = torch.float32) -> Solutions:
-    problems = [Problem(y, case.n_classes, c) for y in ys for c in C]
+    problems = every_problem([Labels(y, case.n_classes) for y in ys], C)
     return solve_logistic(torch.from_numpy(X).to(dtype), problems, standardise=False)
 
 
@@ -189,11 +189,12 @@ def cases(runs: int) -> None:
 def columns(runs: int) -> None:
     for n in (10_000, 67_000):
         X, ys = Case(n, label_sets=20).data()
-        every = [Problem(y, 2, c) for y in ys for c in C]
+        every = every_problem([Labels(y) for y in ys], C)
         times: dict[int, float] = {}
         for many in (1, 5, 100):
-            solve_logistic(torch.from_numpy(X), every[:many], standardise=False)
-            each = (timed(solve_logistic, torch.from_numpy(X), every[:many], False)[0] for _ in range(runs))
+            some = subset(every, range(many))
+            solve_logistic(torch.from_numpy(X), some, standardise=False)
+            each = (timed(solve_logistic, torch.from_numpy(X), some, False)[0] for _ in range(runs))
             times[many] = statistics.median(each)
         few, many = times[5] / times[1], times[100] / times[5]
         print(f"{n:,} x 768: 5 take {few:.2f} times as long as 1, 100 take {many:.2f} times as long as 5", flush=True)
@@ -220,7 +221,7 @@ def stream(n: int) -> None:
         made = [f"{folder}/resid_pre.0.npy", "--labels", f"{folder}/labels.npy", "--out", f"{folder}/store", "--quiet"]
         subprocess.run([sys.executable, "-m", "probekit", "import", *made], check=True, stdout=subprocess.DEVNULL)
         Path(f"{folder}/resid_pre.0.npy").unlink()
-        problems = [Problem(labels, 2, c) for c in C]
+        problems = every_problem([Labels(labels)], C)
         seconds, found = timed(solve_logistic, stream_of(Store(f"{folder}/store"), ("resid_pre", 0)), problems)
         assert isinstance(found, Solutions)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

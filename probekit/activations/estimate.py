@@ -25,7 +25,8 @@ from probekit.activations.plan.packing import Packing, filled_nodes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.forward import running, shard_rows
 from probekit.models.accounting import attention_flops, block_width, token_flops
-from probekit.models.shapes import Stack, shape_of
+from probekit.models.families import shape_of
+from probekit.models.shapes import StackShape
 from probekit.points import PAIR_POINTS
 from probekit.text import metric
 
@@ -74,7 +75,7 @@ class Estimate:
 class Part(NamedTuple):
     """Blocks of the model that run, and what they run on."""
 
-    stack: Stack
+    stack: StackShape
     packing: Packing
     n_blocks: int
 

@@ -12,7 +12,7 @@ from probekit.text import metric, printable
 
 if TYPE_CHECKING:
     from probekit.models.accounting import Account
-    from probekit.models.shapes import Shape
+    from probekit.models.shapes import ModelShape
 
 CONTEXTS = (1024, 2048, 4096, 8192, 16384)
 PICTURE = Path("runs/flop_shares.png")
@@ -103,12 +103,12 @@ def _titles(names: list[str]) -> dict[str, str]:
     return {name: title if list(own.values()).count(title) == 1 else name for name, title in own.items()}
 
 
-def _shape(name: str, revision: str | None) -> "Shape":
+def _shape(name: str, revision: str | None) -> "ModelShape":
     """The shape of a model; a size of GPT-2 is known without network or torch, unless a folder has its name.
 
     That of a world's model is known without its being trained, or anything written.
     """
-    from probekit.models.shapes import named_shape, shape_of
+    from probekit.models.families import named_shape, shape_of
 
     known = None if revision is not None or Path(name).exists() else named_shape(name)
     if known:

@@ -14,21 +14,34 @@ Axes: B batch, L query position, M key position, S source position, D d_model, V
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.models.base import LanguageModel
-from probekit.models.cache import Cache
+from probekit.models.cache import KeyValueCache
 from probekit.models.layers import causal_mask
+from probekit.models.tokenizer import Tokenizer
 from probekit.options import GenerateOptions, Sampling
 from probekit.options.check import is_whole
 from probekit.options.option import keywords
 
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
+
+
+class GenerativeModel(Protocol):
+    """What generation needs of a model; `base.LanguageModel` has it."""
+
+    cfg: Any
+    name: str
+    causal: bool
+    tokenizer: Tokenizer | None
+
+    def need_tokenizer(self) -> Tokenizer:
+        """The tokenizer, or a UsageError."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Continuation:
 
 
 @keywords(GenerateOptions)
-def generate(model: LanguageModel, prompt: Prompt, options: GenerateOptions) -> Any:
+def generate(model: GenerativeModel, prompt: Prompt, options: GenerateOptions) -> Any:
     """Continue one prompt, or several at once.
 
     Args:
@@ -64,17 +77,17 @@ def generate(model: LanguageModel, prompt: Prompt, options: GenerateOptions) -> 
     return results[0] if is_single else results
 
 
-def to_ids(model: LanguageModel, prompt: Prompt, bos: bool | None = None) -> tuple[list[list[int]], bool, bool]:
+def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> tuple[list[list[int]], bool, bool]:
     """The prompts as lists of ids; whether they came as text; whether there was a single one. Errors as `generate`."""
     given: Any = prompt.tolist() if isinstance(prompt, Tensor) else prompt
     around = _has_end(model) if bos is None else bos
     if isinstance(given, str):
-        return [model._need_tokenizer().encode(given, around)], True, True
+        return [model.need_tokenizer().encode(given, around)], True, True
     rows = list(given) if isinstance(given, Sequence) else None
     if not rows:
         raise UsageError("a prompt is a text, token ids, or a list of either; and not empty")
     if all(isinstance(row, str) for row in rows):
-        return model._need_tokenizer().encode_batch(rows, around), True, False
+        return model.need_tokenizer().encode_batch(rows, around), True, False
     if bos:
         raise UsageError("bos is for texts; put the BOS id before the prompt's ids")
     if all(map(is_whole, rows)):
@@ -84,12 +97,12 @@ def to_ids(model: LanguageModel, prompt: Prompt, bos: bool | None = None) -> tup
     raise UsageError("a prompt is a text, token ids, or a list of either; these are of several kinds")
 
 
-def _has_end(model: LanguageModel) -> bool:
+def _has_end(model: GenerativeModel) -> bool:
     """Whether the texts that this model reads end with a token of their own, as Marian's sources do."""
     return model.tokenizer is not None and model.tokenizer.sep_token_id is not None
 
 
-def stop_ids(model: LanguageModel, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:
+def stop_ids(model: GenerativeModel, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:
     """The ids that end a continuation; None is the model's own.
 
     Raises:
@@ -104,21 +117,21 @@ def stop_ids(model: LanguageModel, stop_tokens: Sequence[int | str] | None) -> f
     return frozenset(_stop_id(model, token) for token in stop_tokens)
 
 
-def _stop_id(model: LanguageModel, token: int | str) -> int:
+def _stop_id(model: GenerativeModel, token: int | str) -> int:
     if isinstance(token, str):
-        return model._need_tokenizer().token_id(token)
+        return model.need_tokenizer().token_id(token)
     if not is_whole(token) or not 0 <= token < model.cfg.d_vocab:
         raise UsageError(f"a stop token is a token's text, or an id in 0..{model.cfg.d_vocab - 1}; got {token!a:.60}")
     return int(token)
 
 
-def text_of(model: LanguageModel, prompt: list[int], made: Continuation) -> str:
+def text_of(model: GenerativeModel, prompt: list[int], made: Continuation) -> str:
     """The continuation as text, without the stop token that ended it, so that it can be put behind the prompt's text.
 
     Many tokenizers drop the blank before the first token of a text; so the tokens are read behind the prompt's.
     """
     ids = made.tokens[:-1] if made.ended == "stop token" else made.tokens
-    tokenizer = model._need_tokenizer()
+    tokenizer = model.need_tokenizer()
     if hasattr(model, "decode"):  # the prompt is another text
         return tokenizer.decode(ids)
     before, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + ids)
@@ -127,7 +140,7 @@ def text_of(model: LanguageModel, prompt: list[int], made: Continuation) -> str:
 
 @torch.no_grad()
 def continuations(
-    model: LanguageModel,
+    model: GenerativeModel,
     prompts: Sequence[list[int]],
     max_new_tokens: int = 50,
     sampling: Sampling | None = None,
@@ -162,7 +175,7 @@ def _end(token: int, n: int, stops: frozenset[int], most: int, room: int) -> str
     return "context" if n >= room else None
 
 
-def _check_prompts(model: LanguageModel, prompts: Sequence[list[int]]) -> None:
+def _check_prompts(model: GenerativeModel, prompts: Sequence[list[int]]) -> None:
     if not prompts or not all(prompts):
         raise UsageError("an empty prompt has nothing to continue; give it a token, such as BOS")
     longest, n_ctx, last = max(map(len, prompts)), model.cfg.n_ctx, model.cfg.d_vocab - 1
@@ -202,7 +215,7 @@ def _chooser(sampling: Sampling, n: int) -> Callable[[Tensor], Tensor]:
     return draw
 
 
-def _reader(model: LanguageModel, prompts: Sequence[list[int]], use_cache: bool) -> "_Reader":
+def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool) -> "_Reader":
     if hasattr(model, "decode"):
         return _TargetReader(model, prompts, use_cache)
     if not model.causal:
@@ -213,13 +226,13 @@ def _reader(model: LanguageModel, prompts: Sequence[list[int]], use_cache: bool)
 class _Reader:
     """The rows so far, and what the model says to them; `used` is how much of the context each row's prompt takes."""
 
-    def __init__(self, model: LanguageModel, prompts: Sequence[list[int]], use_cache: bool):
+    def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool):
         self.model: Any = model
         self.used = [len(ids) for ids in prompts]
         width = max(self.used)
         self.tokens_BM = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts])
         self.mask_BM = torch.arange(width) >= width - torch.tensor(self.used)[:, None]
-        self.cache = Cache(self.n_layers) if use_cache else None
+        self.cache = KeyValueCache(self.n_layers) if use_cache else None
 
     @property
     def n_layers(self) -> int:
@@ -247,7 +260,7 @@ class _Reader:
 class _TargetReader(_Reader):
     """The same for an encoder-decoder: the prompts are its sources, and the rows begin with the decoder's start."""
 
-    def __init__(self, model: LanguageModel, prompts: Sequence[list[int]], use_cache: bool):
+    def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool):
         start = model.cfg.decoder_start_token_id
         if start is None:
             raise UsageError(f"{model.name} has no decoder_start_token_id, which its texts would begin with")

@@ -10,13 +10,13 @@ from typing import Any, Self
 import numpy as np
 import torch
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.files import write_probe
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, ProblemSet
 
 
 class Probe(BaseEstimator):
@@ -46,31 +46,29 @@ class Probe(BaseEstimator):
         """The label or target of each row."""
         raise NotImplementedError
 
-    @classmethod
-    def fit_many(cls, X: torch.Tensor, problems: Sequence[Problem]) -> Sequence[Self]:
-        """One probe for each problem, from features [N, D] that they share; `classes_` are 0..C-1.
+    def fit_many(self, X: torch.Tensor, problems: ProblemSet) -> Sequence[Self]:
+        """A fitted copy of this probe for each problem, from features [N, D] that they share; `classes_` are 0..C-1.
 
         Raises:
             DataError: rows of a problem that lack one of its classes.
             UsageError: weights other than 0 and 1, or a kind of problem that the probe is not for.
         """
         probes = []
-        for problem in problems:
-            rows = cls._rows(problem)
+        for problem in problems.problems:
+            labels = problems.labels[problem.label]
+            rows = self._rows(labels, problems.weightings[problem.weighting])
             features = X if rows is None else X[torch.from_numpy(rows).to(X.device)]
-            probes.append(cls._for(problem).fit(features, problem.labels if rows is None else problem.labels[rows]))
+            probes.append(self._with(problem.C).fit(features, labels.values if rows is None else labels.values[rows]))
         return probes
 
-    @classmethod
-    def _for(cls, problem: Problem) -> Self:
-        """An unfitted probe with the problem's regularisation, where the probe has one."""
-        probe = cls()
-        return probe.set_params(C=problem.C) if problem.C is not None and "C" in probe.get_params() else probe
+    def _with(self, C: float | None) -> Self:
+        """An unfitted copy, with this regularisation where the probe has one."""
+        probe: Self = clone(self)  # pyright: ignore[reportAssignmentType]
+        return probe.set_params(C=C) if C is not None and "C" in probe.get_params() else probe
 
-    @classmethod
-    def _rows(cls, problem: Problem) -> np.ndarray | None:
-        """The rows that the problem is about, all of them being None; checks that the problem can be fitted to them."""
-        return rows_of(problem)
+    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
+        """The rows that have a weight, or None for all; checks that the probe can be fitted to their labels."""
+        return rows_of(weights)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter.
@@ -134,10 +132,9 @@ class ClassifierProbe(ClassifierMixin, Probe):
         labels = predicted_labels(self.decision_function(X))  # first: it says so when nothing is fitted yet
         return self.classes_[labels]
 
-    @classmethod
-    def _rows(cls, problem: Problem) -> np.ndarray | None:
-        rows = rows_of(problem)
-        check_classes(problem.labels if rows is None else problem.labels[rows], problem.n_classes)
+    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
+        rows = rows_of(weights)
+        check_classes(labels.values if rows is None else labels.values[rows], labels.n_classes)
         return rows
 
 
@@ -190,17 +187,17 @@ def probabilities(decision: np.ndarray) -> np.ndarray:
     return np.stack([expit(-decision), expit(decision)], axis=1)
 
 
-def rows_of(problem: Problem) -> np.ndarray | None:
-    """The rows whose weight is 1, or None where every row's is.
+def rows_of(weights: np.ndarray | None) -> np.ndarray | None:
+    """The rows whose weight is 1; None for all of them, where there are no weights.
 
     Raises:
         UsageError: other weights than 0 and 1.
     """
-    if problem.weights is None:
+    if weights is None:
         return None
-    if not np.isin(problem.weights, (0, 1)).all():
+    if not np.isin(weights, (0, 1)).all():
         raise UsageError("this probe takes rows or leaves them out: weights must be 0 or 1; use the logistic probe")
-    return np.flatnonzero(problem.weights)
+    return np.flatnonzero(weights)
 
 
 def check_classes(labels: np.ndarray, n_classes: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probekit.probes.base import LinearProbe, WithProbabilities, check_classes, check_positive, check_whole
 from probekit.probes.features import Stream
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, ProblemSet, every_problem, subset
 from probekit.probes.solver import MAX_ITER, TOLERANCE, Solutions, solve_logistic
 
 
@@ -64,9 +64,9 @@ class LogisticProbe(WithProbabilities, LinearProbe):
         weights = (
             None if sample_weight is None else _check_sample_weight(sample_weight, labels, ensure_non_negative=True)
         )
-        problem = Problem(labels, len(self.classes_), check_positive("C", self.C), weights)
-        _check(problem)
-        self._take(self._solutions(X, [problem]), 0)
+        problems = every_problem([Labels(labels, len(self.classes_))], [self.C], [weights])
+        _check(problems)
+        self._take(self._solutions(X, problems), 0)
         self._warn()
         return self
 
@@ -76,7 +76,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
         X, labels = self._checked(X, y, dtype=[np.float64, np.float32])
         return torch.from_numpy(X) if there is None else there, labels
 
-    def _solutions(self, X: Tensor | Stream, problems: Sequence[Problem]) -> Solutions:
+    def _solutions(self, X: Tensor | Stream, problems: ProblemSet) -> Solutions:
         tol = check_positive("tol", self.tol)
         check_whole("max_iter", self.max_iter, 0)
         return solve_logistic(X, problems, standardise=self.standardise, tol=tol, max_iter=self.max_iter)
@@ -92,16 +92,16 @@ class LogisticProbe(WithProbabilities, LinearProbe):
         self.gap_, self.converged_ = float(found.gap[p]), bool(found.converged[p])
         self.n_iter_ = int(found.n_iter[p])
 
-    @classmethod
-    def fit_many(cls, X: Tensor | Stream, problems: Sequence[Problem]) -> list[Self]:
-        """One probe for each problem, all found in one solve; see `Probe.fit_many`. Any weights will do."""
-        probes = [cls._for(problem) for problem in problems]
-        problems = [replace(problem, C=probe.C) for probe, problem in zip(probes, problems, strict=True)]
-        for n_classes in dict.fromkeys(problem.n_classes for problem in problems):
-            group = [p for p, problem in enumerate(problems) if problem.n_classes == n_classes]
-            for p in group:
-                _check(problems[p])
-            found = cls()._solutions(X, [problems[p] for p in group])
+    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
+        """A probe for each problem, all found in one solve; see `Probe.fit_many`. Takes any weights."""
+        probes = [self._with(problem.C) for problem in problems.problems]
+        own = tuple(p._replace(C=probe.C) for probe, p in zip(probes, problems.problems, strict=True))
+        problems = replace(problems, problems=own)
+        _check(problems)
+        n_classes_of = [problems.labels[p.label].n_classes for p in own]
+        for n_classes in dict.fromkeys(n_classes_of):
+            group = [p for p, number in enumerate(n_classes_of) if number == n_classes]
+            found = self._solutions(X, subset(problems, group))
             for i, p in enumerate(group):
                 probes[p].classes_, probes[p].n_features_in_ = np.arange(n_classes), X.shape[1]
                 probes[p]._take(found, i)
@@ -125,7 +125,8 @@ def fit_logistic_path(
     probes = [LogisticProbe(value, **parameters) for value in C]
     first, *_ = probes
     X, labels = first._validated(X, y)
-    found = first._solutions(X, [Problem(labels, len(first.classes_), check_positive("C", value)) for value in C])
+    strengths = [check_positive("C", value) for value in C]
+    found = first._solutions(X, every_problem([Labels(labels, len(first.classes_))], strengths))
     for p, probe in enumerate(probes):
         for name in ("classes_", "n_features_in_", "feature_names_in_"):
             if hasattr(first, name):
@@ -135,7 +136,9 @@ def fit_logistic_path(
     return probes
 
 
-def _check(problem: Problem) -> None:
-    check_positive("C", problem.C)
-    labels = problem.labels if problem.weights is None else problem.labels[problem.weights > 0]
-    check_classes(labels, problem.n_classes)
+def _check(problems: ProblemSet) -> None:
+    for C in dict.fromkeys(problem.C for problem in problems.problems):
+        check_positive("C", C)
+    for label, weighting in dict.fromkeys((problem.label, problem.weighting) for problem in problems.problems):
+        labels, weights = problems.labels[label], problems.weightings[weighting]
+        check_classes(labels.values if weights is None else labels.values[weights > 0], labels.n_classes)

@@ -4,7 +4,6 @@ Axes: N rows, D features, P problems, K score columns of a problem (1 for two cl
 of labels.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from probekit.probes.features import Basis, Features, Moments, basis, moments
 from probekit.probes.losses import Binary, Multinomial
-from probekit.probes.problem import Problem
+from probekit.probes.problem import ProblemSet
 
 BALANCED = 1e-10  # the sum of the residuals, relative to that of their sizes, at which an intercept is the best one
 MOST_STEPS = 500  # of an intercept
@@ -246,12 +245,13 @@ class Objective:
 
 
 def objective_of(
-    features: Features, problems: Sequence[Problem], K: int, standardise: bool, order: np.ndarray | None
+    features: Features, problems: ProblemSet, K: int, standardise: bool, order: np.ndarray | None
 ) -> Objective:
-    """Problems of one number of classes; `order` says which label each row has."""
-    labels, label_of = _distinct([problem.labels for problem in problems], order)
+    """Problems of one number of classes; `order` [N] is the label's index of each row, None for 0..N-1."""
+    rows = slice(None) if order is None else order
     one = np.ones(features.n)
-    weights, weight_of = _distinct([one if p.weights is None else p.weights for p in problems], order)
+    labels = np.stack([each.values for each in problems.labels], axis=1)[rows]
+    weights = np.stack([one if each is None else each for each in problems.weightings], axis=1)[rows]
     W = torch.as_tensor(weights, device=features.device, dtype=torch.float64)
     known, sample = moments(features, W, standardise)
     loss = Binary if K == 1 else Multinomial
@@ -260,17 +260,10 @@ def objective_of(
         loss=loss,
         labels=loss.prepare(torch.as_tensor(labels, device=features.device, dtype=torch.int64)),
         weights=None if bool((W == 1).all()) else W,
-        label_of=torch.as_tensor(label_of, device=features.device, dtype=torch.int64),
-        weight_of=torch.as_tensor(weight_of, device=features.device, dtype=torch.int64),
-        C=torch.as_tensor([problem.C for problem in problems], device=features.device, dtype=torch.float64),
+        label_of=torch.as_tensor([p.label for p in problems.problems], device=features.device),
+        weight_of=torch.as_tensor([p.weighting for p in problems.problems], device=features.device),
+        C=torch.as_tensor([p.C for p in problems.problems], device=features.device, dtype=torch.float64),
         K=K,
         moments=known,
         basis=basis(features, sample, known.inverse_scale[known.total.argmax()]),
     )
-
-
-def _distinct(arrays: Sequence[np.ndarray], order: np.ndarray | None) -> tuple[np.ndarray, list[int]]:
-    """The arrays [N] that differ, as columns, and which of them each one is."""
-    number = {key: i for i, key in enumerate(dict.fromkeys(map(id, arrays)))}
-    columns = np.stack(list({id(x): x for x in arrays}.values()), axis=1)
-    return columns if order is None else columns[order], [number[id(x)] for x in arrays]

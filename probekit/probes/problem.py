@@ -1,28 +1,98 @@
-"""One fit among many that share their features.
+"""Many fits that share their features, and what else they share: label columns and row weightings, by number.
 
-Axes: N rows.
+Axes: N rows, T targets.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """What one probe is to learn from shared features X [N, D].
-
-    Problems with the same rows share the very same array of weights, and with the same labels the same array of those:
-    what depends on them is then computed once.
+class Labels:
+    """What probes learn.
 
     Attributes:
-        labels: int64 [N] of 0..n_classes-1, or float64 [N] for a regression.
+        values: int64 [N] of 0..n_classes-1; float64 [N] or [N, T] for a regression.
         n_classes: 0 for a regression.
-        C: inverse strength of the regularisation; None for a probe that has none.
-        weights: float64 [N], not negative; 0 leaves a row out. None weighs every row 1.
     """
 
-    labels: np.ndarray
+    values: np.ndarray
     n_classes: int = 2
-    C: float | None = 1.0
-    weights: np.ndarray | None = None
+
+
+class Problem(NamedTuple):
+    """One fit of a `ProblemSet`.
+
+    Attributes:
+        label: index into the set's `labels`.
+        weighting: index into the set's `weightings`.
+        C: inverse strength of the regularisation; None for the probe's own, or for a probe that has none.
+    """
+
+    label: int
+    weighting: int
+    C: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class ProblemSet:
+    """What many probes learn from shared features X [N, D]. What depends on labels or rows alone is computed once.
+
+    Attributes:
+        labels: the label columns.
+        weightings: float64 [N], not negative, each; 0 leaves a row out. None gives every row the weight 1.
+        problems: the fits.
+    """
+
+    labels: tuple[Labels, ...]
+    weightings: tuple[np.ndarray | None, ...]
+    problems: tuple[Problem, ...]
+
+
+def every_problem(
+    labels: Iterable[Labels],
+    strengths: Iterable[float | None] = (1.0,),
+    weightings: Iterable[np.ndarray | None] = (None,),
+) -> ProblemSet:
+    """Every combination: label column by label column, in each weighting by weighting, in each every C."""
+    labels, strengths, weightings = tuple(labels), tuple(strengths), tuple(weightings)
+    problems = tuple(
+        Problem(label, weighting, C)
+        for label in range(len(labels))
+        for weighting in range(len(weightings))
+        for C in strengths
+    )
+    return ProblemSet(labels, weightings, problems)
+
+
+def joined(sets: Iterable[ProblemSet]) -> ProblemSet:
+    """The problems of several sets over the same rows, one set after another."""
+    labels: list[Labels] = []
+    weightings: list[np.ndarray | None] = []
+    problems: list[Problem] = []
+    for each in sets:
+        shifted = (Problem(len(labels) + p.label, len(weightings) + p.weighting, p.C) for p in each.problems)
+        problems.extend(shifted)
+        labels.extend(each.labels)
+        weightings.extend(each.weightings)
+    return ProblemSet(tuple(labels), tuple(weightings), tuple(problems))
+
+
+def subset(problems: ProblemSet, which: Sequence[int]) -> ProblemSet:
+    """Some of the problems, by number, with the label columns and weightings that they use and no others."""
+    chosen = [problems.problems[i] for i in which]
+    labels = _numbered(p.label for p in chosen)
+    weightings = _numbered(p.weighting for p in chosen)
+    return ProblemSet(
+        tuple(problems.labels[i] for i in labels),
+        tuple(problems.weightings[i] for i in weightings),
+        tuple(Problem(labels[p.label], weightings[p.weighting], p.C) for p in chosen),
+    )
+
+
+def _numbered(numbers: Iterable[int]) -> dict[int, int]:
+    """Each number -> its place among the distinct ones, in the order of their first use."""
+    return {number: i for i, number in enumerate(dict.fromkeys(numbers))}

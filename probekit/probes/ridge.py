@@ -6,7 +6,7 @@ and Kennard 1970); for n < D the same from the smaller Z Z' = U L U': w(alpha) =
 Axes: N examples, D features, C classes, T targets.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from probekit.errors import DataError, UsageError
 from probekit.probes.base import Probe, check_positive, checked, rows_of, scale_of, unstandardise
 from probekit.probes.moments import MomentsProbe, RowMoments
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, ProblemSet, every_problem
 
 Weights = tuple[np.ndarray, np.ndarray]  # [T, D] and [T], for features as they are
 
@@ -33,12 +33,11 @@ class RidgeProbe(MomentsProbe):
     def __init__(self, C: float = 1.0):
         self.C = C
 
-    @classmethod
-    def fit_many(cls, X: Tensor, problems: Sequence[Problem]) -> list[Self]:
-        """One probe for each problem; those with the same rows share one eigendecomposition. See `Probe.fit_many`."""
-        probes = [cls._for(problem) for problem in problems]
-        for probe, problem, weights in zip(probes, problems, _solve_many(probes, X, problems), strict=True):
-            probe.classes_, probe.n_features_in_ = np.arange(problem.n_classes), X.shape[1]
+    def fit_many(self, X: Tensor, problems: ProblemSet) -> list[Self]:
+        """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
+        probes = [self._with(problem.C) for problem in problems.problems]
+        for probe, labels, weights in zip(probes, _labels(problems), _solve_many(probes, X, problems), strict=True):
+            probe.classes_, probe.n_features_in_ = np.arange(labels.n_classes), X.shape[1]
             probe.coef_, probe.intercept_ = weights
         return probes
 
@@ -93,20 +92,18 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
         coef, intercept = weights
         self.coef_, self.intercept_ = (coef[0], np.asarray(intercept[0])) if single else (coef, intercept)
 
-    @classmethod
-    def fit_many(cls, X: Tensor, problems: Sequence[Problem]) -> list[Self]:
-        """One probe for each problem; those with the same rows share one eigendecomposition. See `Probe.fit_many`."""
-        probes = [cls._for(problem) for problem in problems]
-        for probe, problem, weights in zip(probes, problems, _solve_many(probes, X, problems), strict=True):
+    def fit_many(self, X: Tensor, problems: ProblemSet) -> list[Self]:
+        """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
+        probes = [self._with(problem.C) for problem in problems.problems]
+        for probe, labels, weights in zip(probes, _labels(problems), _solve_many(probes, X, problems), strict=True):
             probe.n_features_in_ = X.shape[1]
-            probe._set(weights, single=problem.labels.ndim == 1)
+            probe._set(weights, single=labels.values.ndim == 1)
         return probes
 
-    @classmethod
-    def _rows(cls, problem: Problem) -> np.ndarray | None:
-        if problem.n_classes != 0:
-            raise UsageError(f"a regression needs a problem with n_classes=0; got {problem.n_classes}")
-        return rows_of(problem)
+    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
+        if labels.n_classes != 0:
+            raise UsageError(f"a regression needs a problem with n_classes=0; got {labels.n_classes}")
+        return rows_of(weights)
 
     def predict(self, X: Any) -> np.ndarray:
         """The target of each row: float64 [N], or [N, T] when fitted to several."""
@@ -143,7 +140,7 @@ def fit_ridge_path(
     first = kind()
     X, labels = first._checked(X, y)
     n_classes = 0 if isinstance(first, RidgeRegressionProbe) else len(first.classes_)
-    probes = kind.fit_many(torch.from_numpy(X), [Problem(labels, n_classes, value) for value in C])
+    probes = first.fit_many(torch.from_numpy(X), every_problem([Labels(labels, n_classes)], C))
     for probe in probes:
         for name in ("classes_", "feature_names_in_"):
             if hasattr(first, name):
@@ -188,32 +185,33 @@ def signs(labels: np.ndarray, n_classes: int) -> Tensor:
     return torch.from_numpy(np.where(labels[:, None] == own, 1.0, -1.0))
 
 
-def _solve_many(probes: Sequence[Any], X: Tensor, problems: Sequence[Problem]) -> list[Weights]:
-    """The weights of each problem; one eigendecomposition for all that have the same rows."""
+def _labels(problems: ProblemSet) -> list[Labels]:
+    """The labels of each problem."""
+    return [problems.labels[problem.label] for problem in problems.problems]
+
+
+def _solve_many(probes: Sequence[Any], X: Tensor, problems: ProblemSet) -> list[Weights]:
+    """The weights of each problem; one eigendecomposition for each weighting of the rows."""
     solved: dict[int, Weights] = {}
-    for group in _same(range(len(problems)), lambda i: id(problems[i].weights)):
-        label_sets = _same(group, lambda i: (id(problems[i].labels), problems[i].n_classes))
-        rows, *_ = [probes[first]._rows(problems[first]) for first, *_ in label_sets]  # every label set is checked
-        targets = [_targets(problems[first], rows) for first, *_ in label_sets]
+    for weighting in dict.fromkeys(problem.weighting for problem in problems.problems):
+        same_rows = [i for i, problem in enumerate(problems.problems) if problem.weighting == weighting]
+        numbers = list(dict.fromkeys(problems.problems[i].label for i in same_rows))
+        columns = [problems.labels[number] for number in numbers]
+        rows, *_ = [probes[0]._rows(labels, problems.weightings[weighting]) for labels in columns]  # checks each
+        targets = [_targets(labels, rows) for labels in columns]
         path = RidgePath(X if rows is None else X[torch.from_numpy(rows).to(X.device)], torch.cat(targets, dim=1))
-        start = 0
-        for same, columns in zip(label_sets, targets, strict=True):
-            own = slice(start, start := start + columns.shape[1])
-            solved |= {i: path.weights(check_positive("C", probes[i].C), own) for i in same}
-    return [solved[i] for i in range(len(problems))]
+        ends = np.cumsum([part.shape[1] for part in targets]).tolist()
+        own = {
+            number: slice(end - part.shape[1], end) for number, part, end in zip(numbers, targets, ends, strict=True)
+        }
+        for i in same_rows:
+            solved[i] = path.weights(check_positive("C", probes[i].C), own[problems.problems[i].label])
+    return [solved[i] for i in range(len(problems.problems))]
 
 
-def _same(members: Iterable[int], key: Callable[[int], Any]) -> list[list[int]]:
-    """The members in groups that have the same key."""
-    groups: dict[Any, list[int]] = {}
-    for i in members:
-        groups.setdefault(key(i), []).append(i)
-    return list(groups.values())
-
-
-def _targets(problem: Problem, rows: np.ndarray | None) -> Tensor:
-    labels = problem.labels if rows is None else problem.labels[rows]
-    return signs(labels, problem.n_classes) if problem.n_classes else _columns(labels)
+def _targets(labels: Labels, rows: np.ndarray | None) -> Tensor:
+    values = labels.values if rows is None else labels.values[rows]
+    return signs(values, labels.n_classes) if labels.n_classes else _columns(values)
 
 
 def _columns(y: np.ndarray) -> Tensor:

@@ -17,8 +17,8 @@ point feasible, at a cost of some 1e-20 of the objective. Where they do not, the
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from functools import partial
 
 import numpy as np
@@ -28,7 +28,7 @@ from torch import Tensor
 from probekit.errors import UsageError
 from probekit.probes.features import Features, Stream
 from probekit.probes.objective import Objective, Point, objective_of
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, ProblemSet, subset
 from probekit.probes.threads import shares
 
 TOLERANCE = 1e-6  # of the relative distance to the optimum
@@ -85,7 +85,7 @@ class Solutions:
 
 def solve_logistic(
     X: Tensor | Stream,
-    problems: Sequence[Problem],
+    problems: ProblemSet,
     standardise: bool = True,
     tol: float = TOLERANCE,
     max_iter: int = MAX_ITER,
@@ -114,14 +114,15 @@ def solve_logistic(
     return Solutions(*(np.concatenate(values)[back] for values in zip(*map(_fields, solved), strict=True)))
 
 
-def _check(X: Tensor | Stream, problems: Sequence[Problem]) -> None:
-    if not problems:
+def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
+    if not problems.problems:
         raise UsageError("no problem to solve; give one or more")
     n = X.shape[0]
-    for labels in {id(problem.labels): problem.labels for problem in problems}.values():
-        if labels.shape != (n,):
-            raise UsageError(f"expected one label for each of the {n} rows, got labels of shape {list(labels.shape)}")
-    for weights in {id(problem.weights): problem.weights for problem in problems}.values():
+    for labels in problems.labels:
+        if labels.values.shape != (n,):
+            shape = list(labels.values.shape)
+            raise UsageError(f"expected one label for each of the {n} rows, got labels of shape {shape}")
+    for weights in problems.weightings:
         if weights is not None and (weights.shape != (n,) or not (np.isfinite(weights) & (weights >= 0)).all()):
             raise UsageError(f"expected a weight of 0 or more for each of the {n} rows; check the weights")
         if weights is not None and not weights.any():
@@ -132,45 +133,49 @@ def _fields(found: Solutions) -> list[np.ndarray]:
     return [getattr(found, field.name) for field in fields(found)]
 
 
-Part = tuple[np.ndarray, Tensor | Stream, Sequence[Problem]]  # which problems, on what rows, and how they read there
+Part = tuple[np.ndarray, Tensor | Stream, ProblemSet]  # numbers of problems, the rows they need, and the problems there
 
 
-def _by_rows(X: Tensor | Stream, problems: Sequence[Problem]) -> Iterator[Part]:
-    """The problems on few rows on a copy of these, a mask at a time, for all rows would cost them most; the rest on X.
+def _by_rows(X: Tensor | Stream, problems: ProblemSet) -> Iterator[Part]:
+    """Problems on few rows, weighting by weighting, with a copy of these rows; all other problems with X.
 
-    Few rows, such as a prefix of the labels' online code, may also vary on other scales than X does.
+    A pass over all rows would cost the problems on few of them most. Few rows, such as a prefix of the online code, may
+    also vary on other scales than X does.
     """
+    few = [isinstance(X, Tensor) and _is_few(weights) for weights in problems.weightings]
     groups: dict[int | None, list[int]] = {}
-    for i, problem in enumerate(problems):
-        few = problem.weights is not None and np.count_nonzero(problem.weights) <= FEW_ROWS * len(problem.weights)
-        groups.setdefault(id(problem.weights) if few and isinstance(X, Tensor) else None, []).append(i)
-    for key, which in groups.items():
-        some = [problems[i] for i in which]
-        if key is None or isinstance(X, Stream):
+    for i, problem in enumerate(problems.problems):
+        groups.setdefault(problem.weighting if few[problem.weighting] else None, []).append(i)
+    for weighting, which in groups.items():
+        some = subset(problems, which)
+        if weighting is None or isinstance(X, Stream):
             yield np.array(which), X, some
         else:
-            rows = np.flatnonzero(np.asarray(some[0].weights))
+            rows = np.flatnonzero(np.asarray(problems.weightings[weighting]))
             yield np.array(which), X[torch.from_numpy(rows).to(X.device)], _on_rows(some, rows)
 
 
-def _on_rows(problems: Sequence[Problem], rows: np.ndarray) -> list[Problem]:
-    """Problems of one mask on some rows alone; what they shared, they share."""
-    weights = np.asarray(problems[0].weights)[rows]
-    labels = {id(problem.labels): problem.labels[rows] for problem in problems}
-    return [replace(problem, labels=labels[id(problem.labels)], weights=weights) for problem in problems]
+def _is_few(weights: np.ndarray | None) -> bool:
+    return weights is not None and bool(np.count_nonzero(weights) <= FEW_ROWS * len(weights))
 
 
-def _solve_shared(
-    X: Tensor | Stream, problems: Sequence[Problem], standardise: bool, tol: float, max_iter: int
-) -> Solutions:
-    """All on the same rows."""
+def _on_rows(problems: ProblemSet, rows: np.ndarray) -> ProblemSet:
+    """The same problems over some of the rows."""
+    labels = tuple(Labels(each.values[rows], each.n_classes) for each in problems.labels)
+    weightings = tuple(None if weights is None else weights[rows] for weights in problems.weightings)
+    return ProblemSet(labels, weightings, problems.problems)
+
+
+def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
+    """Solve problems that all need the same rows."""
     on_cpu = isinstance(X, Stream) or X.device.type == "cpu"
     with shares(parallel=on_cpu and X.shape[0] * X.shape[1] > SMALL) as by_thread:
         features = Features(X, by_thread)
-        K = 1 if problems[0].n_classes == 2 else problems[0].n_classes
+        n_classes = problems.labels[0].n_classes
+        K = 1 if n_classes == 2 else n_classes
         every = objective_of(features, problems, K, standardise, X.order if isinstance(X, Stream) else None)
         size = max(1, MOST_SCORES // (K * max(features.n, 2 * MEMORY * features.d)))
-        numbers = torch.arange(len(problems), device=features.device)
+        numbers = torch.arange(len(problems.problems), device=features.device)
         parts = [_solve(every.of(part), tol, max_iter) for part in numbers.split(size)]
     return Solutions(*(np.concatenate(values) for values in zip(*map(_fields, parts), strict=True)))
 

@@ -18,7 +18,7 @@ import torch
 from probekit.durable import write_as
 from probekit.models.base import LanguageModel
 from probekit.models.examples import IGNORE, Example
-from probekit.models.load import families
+from probekit.models.families import family_of
 from probekit.models.training import TrainingResult, collate, read_batch, train
 from probekit.models.weights import save_hf
 from probekit.progress import Progress, progress_bar
@@ -46,8 +46,7 @@ class Trained(NamedTuple):
 def untrained(world: World, seed: int) -> LanguageModel:
     """The model with the weights that training starts from, and its tokenizer."""
     config = world.make_config()
-    family = next(family for family in families().values() if family.config is type(config))
-    model = family.model(config).init_weights(seed)
+    model = family_of(config).model(config).init_weights(seed)
     model.name, model.tokenizer = world.name, tokenizer_of(world)
     return model
 

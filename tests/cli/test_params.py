@@ -12,8 +12,9 @@ import pytest
 
 from probekit.cli.main import run
 from probekit.models.accounting import account
+from probekit.models.families import GPT2_SIZES, named_shape, shape_of
 from probekit.models.gpt2 import GPT2Config
-from probekit.models.shapes import GPT2_SIZES, Shape, named_shape, shape_of
+from probekit.models.shapes import ModelShape
 from probekit.text import metric
 from probekit.worlds import MODELS, world
 from probekit.worlds.train import untrained
@@ -31,7 +32,7 @@ def folder(here: Path) -> str:
     return "model"
 
 
-def shape(name: str) -> Shape:
+def shape(name: str) -> ModelShape:
     found = named_shape(name)
     assert found
     return found

@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from probekit.errors import UsageError
 from probekit.evaluation.compare.codelength import FRACTIONS, Codelength, OnlineCode
+from probekit.probes.problem import Problem
 
 GRID = (1e-4, 1e-2, 1.0)
 
@@ -16,12 +17,15 @@ GRID = (1e-4, 1e-2, 1.0)
 def log_probabilities(X: np.ndarray, code: OnlineCode) -> list[np.ndarray]:
     """What scikit-learn's logistic regression says of all rows, for each problem of the code."""
     told = []
-    for problem in code.problems():
-        assert problem.weights is not None
+    problems = code.problems()
+    (labels,) = problems.labels
+    for problem in problems.problems:
+        weights = problems.weightings[problem.weighting]
+        assert weights is not None
         assert problem.C is not None
-        rows = problem.weights > 0
+        rows = weights > 0
         with threadpool_limits(1):  # tiny fits, which threads make slow
-            probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[rows], problem.labels[rows])
+            probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[rows], labels.values[rows])
             told.append(np.asarray(probe.predict_log_proba(X)))
     return told
 
@@ -83,7 +87,7 @@ def test_the_code_of_the_frequencies_is_that_of_each_block_by_what_stands_before
         for label in sent[start:end]:
             bits -= np.log2(((sent[:start] == label).sum() + 0.5) / (start + 1.5))
     told = np.full((200, 3), -np.log(3))
-    assert code.codelength([told] * len(code.problems())).prior_bits == pytest.approx(bits)
+    assert code.codelength([told] * len(code.problems().problems)).prior_bits == pytest.approx(bits)
 
 
 def test_the_closed_form_of_a_toy_case():
@@ -92,7 +96,7 @@ def test_the_closed_form_of_a_toy_case():
     labels = np.arange(n) % 2
     code = OnlineCode(labels, 2, np.arange(n), [1.0])
     told = np.log(np.where(labels[:, None] == np.arange(2), 0.75, 0.25))
-    result = code.codelength([told] * len(code.problems()))
+    result = code.codelength([told] * len(code.problems().problems))
     first = code.prefixes[0]  # before it a class was missing
     probe = first + (n - first) * np.log2(4 / 3)
     least = min(n, probe, result.prior_bits)
@@ -138,12 +142,11 @@ def test_problems_are_prefixes_of_the_training_rows_and_share_their_weights():
     code = OnlineCode(labels, 2, rows, GRID, seed=3)
     problems = code.problems()
     sizes = []
-    for start in range(0, len(problems), len(GRID)):
-        same = problems[start : start + len(GRID)]
-        assert [problem.C for problem in same] == list(GRID)
-        weights = same[0].weights
+    assert [labels.values is code.labels for labels in problems.labels] == [True]
+    for number, weights in enumerate(problems.weightings):
+        same = problems.problems[number * len(GRID) : (number + 1) * len(GRID)]
+        assert same == tuple(Problem(0, number, C) for C in GRID)
         assert weights is not None
-        assert all(problem.weights is weights and problem.labels is code.labels for problem in same)
         assert not weights[:100].any()
         assert not weights[400:].any()
         sizes.append(int(weights.sum()))
@@ -159,13 +162,13 @@ def test_a_prefix_without_a_class_has_no_probe():
     labels[code.order[:20]] = np.arange(20) % 2
     labels[code.order[40:]] = 2
     late = OnlineCode(labels, 3, np.arange(100), [None])
-    assert [problem.C for problem in late.problems()] == [None]
+    assert [problem.C for problem in late.problems().problems] == [None]
     told = log_softmax(np.random.default_rng(0).normal(size=(100, 3)), axis=1)
     blocks = late.codelength([told]).blocks
     assert [block.fitted for block in blocks] == [0] * (len(blocks) - 1) + [50]
     assert blocks[0].bits == pytest.approx(np.log2(3))
     never = OnlineCode(np.zeros(100, dtype=int), 2, np.arange(100), GRID)
-    assert never.problems() == []
+    assert never.problems().problems == ()
     told = never.codelength([])
     assert told.bits == pytest.approx(told.prior_bits + np.log2(len(GRID) + 2))
 
@@ -192,7 +195,7 @@ def test_a_function_is_asked_for_the_rows_of_its_block_alone():
     rng = np.random.default_rng(5)
     labels = rng.integers(2, size=120)
     code = OnlineCode(labels, 2, np.arange(120), GRID)
-    told = [log_softmax(rng.normal(size=(120, 2)), axis=1) for _ in code.problems()]
+    told = [log_softmax(rng.normal(size=(120, 2)), axis=1) for _ in code.problems().problems]
     asked = []
 
     def answer(number: int, rows: np.ndarray) -> np.ndarray:
@@ -208,17 +211,19 @@ def test_certainty_that_is_wrong_costs_no_more_than_the_mixture_allows():
     labels = np.arange(64) % 2
     code = OnlineCode(labels, 2, np.arange(64), [1.0])
     wrong = np.where(labels[:, None] == np.arange(2), -np.inf, 0.0)
-    told = code.codelength([wrong] * len(code.problems()))
+    told = code.codelength([wrong] * len(code.problems().problems))
     assert told.bits == pytest.approx(np.log2(3) - np.log2(2**-64.0 + 2**-told.prior_bits))
     right = np.where(labels[:, None] == np.arange(2), 0.0, -np.inf)
-    assert code.codelength([right] * len(code.problems())).bits == pytest.approx(code.prefixes[0] + np.log2(3), abs=0.5)
+    assert code.codelength([right] * len(code.problems().problems)).bits == pytest.approx(
+        code.prefixes[0] + np.log2(3), abs=0.5
+    )
 
 
 @pytest.mark.parametrize("told", [np.full((64, 2), 0.5), np.full((64, 2), np.nan), np.full((64, 2), -np.inf)])
 def test_what_is_no_logarithm_of_probabilities_is_refused(told):
     code = OnlineCode(np.arange(64) % 2, 2, np.arange(64), [1.0])
     with pytest.raises(UsageError, match="natural logarithms"):
-        code.codelength([told] * len(code.problems()))
+        code.codelength([told] * len(code.problems().problems))
 
 
 @pytest.mark.parametrize(("n_classes", "rows", "grid"), [(0, 5, [1.0]), (1, 5, [1.0]), (2, 0, [1.0]), (2, 5, [])])

@@ -54,8 +54,8 @@ def test_what_rounds_to_zero_has_no_sign(results):
 def test_fits_whose_certificate_bounds_nothing_are_saved_and_marked(world, tmp_path, monkeypatch):
     fit_many = LogisticProbe.fit_many
 
-    def hopeless(X, problems):
-        probes = fit_many(X, problems)
+    def hopeless(self, X, problems):
+        probes = fit_many(self, X, problems)
         for probe in probes:
             probe.converged_, probe.gap_ = False, float("inf")
         return probes

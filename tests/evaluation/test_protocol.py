@@ -102,26 +102,27 @@ def test_problems_of_equal_rows_or_labels_share_their_arrays():
     protocol = folds_of(folds=3)
     controls = [np.roll(LABELS, 1), np.roll(LABELS, 2)]
     columns = columns_of(protocol, [LABELS, *controls], 3, [0.1, 1.0])
-    masks, labels = {id(p.weights) for p in columns.problems}, {id(p.labels) for p in columns.problems}
-    assert len(masks) == 3 + 3 + 1  # the last is None, which is every row
-    assert len(labels) == 3
-    assert len(columns.problems) == 2 * (3 * 6 + 1)  # every mask for every label set, the last for the target alone
+    problems = columns.problems
+    assert len(problems.weightings) == 3 + 3 + 1  # the last is None, which is every row
+    assert len(problems.labels) == 3
+    assert len(problems.problems) == 2 * (3 * 6 + 1)  # every mask for every label set, the last for the target alone
     for (number, mask, i), at in columns.where.items():
-        problem = columns.problems[at]
-        weights = np.ones(N) if problem.weights is None else problem.weights
-        np.testing.assert_array_equal(problem.labels, [LABELS, *controls][number])
-        np.testing.assert_array_equal(weights, protocol.masks[mask])
+        problem = problems.problems[at]
+        weights = problems.weightings[problem.weighting]
+        np.testing.assert_array_equal(problems.labels[problem.label].values, [LABELS, *controls][number])
+        np.testing.assert_array_equal(np.ones(N) if weights is None else weights, protocol.masks[mask])
         assert [0.1, 1.0][i] == problem.C
-    assert len(columns.alone().problems) == 2 * 7
+    assert len(columns.alone().problems.problems) == 2 * 7
 
 
 def test_rows_that_nothing_is_fitted_on_are_in_no_problem():
     splits = np.array(["train", "validation", "test"])[np.arange(N) % 3]
     protocol = of_splits(splits, ALL)
     assert protocol.used.tolist() == protocol.taught.tolist() == list(range(0, N, 3))
-    for problem in columns_of(protocol, [np.arange(N) % 2], 2, [1.0, 2.0]).problems:
-        assert problem.weights is None
-        assert problem.labels.tolist() == (np.arange(0, N, 3) % 2).tolist()
+    problems = columns_of(protocol, [np.arange(N) % 2], 2, [1.0, 2.0]).problems
+    assert problems.weightings == (None,)
+    (labels,) = problems.labels
+    assert labels.values.tolist() == (np.arange(0, N, 3) % 2).tolist()
 
 
 def test_a_control_task_that_cannot_be_fitted_is_left_out():

@@ -9,7 +9,7 @@ from probekit.activations.store.reader import Store
 from probekit.evaluation.fits.stream import stream_of
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.probes import LogisticProbe
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, every_problem
 from probekit.tasks.base import Task
 
 
@@ -30,9 +30,9 @@ def test_a_stream_of_a_store_holds_its_rows_in_the_order_it_says(store):
 
 
 def test_a_probe_of_a_stream_is_that_of_the_rows(store):
-    problems = [Problem(store.labels[store.target], 2, C) for C in (0.01, 1.0)]
-    streamed = LogisticProbe.fit_many(stream_of(store, ("resid_pre", 0)), problems)
-    held = LogisticProbe.fit_many(store["resid_pre", 0], problems)
+    problems = every_problem([Labels(store.labels[store.target], 2)], (0.01, 1.0))
+    streamed = LogisticProbe().fit_many(stream_of(store, ("resid_pre", 0)), problems)
+    held = LogisticProbe().fit_many(store["resid_pre", 0], problems)
     for one, other in zip(streamed, held, strict=True):
         assert one.converged_
         np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-3)

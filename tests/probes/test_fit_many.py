@@ -7,7 +7,7 @@ from probe_problems import problem
 
 from probekit.errors import DataError, UsageError
 from probekit.probes import PROBES, RidgeProbe, RidgeRegressionProbe, ridge
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, every_problem
 
 X, TWO = problem(n=120)
 _, THREE = problem(n=120, n_classes=3)
@@ -27,14 +27,15 @@ def assert_same(many, one):
 @pytest.mark.parametrize("name", sorted(PROBES))
 def test_fits_on_shared_features_are_the_fits_on_their_own_rows(name):
     strengths = (0.01, 1.0) if "C" in PROBES[name]().get_params() else (None,)
-    problems = [Problem(y, n, C, w) for w in (None, MASK, FEW) for y, n in ((TWO, 2), (THREE, 3)) for C in strengths]
-    for probe, p in zip(PROBES[name].fit_many(torch.from_numpy(X), problems), problems, strict=True):
-        rows = slice(None) if p.weights is None else p.weights > 0
+    problems = every_problem([Labels(TWO), Labels(THREE, 3)], strengths, [None, MASK, FEW])
+    for probe, p in zip(PROBES[name]().fit_many(torch.from_numpy(X), problems), problems.problems, strict=True):
+        weights = problems.weightings[p.weighting]
+        rows = slice(None) if weights is None else weights > 0
         alone = PROBES[name]()
         if p.C is not None:
             alone.set_params(C=p.C)
             assert probe.get_params()["C"] == p.C
-        assert_same(probe, alone.fit(X[rows], p.labels[rows]))
+        assert_same(probe, alone.fit(X[rows], problems.labels[p.label].values[rows]))
 
 
 def test_regressions_on_shared_features_are_the_fits_on_their_own_rows():
@@ -43,43 +44,46 @@ def test_regressions_on_shared_features_are_the_fits_on_their_own_rows():
     year[0] = np.nan  # a row that is left out may hold anything
     weights = np.ones(120)
     weights[0] = 0
-    problems = [Problem(y, 0, C, weights) for y in (year, place) for C in (0.1, 10.0)]
-    for probe, p in zip(RidgeRegressionProbe.fit_many(torch.from_numpy(X), problems), problems, strict=True):
-        alone = RidgeRegressionProbe().set_params(C=p.C).fit(X[1:], p.labels[1:])
+    problems = every_problem([Labels(year, 0), Labels(place, 0)], (0.1, 10.0), [weights])
+    probes = RidgeRegressionProbe().fit_many(torch.from_numpy(X), problems)
+    for probe, p in zip(probes, problems.problems, strict=True):
+        targets = problems.labels[p.label].values
+        alone = RidgeRegressionProbe().set_params(C=p.C).fit(X[1:], targets[1:])
         np.testing.assert_allclose(probe.predict(X), alone.predict(X), rtol=1e-8, atol=1e-8)
-        assert probe.predict(X).shape == p.labels.shape
+        assert probe.predict(X).shape == targets.shape
 
 
 def test_the_ridge_path_is_one_eigendecomposition_a_mask(monkeypatch):
     calls, eigen = [], ridge.eigen
     monkeypatch.setattr(ridge, "eigen", lambda *given: calls.append(given) or eigen(*given))
-    problems = [Problem(y, n, C, w) for C in (0.1, 1.0, 10.0) for y, n in ((TWO, 2), (THREE, 3)) for w in (None, MASK)]
-    RidgeProbe.fit_many(torch.from_numpy(X), problems)
+    problems = every_problem([Labels(TWO), Labels(THREE, 3)], (0.1, 1.0, 10.0), [None, MASK])
+    RidgeProbe().fit_many(torch.from_numpy(X), problems)
     assert len(calls) == 2
 
 
 @pytest.mark.parametrize("name", sorted(PROBES))
 def test_rows_that_lack_a_class_are_refused(name):
+    lacking = every_problem([Labels(THREE, 3)], [None], [(THREE != 2).astype(np.float64)])
     with pytest.raises(DataError, match="class 2"):
-        PROBES[name].fit_many(torch.from_numpy(X), [Problem(THREE, 3, None, (THREE != 2).astype(np.float64))])
+        PROBES[name]().fit_many(torch.from_numpy(X), lacking)
     with pytest.raises(DataError, match="class 3"):
-        PROBES[name].fit_many(torch.from_numpy(X), [Problem(THREE, 500, None)])
+        PROBES[name]().fit_many(torch.from_numpy(X), every_problem([Labels(THREE, 500)], [None]))
 
 
 @pytest.mark.parametrize("name", sorted(set(PROBES) - {"logistic"}))
 def test_rows_are_taken_or_left_out(name):
     with pytest.raises(UsageError, match="weights must be 0 or 1"):
-        PROBES[name].fit_many(torch.from_numpy(X), [Problem(TWO, 2, None, MASK / 2)])
+        PROBES[name]().fit_many(torch.from_numpy(X), every_problem([Labels(TWO, 2)], [None], [MASK / 2]))
     with pytest.raises(UsageError, match="weights must be 0 or 1"):
-        RidgeRegressionProbe.fit_many(torch.from_numpy(X), [Problem(TWO * 1.0, 0, None, MASK / 2)])
+        RidgeRegressionProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO * 1.0, 0)], [None], [MASK / 2]))
 
 
 def test_problems_of_another_kind_and_broken_features_are_refused():
     with pytest.raises(UsageError, match="n_classes=0; got 2"):
-        RidgeRegressionProbe.fit_many(torch.from_numpy(X), [Problem(TWO, 2)])
+        RidgeRegressionProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO, 2)]))
     with pytest.raises(UsageError, match="2 classes or more; got n_classes=0"):
-        RidgeProbe.fit_many(torch.from_numpy(X), [Problem(TWO * 1.0, 0)])
+        RidgeProbe().fit_many(torch.from_numpy(X), every_problem([Labels(TWO * 1.0, 0)]))
     with pytest.raises(DataError, match=r"labels must be 0\.\.1; got 0\.\.2"):
-        RidgeProbe.fit_many(torch.from_numpy(X), [Problem(THREE, 2)])
+        RidgeProbe().fit_many(torch.from_numpy(X), every_problem([Labels(THREE, 2)]))
     with pytest.raises(DataError, match="NaN or infinity in the features"):
-        RidgeProbe.fit_many(torch.from_numpy(X) * torch.inf, [Problem(TWO, 2)])
+        RidgeProbe().fit_many(torch.from_numpy(X) * torch.inf, every_problem([Labels(TWO, 2)]))

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import DataError, UsageError
 from probekit.probes import LogisticProbe, fit_logistic_path, load_probe
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, Problem, ProblemSet
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -52,8 +52,9 @@ def test_a_path_is_its_fits_one_by_one(names, dtype):
 def test_many_fits_may_mix_numbers_of_classes_and_weights():
     X, y = problem(n_classes=3)
     weights = np.random.default_rng(0).uniform(size=len(y))
-    problems = [Problem(y, 3, 1.0), Problem((y > 0).astype(np.int64), 2, 0.1, weights), Problem(y, 3, 0.1)]
-    three, two, other = LogisticProbe.fit_many(torch.from_numpy(X), problems)
+    labels = (Labels(y, 3), Labels((y > 0).astype(np.int64)))
+    problems = ProblemSet(labels, (None, weights), (Problem(0, 0, 1.0), Problem(1, 1, 0.1), Problem(0, 0, 0.1)))
+    three, two, other = LogisticProbe().fit_many(torch.from_numpy(X), problems)
     assert (three.C, two.C, other.C) == (1.0, 0.1, 0.1)
     np.testing.assert_allclose(three.coef_, LogisticProbe(1.0).fit(X, y).coef_, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(two.coef_, LogisticProbe(0.1).fit(X, y > 0, weights).coef_, rtol=1e-5, atol=1e-7)

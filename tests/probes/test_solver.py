@@ -1,4 +1,3 @@
-import itertools
 import warnings
 
 import numpy as np
@@ -10,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from probekit.errors import DataError, UsageError
 from probekit.probes import features, solver
 from probekit.probes.features import Stream
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, every_problem, joined, subset
 from probekit.probes.solver import solve_logistic
 
 PATH = (1e-4, 1e-2, 1.0, 1e2, 1e4)
@@ -50,7 +49,7 @@ def test_the_objective_is_that_of_newton_cholesky(n_classes, seed):
     X, y = world(n_classes=n_classes, seed=seed, n=200 + 20 * seed, d=3 + seed)
     C = 10.0 ** (seed % 5 - 2)
     standardise = seed % 2 == 0
-    found = solve_logistic(torch.from_numpy(X), [Problem(y, n_classes, C)], standardise)
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, n_classes)], [C]), standardise)
     best = reference(standardised(X) if standardise else X, y, C)
     assert found.converged.all()
     assert found.objective[0] == pytest.approx(best, rel=1e-9)
@@ -86,7 +85,7 @@ def rare(X, y):
 def test_hard_problems_are_certified_and_the_certificate_is_true(case, dtype, standardise):
     X, y = HARD[case]()
     X = torch.from_numpy(X).to(dtype)
-    found = solve_logistic(X, [Problem(y, 2, C) for C in PATH], standardise)
+    found = solve_logistic(X, every_problem([Labels(y, 2)], PATH), standardise)
     assert found.converged.all()
     assert (found.gap <= 1e-6).all()
     Z = standardised(X.double().numpy()) if standardise else X.double().numpy()
@@ -98,7 +97,7 @@ def test_hard_problems_are_certified_and_the_certificate_is_true(case, dtype, st
 @pytest.mark.parametrize("max_iter", [0, 1, 2, 4])
 def test_the_gap_bounds_the_distance_of_a_fit_that_was_cut_short(n_classes, max_iter):
     X, y = world(n_classes=n_classes)
-    problems = [Problem(y, n_classes, C) for C in PATH]
+    problems = every_problem([Labels(y, n_classes)], PATH)
     early = solve_logistic(torch.from_numpy(X), problems, max_iter=max_iter)
     best = solve_logistic(torch.from_numpy(X), problems)
     distance = early.objective / best.objective - 1
@@ -109,7 +108,7 @@ def test_the_gap_bounds_the_distance_of_a_fit_that_was_cut_short(n_classes, max_
 
 def test_a_gap_that_would_be_below_zero_is_infinite_not_small():
     X, y = world(noise=0.0)
-    found = solve_logistic(torch.from_numpy(X), [Problem(y, 2, 1e4)], max_iter=0)
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 2)], [1e4]), max_iter=0)
     assert np.isinf(found.gap[0])
     assert not found.converged[0]
 
@@ -119,9 +118,9 @@ def test_a_weight_is_a_row_repeated_and_a_weight_of_0_a_row_left_out(n_classes):
     X, y = world(n_classes=n_classes)
     weights = np.random.default_rng(0).integers(3, size=len(y)).astype(float)
     C = 0.3
-    found = solve_logistic(torch.from_numpy(X), [Problem(y, n_classes, C, weights)])
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, n_classes)], [C], [weights]))
     rows = np.repeat(np.arange(len(y)), weights.astype(int))
-    repeated = solve_logistic(torch.from_numpy(X[rows]), [Problem(y[rows], n_classes, C)])
+    repeated = solve_logistic(torch.from_numpy(X[rows]), every_problem([Labels(y[rows], n_classes)], [C]))
     assert found.objective[0] == pytest.approx(repeated.objective[0], rel=1e-9)
     np.testing.assert_allclose(found.coef, repeated.coef, rtol=1e-5, atol=1e-7)
     assert found.objective[0] == pytest.approx(reference(standardised(X, weights), y, C, weights), rel=1e-9)
@@ -132,18 +131,18 @@ def test_problems_together_are_as_alone():
     rng = np.random.default_rng(0)
     labels = [y, rng.permutation(y)]
     masks = [None, *((np.arange(240) % 4 != fold).astype(float) for fold in range(4))]
-    problems = [Problem(*c) for c in itertools.product(labels, [2], PATH, masks)]
+    problems = every_problem([Labels(each) for each in labels], PATH, masks)
     together = solve_logistic(torch.from_numpy(X), problems)
     assert together.converged.all()
-    for i in range(0, len(problems), 7):
-        alone = solve_logistic(torch.from_numpy(X), [problems[i]])
+    for i in range(0, len(problems.problems), 7):
+        alone = solve_logistic(torch.from_numpy(X), subset(problems, [i]))
         assert together.objective[i] == pytest.approx(alone.objective[0], rel=1e-9)
         np.testing.assert_allclose(together.coef[i], alone.coef[0], rtol=1e-5, atol=1e-7)
 
 
 def test_problems_in_parts_are_as_together(monkeypatch):
     X, y = world()
-    problems = [Problem(y, 2, C) for C in PATH]
+    problems = every_problem([Labels(y, 2)], PATH)
     together = solve_logistic(torch.from_numpy(X), problems)
     monkeypatch.setattr(solver, "MOST_SCORES", 2 * len(y))
     parts = solve_logistic(torch.from_numpy(X), problems)
@@ -154,8 +153,8 @@ def test_a_fold_in_which_a_feature_never_varies_gives_it_no_weight():
     X, y = world(n=200, d=5)
     weights = (np.arange(200) < 100).astype(float)
     X[:100, 2] = 7.0
-    found = solve_logistic(torch.from_numpy(X), [Problem(y, 2, 10.0, weights)])
-    alone = solve_logistic(torch.from_numpy(X[:100]), [Problem(y[:100], 2, 10.0)])
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 2)], [10.0], [weights]))
+    alone = solve_logistic(torch.from_numpy(X[:100]), every_problem([Labels(y[:100], 2)], [10.0]))
     assert found.coef[0, 0, 2] == 0
     np.testing.assert_allclose(found.coef, alone.coef, rtol=1e-6)
 
@@ -164,8 +163,8 @@ def test_a_fold_in_which_a_feature_never_varies_gives_it_no_weight():
 def test_features_of_any_type_are_certified_against_the_values_they_hold(dtype):
     X, y = world(n=400)
     X = torch.from_numpy(X).to(dtype)
-    found = solve_logistic(X, [Problem(y, 2, C) for C in PATH], standardise=False)
-    exact = solve_logistic(X.double(), [Problem(y, 2, C) for C in PATH], standardise=False)
+    found = solve_logistic(X, every_problem([Labels(y, 2)], PATH), standardise=False)
+    exact = solve_logistic(X.double(), every_problem([Labels(y, 2)], PATH), standardise=False)
     assert found.converged.all()
     assert (found.objective / exact.objective - 1 <= found.gap + 1e-12).all()
 
@@ -177,7 +176,7 @@ def test_a_stream_in_an_order_of_its_own_is_the_same_problem(dtype):
     order = np.random.default_rng(0).permutation(500)
     stream = Stream(500, 7, lambda: iter(X[torch.from_numpy(order)].split(130)), order)
     weights = (np.arange(500) % 5 > 0).astype(float)
-    problems = [Problem(y, 2, C, weights) for C in PATH]
+    problems = every_problem([Labels(y, 2)], PATH, [weights])
     streamed, held = solve_logistic(stream, problems), solve_logistic(X, problems)
     assert streamed.converged.all()
     np.testing.assert_allclose(streamed.objective, held.objective, rtol=1e-6 if dtype == torch.float32 else 1e-9)
@@ -185,7 +184,7 @@ def test_a_stream_in_an_order_of_its_own_is_the_same_problem(dtype):
 
 def test_the_same_call_gives_the_same_bits():
     X, y = world(n=3000, n_classes=3)
-    problems = [Problem(y, 3, C) for C in PATH]
+    problems = every_problem([Labels(y, 3)], PATH)
     one, other = (solve_logistic(torch.from_numpy(X).float(), problems) for _ in range(2))
     for name in vars(one):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
@@ -193,10 +192,10 @@ def test_the_same_call_gives_the_same_bits():
 
 def test_a_wide_sample_gives_a_basis_that_is_poorer_not_wrong(monkeypatch):
     X, y = world(n=600, d=40)
-    full = solve_logistic(torch.from_numpy(X), [Problem(y, 2, C) for C in PATH])
+    full = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 2)], PATH))
     monkeypatch.setattr(features, "WIDE", 10)
     monkeypatch.setattr(features, "WIDE_SAMPLE", 40)
-    narrow = solve_logistic(torch.from_numpy(X), [Problem(y, 2, C) for C in PATH])
+    narrow = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 2)], PATH))
     assert narrow.converged.all()
     np.testing.assert_allclose(narrow.objective, full.objective, rtol=1e-9)
 
@@ -206,10 +205,10 @@ def test_no_weight_runs_away_where_nothing_but_the_penalty_holds_it():
     X, y = world(n=600, d=24, noise=0.02)
     X = torch.from_numpy(X).float()
     prefixes = [(np.arange(600) < n).astype(float) for n in (20, 80, 320, 600)]
-    problems = [Problem(y, 2, C, weights) for weights in prefixes for C in (1.0, 1e2, 1e4, 1e6)]
+    problems = every_problem([Labels(y, 2)], (1.0, 1e2, 1e4, 1e6), prefixes)
     found = solve_logistic(X, problems)
     exact = solve_logistic(X.double(), problems)
-    at_zero = np.array([p.C * np.sum(p.weights) * np.log(2) for p in problems if p.C and p.weights is not None])
+    at_zero = np.array([p.C * prefixes[p.weighting].sum() * np.log(2) for p in problems.problems if p.C])
     assert found.converged.all()
     assert (found.objective < at_zero).all()
     assert (np.abs(found.objective / exact.objective - 1) <= 1.01e-6).all()
@@ -223,13 +222,13 @@ def test_a_mask_of_few_rows_spoils_no_fit_beside_it():
     y = rng.integers(2, size=600)
     four = np.zeros(600)
     four[np.concatenate([np.flatnonzero(y == 0)[:2], np.flatnonzero(y == 1)[:2]])] = 1
-    problems = [Problem(y, 2, C) for C in PATH]
-    together = solve_logistic(X, [*problems, Problem(y, 2, 1.0, four)])
+    problems = every_problem([Labels(y, 2)], PATH)
+    together = solve_logistic(X, joined([problems, every_problem([Labels(y, 2)], [1.0], [four])]))
     alone = solve_logistic(X, problems)
     assert together.converged.all()
     np.testing.assert_array_equal(together.n_iter[:-1], alone.n_iter)
     np.testing.assert_array_equal(together.objective[:-1], alone.objective)
-    of_four = solve_logistic(X[torch.from_numpy(four > 0)], [Problem(y[four > 0], 2, 1.0)])
+    of_four = solve_logistic(X[torch.from_numpy(four > 0)], every_problem([Labels(y[four > 0], 2)], [1.0]))
     assert together.objective[-1] == pytest.approx(of_four.objective[0], rel=1e-6)
 
 
@@ -253,12 +252,12 @@ def test_blocks_and_threads_change_nothing(n_classes, dtype):
     X, y = world(n=1013, d=9, n_classes=n_classes)
     weights = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
     X = torch.from_numpy(X).to(dtype)
-    problems = [Problem(y, n_classes, C, w) for C in (0.01, 1.0, 1e4) for w in (None, weights)]
+    problems = every_problem([Labels(y, n_classes)], (0.01, 1.0, 1e4), [None, weights])
     found = solve_logistic(X, problems)
     assert found.converged.all()
-    for problem, f in zip(problems, found.objective, strict=True):
-        Z = standardised(X.double().numpy(), problem.weights)
-        assert f == pytest.approx(reference(Z, y, problem.C, problem.weights), rel=1.01e-6)
+    for problem, f in zip(problems.problems, found.objective, strict=True):
+        own = problems.weightings[problem.weighting]
+        assert f == pytest.approx(reference(standardised(X.double().numpy(), own), y, problem.C, own), rel=1.01e-6)
     again = solve_logistic(X, problems)
     for name in vars(found):
         np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
@@ -271,7 +270,7 @@ def test_the_gap_bounds_the_distance_of_what_is_given_back(case, dtype, standard
     """From the returned weights, from the definition, in float64: not from what the solver says of itself."""
     X, y = HARD[case]()
     X = torch.from_numpy(X).to(dtype)
-    found = solve_logistic(X, [Problem(y, 2, C) for C in PATH], standardise)
+    found = solve_logistic(X, every_problem([Labels(y, 2)], PATH), standardise)
     X = X.double().numpy()
     scale = X.std(axis=0) if standardise else np.ones(X.shape[1])
     for i, C in enumerate(PATH):
@@ -286,7 +285,8 @@ def test_the_gap_bounds_the_distance_of_what_is_given_back(case, dtype, standard
 def test_raw_float32_with_fewer_rows_than_features_is_certified(C, scale):
     rng = np.random.default_rng(0)
     X = scale * rng.normal(size=(60, 150)).astype(np.float32)
-    found = solve_logistic(torch.from_numpy(X), [Problem((X[:, 0] > 0).astype(int), 2, C)], standardise=False)
+    problems = every_problem([Labels((X[:, 0] > 0).astype(int))], [C])
+    found = solve_logistic(torch.from_numpy(X), problems, standardise=False)
     assert found.converged.all()
 
 
@@ -294,8 +294,8 @@ def test_raw_float32_with_fewer_rows_than_features_is_certified(C, scale):
 @pytest.mark.parametrize("C", [1e6, 1e10])
 def test_the_gap_is_a_bound_where_every_residual_is_tiny(n, C):
     X, y = world(n=n, d=4, noise=0.0, seed=2)
-    early = solve_logistic(torch.from_numpy(X).float(), [Problem(y, 2, C)])
-    best = solve_logistic(torch.from_numpy(X).float().double(), [Problem(y, 2, C)])
+    early = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 2)], [C]))
+    best = solve_logistic(torch.from_numpy(X).float().double(), every_problem([Labels(y, 2)], [C]))
     assert best.gap[0] < 1e-12
     # float32 moments would be another problem: the same standardised features, to 1e-9
     assert early.objective[0] / best.objective[0] - 1 <= early.gap[0] + 1e-8
@@ -307,7 +307,7 @@ def test_rows_far_from_the_first_ones_are_standardised_as_they_are():
     y = (X[:, 2] + rng.logistic(size=5000) > 0).astype(int)
     X[:1500, 2] -= 5000
     weights = (np.arange(5000) >= 1500).astype(float)
-    masked = solve_logistic(torch.from_numpy(X), [Problem(y, 2, 1.0, weights)])
+    masked = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 2)], [1.0], [weights]))
     assert masked.objective[0] == pytest.approx(
         reference(standardised(X[1500:].astype(float)), y[1500:], 1.0), rel=2e-6
     )
@@ -317,7 +317,7 @@ def test_rows_far_from_the_first_ones_are_standardised_as_they_are():
 def test_the_unit_of_float32_features_does_not_matter(power):
     X, y = world()
     X = torch.from_numpy(X).float()
-    one, other = (solve_logistic(x, [Problem(y, 2, 1.0)]) for x in (X, X * 2.0**power))
+    one, other = (solve_logistic(x, every_problem([Labels(y, 2)], [1.0])) for x in (X, X * 2.0**power))
     assert other.objective[0] == pytest.approx(one.objective[0], rel=1e-6)
     np.testing.assert_allclose(other.coef * 2.0**power, one.coef, rtol=1e-2, atol=1e-4)
 
@@ -325,7 +325,7 @@ def test_the_unit_of_float32_features_does_not_matter(power):
 def test_a_hundred_classes_keep_the_sum_of_their_intercepts_at_0():
     X, y = world(n=1000, d=10, n_classes=100)
     y = np.unique(y, return_inverse=True)[1]
-    found = solve_logistic(torch.from_numpy(X).float(), [Problem(y, int(y.max()) + 1, 10.0)])
+    found = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, int(y.max()) + 1)], [10.0]))
     assert found.converged.all()
     assert abs(found.intercept.sum()) < 1e-3
     np.testing.assert_allclose(found.coef.sum(axis=1), 0, atol=1e-2)
@@ -333,14 +333,14 @@ def test_a_hundred_classes_keep_the_sum_of_their_intercepts_at_0():
 
 def test_iterations_are_never_more_than_asked_for():
     X, y = world(n=400, d=30, noise=0.0)
-    found = solve_logistic(torch.from_numpy(X).float(), [Problem(y, 2, C) for C in PATH], max_iter=9)
+    found = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 2)], PATH), max_iter=9)
     assert found.n_iter.max() <= 9
 
 
 def test_saturated_classes_bring_no_other_problem_down():
     X, y = world(n=200, d=5, n_classes=4, noise=0.0)
     found = solve_logistic(
-        torch.from_numpy(X * 100).float(), [Problem(y, 4, C) for C in (1.0, 1e30)], standardise=False
+        torch.from_numpy(X * 100).float(), every_problem([Labels(y, 4)], (1.0, 1e30)), standardise=False
     )
     assert found.converged[0]
 
@@ -349,24 +349,24 @@ def test_what_does_not_fit_the_rows_is_refused():
     X, y = world()
     X = torch.from_numpy(X)
     with pytest.raises(UsageError, match="no problem to solve"):
-        solve_logistic(X, [])
+        solve_logistic(X, every_problem([]))
     with pytest.raises(UsageError, match="one label for each of the 300 rows, got labels of shape"):
-        solve_logistic(X, [Problem(np.r_[y, y])])
+        solve_logistic(X, every_problem([Labels(np.r_[y, y])]))
     for bad in (-1.0, np.nan):
         with pytest.raises(UsageError, match="a weight of 0 or more for each of the 300 rows"):
-            solve_logistic(X, [Problem(y, weights=np.full(300, bad))])
+            solve_logistic(X, every_problem([Labels(y)], weightings=[np.full(300, bad)]))
     with pytest.raises(UsageError, match="no row of a problem has a weight"):
-        solve_logistic(X, [Problem(y, weights=np.zeros(300))])
+        solve_logistic(X, every_problem([Labels(y)], weightings=[np.zeros(300)]))
     with pytest.raises(DataError, match="expected 400 rows of features, got 300"):
-        solve_logistic(Stream(400, 12, lambda: iter([X])), [Problem(np.r_[y, y[:100]])])
+        solve_logistic(Stream(400, 12, lambda: iter([X])), every_problem([Labels(np.r_[y, y[:100]])]))
     X[3, 2] = torch.nan
     with pytest.raises(DataError, match="NaN or infinity"):
-        solve_logistic(X, [Problem(y)])
+        solve_logistic(X, every_problem([Labels(y)]))
 
 
 def test_tensors_of_a_model_at_work_are_taken():
     X, y = world()
     with torch.inference_mode():
-        inside = solve_logistic(torch.from_numpy(X), [Problem(y)])
-    needing = solve_logistic(torch.from_numpy(X).requires_grad_(), [Problem(y)])
+        inside = solve_logistic(torch.from_numpy(X), every_problem([Labels(y)]))
+    needing = solve_logistic(torch.from_numpy(X).requires_grad_(), every_problem([Labels(y)]))
     np.testing.assert_array_equal(inside.coef, needing.coef)

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from probekit.errors import UsageError
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, ProblemSet, every_problem
 
 FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 LogProbabilities = Sequence[np.ndarray] | Callable[[int, np.ndarray], np.ndarray]
@@ -94,16 +94,12 @@ class OnlineCode:
         self.ends = _block_ends(ends)
         self.prefixes = [end for end in self.ends[:-1] if self._has_every_class(end)]
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> ProblemSet:
         """The fits to be made over all N rows: prefix by prefix, each with every C in the order of the grid.
 
-        A prefix that lacks a class has none. The problems of one prefix share their weights.
+        A prefix that lacks a class has none.
         """
-        return [
-            Problem(self.labels, self.n_classes, C, weights)
-            for weights in map(self._weights, self.prefixes)
-            for C in self.grid
-        ]
+        return every_problem([Labels(self.labels, self.n_classes)], self.grid, map(self._weights, self.prefixes))
 
     def codelength(self, log_probabilities: LogProbabilities) -> Codelength:
         """The code's length, given what each probe says.

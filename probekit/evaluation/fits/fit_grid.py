@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.evaluation.fits.protocol import Protocol
-from probekit.probes.problem import Problem
+from probekit.probes.problem import Labels, Problem, ProblemSet
 
 Key = tuple[int, int, int]
 """Which label set, which mask, which strength."""
@@ -33,7 +33,7 @@ class Columns:
     label_sets: list[np.ndarray]
     n_classes: int
     grid: list[float | None]
-    problems: list[Problem]
+    problems: ProblemSet
     where: dict[Key, int]
 
     def alone(self) -> "Columns":
@@ -46,15 +46,16 @@ def columns_of(
 ) -> Columns:
     """The problems of all label sets; only the target's are fitted for the probe that is kept."""
     problems, where, used = [], {}, protocol.used
-    masks = [None if mask[used].all() else mask[used] for mask in protocol.masks]
+    masks = tuple(None if mask[used].all() else mask[used] for mask in protocol.masks)
     asked = {mask for mask, _ in protocol.choosers} | {each.mask for each in protocol.rounds}
-    for number, given in enumerate(label_sets):
-        labels = given[used]
+    for number in range(len(label_sets)):
         for mask in sorted(asked | {protocol.final} if number == 0 else asked):
             for i, C in enumerate(grid):
                 where[number, mask, i] = len(problems)
-                problems.append(Problem(labels, n_classes, C, masks[mask]))
-    return Columns(protocol, list(label_sets), n_classes, list(grid), problems, where)
+                problems.append(Problem(number, mask, C))
+    labels = tuple(Labels(given[used], n_classes) for given in label_sets)
+    every = ProblemSet(labels, masks, tuple(problems))
+    return Columns(protocol, list(label_sets), n_classes, list(grid), every, where)
 
 
 def with_every_class(protocol: Protocol, draws: np.ndarray, n_classes: int) -> list[np.ndarray]:

@@ -36,6 +36,7 @@ from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.evaluation.scores.permutation import PERMUTATIONS, permutation_test
 from probekit.points import Place, place_name
+from probekit.probes.problem import joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,9 +208,9 @@ def _part(predictions: Predictions, rows: slice) -> Predictions:
 
 def _answer(place: Place, X: Tensor, question: Question) -> Answer:
     columns, code = question.columns, question.code
-    problems = [*columns.problems, *([] if code is None else code.problems())]
-    probes = question.probe.fit_many(_rows_of(X, question.protocol.used), problems)
-    own = len(columns.problems)
+    problems = joined([columns.problems] if code is None else [columns.problems, code.problems()])
+    probes = question.probe().fit_many(_rows_of(X, question.protocol.used), problems)
+    own = len(columns.problems.problems)
     bench = Bench(columns, probes[:own], X, question.headline)
     verdict, *controls = [bench.verdict(number) for number in range(len(columns.label_sets))]
     coders = probes[own:]

@@ -11,14 +11,15 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from probekit.errors import DataError
-from probekit.models.positions import (
+from probekit.models.positional import (
+    ComputedTable,
     RopeScaling,
     Rotary,
-    Table,
     rope_from_hf,
     rotary_table,
     rotate_half,
     rotate_interleaved,
+    scaled_frequencies,
     sinusoids,
     sinusoids_in_halves,
 )
@@ -48,7 +49,7 @@ def test_sinusoids_in_halves_are_marians(d_model):
 def test_a_table_gives_rows_by_index():
     rows = torch.randn(5, 3)
     index = torch.tensor([[4, 0], [2, 2]])
-    assert torch.equal(Table(lambda: rows)(index), rows[index])
+    assert torch.equal(ComputedTable(lambda: rows)(index), rows[index])
 
 
 @pytest.mark.parametrize("how", ["meta", "bfloat16 and back", "float64", "copy", "inference"])
@@ -57,10 +58,10 @@ def test_a_table_survives_what_happens_to_models(how):
     index = torch.arange(6)
     if how == "meta":
         with torch.device("meta"):
-            table = Table(lambda: sinusoids(6, 4))
+            table = ComputedTable(lambda: sinusoids(6, 4))
         table.to("cpu")
     else:
-        table = Table(lambda: sinusoids(6, 4))
+        table = ComputedTable(lambda: sinusoids(6, 4))
         with torch.inference_mode(how == "inference"):
             table(index)
     if how == "bfloat16 and back":
@@ -77,7 +78,7 @@ def test_a_table_survives_what_happens_to_models(how):
 
 def test_a_table_can_be_outlined_on_the_meta_device():
     with torch.device("meta"):
-        table = Table(lambda: sinusoids(6, 4))
+        table = ComputedTable(lambda: sinusoids(6, 4))
         assert table(torch.arange(3)).is_meta
     assert torch.equal(table(torch.arange(3)), sinusoids(3, 4))
 
@@ -161,7 +162,7 @@ def test_scaled_frequencies_equal_transformers(ours, theirs):
     )
     frequency, _ = ROPE_INIT_FUNCTIONS[ours.kind](config, "cpu")
     plain = 1.0 / 1e4 ** (torch.arange(0, 64, 2).float() / 64)
-    assert torch.allclose(ours.scaled(plain), frequency, rtol=1e-6, atol=0)
+    assert torch.allclose(scaled_frequencies(plain, ours), frequency, rtol=1e-6, atol=0)
     assert not torch.allclose(frequency, plain, rtol=1e-2, atol=0)
     expected = torch.cat([(9 * frequency).cos(), (9 * frequency).sin()])
     assert torch.allclose(rotary_table(10, 64, 1e4, ours)[9], expected, atol=1e-6)
