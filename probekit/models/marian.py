@@ -136,7 +136,7 @@ def hf_names(cfg: Any) -> dict[str, HfTensor]:
             for ours, module in _BLOCK_NAMES[stack].items():
                 for part in ("weight", "bias"):
                     names[f"{stack}.blocks.{i}.{ours}.{part}"] = f"model.{stack}.layers.{i}.{module}.{part}"
-        if cfg.positions == "learned":
+        if cfg.positions != "sinusoidal":
             names[f"{stack}.pos_embed.weight"] = _position_table(stack)
     if cfg.tie_embeddings:
         names["embed.weight"] = _SHARED
@@ -179,7 +179,7 @@ def shape(cfg: Any) -> ModelShape:
     stacks = stack_shape(cfg, name="encoder"), stack_shape(cfg, **decoder, name="decoder", cross=True)
     tables = 1 if cfg.tie_embeddings else 2  # of source and target
     outside = {"token embedding": tables * V * D}
-    if cfg.positions == "learned":
+    if cfg.positions != "sinusoidal":
         outside |= {"position embedding": 2 * cfg.n_ctx * D}
     outside |= {"head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0)}
     sums = 2 if cfg.scale_embedding else 1

@@ -52,13 +52,13 @@ from probekit.models.layers import (
     init_linear,
     linear,
 )
-from probekit.models.positional import ComputedTable, sinusoids_in_halves
+from probekit.models.positional import ComputedTable, sinusoids, sinusoids_in_halves
 
 LN_EPS = 1e-5  # Marian's config has no field for it
 
 IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
 _named = partial(hf_field, marian.OURS)
-POSITIONS = ("sinusoidal", "learned")
+POSITIONS = ("sinusoidal", "interleaved", "learned")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class TransformerConfig:
         n_heads, d_mlp, n_layers: the encoder's; the decoder has its own.
         n_ctx: the longest source and the longest target.
         d_vocab: size of the vocabulary, which source and target share.
+        positions: "sinusoidal" (all sines first, then all cosines, as in Marian), "interleaved" (the paper's sinusoids:
+            sines in even places, cosines in odd ones) or "learned". A saved model keeps interleaved ones as a table,
+            which is read as learned.
         scale_embedding: whether token embeddings are multiplied by sqrt(d_model) before positions are added.
         tie_embeddings: whether source embedding, target embedding and head are one matrix; otherwise three.
         logits_bias: whether the head has a bias.
@@ -102,7 +105,7 @@ class TransformerConfig:
             check_multiple(self.d_model, "d_model", getattr(self, field), _named(field))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_choice(self.positions, POSITIONS, "positions")
-        if self.positions == "sinusoidal" and self.d_model % 2:
+        if self.positions != "learned" and self.d_model % 2:
             raise DataError(f"sinusoidal positions need an even d_model; got {self.d_model}")
         for field in ("scale_embedding", "tie_embeddings", "logits_bias"):
             check_flag(getattr(self, field), _named(field))
@@ -147,9 +150,11 @@ class TokenStack(nn.Module):
     def __init__(self, cfg: TransformerConfig, blocks: Iterable[nn.Module]):
         super().__init__()
         self.hook_embed = HookPoint("B L D")
-        learned = cfg.positions == "learned"
         table = partial(sinusoids_in_halves, cfg.n_ctx, cfg.d_model)
-        self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model) if learned else ComputedTable(table)
+        computed = cfg.positions == "sinusoidal"
+        self.pos_embed = ComputedTable(table) if computed else Embedding(cfg.n_ctx, cfg.d_model)
+        if cfg.positions == "interleaved":  # a weight that is not trained: Marian's files have no word for this order
+            self.pos_embed.requires_grad_(False)
         self.hook_pos_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(blocks)
 
@@ -360,6 +365,8 @@ class Transformer(LanguageModel):
                 weight.zero_()
             elif ".ln" in name:
                 weight.fill_(1)
+            elif "pos_embed" in name and self.cfg.positions == "interleaved":
+                weight.copy_(sinusoids(self.cfg.n_ctx, self.cfg.d_model))
             elif "embed" in name:
                 init_embedding(weight, generator)
                 weight.mul_(self.cfg.init_std)
