@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tables",
         "devices",
         "options",
+        "text",
         "durable",
         "safetensors_header",
         "points",

@@ -10,7 +10,7 @@ from probekit.errors import nearest
 
 A = TypeVar("A")
 B = TypeVar("B")
-O_ = TypeVar("O_", contravariant=True)
+O_ = TypeVar("O_", covariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -62,6 +62,13 @@ def option(
     """A dataclass field with its default and its help (see `OptionHelp`)."""
     known = OptionHelp(text, metavar, flag, parse, notes, least, repeats, takes_parameters, tag)
     return dataclasses.field(default=default, metadata={"help": known})  # pyright: ignore[reportReturnType]
+
+
+def like(owner: type, name: str, text: str | None = None, **changes: Any) -> Any:
+    """The field `name` of another options class, with another text or other attributes of `OptionHelp`."""
+    field = next(field for field in dataclasses.fields(owner) if field.name == name)
+    known = dataclasses.replace(field.metadata["help"], **changes, **({} if text is None else {"text": text}))
+    return dataclasses.field(default=field.default, metadata={"help": known})
 
 
 def help_of(field: dataclasses.Field[Any]) -> OptionHelp:

@@ -180,9 +180,9 @@ def test_sigterm_says_what_is_kept_and_the_same_command_goes_on(
         patch.setattr(work, "run_batch", interrupted)
         assert run([*job, "--out", "store"]) == 130
     err = capsys.readouterr().err
-    assert "probekit: error: kept " in err
-    assert " of 90 texts in store; run the same command again to go on" in err
-    kept = int(err.split("kept ")[1].split(" ")[0])
+    assert "probekit: error: saved " in err
+    assert " of 90 texts in store; run the same command again to resume" in err
+    kept = int(err.split("saved ")[1].split(" ")[0])
     assert 0 < kept < 90
     assert run([*job, "--out", "store", "--quiet"]) == 0
     assert torch.equal(load_activations("store")["resid_pre", 2], load_activations("whole")["resid_pre", 2])

@@ -144,7 +144,7 @@ def test_ctrl_c_says_what_is_kept(acts: Path, capsys: Capture, monkeypatch: pyte
 
     monkeypatch.setattr(imports.StoreWriter, "write", once)
     assert run([*JOB, "--out", "there", "--quiet"]) == 130
-    assert "kept 50 of 120 rows in there; run the same command again to go on" in capsys.readouterr().err
+    assert "saved 50 of 120 rows in there; run the same command again to resume" in capsys.readouterr().err
     monkeypatch.setattr(imports.StoreWriter, "write", write)
     assert run([*JOB, "--out", "there", "--quiet"]) == 0
     assert load_activations("there").n_examples == N

@@ -87,8 +87,8 @@ def test_ctrl_c_says_what_is_counted(
     job += ["--stats-only", "--quiet", "--batch-tokens", "100"]
     assert run(job) == 130
     err = capsys.readouterr().err
-    assert "of 90 texts in s; run the same command again to go on" in err
-    assert "kept 0" not in err
+    assert "of 90 texts in s; run the same command again to resume" in err
+    assert "saved 0" not in err
     assert run(["ls", "."]) == 0
     assert "of 90 texts counted" in capsys.readouterr().out
     monkeypatch.setattr(GPT2, "forward", forward)

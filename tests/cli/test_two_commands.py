@@ -109,7 +109,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     kept, total = Store.progress("store")
     assert 0 < kept < total == 90
     assert err.splitlines()[-1] == (
-        f"probekit: error: kept {kept} of 90 texts in store; run the same command again to go on"
+        f"probekit: error: saved {kept} of 90 texts in store; run the same command again to resume"
     )
     assert "Traceback" not in err
     monkeypatch.setattr(planning, "SHARD_BYTES", 4000)

@@ -251,6 +251,8 @@ def test_a_config_can_be_changed_by_field():
     assert key_of(one) != key_of(world("ranking"))
     with pytest.raises(UsageError, match="no field 'position'; did you mean positions"):
         with_config(one, position="sinusoidal")
+    with pytest.raises(UsageError, match="positions"):
+        with_config(one, positions="rotary")
 
 
 def test_the_papers_sinusoids_are_not_trained_and_survive_a_save(small, tmp_path):
@@ -301,6 +303,7 @@ def test_the_config_files_are_the_worlds_settings(name):
     config = yaml.safe_load((CONFIGS / f"{one.task}.yaml").read_text())
     said = {key.replace("-", "_"): value for key, value in config["train-model"].items()}
     assert said.pop("name") == name
+    assert said.pop("positions", None) == getattr(one.make_config(), "positions", None)
     assert replace(TrainingSettings(), **said) == one.settings
     assert (config["extract"]["model"], config["extract"]["dataset"]) == (name, one.task)
 
