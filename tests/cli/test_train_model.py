@@ -115,7 +115,10 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(here, capsys,
         patch.setattr(train_module, "training_shown", interrupting)
         assert run([*ARGS, "--out", "stopped"]) == 130
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "probekit: error: interrupted after step 5 of 12; the same command goes on from there\n")
+    assert (out, err) == (
+        "",
+        "probekit: error: interrupted after step 5 of 12; to resume, give the same command again\n",
+    )
     assert run([*ARGS, "--json", "--out", "stopped"]) == 0
     out, err = capsys.readouterr()
     assert err.splitlines()[1] == "resuming after step 5 of 12"
@@ -131,7 +134,7 @@ def test_what_stands_in_the_way(here, capsys, refused):
     assert "seed was 3, now 4" in refused(5, *ARGS[:-1], "4")
     good = (folder / CHECKPOINT).read_bytes()
     (folder / CHECKPOINT).write_bytes(good[:-1])
-    assert "is damaged or no checkpoint" in refused(4, *ARGS)
+    assert "is damaged or not a checkpoint" in refused(4, *ARGS)
     (folder / CHECKPOINT).unlink()
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "holds a model that was not trained there" in refused(5, *ARGS)
