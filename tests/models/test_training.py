@@ -403,9 +403,9 @@ def test_batches_that_cannot_be_learned_from(tmp_path):
         loss_of(model, collate([Example([1, 2], [IGNORE, IGNORE])]))
     with pytest.raises(UsageError, match="does not classify"):
         loss_of(model, collate([Example([1, 2], [2, 3], label=1)]))
-    with pytest.raises(UsageError, match="a source where the model is an encoder-decoder"):
+    with pytest.raises(UsageError, match="a source if the model is an encoder-decoder"):
         loss_of(model, collate([Example([1, 2], [2, 3], source=[1])]))
-    with pytest.raises(UsageError, match="a source where the model is an encoder-decoder"):
+    with pytest.raises(UsageError, match="a source if the model is an encoder-decoder"):
         loss_of(marian_from_hf(oracle_for(MARIAN[1])), collate([Example([1, 2], [2, 3])]))
     with pytest.raises(UsageError, match="expected 4 examples a batch, got 3"):
         train(model, lambda step: draw(step)[:3], SETTINGS, tmp_path)
