@@ -51,18 +51,29 @@ def command(order: str = "") -> Callable[[Callable[..., None]], Command]:
             run(**built(run, options, values))
 
         function.__name__, function.__doc__ = run.__name__, run.__doc__
-        function.__signature__ = _signature(options.values())  # pyright: ignore[reportFunctionMemberAccess]
+        function.__signature__ = _signature(run, options.values())  # pyright: ignore[reportFunctionMemberAccess]
         return Command(run, options, function)
 
     return derive
 
 
-def _signature(own: Iterable[CliOption]) -> inspect.Signature:
+def help_text(run: Callable[..., None], one: CliOption) -> str:
+    """The help of an option; one whose value takes parameters says how to set them."""
+    if one.negates:
+        return one.help.off
+    if not one.help.takes_parameters:
+        return one.help.text
+    section = run.__name__.strip("_").replace("_", "-")
+    text, bracket, default = one.help.text.partition("  [default")
+    return f"{text} Parameters: --set {section}.{one.key}.NAME=VALUE.{bracket}{default}"
+
+
+def _signature(run: Callable[..., None], own: Iterable[CliOption]) -> inspect.Signature:
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Signature(
         [
             inspect.Parameter("ctx", keyword, annotation=typer.Context),
-            *(inspect.Parameter(one.name, keyword, default=_default(one), annotation=_hint(one)) for one in own),
+            *(inspect.Parameter(one.name, keyword, default=_default(one), annotation=_hint(run, one)) for one in own),
             inspect.Parameter("config", keyword, default=None, annotation=Annotated[Path | None, _CONFIG]),
             inspect.Parameter("set", keyword, default=None, annotation=Annotated[list[str] | None, _SET]),
         ]
@@ -73,7 +84,7 @@ def _default(one: CliOption) -> Any:
     return inspect.Parameter.empty if one.default is MISSING else one.default
 
 
-def _hint(one: CliOption) -> Any:
+def _hint(run: Callable[..., None], one: CliOption) -> Any:
     kind = one.kind | None if one.default is None else one.kind
-    shown: dict[str, Any] = {"metavar": one.help.metavar, "help": one.help.text, "min": one.help.least}
+    shown: dict[str, Any] = {"metavar": one.help.metavar, "help": help_text(run, one), "min": one.help.least}
     return Annotated[kind, typer.Option(*one.flags, **shown) if one.flags else typer.Argument(**shown)]

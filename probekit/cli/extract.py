@@ -97,7 +97,7 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
         write, progress = partial(run_statistics, plan, path, show), statistics_progress
     else:
         write, progress = partial(run_plan, plan, path, show, stats=sums == "also"), Store.progress
-    saved = partial(saved_rows, partial(progress, path), plan.texts, "texts", path)
+    saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
     make_store(_describe(plan, sums), write, saved, quiet)
     if sums and not quiet:
         console.note(f"statistics: {path / 'statistics'} (in Python: pk.load_statistics({str(path)!a}))")
@@ -115,20 +115,20 @@ def _show_plan(plan: "ExtractionPlan", sums: Sums, as_json: bool) -> None:
 
 
 def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:
-    from probekit.activations import statistics_bytes
+    from probekit.activations import as_dict, statistics_bytes
 
     if sums is None:
-        return plan.as_dict()
+        return as_dict(plan)
     size = {"statistics": sums, "statistics_bytes": statistics_bytes(plan.task, plan.widths)}
-    return {**plan.as_dict(), **size, **({"bytes": 0} if sums == "only" else {})}
+    return {**as_dict(plan), **size, **({"bytes": 0} if sums == "only" else {})}
 
 
 def _describe(plan: "ExtractionPlan", sums: Sums) -> str:
     """The plan with the size of its sums; without activations, that is the only size."""
-    from probekit.activations import statistics_bytes
+    from probekit.activations import describe, statistics_bytes
 
     if sums is None:
-        return plan.describe()
-    lines = [line for line in plan.describe().split("\n") if sums == "also" or not line.startswith("size ")]
+        return describe(plan)
+    lines = [line for line in describe(plan).split("\n") if sums == "also" or not line.startswith("size ")]
     size = f"{statistics_bytes(plan.task, plan.widths) / 1e6:,.1f} MB of sums for each place and split"
     return "\n".join([*lines, f"{'stats':<9}{size}{'' if sums == 'also' else '; no activations'}"])

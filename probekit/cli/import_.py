@@ -41,22 +41,25 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
         probekit import acts/ --labels cities.csv
         probekit import acts.npy --labels y.npy --stack-axis 0 --point resid_post --model-name llama --dry-run
     """
-    from probekit.activations import Store, plan_import, run_import
+    from probekit.activations import Store
+    from probekit.activations.imports.plan import plan_import
+    from probekit.activations.imports.run import run_import
+    from probekit.activations.imports.summary import describe_import, import_as_dict
 
     plan = plan_import(job.source, options)
     if job.dry_run:
-        console.result_json(plan.as_dict()) if job.json else console.result(plan.describe())
+        console.result_json(import_as_dict(plan)) if job.json else console.result(describe_import(plan))
         return
+    begun: list[Path] = []
 
     def saved() -> str:
-        if not plan.is_read:
+        if not begun:
             return "nothing was written; run the same command again"
-        path = Path(options.out or plan.default_path)
-        return saved_rows(partial(Store.progress, path), plan.texts, "rows", path)
+        return saved_rows(partial(Store.progress, begun[0]), len(plan.task), "rows", begun[0])
 
-    write = partial(run_import, plan, options.out, progress=console.bars(job.quiet))
-    path = make_store(plan.describe(arrays=False), write, saved, job.quiet).path
+    write = partial(run_import, plan, options.out, progress=console.bars(job.quiet), on_begin=begun.append)
+    path = make_store(describe_import(plan, arrays=False), write, saved, job.quiet).path
     if job.json:
-        console.result_json({"store": str(path), **plan.as_dict()})
+        console.result_json({"store": str(path), **import_as_dict(plan)})
     else:
         console.result(path)

@@ -110,7 +110,7 @@ def _different(there: Mapping[str, Any], question: Mapping[str, Any]) -> list[st
     names = {field.name for field in dataclasses.fields(ProbeOptions)}
     try:
         before = asked(ProbeOptions(**{name: value for name, value in there.items() if name in names}))
-    except UsageError:
+    except (UsageError, TypeError, ValueError):
         before = {}
     before["random_init"] = there.get("random_init", False)
     return [name for name, value in question.items() if before.get(name) != value]

@@ -59,7 +59,7 @@ def transfer(job: TransferJob, options: TransferOptions) -> None:
 
 def _folder(stores: list[Path], meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
     """The default folder; the digest keeps apart other stores and other options."""
-    from probekit.activations.listing import folder_name
+    from probekit.activations.default_path import folder_name
 
     text = json.dumps([[str(path.resolve()) for path in stores], question], sort_keys=True)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -30,9 +30,10 @@ class CurveOptions:
     point: str | None = option(None, "Point to read.  [default: the store's first]", metavar="NAME")
     probe: Any = option(
         None,
-        "logistic, ridge, lda, mean-diff, mlp or k-sparse; parameters with --set, such as train-probe.probe.k=4.  "
-        "[default: logistic; ridge where labels are numbers]",
-        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor.",
+        "logistic, ridge, lda, mean-diff, mlp or k-sparse.  [default: logistic; ridge where labels are numbers]",
+        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
+        "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
+        "default is then the only one tried.",
         metavar="NAME",
         takes_parameters=True,
     )
@@ -102,8 +103,8 @@ class ProbeOptions(CurveOptions):
     )
     codelength: bool = option(
         True,
-        "Leave the code length out.",
-        notes="True measures the online code (Voita and Titov 2020), for the logistic probe only.",
+        "Measure the online code length (Voita and Titov 2020); for the logistic probe only.",
+        off="Leave the code length out.",
         flag="--no-codelength",
     )
     folds: int | None = option(

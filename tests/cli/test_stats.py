@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from probekit.activations import load_activations, load_statistics
-from probekit.activations.plan import plan as planning
-from probekit.activations.sums import statistics as statistics_module
+from probekit.activations.plan import build as planning
+from probekit.activations.sums.tally import Tally
 from probekit.cli.main import run
 from probekit.models.gpt2 import GPT2
 
@@ -74,7 +74,7 @@ def test_ctrl_c_says_what_is_counted(
     here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "SHARD_BYTES", 4000)
-    monkeypatch.setattr(statistics_module.Tally, "_is_due", lambda _: True)
+    monkeypatch.setattr(Tally, "_is_due", lambda _: True)
     forward, calls = GPT2.forward, []
 
     def interrupted(self: GPT2, *args: object, **kwargs: object) -> object:

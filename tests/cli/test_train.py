@@ -27,7 +27,7 @@ def test_results_stand_in_the_store_under_what_was_asked(here: Path, store: Path
     results = Path("store/results/label-resid_pre-mean-diff-layers-0-1")
     assert sorted(p.name for p in results.iterdir()) == sorted(FILES)
     assert str(results / "accuracy_by_layer.png") in out.splitlines()[-1]
-    assert "chosen on validation" in out
+    assert "selected on validation" in out
     assert len(ProbeResults.load(results).layers) == 2
     with (results / "results.csv").open() as file:
         assert {row["layer"] for row in csv.DictReader(file)} >= {"0", "1"}
@@ -113,7 +113,7 @@ def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkey
     assert run(["demo"]) == 0
     out, err = capsys.readouterr()
     assert "agreement-gpt2" in err
-    assert "chosen on validation" in out
+    assert "selected on validation" in out
     picture = Path(out.splitlines()[-1].removeprefix("Picture: "))
     assert picture.read_bytes().startswith(b"\x89PNG")
     store = picture.parents[2]

@@ -110,12 +110,13 @@ def test_it_shows_the_curve_and_says_what_it_is():
         values = [r.metrics[split]["accuracy"] for r in results.layers]
         np.testing.assert_allclose(points(line(ax, split))[1], values)
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "1", "2", "3", "out"]
-    for part in ("gpt2", "sst2", "resid_pre", "last token", "logistic", "input of block i; last = output"):
+    for part in ("gpt2", "sst2", "resid_pre", "last token", "logistic", "input of block i; last: output"):
         assert part in texts(ax)
     for part in ("majority 0.500", "bag-of-words 0.700", "95% pointwise interval", "100 test examples"):
         assert part in texts(ax)
     value = results.best.metrics["test"]["accuracy"]
-    ring = line(ax, f"chosen on validation: output, test accuracy {value:.3f} [{value - 0.02:.3f}, {value + 0.02:.3f}]")
+    interval = f"[{value - 0.02:.3f}, {value + 0.02:.3f}]"
+    ring = line(ax, f"selected on validation: output, test accuracy {value:.3f} {interval}")
     assert points(ring) == ([4], [value])
 
 
@@ -129,10 +130,10 @@ def test_what_a_sceptic_asks_for_is_in_the_picture():
         assert layer.band is not None
         np.testing.assert_allclose(sorted({y for x, y in corners if x == i}), layer.band)
     assert points(line(ax, "control task"))[1] == [layer.control for layer in results.layers]
-    assert points(line(ax, "random weights"))[1] == [0.6] * 5
+    assert points(line(ax, "random init"))[1] == [0.6] * 5
     assert "control task 0.524" in texts(ax)
-    assert "random weights 0.600" in texts(ax)
-    first, last = points(line(ax, "tied with the best"))[0]
+    assert "random init 0.600" in texts(ax)
+    first, last = points(line(ax, "statistically tied with the best"))[0]
     assert 2 < first < 3
     assert 4 < last < 5
 
@@ -148,7 +149,7 @@ def test_the_headline_is_on_the_axis(metric, label):
 
 
 def test_codelength_stands_under_the_curve_where_the_figure_is_ours(tmp_path):
-    code = "import test_plots as t; ax = t.make(full=True).plot(); upper, lower = ax.figure.axes;"
+    code = "import test_curve as t; ax = t.make(full=True).plot(); upper, lower = ax.figure.axes;"
     code += "assert upper is ax and lower.get_xlabel() and not upper.get_xlabel();"
     code += (
         "assert list(lower.lines[1].get_ydata()) == [x.codelength['compression'] for x in t.make(full=True).layers];"
@@ -162,7 +163,7 @@ def test_codelength_stands_under_the_curve_where_the_figure_is_ours(tmp_path):
 @pytest.mark.parametrize(
     ("point", "wanted", "label", "last"),
     [
-        ("resid_mid", None, "layer (after the attention of block i; last = output)", "out"),
+        ("resid_mid", None, "layer (after the attention of block i; last: output)", "out"),
         ("resid_post", range(4), "layer (output of block i)", "3"),
         ("resid_pre", [0, 2], "layer (input of block i)", "2"),
         ("attn_out", range(4), "layer (attn_out of block i)", "3"),
@@ -231,7 +232,7 @@ def test_sparse_layers_keep_their_places_and_one_layer_has_its_interval():
     ax = draw(make(48, wanted=[3, 4, 20, 30]))
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["3", "4", "20", "30"]
     ax = draw(make(wanted=[2]))
-    assert "chosen" not in texts(ax)
+    assert "selected" not in texts(ax)
     assert "95% interval" in texts(ax)
     assert any(len(c.get_paths()) == 1 for c in ax.collections)
 
@@ -272,7 +273,7 @@ def test_a_disk_that_refuses_is_said(tmp_path):
 
 def test_saving_touches_no_pyplot_and_plotting_makes_one_figure(tmp_path):
     code = (
-        "import sys, test_plots as t, pathlib; t.save_plot(t.make(), pathlib.Path(sys.argv[1]));"
+        "import sys, test_curve as t, pathlib; t.save_plot(t.make(), pathlib.Path(sys.argv[1]));"
         "assert 'matplotlib.pyplot' not in sys.modules;"
         "ax = t.make().plot(); from matplotlib import pyplot as plt;"
         "assert plt.get_fignums() == [1] and ax.figure is plt.gcf();"
@@ -284,7 +285,7 @@ def test_saving_touches_no_pyplot_and_plotting_makes_one_figure(tmp_path):
 def run_here(code: str, *args: str) -> None:
     """In a process of its own, where nobody has imported pyplot yet."""
     here = str(Path(__file__).parent)
-    env = {**os.environ, "PYTHONPATH": f"{here}:{here}/..", "MPLBACKEND": "agg"}
+    env = {**os.environ, "PYTHONPATH": f"{here}:{here}/../..", "MPLBACKEND": "agg"}
     subprocess.run([sys.executable, "-c", code, *args], check=True, env=env)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from store_cases import plan_of
 
-from probekit.activations.plan import plan as planning
+from probekit.activations.plan import build as planning
 from probekit.errors import DataError
 from probekit.models import load_model
 from probekit.models.base import LanguageModel

@@ -1,14 +1,12 @@
-"""Where stores stand: the folder that a plan gets by default, and what there is under a folder."""
+"""List the stores under a folder, and find the newest one."""
 
 import contextlib
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.format import read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
@@ -18,21 +16,33 @@ from probekit.points import spans_of
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """One line of `probekit ls`; what a damaged store no longer tells is empty."""
+    """One line of `probekit ls`; fields that a damaged store can no longer give are empty.
+
+    Attributes:
+        path: the store.
+        state: "complete", "statistics" without activations, "3 of 7 rows", "3 of 7 texts counted" or "damaged".
+        model: its name.
+        task: its name.
+        places: points and layers.
+        rows: examples of the complete store.
+        bytes: of shards and statistics.
+        created: ISO 8601, UTC; empty until complete.
+        statistics: True if the store holds statistics.
+    """
 
     path: Path
-    state: str  # "complete", "statistics" without activations, "3 of 7 rows" or "damaged"
+    state: str
     model: str = ""
     task: str = ""
     places: str = ""
     rows: int = 0
     bytes: int = 0
-    created: str = ""  # ISO 8601, UTC; empty until complete
-    statistics: bool = False  # whether sums stand beside the activations, or alone
+    created: str = ""
+    statistics: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether it can be read."""
+        """True if the store can be loaded."""
         return self.state == "complete"
 
     def as_dict(self) -> dict[str, Any]:
@@ -40,23 +50,8 @@ class StoreInfo:
         return {**asdict(self), "path": str(self.path)}
 
 
-def default_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
-    """The store of this plan under `root`: equal plans find the same one, so that the same command goes on with it."""
-    parts = [plan.model.name, plan.task.name, "-".join(plan.points), plan.position_name, plan.digest[:8]]
-    return Path(root) / folder_name(parts)
-
-
-def folder_name(parts: Iterable[str]) -> str:
-    """One name for a folder, of parts that hold anything."""
-    return "-".join(_clean(part) for part in parts)
-
-
-def _clean(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")[:48] or "unnamed"
-
-
 def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
-    """Every store at `root` or below, by path; a damaged one says so, and no store makes this raise."""
+    """Every store at `root` or below, by path; damaged stores are listed as such and raise nothing."""
     folders = sorted(
         Path(folder)
         for folder, inside, files in os.walk(root)
@@ -66,9 +61,9 @@ def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
 
 
 def newest_store(root: str | Path = "runs") -> Path:
-    """The complete store at `root` or below that was finished last, or asked for again since.
+    """The complete store at `root` or below that was finished, or requested again, last.
 
-    One that stands inside another, as its random-init baseline does, is not meant.
+    Stores inside another one, such as its random-init baseline, are left out.
 
     Raises:
         DataError: there is none.
@@ -80,7 +75,7 @@ def newest_store(root: str | Path = "runs") -> Path:
 
 
 def _dated(root: Path) -> Iterator[tuple[int, Path]]:
-    """(date of the manifest, store) of what looks complete."""
+    """(date of the manifest, store) of every store with a manifest."""
     with contextlib.suppress(OSError):
         for manifest in root.rglob("manifest.json"):
             with contextlib.suppress(OSError):
@@ -103,21 +98,25 @@ def _info(path: Path) -> StoreInfo:
     }
     try:
         known["statistics"] = any(path.glob("statistics/*.json"))
-        if not (path / "manifest.json").exists():
-            kept, total = Store.progress(path)
-            counted = None if kept else statistics_progress(path)
-            if not kept and counted == (total, total):
-                return StoreInfo(path, "statistics", created=str(load_statistics(path).meta["created"]), **known)
-            if not kept and counted:
-                return StoreInfo(path, f"{counted[0]} of {total} texts counted", **known)
-            return StoreInfo(path, f"{kept} of {total} rows", **known)
-        return StoreInfo(path, "complete", created=Store(path).meta["created"], **known)
+        state, created = _state(path)
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
+    return StoreInfo(path, state, created=created, **known)
+
+
+def _state(path: Path) -> tuple[str, str]:
+    """The state of a store, and its date."""
+    if (path / "manifest.json").exists():
+        return "complete", Store(path).meta["created"]
+    stored, total = Store.progress(path)
+    counted = None if stored else statistics_progress(path)
+    if counted == (total, total):
+        return "statistics", str(load_statistics(path).meta["created"])
+    return f"{counted[0]} of {total} texts counted" if counted else f"{stored} of {total} rows", ""
 
 
 def _size(path: Path) -> int:
-    """Bytes of shards and statistics; one that goes away meanwhile has none."""
+    """Bytes of shards and statistics; files that disappear meanwhile count as nothing."""
     size = 0
     with contextlib.suppress(OSError):
         for shard in path.glob("s*/*.safetensors"):

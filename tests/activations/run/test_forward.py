@@ -1,6 +1,5 @@
 """Packed prefix forests give what each text alone gives, at every point, for every position, whatever is shared."""
 
-import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -103,8 +102,8 @@ def test_one_for_each_among_several(model, family):
 @pytest.mark.parametrize(
     ("position", "message"),
     [
-        (["last", "all"], "all stands alone; got last, all"),
-        (["last", "last"], "different ones"),
+        (["last", "all"], "all cannot be combined; got last, all"),
+        (["last", "last"], "must differ"),
         ([], r"got \[\]"),
         (["last", "lost"], "last"),
         (["last", 1.5], "1.5"),
@@ -136,7 +135,7 @@ def test_a_model_that_looks_ahead_shares_equal_texts_alone(model, family):
     ahead.load_state_dict(model.state_dict())
     ahead.tokenizer = model.tokenizer
     acts = extract(ahead, family, position="all", block_nodes=20)
-    assert plan_of(ahead, family).nodes == sum(map(len, set(family.inputs))) < sum(map(len, family.inputs))
+    assert plan_of(ahead, family).packing.nodes == sum(map(len, set(family.inputs))) < sum(map(len, family.inputs))
     for i, ids in enumerate(model.tokenizer.encode_batch(family.inputs)):
         everyone = torch.ones(1, len(ids), len(ids), dtype=torch.bool)
         _, cache = ahead.run_with_cache(
@@ -155,7 +154,7 @@ def computed_tokens(model, task, **how):
 
 def test_nothing_is_computed_twice_nor_after_the_last_token_that_is_read(model, family):
     prefixes = {text[: i + 1] for text in family.inputs for i in range(len(text))}
-    assert computed_tokens(model, family) == len(prefixes) == plan_of(model, family).filled_nodes
+    assert computed_tokens(model, family) == len(prefixes) == plan_of(model, family).packing.nodes
     assert computed_tokens(model, family, share=False) == sum(map(len, family.inputs))
     assert computed_tokens(model, family, position="first") == 1
     assert computed_tokens(model, family, position="first", share=False) == 31
@@ -163,8 +162,7 @@ def test_nothing_is_computed_twice_nor_after_the_last_token_that_is_read(model, 
 
 
 def test_more_than_the_memory_holds_is_refused_with_the_arithmetic(model, family, monkeypatch, tmp_path):
-    module = importlib.import_module("probekit.activations.extract")
-    monkeypatch.setattr(module, "free_bytes", lambda device: 7000)
+    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 7000)
     with pytest.raises(
         UsageError, match=r"0\.0 GB of activations \(31 texts x 4 places x 16, float32\) do not fit .*out=PATH"
     ):

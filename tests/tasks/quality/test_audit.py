@@ -10,7 +10,7 @@ from probekit.errors import UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.quality import duplicates
-from probekit.tasks.quality.audit import audit
+from probekit.tasks.quality.audit import audit, audit_dict, audit_lines
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "lmnrst"]
 
@@ -35,7 +35,7 @@ def make_task(texts, splits=None, labels=None, **changes) -> Task:
 
 def test_ten_thousand_distinct_sentences_are_distinct():
     found = audit(make_task(sentences(10_000)))
-    assert (found.lines(), found.leaks.tolist()) == ([], [])
+    assert (audit_lines(found), found.leaks.tolist()) == ([], [])
     assert all(one["exact"] == one["near"] == 0 for one in found.shared.values())
 
 
@@ -47,7 +47,7 @@ def templates(n):
 
 
 def test_sentences_of_one_short_frame_are_distinct():
-    assert audit(make_task(templates(10_000))).lines() == []
+    assert audit_lines(audit(make_task(templates(10_000)))) == []
 
 
 def changed(text, how):
@@ -82,7 +82,7 @@ def test_planted_duplicates_are_found_and_no_others(how):
         "test in validation": (0, 0, 0),
     }
     assert found.leaks.tolist() == list(range(70))
-    assert found.lines()[-1] == "leaks: 70 of train would have to be left out"
+    assert audit_lines(found)[-1] == "leaks: 70 of train, leave them out with drop_leaks (--drop-leaks)"
 
 
 def test_nothing_leaks_when_the_leaks_are_left_out():
@@ -97,7 +97,7 @@ def test_nothing_leaks_when_the_leaks_are_left_out():
     assert left.leaks.size == 0
     assert all(one["exact"] == one["near"] == 0 for one in left.shared.values())
     by_split = {split: int((task.splits[found.leaks] == split).sum()) for split in SPLITS}
-    assert found.as_dict()["leaks"] == by_split
+    assert audit_dict(found)["leaks"] == by_split
 
 
 def test_what_becomes_a_leak_by_leaving_others_out_is_left_out_too(monkeypatch):
@@ -130,20 +130,20 @@ def test_equal_texts_with_other_labels_are_a_conflict_unless_another_token_is_re
     task = make_task(["A b", "a  b", "a b", "c", "c", "d"], labels=np.array([0, 1, 0, 1, 1, 0]))
     found = audit(task)
     assert (found.conflicts["texts"], found.conflicts["rows"]) == (1, 3)
-    assert "texts that have different labels: 1 (3 rows), first 'A b' ('row:0', 'row:1')" in found.lines()
+    assert "texts with contradictory labels, 1 (3 rows): 'A b' ('row:0', 'row:1')" in audit_lines(found)
     apart = audit(replace(task, position=np.array([0, 1, 0, 0, 0, 0])))
     assert apart.conflicts == {"texts": 0, "rows": 0}
 
 
-def test_lopsided_splits_are_noted():
+def test_imbalanced_classes_and_splits_that_differ_are_reported():
     texts = sentences(100, shortest=5, longest=5) + sentences(50, seed=3, shortest=20, longest=20)
     labels = np.concatenate([np.arange(100) % 10 == 0, np.arange(50) % 2]).astype(int)
     found = audit(make_task(texts, np.repeat(["train", "test"], [100, 50]), labels))
-    assert found.lines() == [
-        "90% of train is of one class, 'no'",
-        "a text of test has 21 words (median), of train 6",
-        "class 'no' is 50% of test and 90% of train",
-        "class 'yes' is 50% of test and 10% of train",
+    assert audit_lines(found) == [
+        "imbalanced classes: 90% of train is 'no'",
+        "median length: 21 words in test, 6 in train",
+        "class 'no': 50% of test, 90% of train",
+        "class 'yes': 50% of test, 10% of train",
     ]
     assert found.splits["test"]["classes"] == {"no": 25, "yes": 25}
 
@@ -151,7 +151,7 @@ def test_lopsided_splits_are_noted():
 def test_groups_in_several_splits_are_counted():
     task = make_task(sentences(9), groups=np.array([0, 1, 2, 0, 2, 5, 6, 7, 8]))
     assert audit(task).groups_across_splits == 1
-    assert "groups that stand in several splits: 1" in audit(task).lines()
+    assert "groups that span splits: 1" in audit_lines(audit(task))
     assert audit(make_task(sentences(9))).groups_across_splits is None
 
 
@@ -167,14 +167,14 @@ def test_a_regression_has_moments_and_conflicts():
 
 def test_rows_without_texts_are_not_compared():
     found = audit(make_task(["row:0"] * 6, info={"no_texts": True}))
-    assert (found.no_texts, found.shared, found.leaks.tolist(), found.lines()) == (True, {}, [], [])
+    assert (found.no_texts, found.shared, found.leaks.tolist(), audit_lines(found)) == (True, {}, [], [])
 
 
 def test_what_is_shown_is_escaped_and_json():
     text = "\x1b[31m\u202e " + "evil " * 40
     found = audit(make_task([text, text, text.upper()] * 2))
-    assert all(line.isascii() and line.isprintable() and len(line) < 300 for line in found.lines())
-    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["shared"]["validation in train"]["exact"] == 2
+    assert all(line.isascii() and line.isprintable() and len(line) < 300 for line in audit_lines(found))
+    assert json.loads(json.dumps(audit_dict(found), allow_nan=False))["shared"]["validation in train"]["exact"] == 2
 
 
 def test_an_unknown_label_set_is_refused():
@@ -186,14 +186,14 @@ def test_an_unknown_label_set_is_refused():
 def test_the_leak_of_sst2(shared_dir):
     found = audit(load_task(shared_dir / "data" / "sst2"))
     assert [one["exact"] for one in found.shared.values()] == [75, 0, 0]
-    assert found.lines()[0].startswith("75 of the 6,735 validation texts also stand in train: ")
+    assert audit_lines(found)[0].startswith("75 of the 6,735 validation texts also occur in train: ")
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["cities", "neg_cities", "sp_en_trans", "neg_sp_en_trans", "larger_than"])
 def test_statements_of_one_template_are_distinct(shared_dir, name):
     found = audit(load_task(shared_dir / "data" / "geometry-of-truth" / f"{name}.csv"))
-    assert (found.leaks.size, found.lines()) == (0, [])
+    assert (found.leaks.size, audit_lines(found)) == (0, [])
 
 
 @pytest.mark.parametrize("no_texts", [False, True])

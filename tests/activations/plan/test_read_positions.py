@@ -7,6 +7,7 @@ import pytest
 from store_cases import plan_of
 
 from probekit.activations import extract, load_activations
+from probekit.activations.plan.identity import identity_of
 from probekit.activations.store.format import read_plan
 from probekit.durable import seal, unseal
 from probekit.errors import StorageError
@@ -63,7 +64,7 @@ def test_a_store_from_before_reads_and_knows_no_tokens(model, abc, path):
     assert (acts["resid_pre", 0] == made["resid_pre", 0]).all()
     again = extract(model, abc, out=path, **POINTS)  # the same plan: it is taken as it is
     assert again.layout.tokens is None
-    assert read_plan(path).identity == plan_of(model, abc, **POINTS).identity
+    assert read_plan(path).identity == identity_of(plan_of(model, abc, **POINTS))
 
 
 @pytest.mark.parametrize("tokens", [[1], [1] * 7, ["a"] * 6, [0.5] * 6, 3])

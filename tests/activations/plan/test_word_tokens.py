@@ -15,7 +15,8 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from probekit.activations import Store, extract, load_activations, random_init_of
-from probekit.activations.plan.token_ids import token_spans
+from probekit.activations.plan.summary import as_dict, describe
+from probekit.activations.plan.word_tokens import token_spans
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
 from probekit.models.gpt2 import GPT2, GPT2Config
@@ -200,11 +201,11 @@ def test_each_word_is_what_its_text_alone_gives(kind, backend, bos):
 def test_repeated_texts_are_computed_once():
     lengths = {text: len(make(GPT2).tokenizer.encode(text)) for text in TEXT}
     ahead = plan_of(make(Ahead), words_task())
-    assert ahead.nodes == sum(lengths.values())
-    assert plan_of(make(GPT2), words_task()).nodes <= ahead.nodes
-    assert ahead.tokens == sum(lengths[text] for text in TEXT)  # one text stands in two splits
-    assert f"{N} words in 5 texts" in ahead.describe()
-    assert ahead.as_dict()["words"] == N
+    assert ahead.packing.nodes == sum(lengths.values())
+    assert plan_of(make(GPT2), words_task()).packing.nodes <= ahead.packing.nodes
+    assert as_dict(ahead)["tokens"] == sum(lengths[text] for text in TEXT)  # one text stands in two splits
+    assert f"{N} words in 5 texts" in describe(ahead)
+    assert as_dict(ahead)["words"] == N
 
 
 @pytest.mark.parametrize("position", ["all", 0, -1, np.arange(N), ["last", "last"], []])
@@ -219,7 +220,7 @@ def test_a_word_without_a_token_and_one_behind_the_context():
     )
     with pytest.raises(DataError, match=r"example '1': the tokenizer makes no token of '\\u200d\\u200d'"):
         plan_of(make(GPT2, WORD_PIECE), hidden)
-    with pytest.raises(DataError, match="words lie behind the context of 4 tokens, the first is example"):
+    with pytest.raises(DataError, match="words are outside the context of 4 tokens, the first is example"):
         plan_of(make(GPT2, n_ctx=4), words_task())
 
 

@@ -1,6 +1,5 @@
 """Statistics equal those of all rows, whatever order, interruption or resumption brought them together."""
 
-import importlib
 import itertools
 import json
 import os
@@ -24,17 +23,18 @@ from probekit.activations import (
     statistics_bytes,
     statistics_progress,
 )
-from probekit.activations.plan import plan as planning
-from probekit.activations.store.reader import StoreWriter
-from probekit.activations.sums import statistics as statistics_module
-from probekit.activations.sums.statistics import Tally
+from probekit.activations.plan import build as planning
+from probekit.activations.run import loop
+from probekit.activations.store.writer import StoreWriter
+from probekit.activations.sums import files as sum_files
+from probekit.activations.sums.files import place_tensors
+from probekit.activations.sums.tally import Tally
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.options import ExtractOptions
 from probekit.points import UnknownPoint
 from probekit.tasks.base import SPLITS
 
-extract_module = importlib.import_module("probekit.activations.extract")  # `activations.extract` is the function
 HOW: dict[str, Any] = {"points": ["resid_pre", "mlp_post"], "batch_tokens": 40, "block_nodes": 40}
 ROW_BYTES = (4 * 16 + 3 * 24) * 4
 
@@ -69,7 +69,7 @@ def assert_same_bits(one: Statistics, other: Statistics):
     assert list(one) == list(other)
     assert one.label_names == other.label_names
     for place in one.places:
-        ours, theirs = one._tensors(place), other._tensors(place)
+        ours, theirs = place_tensors(one._contents, place), place_tensors(other._contents, place)
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
@@ -115,7 +115,7 @@ def test_beside_activations_alone_and_in_memory_they_are_the_same_bits(model, ta
     assert_same_bits(memory, alone(model, task, tmp_path / "alone"))
     assert_same_bits(memory, load_statistics(tmp_path / "alone"))
     assert_same_bits(memory, load_statistics(memory.save(tmp_path / "saved")))
-    with pytest.raises(StorageError, match=r"stand at .*saved' already"):
+    with pytest.raises(StorageError, match=r"saved' already holds statistics"):
         memory.save(tmp_path / "saved")
     store = load_activations(path)
     assert_same_bits(memory, store.statistics)
@@ -165,7 +165,7 @@ class Stopped(BaseException):
 
 def stop_at(monkeypatch, shard):
     """Stop when this shard is about to be computed; the shards that are computed."""
-    compute, computed = extract_module.compute_shard, []
+    compute, computed = loop.compute_shard, []
 
     def counted(plan, number, advance=None):
         if number == shard:
@@ -173,7 +173,7 @@ def stop_at(monkeypatch, shard):
         computed.append(number)
         return compute(plan, number, advance)
 
-    monkeypatch.setattr(extract_module, "compute_shard", counted)
+    monkeypatch.setattr(loop, "compute_shard", counted)
     return computed
 
 
@@ -246,11 +246,11 @@ def test_a_crash_between_a_file_and_its_record_is_mended(model, task, path, ofte
         return durable.write_first(to, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(statistics_module, "write_first", failing)
+        patch.setattr(sum_files, "write_first", failing)
         with pytest.raises(Stopped):
             alone(model, task, path)
     assert statistics_progress(path) not in (None, (0, 23))
-    monkeypatch.setattr(statistics_module, "STALE_SECONDS", -1)
+    monkeypatch.setattr(sum_files, "STALE_SECONDS", -1)
     assert_same_bits(alone(model, task, path), alone(model, task))
     assert_nothing_old(path)
 
@@ -258,17 +258,17 @@ def test_a_crash_between_a_file_and_its_record_is_mended(model, task, path, ofte
 def test_checkpoints_are_seldom(model, task, path, monkeypatch):
     times, writes = iter(range(0, 10_000, 10)), []
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    write = Statistics._write_files
-    monkeypatch.setattr(Statistics, "_write_files", lambda self, folder: (writes.append(1), write(self, folder))[1])
+    write = sum_files.write_files
+    monkeypatch.setattr(sum_files, "write_files", lambda *args: (writes.append(1), write(*args))[1])
     alone(model, task, path, progress=False)
     assert 2 <= len(writes) < len(plan_of(model, task, **HOW).shards)
 
 
 def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(model, task, path, monkeypatch):
     folder = half_done(model, task, path, monkeypatch, alone)
-    counted, list_them = statistics_progress(path), statistics_module._records
+    counted, list_them = statistics_progress(path), sum_files.list_records
     stale = [[folder / "00001.json"]]  # listed, and gone when it is opened
-    monkeypatch.setattr(statistics_module, "_records", lambda folder: stale.pop() if stale else list_them(folder))
+    monkeypatch.setattr(sum_files, "list_records", lambda folder: stale.pop() if stale else list_them(folder))
     assert counted is not None
     assert statistics_progress(path) == counted
     assert stale == []
@@ -389,7 +389,7 @@ def test_a_file_that_lies_is_refused(model, task, path, content):
     (record,) = (path / "statistics").glob("*.json")
     body, _ = unseal(record)
     if content == "nan":
-        tensors = made._tensors(("resid_pre", 0))
+        tensors = place_tensors(made._contents, ("resid_pre", 0))
         content = safetensors.torch.save({name: x / 0 if x.is_floating_point() else x for name, x in tensors.items()})
     file = f"{hashlib.sha256(content).hexdigest()}.safetensors"
     (path / "statistics" / file).write_bytes(content)
@@ -409,7 +409,7 @@ def test_statistics_of_another_store_are_noticed(model, tiny, task, path, tmp_pa
 
 def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, path, monkeypatch):
     computed = stop_at(monkeypatch, None)
-    with pytest.raises(UsageError, match="statistics are of one position, or of all; got first, last"):
+    with pytest.raises(UsageError, match="statistics need one position, or all; got first, last"):
         alone(model, task, path, position=["first", "last"])
     with pytest.raises(UsageError, match=r"attn_pattern\.0 belongs to pairs"):
         alone(model, task, points=["resid_pre", "attn_pattern"])
@@ -417,7 +417,7 @@ def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, pat
         extract(model, task, stats=True, **HOW)
     with pytest.raises(DataError, match=r"labels of 'odd' must be 0\.\.1 to be counted, example 'train:100' has -1"):
         alone(model, replace(task, labels={**task.labels, "odd": task.labels["odd"] - 1}))
-    monkeypatch.setattr(extract_module, "free_bytes", lambda device: 100_000)
+    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 100_000)
     with pytest.raises(UsageError, match=r"\(7 places x 3 splits x 16/24 squared, float64\) .* take fewer layers"):
         alone(model, task, path)
     assert computed == []

@@ -10,6 +10,7 @@ import torch
 from store_cases import plan_of
 
 from probekit.activations import Store, extract, extract_statistics, repair
+from probekit.activations.plan.summary import as_dict, describe
 from probekit.errors import DataError, UsageError
 from probekit.models.bert import Bert, BertConfig
 from probekit.models.tokenizer_files import load_tokenizer
@@ -101,8 +102,8 @@ def test_each_position_equals_float64_alone_and_the_whole_text_is_computed(bert,
             if name != "per example":
                 assert_near(everything.at(name)["resid_pre", 2][i], x, (name, i))
     p = plan_of(bert, family, position="first")
-    assert p.nodes == sum(len(text) + 2 for text in set(family.inputs))
-    assert plan_of(bert, family, position="first", share=False).nodes == p.sequences.lengths.sum()
+    assert p.packing.nodes == sum(len(text) + 2 for text in set(family.inputs))
+    assert plan_of(bert, family, position="first", share=False).packing.nodes == p.sequences.lengths.sum()
 
 
 def test_patterns_look_both_ways_and_show_the_context(bert, family):
@@ -125,13 +126,13 @@ def test_tokens_of_rows_are_the_texts_own(bert, family):
 def test_what_is_cut_still_ends_with_its_sep(bert, family):
     task = replace(family, inputs=[LETTERS[: 8 + i % 8] for i in range(31)])
     p = plan_of(bert, task)
-    assert p.cut == sum(len(text) > 10 for text in task.inputs)
+    assert as_dict(p)["cut"] == sum(len(text) > 10 for text in task.inputs)
     for i, text in enumerate(task.inputs):
         ids = bert.tokenizer.encode(text[:10], bos=True)  # pyright: ignore[reportOptionalMemberAccess]
         assert p.sequences[i].tolist() == ids
     with pytest.raises(DataError, match="longer than the context of 12 tokens"):
         plan_of(bert, task, on_long="error")
-    assert "[CLS] before each text and [SEP] behind it" in p.describe()
+    assert "[CLS] before and [SEP] after each text" in describe(p)
 
 
 def test_cls_itself_is_read_where_it_stands_in_the_text(bert, family):
@@ -155,7 +156,7 @@ def test_words_of_texts_are_read_in_the_same_context(bert, letters):
         splits=np.array(["train", "validation", "test"])[[texts.index(text) for text, _ in of]],
     )
     acts = extract(bert, task, position=["first", "last", "mean"])
-    assert plan_of(bert, task).nodes == sum(len(text.replace(" ", "")) + 2 for text in texts)
+    assert plan_of(bert, task).packing.nodes == sum(len(text.replace(" ", "")) + 2 for text in texts)
     for i, (wanted, (text, word)) in enumerate(zip(alone(bert, task, "resid_pre"), of, strict=True)):
         start = len(text[: text.index(word)].replace(" ", "")) + 1
         rows = wanted["blocks.2.hook_resid_pre"][start : start + len(word)]

@@ -2,7 +2,6 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,10 @@ from scipy.stats import ttest_1samp
 
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
-from probekit.evaluation import BaselineResult, ProbeResults, train_probes
-from probekit.evaluation.fits.layer import lead, optimism
-from probekit.evaluation.results.results import COLUMNS
+from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation.compare.lead import lead, optimism
+from probekit.evaluation.results.frames import COLUMNS
+from probekit.evaluation.results.report import MOST_NOTES, footnotes
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes import LogisticProbe
@@ -37,11 +37,11 @@ def test_a_choice_at_the_edge_of_the_grid_is_said(results):
     """A curve cut off by its grid measures the grid; the smallest C is no such edge, for less fits nothing."""
     at_edge = [dataclasses.replace(layer, C=1.0) for layer in results.layers]
     inside = [dataclasses.replace(layer, C=0.01) for layer in results.layers]
-    assert (
-        "The largest C was chosen at resid_pre 0-3, resid_post 3"
-        in dataclasses.replace(results, layers=at_edge).summary()
-    )
-    assert "largest C" not in dataclasses.replace(results, layers=inside).summary()
+    text = dataclasses.replace(results, layers=at_edge).summary()
+    for place in ("resid_pre.0", "resid_pre.1", "resid_pre.2", "resid_pre.3", "resid_post.3 (output)"):
+        assert f"{place} ^" in text
+    assert "^ largest C of the grid: extend it (C=...)" in text
+    assert "^" not in dataclasses.replace(results, layers=inside).summary()
 
 
 def test_what_rounds_to_zero_has_no_sign(results):
@@ -110,7 +110,7 @@ def test_damaged_results_are_refused(results, tmp_path):
     for bad, message in [
         ("{", "could not read"),
         ("[]", "not a file of results"),
-        (good.replace('"baselines"', '"b"'), "not a whole file"),
+        (good.replace('"baselines"', '"b"'), "not a complete file"),
         (good.replace('"point": "resid_pre"', '"point": "../../x"'), "no place is called"),
     ]:
         path.write_text(bad)
@@ -159,18 +159,20 @@ def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):
     assert "bag-of-words" in text
     assert "random init" in text
     assert "selectivity" in text
-    assert "bits)" in text
-    assert "Marks: * chosen on validation; = cannot be told from the best on test; ! not converged" in lines
-    assert "Layer and C were chosen on validation accuracy; test decided nothing." in text
-    table = lines[3 : lines.index("", 3) - 1]
+    assert " bits" in text
+    (explained,) = [line for line in lines if line.startswith("Marks: ")]
+    assert "* selected on validation; = statistically tied with the best on test (95%, all layers jointly)" in explained
+    assert "; layer and C selected on validation." in text
+    assert lines[3].split()[:6] == ["layer", "C", "validation", "test", "accuracy", "95%"]
+    table = lines[3 : lines.index(explained)]
     assert len({line.index("]") for line in table[1:]}) == 1
 
 
 def test_the_summary_claims_no_choice_that_was_not_made(world):
     acts = world()
-    assert "Layer was chosen" in train_probes(acts, probe="mean-diff", baselines=False).summary()
-    assert "C was chosen" in train_probes(acts, layers=2, baselines=False).summary()
-    assert "Nothing was chosen" in train_probes(acts, layers=2, C=1, baselines=False).summary()
+    assert "; layer selected on validation." in train_probes(acts, probe="mean-diff", baselines=False).summary()
+    assert "; C selected on validation." in train_probes(acts, layers=2, baselines=False).summary()
+    assert "nothing was selected" in train_probes(acts, layers=2, C=1, baselines=False).summary()
 
 
 def test_what_did_not_converge_is_said(results):
@@ -179,7 +181,7 @@ def test_what_did_not_converge_is_said(results):
     for text in (mixed.summary(), mixed._repr_html_()):
         assert "resid_pre.1 !" in text
         assert "Not converged: resid_pre.1" in text
-    assert "Not converged" not in results.summary()
+    assert "onverged" not in results.summary()
 
 
 def test_hostile_names_reach_neither_terminal_nor_page(results):
@@ -200,7 +202,7 @@ def test_what_a_file_of_results_says_reaches_no_terminal(results, tmp_path):
     path = results.save(tmp_path) / "results.json"
     body = json.loads(path.read_text())
     body["baselines"][0]["name"] = body["meta"]["lead"]["baseline"] = HOSTILE
-    body["meta"]["audit"]["lines"] = [HOSTILE]
+    body["meta"]["audit"]["findings"] = [HOSTILE]
     body["meta"]["optimism"]["layer"] = body["meta"]["control"]["type"] = HOSTILE
     path.write_text(json.dumps(body))
     loaded = ProbeResults.load(tmp_path)
@@ -234,7 +236,7 @@ def test_of_equals_on_test_the_chosen_place_is_no_optimism(results):
 def test_a_procedure_without_an_interval_is_shown(results):
     whole = {"metrics": {"accuracy": 0.75}, "intervals": {}, "layers": []}
     text = with_meta(results, procedure=whole, folds=3).summary()
-    assert "Whole procedure: accuracy 0.750; layer and C" in text
+    assert "Nested cross-validation: accuracy 0.750; layer and C" in text
 
 
 def test_the_lead_over_the_best_baseline_is_that_of_shared_resamples(results, world):
@@ -254,8 +256,7 @@ def test_a_paired_difference_has_the_interval_of_a_paired_t_test():
     truth = rng.integers(2, size=400)
     one, other = (np.where(rng.random(400) < p, truth, 1 - truth) for p in (0.8, 0.6))
     said = [Predictions(truth, p, p * 1.0, 2) for p in (one, other)]
-    question: Any = SimpleNamespace(headline="accuracy", bootstrap=Bootstrap(400))
-    told: Any = lead(said[0], [(BaselineResult("length", None, True, {}, {}), said[1])], question)
+    told: Any = lead(said[0], [("length", said[1])], "accuracy", Bootstrap(400))
     difference = (one == truth) * 1.0 - (other == truth)
     low, high = ttest_1samp(difference, 0).confidence_interval(0.95)
     assert told["over"] == pytest.approx(difference.mean())
@@ -272,5 +273,32 @@ def test_json_is_strict(results, tmp_path):
 
 
 def test_repr_is_one_line(results):
-    assert repr(results).startswith("ProbeResults(5 places; best on validation resid_")
+    assert repr(results).startswith("ProbeResults(5 layers; best on validation resid_")
     assert "\n" not in repr(results)
+
+
+def test_the_footer_has_six_lines_at_most_and_names_what_it_leaves_out(results):
+    late = [dataclasses.replace(layer, converged=False) for layer in results.layers]
+    audit = {**results.meta["audit"], "findings": ["one", "two", "three", "four", "five"]}
+    full = dataclasses.replace(results, layers=late, meta={**results.meta, "audit": audit})
+    assert len(footnotes(results)) == MOST_NOTES == 6
+    notes = footnotes(full)
+    assert len(notes) == MOST_NOTES
+    assert notes[0].startswith("Best: ")
+    assert "Audit: one; two; three; 2 more in results.json." in notes
+    assert notes[-1] == "More in results.json: selection on test, control task, compression."
+
+
+def test_an_audit_of_an_older_version_is_shown_by_its_lines(results):
+    audit = {name: value for name, value in results.meta["audit"].items() if name != "findings"}
+    older = with_meta(results, audit={**audit, "lines": ["3 of the 9 test texts also stand in train"]})
+    assert "Audit: 3 of the 9 test texts also stand in train." in footnotes(older)
+
+
+def test_probes_of_a_stack_of_layers_come_back_and_are_replaced(results, tmp_path):
+    """Points of an encoder-decoder have a dot in their names."""
+    layers = [dataclasses.replace(layer, point=f"encoder.{layer.point}") for layer in results.layers]
+    stacked = dataclasses.replace(results, layers=layers, meta={**results.meta, "point": "encoder.resid_pre"})
+    for _ in range(2):
+        stacked.save(tmp_path)
+    assert ProbeResults.load(tmp_path) == stacked

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.tasks.quality import duplicates
-from probekit.tasks.quality.duplicates import LEAST_SHINGLES, THRESHOLD, Inputs, near_pairs, torn_rows, words_of
+from probekit.tasks.quality.duplicates import (
+    LEAST_SHINGLES,
+    THRESHOLD,
+    Inputs,
+    near_pairs,
+    normalised_words,
+    rows_spanning_splits,
+)
 
 
 def shingles_of(words, width):
@@ -86,7 +93,7 @@ def test_only_the_rows_that_are_asked_for_are_looked_up():
     ],
 )
 def test_equal_but_for_form_case_and_spacing(one, other):
-    assert words_of(one) == words_of(other)
+    assert normalised_words(one) == normalised_words(other)
     assert Inputs.of([one, other]).number.tolist() == [0, 0]
 
 
@@ -131,16 +138,16 @@ def test_little_is_enough(texts):
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), min_size=1, max_size=40), st.booleans())
-def test_torn_rows_are_those_whose_group_a_later_split_has(rows, named):
+def test_rows_that_span_splits_are_those_whose_group_a_later_split_has(rows, named):
     """Against the last split of each group, by hand."""
     groups = np.array([f"g{group}" if named else group for group, _ in rows])
     splits = np.array(["train", "validation", "test"])[[split for _, split in rows]]
     last = {}
     for group, split in rows:
         last[group] = max(split, last.get(group, 0))
-    torn = torn_rows(groups, splits)
-    assert torn.tolist() == [i for i, (group, split) in enumerate(rows) if split < last[group]]
-    assert torn.dtype == np.int64
-    kept = np.delete(np.arange(len(rows)), torn)
+    spanning = rows_spanning_splits(groups, splits)
+    assert spanning.tolist() == [i for i, (group, split) in enumerate(rows) if split < last[group]]
+    assert spanning.dtype == np.int64
+    kept = np.delete(np.arange(len(rows)), spanning)
     assert len({(groups[i], splits[i]) for i in kept}) == len({groups[i] for i in kept})
-    assert set(splits[torn]) <= {"train", "validation"}
+    assert set(splits[spanning]) <= {"train", "validation"}
