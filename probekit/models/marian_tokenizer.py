@@ -63,7 +63,7 @@ def _parser(path: Path) -> tuple[Any, type[Exception]]:
     """The function that parses a file's bytes, and what it raises where they are damaged."""
     try:
         from google.protobuf.message import DecodeError
-        from sentencepiece.sentencepiece_model_pb2 import ModelProto
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise UsageError(
             f"{str(path)!a} needs the packages sentencepiece and protobuf, which the extra 'marian' installs: "
