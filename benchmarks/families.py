@@ -25,12 +25,12 @@ from torch import Tensor
 import probekit as pk
 from probekit.models.base import LanguageModel
 from probekit.models.bert import Bert, BertConfig
+from probekit.models.families import family_of
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.llama import Llama, LlamaConfig
 from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.models.weights import save_hf
 from probekit.tasks import Task
-from probekit.verification.theirs import known
 
 D_VOCAB, START, BATCH = 50257, 50256, 32
 LLAMA: dict[str, Any] = {"d_model": 768, "n_heads": 12, "n_kv_heads": 4, "d_head": 64, "d_mlp": 2048, "n_layers": 12}
@@ -109,9 +109,9 @@ def measure(which: str, texts: Texts, rounds: int) -> str:
     with tempfile.TemporaryDirectory() as tmp:
         save_hf(MADE[which]().init_weights(0), tmp)
         model = pk.load_model(tmp, device="cpu")
-        found = known(model)
-        assert found
-        theirs = getattr(transformers, found.model).from_pretrained(Path(tmp)).eval()
+        hf_model = family_of(model.cfg).hf_model(model.cfg)
+        assert hf_model
+        theirs = getattr(transformers, hf_model.model).from_pretrained(Path(tmp)).eval()
     reader, own = Theirs(which, theirs, texts), ours(which, model, texts)
     lengths = np.array([len(ids) for ids in texts])
     in_order, in_length = np.arange(len(texts)), np.argsort(lengths, kind="stable")

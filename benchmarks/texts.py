@@ -13,7 +13,7 @@ Texts = list[list[int]]
 
 
 def tokenized(tokenizer: Path, texts: list[str]) -> Texts:
-    from probekit.models.tokenizer import load_tokenizer
+    from probekit.models.tokenizer_files import load_tokenizer
 
     found = load_tokenizer(tokenizer)
     assert found, f"no tokenizer in {tokenizer}"

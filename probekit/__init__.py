@@ -6,6 +6,8 @@ Public names are imported on first use, so `import probekit` does not import tor
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from probekit import worlds  # noqa: F401  enters the built-in models and tasks by name
+
 __version__ = "0.1.0"
 
 _HOME = {

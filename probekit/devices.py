@@ -1,27 +1,22 @@
-"""Devices and number types by name, and the memory that is free."""
+"""Devices and number types as torch has them, and the memory that is free."""
 
 from pathlib import Path
 
 import torch
 
-from probekit.errors import UsageError, nearest
+from probekit.dtypes import BYTES, dtype_name
+from probekit.errors import UsageError
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+__all__ = ["DTYPES", "dtype_name", "find_device", "free_bytes"]
 
-
-def dtype_name(dtype: str | torch.dtype) -> str:
-    """The name in `DTYPES` of a type or of its name. Raises UsageError that names the nearest."""
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise UsageError(f"dtype is {', '.join(DTYPES)}; got {name!r}; {nearest(name, DTYPES)}")
-    return name
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in BYTES}
 
 
 def find_device(device: str | torch.device, default: torch.device | None = None) -> torch.device:
     """A device that can hold values.
 
     Args:
-        device: as in torch, or "auto".
+        device: as in torch ("cpu", "cuda", "cuda:1", "mps"), or "auto".
         default: what "auto" means; None takes CUDA where there is any, else the CPU.
 
     Raises:
@@ -31,9 +26,12 @@ def find_device(device: str | torch.device, default: torch.device | None = None)
         return default or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         wanted = torch.device(device)
+        if wanted.type == "cpu" and wanted.index:  # torch accepts any index here
+            raise RuntimeError("there is one CPU, cpu")
         torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
     except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
-        raise UsageError(f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]})") from None
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device {str(device)!a} cannot be used here ({reason}); give auto or cpu") from None
     return wanted
 
 

@@ -1,6 +1,4 @@
-"""Hook the named points of a model: read them, replace them, cache them.
-
-The names of the points are in `points.py`.
+"""Read, replace and cache the activations at a model's named points (`points.py` has the names).
 
 Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
@@ -21,25 +19,25 @@ HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
 
 
 class HookPoint(nn.Module):
-    """The identity, at a place that has a name; hook functions see what passes and may replace it.
+    """The identity, under a name; hook functions see the tensor that passes and may replace it.
 
     Args:
-        axes: the letters of the tensor's axes, such as "B L D" (legend at the top of the file).
+        axes: one letter per axis of the tensor, such as "B L D" (legend at the top of the file).
     """
 
     def __init__(self, axes: str):
         super().__init__()
         self.axes = axes
-        self.name = ""  # the full name; HookedModule fills it in
+        self.name = ""  # the full name, set by HookedModule.points
         self._fns: dict[object, HookFn] = {}
 
     @property
     def hooked(self) -> bool:
-        """Whether anyone listens: the tensors of an unheard point need not be made."""
+        """True if a hook is attached; a tensor that no hook reads need not be computed."""
         return bool(self._fns)
 
     def add(self, fn: HookFn) -> Callable[[], None]:
-        """Add a hook function and return what removes it."""
+        """Add a hook function; the returned function removes it."""
         key = object()
         self._fns[key] = fn
 
@@ -53,7 +51,8 @@ class HookPoint(nn.Module):
             new = fn(x, self)
             if new is not None:
                 if new.shape != x.shape:
-                    raise UsageError(f"a hook at {self.name} gave {list(new.shape)} for {list(x.shape)} ({self.axes})")
+                    shapes = f"{list(x.shape)} ({self.axes}); got {list(new.shape)}"
+                    raise UsageError(f"a hook at {self.name} must return the shape {shapes}")
                 x = new
         return x
 
@@ -62,17 +61,17 @@ class HookPoint(nn.Module):
 
 
 class HookedModule(nn.Module):
-    """A module whose `HookPoint`s can be listened to by name.
+    """A module whose `HookPoint`s can be hooked by name.
 
     Attributes:
-        stack: of several stacks of blocks, the one that names without a stack mean: "" or "encoder.".
+        stack: the stack of blocks that a name without a stack refers to: "" or "encoder.".
     """
 
     stack: str = ""
 
     @cached_property
     def points(self) -> dict[str, HookPoint]:
-        """Every point by its full name, in the order in which the modules were made."""
+        """Every point by its full name, in the order in which the modules were created."""
         points = {name: module for name, module in self.named_modules() if isinstance(module, HookPoint)}
         for name, point in points.items():
             point.name = name
@@ -80,26 +79,26 @@ class HookedModule(nn.Module):
 
     @property
     def n_layers(self) -> int:
-        """How many blocks there are, in the stack that names without one mean."""
+        """How many blocks there are, in the stack that a name without a stack refers to."""
         return self.n_layers_of("resid_pre")
 
     def in_stack(self, short: str) -> str:
-        """The short name as this model has it: `"resid_pre"` is `"encoder.resid_pre"` in an encoder-decoder."""
+        """The short name in this model: `"resid_pre"` is `"encoder.resid_pre"` in an encoder-decoder."""
         return self.stack + short if self.stack + short in POINTS else short
 
     def n_layers_of(self, short: str) -> int:
-        """How many blocks the stack of a point has; 0 for a point of no layer, or of none that is here."""
+        """How many blocks the stack of a point has; 0 for a point outside the layers or not in this model."""
         stem, in_layer, _ = POINTS[self.in_stack(short)].partition("{layer}")
         here = {name.removeprefix(stem).split(".")[0] for name in self.points if name.startswith(stem)}
         return len(here) if in_layer else 0
 
     def resolve(self, points: PointsSpec) -> list[str]:
-        """The full names that `points` stands for: one point, several, or a function of the name.
+        """The full names of one point, of several, or of all for which a function of the name is true.
 
-        A short name without a layer stands for every layer.
+        A short name without a layer means every layer.
 
         Raises:
-            UsageError: a point that this model does not have; the message names the nearest.
+            UsageError: this model has no such point; the message names the nearest.
         """
         if callable(points):
             return [name for name in self.points if points(name)]
@@ -123,7 +122,7 @@ class HookedModule(nn.Module):
         return names
 
     def _nearest(self, short: str) -> str:
-        """The hint for a point that is of other families."""
+        """A hint for a point that only other families have."""
         here = list(dict.fromkeys(split_point(name)[0] for name in self.points))
         return nearest(base_name(short) if base_name(short) in here else short, here)
 
@@ -131,8 +130,8 @@ class HookedModule(nn.Module):
     def hooks(self, fwd_hooks: Iterable[tuple[PointsSpec, HookFn]]) -> Iterator["HookedModule"]:
         """Within the context each `fn(tensor, hook)` sees its point and may return a replacement.
 
-        Contexts nest: functions at one point run in the order in which they were added. They are removed at the end,
-        also when something raises.
+        Contexts nest: functions at one point run in the order in which they were added. They are removed on exit, after
+        an exception as well.
         """
         removers: list[Callable[[], None]] = []
         try:
@@ -144,7 +143,7 @@ class HookedModule(nn.Module):
                 remove()
 
     def run_with_hooks(self, *args: Any, fwd_hooks: Iterable[tuple[PointsSpec, HookFn]], **kwargs: Any) -> Any:
-        """`forward(*args, **kwargs)` with the hooks in place, for this one call."""
+        """`forward(*args, **kwargs)` with the hooks attached for this one call."""
         with self.hooks(fwd_hooks):
             return self(*args, **kwargs)
 
@@ -156,17 +155,17 @@ class HookedModule(nn.Module):
         device: torch.device | str | None = None,
         **kwargs: Any,
     ) -> tuple[Any, "ActivationCache"]:
-        """`forward(*args, **kwargs)` and what passed the points: (output, ActivationCache).
+        """`forward(*args, **kwargs)` and the activations at the points: (output, ActivationCache).
 
         Args:
             *args: the arguments of `forward`, tokens first.
-            points: which to keep; None keeps every point that fires, attention scores and patterns too.
+            points: which to keep; None keeps every point that fires, including attention scores and patterns.
             positions: which query positions to keep; an int drops the axis. None keeps all.
-            device: where the cache is held; None leaves every tensor where it arises.
-            **kwargs: those of `forward`, such as attention_mask and stop_at_layer.
+            device: where the cache is held; None leaves every tensor on the device that computed it.
+            **kwargs: more arguments of `forward`, such as attention_mask and stop_at_layer.
 
         Raises:
-            UsageError: an unknown point, a position out of range, or a named point that the forward never reached.
+            UsageError: an unknown point, a position out of range, or a named point that the forward did not reach.
         """
         kept: dict[str, Tensor] = {}
 
@@ -199,9 +198,9 @@ def _at_positions(x: Tensor, hook: HookPoint, positions: int | slice | Sequence[
 
 
 class ActivationCache(Mapping[str, Tensor]):
-    """What passed the points of one forward: full name -> tensor, in the order of the model's points.
+    """The activations of one forward: full name -> tensor, in the order of the model's points.
 
-    Keys may be given short: `cache["resid_pre", 5]`, `cache["resid_pre.5"]`, `cache["blocks.5.hook_resid_pre"]`.
+    Short keys work too: `cache["resid_pre", 5]`, `cache["resid_pre.5"]`, `cache["blocks.5.hook_resid_pre"]`.
     """
 
     def __init__(self, tensors: dict[str, Tensor]):
@@ -226,10 +225,10 @@ class ActivationCache(Mapping[str, Tensor]):
         return len(self._tensors)
 
     def stack(self, point: str) -> Tensor:
-        """The point in every layer that is here, in layer order: [layer, ...].
+        """The point in every cached layer, in layer order: [layer, ...].
 
         Raises:
-            UnknownPoint: no layer of it is here.
+            UnknownPoint: no layer of it is in this cache.
         """
         short, _ = split_point(point)
         found = sorted(

@@ -1,9 +1,9 @@
 """Names of points, layers and places, as people type them; nothing here needs torch.
 
-The names are those of TransformerLens (github.com/TransformerLensOrg/TransformerLens, 1.x to 3.x), and each one is the
-path of its `HookPoint` in `named_modules()`. The short name and a layer are enough: `("resid_pre", 5)`, `"resid_pre.5"`
-and `"blocks.5.hook_resid_pre"` are one point. A *place* is a point and its layer: `("resid_pre", 5)`, or
-`("embed", None)` where a point belongs to no layer.
+The names are those of TransformerLens (github.com/TransformerLensOrg/TransformerLens, 1.x to 3.x); each is the path of
+its `HookPoint` in `named_modules()`. A short name and a layer are enough: `("resid_pre", 5)`, `"resid_pre.5"` and
+`"blocks.5.hook_resid_pre"` name the same point. A *place* is a point with its layer: `("resid_pre", 5)`, or
+`("embed", None)` for a point outside the layers.
 """
 
 import operator
@@ -56,11 +56,11 @@ POINTS |= {
     "decoder.ln3_scale": "decoder.blocks.{layer}.ln3.hook_scale",
     "decoder.ln3_normalized": "decoder.blocks.{layer}.ln3.hook_normalized",
 }
-# whose curve ends with the output of the last block
+# points whose curve over all layers ends with the output of the last block
 FOLLOWED_BY_OUTPUT = tuple(f"{stack}resid_{at}" for stack in ("", "encoder.", "decoder.") for at in ("pre", "mid"))
-# a row for each (query, key); the width is the number of heads
+# points with one row per (query, key); the width is the number of heads
 PAIR_POINTS = tuple(f"{stack}attn_{what}" for stack in ("", "encoder.", "decoder.") for what in ("scores", "pattern"))
-ALIASES = {"pattern": "attn_pattern"}  # what TransformerLens calls it
+ALIASES = {"pattern": "attn_pattern"}  # TransformerLens's short name
 _FULL = re.compile(r"(blocks|encoder\.blocks|decoder\.blocks)\.([0-9]+)\.(.+)")
 _SHORT = re.compile(r"(.+)\.([0-9]+)")
 
@@ -80,10 +80,10 @@ def base_name(short: str) -> str:
 
 
 def split_point(spec: PointSpec) -> tuple[str, int | None]:
-    """`"resid_pre.5"`, `("resid_pre", 5)` or a full name, as (short name, layer); no layer is None.
+    """`"resid_pre.5"`, `("resid_pre", 5)` or a full name, as (short name, layer or None).
 
     Raises:
-        UnknownPoint: the short name is none of `POINTS`; the message names the nearest.
+        UnknownPoint: the short name is not in `POINTS`; the message names the nearest.
     """
     if isinstance(spec, str):
         if match := _FULL.fullmatch(spec):
@@ -97,7 +97,7 @@ def split_point(spec: PointSpec) -> tuple[str, int | None]:
     if layer is None:
         return _short(name, name), None
     if isinstance(layer, bool) or not hasattr(layer, "__index__"):
-        raise UsageError(f"the layer of a point is an int; got {layer!r}")
+        raise UsageError(f"the layer of a point is a whole number; got {layer!r}")
     return _short(name, name), operator.index(layer)
 
 
@@ -114,24 +114,24 @@ def _short(name: str, typed: str) -> str:
 
 
 def resolve_point(spec: PointSpec, n_layers: int) -> str:
-    """The full name of one point of a model with `n_layers` blocks: `("resid_pre", 5)` -> `"blocks.5.hook_resid_pre"`.
+    """The full name of a point in a model with `n_layers` blocks: `("resid_pre", 5)` -> `"blocks.5.hook_resid_pre"`.
 
     Raises:
-        UsageError: unknown name, a layer out of range, a missing layer, or a layer where there is none.
+        UsageError: an unknown name, a layer out of range, a missing layer, or a layer for a point that has none.
     """
     short, layer = split_point(spec)
     per_layer = "{layer}" in POINTS[short]
     if per_layer and layer is None:
-        raise UnknownPoint(f"{short} exists in every layer; say which, such as ({short!r}, 0)")
+        raise UnknownPoint(f"{short} exists in every layer; name one, such as ({short!r}, 0)")
     if not per_layer and layer is not None:
-        raise UnknownPoint(f"{short} belongs to no layer; ask for {short!r}")
+        raise UnknownPoint(f"{short} belongs to no layer; write {short!r}")
     if layer is not None:
         check_layer(layer, n_layers)
     return POINTS[short].format(layer=layer)
 
 
 def check_layer(layer: int, n_layers: int) -> int:
-    """`layer` itself, or a UsageError that says which layers there are."""
+    """`layer` itself, or a UsageError with the valid range."""
     if not 0 <= layer < n_layers:
         raise UsageError(f"layer {layer} is not in 0..{n_layers - 1}")
     return layer
@@ -141,7 +141,7 @@ def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
     """`"all"`, `3`, `[0, 4]`, `"0,4,8"` or `"2-6"` (ends included) as sorted, distinct layers.
 
     Raises:
-        UsageError: a layer outside 0..n_layers-1, or text that is none of these forms.
+        UsageError: a layer outside 0..n_layers-1, or text in none of these forms.
     """
     if isinstance(spec, str):
         layers = (
@@ -170,15 +170,15 @@ def place_name(place: Place) -> str:
 
 
 def spans_of(places: Iterable[Place]) -> str:
-    """Places in short: "resid_pre 0-3, resid_post 3, embed"."""
+    """Places as a short text: "resid_pre 0-3, resid_post 3, embed"."""
     by_point: dict[str, list[int]] = {}
     for point, layer in places:
         by_point.setdefault(point, []).extend([] if layer is None else [layer])
-    return ", ".join(f"{point} {spans(layers)}".strip() for point, layers in by_point.items())
+    return ", ".join(f"{point} {_ranges(layers)}".strip() for point, layers in by_point.items())
 
 
-def spans(layers: list[int]) -> str:
-    """Sorted layers in short: [0, 1, 2, 5] -> "0-2,5"."""
+def _ranges(layers: list[int]) -> str:
+    """[0, 1, 2, 5] -> "0-2,5"."""
     runs: list[list[int]] = []
     for layer in sorted(layers):
         if runs and layer == runs[-1][-1] + 1:

@@ -1,6 +1,7 @@
 """The direction of the imports, read from the source (the table stands in CONTRIBUTING.md)."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +15,18 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "versions": set(),
     "progress": set(),
     "tables": {"text"},
-    "devices": {"errors"},
+    "dtypes": {"errors"},
+    "devices": {"errors", "dtypes"},
     "durable": {"errors"},
     "safetensors_header": {"errors"},
     "points": {"errors"},
+    "builtin": set(),
     "options": {"errors", "activations"},  # activations for type checkers alone
 }
 ROOMS: dict[str, set[str]] = {
     "hooks": set(),
     "hub": set(),
-    "models": {"hooks", "hub", "tasks"},
+    "models": {"hooks", "hub"},
     "tasks": {"hub"},
     "worlds": {"models", "tasks"},
     "activations": {"hooks", "models", "tasks"},
@@ -73,6 +76,26 @@ def test_imports_run_in_one_direction(path):
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     used = {name.split(".")[1] for name in imports(path) if name.startswith("probekit.")} - {part, "__version__"}
     assert used <= MAY_IMPORT[part]
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules of the package that one imports, inside functions and for type checkers too."""
+    return {name if name in MODULES else name.rpartition(".")[0] for name in imports(path)} & set(MODULES)
+
+
+@pytest.mark.parametrize("room", ["models", "verification", "worlds"])
+def test_no_modules_import_one_another_in_a_circle(room):
+    """A lazy import saves start-up time; it does not break a circle."""
+    inside = {name for name in MODULES if name.startswith(f"probekit.{room}.")}
+    graph = {name: imported_modules(MODULES[name]) & inside - {name} for name in inside}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -2,8 +2,9 @@
 
 import random
 
+from probekit.models.examples import Example
 from probekit.models.gpt2 import GPT2, GPT2Config
-from probekit.models.training import Example, TrainingSettings
+from probekit.options import TrainingSettings
 
 CFG = GPT2Config(d_model=16, n_heads=2, d_mlp=32, n_layers=2, n_ctx=8, d_vocab=11, bos_token_id=0)
 SETTINGS = TrainingSettings(steps=24, batch_size=4, learning_rate=3e-3, warm_up_steps=5, seed=3)

@@ -26,7 +26,8 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.forward import batch_inputs, running
 from probekit.models.accounting import attention_flops, block_width, token_flops
 from probekit.models.base import LanguageModel
-from probekit.models.shapes import Stack, shape_of
+from probekit.models.families import shape_of
+from probekit.models.shapes import StackShape
 from probekit.points import PAIR_POINTS
 from probekit.text import metric
 
@@ -75,7 +76,7 @@ class Estimate:
 class StackWork(NamedTuple):
     """A stack of the model, its packed texts, and the number of its blocks that run."""
 
-    stack: Stack
+    stack: StackShape
     packing: Packing
     n_blocks: int
 

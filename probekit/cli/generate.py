@@ -67,7 +67,10 @@ def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -
     prompts = _encoded(model, job.prompt or [job.tokens], options.bos)
     stops = generation.stop_ids(model, [] if job.no_stop else _stop_tokens(model, options.stop_tokens))
     made = generation.continuations(model, prompts, options.max_new_tokens, options, stops, options.use_cache)
-    texts = [generation.text_of(model, *row) if model.tokenizer else None for row in zip(prompts, made, strict=True)]
+    texts = [
+        generation.continuation_text(model, *row) if model.tokenizer else None
+        for row in zip(prompts, made, strict=True)
+    ]
     if job.json:
         rows = [
             {"prompt": text, "prompt_tokens": ids, "text": new, "tokens": one.tokens, "ended": one.ended}
@@ -90,14 +93,14 @@ def _settings(options: GenerateOptions, stops: frozenset[int]) -> dict[str, Any]
 def _encoded(model: "LanguageModel", prompts: list[Any], bos: bool | None) -> list[list[int]]:
     """The prompts as ids; a text that a world's model cannot read is answered with one that it can."""
     from probekit.models.generation import to_ids
-    from probekit.models.settings import WORLD_PROMPTS
+    from probekit.worlds import MODELS, world
 
     try:
         return to_ids(model, prompts, bos)[0]
     except DataError as error:
-        if model.name not in WORLD_PROMPTS:
+        if model.name not in MODELS:
             raise
-        raise DataError(f"{error}; {model.name} reads texts such as {WORLD_PROMPTS[model.name]!a}") from error
+        raise DataError(f"{error}; {model.name} reads texts such as {world(model.name).prompt!a}") from error
 
 
 def _stop_tokens(model: "LanguageModel", tokens: "Sequence[int | str] | None") -> list[int | str] | None:

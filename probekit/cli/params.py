@@ -13,7 +13,7 @@ from probekit.options.option import like, option
 
 if TYPE_CHECKING:
     from probekit.models.accounting import Account
-    from probekit.models.shapes import Shape
+    from probekit.models.shapes import ModelShape
 
 CONTEXTS = (1024, 2048, 4096, 8192, 16384)
 PICTURE = Path("runs/flop_shares.png")
@@ -96,21 +96,20 @@ def _titles(names: list[str]) -> dict[str, str]:
     return {name: title if list(own.values()).count(title) == 1 else name for name, title in own.items()}
 
 
-def _shape(name: str, revision: str | None) -> "Shape":
+def _shape(name: str, revision: str | None) -> "ModelShape":
     """The shape of a model.
 
     Sizes of GPT-2 need no network and no torch, unless a folder has that name; a world's model need not be trained.
     """
-    from probekit.models.shapes import named_shape, shape_of
+    from probekit.models.families import named_shape, shape_of
 
     known = None if revision is not None or Path(name).exists() else named_shape(name)
     if known:
         return known
     from probekit.models import outline
-    from probekit.models.load import WORLD_MODELS
-    from probekit.models.worlds import world
+    from probekit.worlds import MODELS, world
 
-    return shape_of(world(name).config if name in WORLD_MODELS and revision is None else outline(name, revision).cfg)
+    return shape_of(world(name).make_config() if name in MODELS and revision is None else outline(name, revision).cfg)
 
 
 def _note_long(accounts: "list[Account]") -> None:

@@ -13,7 +13,7 @@ from probekit.options import TrainingSettings
 from probekit.options.option import option
 
 if TYPE_CHECKING:
-    from probekit.models.worlds import Trained
+    from probekit.worlds.train import Trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,16 @@ class TrainModelJob(Output):
         metavar="NAME",
         default=None,
     )
+    positions: str | None = option(
+        None,
+        "Positions of an encoder-decoder: learned, sinusoidal or interleaved.  [default: the world's]",
+        notes='"sinusoidal" has all sines first, as Marian; "interleaved" is the order of Vaswani et al. (2017).',
+        metavar="KIND",
+    )
     out: Path | None = option(None, "Where the model goes.  [default: models/NAME]", metavar="DIR")
 
 
-@command("name steps batch_size learning_rate warm_up_steps seed out")
+@command("name steps batch_size learning_rate warm_up_steps seed positions out")
 def train_model(job: TrainModelJob, given: Annotated[dict[str, Any], Given(TrainingSettings, "the world's")]) -> None:
     """Train and test the model of a synthetic world.
 
@@ -42,22 +48,25 @@ def train_model(job: TrainModelJob, given: Annotated[dict[str, Any], Given(Train
     """
     if job.name is None:
         raise UsageError("which model? give its name, such as counting-gpt, or --config configs/counting.yaml")
-    from probekit.models.settings import WORLD_SETTINGS, world_name
+    from probekit.worlds import world
+    from probekit.worlds.definition import with_config
 
-    settings = _settings(WORLD_SETTINGS[world_name(job.name)], given)  # checked before anything is loaded
-    from probekit.models import worlds
+    one = world(job.name)
+    one = replace(one, settings=_settings(one.settings, given))  # checked before torch is imported
+    if job.positions is not None:
+        one = with_config(one, positions=job.positions)
     from probekit.plots import save_loss_plot
+    from probekit.worlds.train import shortfall, train_world, training_shown
 
-    world = replace(worlds.world(job.name), settings=settings)
-    folder = job.out or Path("models") / world.name
+    folder = job.out or Path("models") / one.name
     _check_out(folder)
-    with worlds.training_shown(world, folder, console.bars(job.quiet)) as progress:
-        trained = worlds.train_world(world, folder, progress, checkpoints=folder)
-    if not job.quiet and (short := worlds.shortfall(trained)):
+    with training_shown(one, folder, console.bars(job.quiet)) as progress:
+        trained = train_world(one, folder, progress, checkpoints=folder)
+    if not job.quiet and (short := shortfall(trained)):
         console.note(f"{short}; more --steps or another --learning-rate may help")
-    picture = save_loss_plot(trained.result.losses, world.name, folder)
+    picture = save_loss_plot(trained.result.losses, one.name, folder)
     if job.json:
-        console.result_json(_facts(trained, folder, picture) | {"world": world.task, "settings": vars(world.settings)})
+        console.result_json(_facts(trained, folder, picture) | {"world": one.task, "settings": vars(one.settings)})
     elif job.quiet:
         console.result(folder)
     else:

@@ -1,38 +1,40 @@
-"""What every model that reads tokens has besides its forward: a name, a tokenizer, a fingerprint."""
+"""What all models of token ids share besides their forward: tokenizer, checks of inputs, generation, fingerprint."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule
-from probekit.models.layers import causal_mask, padding_mask, positions_from_mask
+from probekit.models import generation
+from probekit.models.cache import KeyValueCache
+from probekit.models.layers import Mask, causal_mask, padding_mask, positions_from_mask
+from probekit.models.tokenizer import Tokenizer
 from probekit.options import GenerateOptions
 from probekit.options.option import keywords
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from probekit.models.cache import Cache
-    from probekit.models.generation import Prompt
-    from probekit.models.tokenizer import Tokenizer
-
 
 class LanguageModel(HookedModule):
-    """A hooked module over token ids; `load_model` gives it `name`, `tokenizer` (or None) and `source`.
+    """A hooked module over token ids; `load_model` sets `name`, `tokenizer` (or None), `folder` and `source`.
 
-    The source is what `load_model` takes to load it again: name_or_path, revision, random_init, seed, dtype.
+    Attributes:
+        cfg: the family's config; shared fields have one name: d_model, n_layers, n_ctx, d_vocab, ...
+        causal: whether a token's activations depend only on it and the tokens before it.
+        output_point: the point of the last block's output; post-norm blocks end with a norm.
+        folder: the folder of the weights.
+        source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype.
     """
 
-    cfg: Any  # the family's own; what families share is named alike: d_model, n_layers, n_ctx, d_vocab, ...
+    cfg: Any
     name: str = "unnamed"
-    causal: bool = True  # whether a token's activations depend on the tokens before it alone
-    output_point: str = "resid_post"  # where the last block's output stands; post-norm families end with a norm
-    tokenizer: "Tokenizer | None" = None
-    folder: "Path | None" = None  # that the weights were read from
+    causal: bool = True
+    output_point: str = "resid_post"
+    tokenizer: Tokenizer | None = None
+    folder: Path | None = None
     source: dict[str, Any] | None = None
 
     @property
@@ -42,23 +44,24 @@ class LanguageModel(HookedModule):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type that the forward computes in."""
+        """The number type of the forward."""
         return next(self.parameters()).dtype
 
     def to_tokens(self, text: str, bos: bool = False) -> Tensor:
-        """Token ids of one text, int64 [1, L] on the model's device; a BOS comes first only when asked for.
+        """Token ids of one text, int64 [1, L] on the model's device, with a leading BOS if `bos`.
 
         Raises:
             UsageError: the model has no tokenizer.
         """
-        return torch.tensor([self._need_tokenizer().encode(text, bos=bos)], dtype=torch.long, device=self.device)
+        return torch.tensor([self.need_tokenizer().encode(text, bos=bos)], dtype=torch.long, device=self.device)
 
     def to_str_tokens(self, text: str, bos: bool = False) -> list[str]:
         """The tokens of one text as strings."""
-        tokenizer = self._need_tokenizer()
+        tokenizer = self.need_tokenizer()
         return tokenizer.tokens(tokenizer.encode(text, bos=bos))
 
-    def _need_tokenizer(self) -> "Tokenizer":
+    def need_tokenizer(self) -> Tokenizer:
+        """The tokenizer, or a UsageError that says what to do without one."""
         if self.tokenizer is None:
             raise UsageError(f"{self.name} has no tokenizer: pass token ids, or put a tokenizer.json into its folder")
         return self.tokenizer
@@ -68,10 +71,10 @@ class LanguageModel(HookedModule):
     ) -> Tensor:
         """The tokens [B, L] on the model's device.
 
-        Given positions and a mask [B, L, M], rows may be longer than the context: they are several texts in a row.
+        With positions and a mask [B, L, M], a row may exceed the context: it holds several texts.
 
         Raises:
-            UsageError: a type, shape, id or length that cannot be.
+            UsageError: an invalid type, shape, id or length.
         """
         packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
         if not isinstance(tokens, Tensor):
@@ -88,14 +91,12 @@ class LanguageModel(HookedModule):
         return tokens.to(self.device)
 
     def mask_and_positions(
-        self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, cache: "Cache | None" = None
-    ) -> tuple[Tensor | None, Tensor]:
-        """Who may attend to whom, [B, L, M], and the position of each token, [B, L].
-
-        Without a mask the first is None: a causal model's tokens see all before them, another's see all.
+        self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, cache: KeyValueCache | None = None
+    ) -> tuple[Mask, Tensor]:
+        """The attention mask, [B, L, M] if a mask is given, and the position of each token, [B, L].
 
         Raises:
-            UsageError: a shape that does not fit the tokens, or a position that is not in the context.
+            UsageError: a shape that does not match the tokens, or a position outside the context.
         """
         length = tokens.shape[1]
         if cache is not None and (position_ids is None or mask is None or mask.dim() != 3):
@@ -107,7 +108,9 @@ class LanguageModel(HookedModule):
             self._check_positions(tokens, position_ids)
         if mask is None:
             arange = torch.arange(length, device=tokens.device).expand_as(tokens)
-            return None, arange if position_ids is None else position_ids.to(tokens.device)
+            return "causal" if self.causal else None, (
+                arange if position_ids is None else position_ids.to(tokens.device)
+            )
         if not isinstance(mask, Tensor) or tuple(mask.shape) not in {tuple(tokens.shape), (*tokens.shape, seen)}:
             got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
             raise UsageError(f"attention_mask is {list(tokens.shape)} or {[*tokens.shape, seen]}; got {got}")
@@ -119,7 +122,7 @@ class LanguageModel(HookedModule):
         return (causal_mask if self.causal else padding_mask)(mask), position_ids.to(tokens.device)
 
     def check_stop(self, stop_at_layer: int | None, n_layers: int) -> int:
-        """How many of the blocks are to run; None is all.
+        """How many blocks to run; None means all.
 
         Raises:
             UsageError: there is no such block.
@@ -131,7 +134,7 @@ class LanguageModel(HookedModule):
 
     def _check_positions(self, tokens: Tensor, position_ids: Tensor) -> None:
         if tuple(position_ids.shape) not in {tuple(tokens.shape), (1, tokens.shape[1])}:
-            raise UsageError(f"position_ids are {list(tokens.shape)}, as the tokens; got {list(position_ids.shape)}")
+            raise UsageError(f"position_ids are {list(tokens.shape)}, like the tokens; got {list(position_ids.shape)}")
         if position_ids.device.type == "cpu" and not (
             int(position_ids.min()) >= 0 and int(position_ids.max()) < self.cfg.n_ctx
         ):
@@ -139,56 +142,59 @@ class LanguageModel(HookedModule):
             raise UsageError(f"position {wrong} is not in a context of {self.cfg.n_ctx}")
 
     def window_of(self, layer: int) -> int | None:
-        """How many tokens, itself among them, a token of this layer sees at most; None: no such window."""
+        """How many tokens a token of this layer sees, itself included; None without a sliding window."""
         return None
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether the model has a head that gives logits over the vocabulary."""
+        return True
+
     def output_of(self, short: str) -> str:
-        """Where the last block's output stands, in the stack of this point: a short name."""
+        """The short name of the point of the last block's output, in the stack of the point `short`."""
         stack = self.in_stack(short).rpartition(".")[0]
         return f"{stack}.{self.output_point}" if stack else self.output_point
 
     def size_of(self, axis: str, short: str) -> int | None:
-        """How many entries an axis of this point has; None for those of batch and positions."""
+        """The size of an axis of this point; None for batch and position axes."""
         cfg = self.cfg
         sizes = {"D": cfg.d_model, "H": cfg.n_heads, "G": getattr(cfg, "n_kv_heads", cfg.n_heads), "K": cfg.d_head}
         sizes |= {"F": cfg.d_mlp, "V": cfg.d_vocab}
         return int(axis) if axis.isdecimal() else sizes.get(axis)
 
     @keywords(GenerateOptions)
-    def generate(self, prompt: "Prompt", options: GenerateOptions) -> Any:
+    def generate(self, prompt: generation.Prompt, options: GenerateOptions) -> Any:
         """Continue a text, token ids, or several of either; see `probekit.models.generation.generate`.
 
         Args:
             prompt: as there.
             options: as keyword arguments.
         """
-        from probekit.models.generation import generate
-
-        return generate(self, prompt, **vars(options))
+        return generation.generate(self, prompt, **vars(options))
 
     def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training; the seed alone decides them."""
+        """Fill the weights as before training; they depend on the seed alone."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """Hex sha256 of every weight: its name, type, shape and bytes."""
+        """Hex sha256 over every weight's name, type, shape and bytes."""
         weights = sorted(self.state_dict().items())
-        with ThreadPoolExecutor() as pool:  # hashing lets other threads run
+        with ThreadPoolExecutor() as pool:  # hashing releases the GIL
             digests = pool.map(lambda item: _sha256(item[1]), weights)
             lines = [f"{name} {x.dtype} {list(x.shape)} {d}\n" for (name, x), d in zip(weights, digests, strict=True)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def stopped(blocks: Any, resid_BLD: Tensor, stop: int) -> Tensor:
-    """What blocks give that stop before one of them: its input, or the output of the last, [B, L, D]."""
+    """The input of block `stop`, or the output of the last block if there is no such one, [B, L, D]."""
     return blocks[stop].hook_resid_pre(resid_BLD) if stop < len(blocks) else resid_BLD
 
 
 def check_mask(mask: Tensor) -> Tensor:
-    """A mask as bools; numbers are 1 and 0, and not what is added to scores.
+    """A mask of bools, or of ones and zeros, as bools.
 
     Raises:
-        UsageError: other numbers.
+        UsageError: other numbers, such as those of additive masks.
     """
     if mask.dtype == torch.bool:
         return mask

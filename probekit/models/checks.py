@@ -1,4 +1,4 @@
-"""What the configs of all families are held to; each error names the field, what it may be and what came."""
+"""Checks of config fields, shared by all families; each error names the field, what is valid and what came."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from probekit.errors import DataError, nearest
 
-# Far above any model: a file that says more is damaged, and would hang before its weights were looked at.
+# Far above any model. A file with a larger size is damaged, and would hang before its weights were checked.
 LARGEST = {
     "d_model": 1 << 17,
     "n_heads": 1 << 12,
@@ -23,19 +23,19 @@ LARGEST = {
 }
 
 
-def named(ours: Mapping[str, str], field: str) -> str:
-    """Our field with the one of config.json, where they differ: "n_layers (num_hidden_layers)".
+def hf_field(ours: Mapping[str, str], field: str) -> str:
+    """Our field's name followed by config.json's, where they differ: "n_layers (num_hidden_layers)".
 
     Args:
         ours: field of config.json -> our field.
-        field: ours.
+        field: our field.
     """
-    theirs = next((theirs for theirs, name in ours.items() if name == field), field)
-    return field if theirs == field else f"{field} ({theirs})"
+    hf_name = next((hf_name for hf_name, name in ours.items() if name == field), field)
+    return field if hf_name == field else f"{field} ({hf_name})"
 
 
 def check_implemented(hf: Mapping[str, Any], required: Mapping[str, Any], model_type: str) -> None:
-    """Fields of config.json that would change the arithmetic are absent, or have the one value that is implemented."""
+    """Refuse fields of config.json that change the arithmetic, unless they have the one value that is implemented."""
     for field, value in required.items():
         if hf.get(field, value) != value:
             raise DataError(
@@ -43,43 +43,43 @@ def check_implemented(hf: Mapping[str, Any], required: Mapping[str, Any], model_
             )
 
 
-def check_size(field: str, value: Any, named: str) -> None:
-    """A whole number from 1 to what is conceivable; `named` is how the error calls the field."""
+def check_dimension(field: str, value: Any, named: str) -> None:
+    """Refuse all but a whole number in 1..LARGEST[field]; `named` is the field's name in the error."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST[field]:
         raise DataError(f"{named} must be a whole number in 1..{LARGEST[field]}; got {value!a:.60}")
 
 
-def check_positive(value: Any, named: str) -> None:
-    """A finite number above 0."""
+def check_positive_number(value: Any, named: str) -> None:
+    """Refuse all but a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise DataError(f"{named} must be a positive number; got {value!a:.60}")
 
 
 def check_flag(value: Any, named: str) -> None:
-    """True or false."""
+    """Refuse all but true and false."""
     if not isinstance(value, bool):
         raise DataError(f"{named} must be true or false; got {value!a:.60}")
 
 
 def check_choice(value: Any, choices: Collection[str], named: str) -> None:
-    """One of some names; the error shows the nearest."""
+    """Refuse all but one of the choices; the error names the nearest."""
     if not isinstance(value, str) or value not in choices:
         raise DataError(f"unknown {named} {value!a:.60}; {nearest(str(value), choices)}")
 
 
 def check_id(value: Any, named: str) -> None:
-    """The id of a token, or None for none."""
+    """Refuse all but a token's id or None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise DataError(f"{named} must be a whole number or null; got {value!a:.60}")
 
 
 def check_ids(value: Any, named: str) -> None:
-    """The id of a token, several, or None for none."""
+    """Refuse all but a token's id, a tuple of them, or None."""
     for each in value if isinstance(value, tuple) else (value,):
         check_id(each, named)
 
 
 def check_multiple(value: int, named: str, divisor: int, divisor_named: str) -> None:
-    """A whole number of times the divisor."""
+    """Refuse a number that the divisor does not divide."""
     if value % divisor:
         raise DataError(f"{named} {value} is no multiple of {divisor_named} {divisor}")

@@ -1,4 +1,4 @@
-"""Small files of a model folder."""
+"""Read the small text and JSON files of a model folder."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ def read_text(path: Path) -> str:
     """The text of a UTF-8 file.
 
     Raises:
-        DataError: it is not there, cannot be read or is not UTF-8.
+        DataError: it is missing, cannot be read or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        DataError: it cannot be read, is no JSON, or is not an object.
+        DataError: it cannot be read, is not JSON, or is not an object.
     """
     try:
         content = json.loads(read_text(path))

@@ -1,8 +1,8 @@
 """GPT-2, written by hand (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
 
 A decoder: token plus learned position embedding, pre-norm blocks of causal attention and a two-layer MLP, a final norm,
-and a head that is usually the token embedding again. Every point is named as in TransformerLens; its axes stand where
-it is made. Exact against `transformers`' GPT-2, whose fields and tensor names `GPT2Config.from_hf` and `hf_names` read.
+and a head that is usually tied to the token embedding. Every point has its name in TransformerLens; its axes are given
+where it is made. Exact against `transformers`' GPT-2; the translation of its files is at the end.
 
 Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
@@ -19,17 +19,28 @@ from torch import Tensor, nn
 
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel, stopped
-from probekit.models.cache import Cache, LayerCache
+from probekit.models.cache import KeyValueCache, LayerCache
 from probekit.models.checks import (
     check_choice,
+    check_dimension,
     check_flag,
     check_id,
     check_ids,
     check_implemented,
     check_multiple,
-    check_positive,
-    check_size,
-    named,
+    check_positive_number,
+    hf_field,
+)
+from probekit.models.family import (
+    LOGITS,
+    Family,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_input,
+    module_output,
+    points_inside,
+    second_output,
 )
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -37,49 +48,24 @@ from probekit.models.layers import (
     FeedForward,
     LayerNorm,
     Linear,
-    attention,
-    attention_scores,
-    causal_attention,
-    causal_mask,
+    Mask,
+    attend,
     linear,
     projected,
-    softmax,
 )
-from probekit.models.weights import HfTensor
+from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
-# Values of config.json that would change the arithmetic in a way that this file does not implement.
-_REQUIRED = {
-    "scale_attn_weights": True,
-    "add_cross_attention": False,
-    "quantization_config": None,
-}
-
-OURS = {  # field of a Hugging Face config.json -> ours
-    "n_embd": "d_model",
-    "n_head": "n_heads",
-    "n_inner": "d_mlp",
-    "n_layer": "n_layers",
-    "n_positions": "n_ctx",
-    "vocab_size": "d_vocab",
-    "activation_function": "activation",
-    "layer_norm_epsilon": "ln_eps",
-    "tie_word_embeddings": "tie_embeddings",
-    "initializer_range": "init_std",
-    "scale_attn_by_inverse_layer_idx": "scale_by_layer",
-    "reorder_and_upcast_attn": "upcast_attention",
-}
 SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab")
-_named = partial(named, OURS)
 
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The shape of a GPT-2; the fields of the 124M model are the defaults.
+    """The sizes and options of a GPT-2; the defaults are those of the 124M model.
 
     Attributes:
-        scale_by_layer: attention scores are divided by the layer's number, from 1, too (Mistral's GPT-2s, of Stanford).
-        upcast_attention: scores and pattern are computed in float32, also in a model of half precision.
-        eos_token_id: an id, or several that each end a text; None: the BOS token, as in GPT-2.
+        scale_by_layer: whether scores are also divided by the layer's number, from 1 (Stanford's Mistral GPT-2s).
+        upcast_attention: whether scores and pattern are computed in float32 in a half-precision model.
+        eos_token_id: an id, or several that each end a text; None means the BOS token, as in GPT-2.
     """
 
     d_model: int = 768
@@ -101,11 +87,11 @@ class GPT2Config:
         if self.eos_token_id is None:
             object.__setattr__(self, "eos_token_id", self.bos_token_id)
         for field in SIZES:
-            check_size(field, getattr(self, field), _named(field))
+            check_dimension(field, getattr(self, field), _named(field))
         check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         for field in ("ln_eps", "init_std"):
-            check_positive(getattr(self, field), _named(field))
+            check_positive_number(getattr(self, field), _named(field))
         for field in ("tie_embeddings", "scale_by_layer", "upcast_attention"):
             check_flag(getattr(self, field), _named(field))
         check_id(self.bos_token_id, "bos_token_id")
@@ -118,41 +104,26 @@ class GPT2Config:
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "GPT2Config":
-        """From the fields of a Hugging Face `config.json`.
+        """The config in the fields of a Hugging Face `config.json`.
 
         Raises:
-            DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
-                is not implemented here; the message names the field.
+            DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
+                this file does not implement; the message names the field.
         """
-        check_implemented(hf, _REQUIRED, "gpt2")
-        fields = {**hf, "n_positions": hf.get("n_positions", hf.get("n_ctx"))}
-        for size in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size"):
-            check_size(OURS[size], fields.get(size), _named(OURS[size]))
-        if fields.get("n_inner") is None:
-            fields["n_inner"] = 4 * fields["n_embd"]
-        given = {ours: fields[theirs] for theirs, ours in OURS.items() if theirs in fields}
-        eos = hf.get("eos_token_id", 50256)
-        ids = {
-            "bos_token_id": hf.get("bos_token_id", 50256),
-            "eos_token_id": tuple(eos) if isinstance(eos, list) else eos,
-        }
-        return cls(**given, **ids)
+        return cls(**_fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        fields = {theirs: getattr(self, ours) for theirs, ours in OURS.items()}
-        eos = list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id
-        ids = {"bos_token_id": self.bos_token_id, "eos_token_id": eos}
-        return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}
+        return _fields_to_hf(self)
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention; scores and pattern become tensors only where someone listens to them."""
+    """Causal multi-head self-attention."""
 
     def __init__(self, cfg: GPT2Config, layer: int):
         super().__init__()
         self.n_heads = cfg.n_heads
-        self.divisor = layer + 1 if cfg.scale_by_layer else 1  # of the scores, besides the root of K
+        self.divisor = layer + 1 if cfg.scale_by_layer else 1  # of the scores, in addition to sqrt(K)
         self.upcast = cfg.upcast_attention
         self.qkv = Linear(cfg.d_model, 3 * cfg.d_model)
         self.out = Linear(cfg.d_model, cfg.d_model)
@@ -164,28 +135,17 @@ class Attention(nn.Module):
         self.hook_z = HookPoint("B L H K")
         self.hook_result = HookPoint("B L H D")
 
-    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
+    def forward(self, x_BLD: Tensor, mask: Mask, cache: LayerCache | None = None) -> Tensor:
         q, k, v = rearrange(self.qkv(x_BLD), "b l (qkv h k) -> qkv b l h k", qkv=3, h=self.n_heads)
         q_BLHK, k_BMHK, v_BMHK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
         if cache is not None:
             k_BMHK, v_BMHK = cache.append(k_BMHK, v_BMHK)
-        z_BLHK = self.hook_z(self.weighted_sum(q_BLHK, k_BMHK, v_BMHK, mask_BLM))
-        return projected(z_BLHK, self.out, self.hook_result)
-
-    def weighted_sum(self, q_BLHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, mask_BLM: Tensor | None) -> Tensor:
-        """The values as each query weighs them, [B, L, H, K]; without a mask it sees itself and all before."""
         if self.upcast:
             q_BLHK, k_BMHK = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q_BLHK, k_BMHK))
         if self.divisor > 1:
             q_BLHK = q_BLHK / self.divisor
-        if self.upcast or self.hook_attn_scores.hooked or self.hook_pattern.hooked:
-            mask_BLM = causal_mask(q_BLHK.new_ones(1, q_BLHK.shape[1])) if mask_BLM is None else mask_BLM
-            scores_BHLM = self.hook_attn_scores(attention_scores(q_BLHK, k_BMHK, mask_BLM))
-            pattern_BHLM = self.hook_pattern(softmax(scores_BHLM).to(v_BMHK.dtype))
-            return torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, v_BMHK)
-        if mask_BLM is None:
-            return causal_attention(q_BLHK, k_BMHK, v_BMHK)
-        return attention(q_BLHK, k_BMHK, v_BMHK, mask_BLM)
+        z_BLHK = self.hook_z(attend(q_BLHK, k_BMHK, v_BMHK, mask, self.hook_attn_scores, self.hook_pattern))
+        return projected(z_BLHK, self.out, self.hook_result)
 
 
 class Block(nn.Module):
@@ -203,16 +163,16 @@ class Block(nn.Module):
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
 
-    def forward(self, resid_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
+    def forward(self, resid_BLD: Tensor, mask: Mask, cache: LayerCache | None = None) -> Tensor:
         resid_pre = self.hook_resid_pre(resid_BLD)
-        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), mask_BLM, cache))
+        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), mask, cache))
         resid_mid = self.hook_resid_mid(resid_pre + attn_out)
         mlp_out = self.hook_mlp_out(self.mlp(self.ln2(resid_mid)))
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
 class GPT2(LanguageModel):
-    """The whole model; weights are unset until `init_weights` or a checkpoint fills them."""
+    """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
     def __init__(self, cfg: GPT2Config):
         super().__init__()
@@ -232,31 +192,31 @@ class GPT2(LanguageModel):
         attention_mask: Tensor | None = None,
         stop_at_layer: int | None = None,
         return_logits: bool = True,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Logits [B, L, V] of tokens [B, L].
 
         Args:
             tokens: int ids [B, L].
-            position_ids: [B, L]; by default counted from the mask, so that padding on either side changes nothing.
-            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used as it is).
-                None: no padding, or padding on the right whose outputs are not read. With position_ids and a mask
-                [B, L, M], L may be longer than the context: several texts in a row.
-            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; with n_layers,
-                the output of the last block, before the final norm.
-            return_logits: False leaves out the head and returns the final norm's output, [B, L, D].
-            cache: keys and values of the tokens before these, which is added to; it needs position_ids and a mask
+            position_ids: [B, L]; by default counted from the mask, so padding on either side changes nothing.
+            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used unchanged).
+                None: no padding, or right padding whose outputs are ignored. With position_ids and a mask [B, L, M],
+                L may exceed the context: several texts in one row.
+            stop_at_layer: run the blocks before this one and return its input, `resid_pre`, [B, L, D]; n_layers gives
+                the last block's output, before the final norm.
+            return_logits: False skips the head and returns the final norm's output, [B, L, D].
+            cache: keys and values of earlier tokens; those of `tokens` are added. Requires position_ids and a mask
                 [B, L, M] over all M tokens so far.
 
         Raises:
-            UsageError: a shape, an id, a length or a layer that cannot be.
+            UsageError: an invalid shape, id, length or layer.
         """
         tokens = self.check_tokens(tokens, position_ids, attention_mask)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask_BLM, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
+        mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         resid_BLD = self.hook_embed(self.embed(tokens)) + self.hook_pos_embed(self.pos_embed(position_ids))
         for i, block in enumerate(self.blocks[:stop]):
-            resid_BLD = block(resid_BLD, mask_BLM, None if cache is None else cache[i])
+            resid_BLD = block(resid_BLD, mask, None if cache is None else cache[i])
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)
         normalized_BLD = self.ln_final(resid_BLD)
@@ -268,7 +228,7 @@ class GPT2(LanguageModel):
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before GPT-2's training: normal, and smaller by sqrt(2 n_layers) into the stream."""
+        """Fill the weights as GPT-2's training starts: normal, and sqrt(2 n_layers) smaller into the stream."""
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
             if name.endswith("bias"):
@@ -276,12 +236,55 @@ class GPT2(LanguageModel):
             elif ".ln" in name or name.startswith("ln"):
                 weight.fill_(1)
             else:
-                into_stream = name.endswith(("attn.out.weight", "mlp.down.weight"))
-                std = self.cfg.init_std / (math.sqrt(2 * self.cfg.n_layers) if into_stream else 1)
+                writes_to_stream = name.endswith(("attn.out.weight", "mlp.down.weight"))
+                std = self.cfg.init_std / (math.sqrt(2 * self.cfg.n_layers) if writes_to_stream else 1)
                 weight.copy_(torch.randn(weight.shape, generator=generator) * std)
         return self
 
 
+# Translation from and to Hugging Face.
+
+OURS = {  # field of config.json -> our field
+    "n_embd": "d_model",
+    "n_head": "n_heads",
+    "n_inner": "d_mlp",
+    "n_layer": "n_layers",
+    "n_positions": "n_ctx",
+    "vocab_size": "d_vocab",
+    "activation_function": "activation",
+    "layer_norm_epsilon": "ln_eps",
+    "tie_word_embeddings": "tie_embeddings",
+    "initializer_range": "init_std",
+    "scale_attn_by_inverse_layer_idx": "scale_by_layer",
+    "reorder_and_upcast_attn": "upcast_attention",
+}
+_named = partial(hf_field, OURS)
+# Other values of these fields change the arithmetic in ways that this file does not implement.
+_REQUIRED = {"scale_attn_weights": True, "add_cross_attention": False, "quantization_config": None}
+
+
+def _fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    check_implemented(hf, _REQUIRED, "gpt2")
+    fields = {**hf, "n_positions": hf.get("n_positions", hf.get("n_ctx"))}
+    for size in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size"):
+        check_dimension(OURS[size], fields.get(size), _named(OURS[size]))
+    if fields.get("n_inner") is None:
+        fields["n_inner"] = 4 * fields["n_embd"]
+    eos = hf.get("eos_token_id", 50256)
+    return {ours: fields[name] for name, ours in OURS.items() if name in fields} | {
+        "bos_token_id": hf.get("bos_token_id", 50256),
+        "eos_token_id": tuple(eos) if isinstance(eos, list) else eos,
+    }
+
+
+def _fields_to_hf(cfg: GPT2Config) -> dict[str, Any]:
+    fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
+    eos = list(cfg.eos_token_id) if isinstance(cfg.eos_token_id, tuple) else cfg.eos_token_id
+    ids = {"bos_token_id": cfg.bos_token_id, "eos_token_id": eos}
+    return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}
+
+
+HF_PREFIX = "transformer."
 _BLOCK_NAMES = {
     "ln1": ("ln_1", False),
     "attn.qkv": ("attn.c_attn", True),
@@ -290,22 +293,66 @@ _BLOCK_NAMES = {
     "mlp.up": ("mlp.c_fc", True),
     "mlp.down": ("mlp.c_proj", True),
 }
-HF_PREFIX = "transformer."
-HF_BUFFERS = r"transformer\.h\.\d+\.attn\.(bias|masked_bias)"  # causal masks that old files carry
 
 
 def hf_names(cfg: GPT2Config) -> dict[str, HfTensor]:
     """Our name of every weight -> its name in a Hugging Face GPT-2 file."""
-    theirs = {"embed.weight": HfTensor("wte.weight"), "pos_embed.weight": HfTensor("wpe.weight")}
+    bare = {"embed.weight": HfTensor("wte.weight"), "pos_embed.weight": HfTensor("wpe.weight")}
     for i in range(cfg.n_layers):
-        for ours, (name, conv) in _BLOCK_NAMES.items():
-            theirs[f"blocks.{i}.{ours}.weight"] = HfTensor(f"h.{i}.{name}.weight", conv)
-            theirs[f"blocks.{i}.{ours}.bias"] = HfTensor(f"h.{i}.{name}.bias")
-    theirs |= {f"ln_final.{part}": HfTensor(f"ln_f.{part}") for part in ("weight", "bias")}
-    names = {ours: HfTensor(HF_PREFIX + name, conv) for ours, (name, conv) in theirs.items()}
+        for ours, (name, transposed) in _BLOCK_NAMES.items():
+            bare[f"blocks.{i}.{ours}.weight"] = HfTensor(f"h.{i}.{name}.weight", transposed)
+            bare[f"blocks.{i}.{ours}.bias"] = HfTensor(f"h.{i}.{name}.bias")
+    bare |= {f"ln_final.{part}": HfTensor(f"ln_f.{part}") for part in ("weight", "bias")}
+    names = {ours: HfTensor(HF_PREFIX + name, transposed) for ours, (name, transposed) in bare.items()}
     return names if cfg.tie_embeddings else names | {"unembed.weight": HfTensor("lm_head.weight")}
 
 
-def hf_ties(cfg: GPT2Config) -> dict[str, str]:
-    """A name that a file may hold besides -> the weight that it is a copy of."""
+def hf_ties(cfg: GPT2Config) -> dict[str, str | None]:
+    """The name of a copy that a file may hold -> the name of the original."""
     return {"lm_head.weight": HF_PREFIX + "wte.weight"} if cfg.tie_embeddings else {}
+
+
+def _shape(cfg: GPT2Config) -> ModelShape:
+    return decoder_shape("gpt2", stack_shape(cfg), cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
+
+
+def _qkv_part(i: int) -> HfPoint:
+    return HfPoint("transformer.h.{layer}.attn.c_attn", lambda _, output: output.chunk(3, -1)[i])
+
+
+_HF_POINTS = {
+    "embed": HfPoint("transformer.wte", module_output),
+    "pos_embed": HfPoint("transformer.wpe", module_output),
+    "q": _qkv_part(0),
+    "k": _qkv_part(1),
+    "v": _qkv_part(2),
+    "ln_final": HfPoint("transformer.ln_f", module_output),
+    LOGITS: HfPoint("lm_head", module_output),
+} | points_inside(
+    "transformer.h.{layer}",
+    {
+        "resid_pre": ("ln_1", module_input),
+        "ln1_normalized": ("ln_1", module_output),
+        "attn_pattern": ("attn", second_output),
+        "z": ("attn.c_proj", module_input),
+        "attn_out": ("attn", module_output),
+        "resid_mid": ("ln_2", module_input),
+        "ln2_normalized": ("ln_2", module_output),
+        "mlp_pre": ("mlp.c_fc", module_output),
+        "mlp_post": ("mlp.c_proj", module_input),
+        "mlp_out": ("mlp", module_output),
+        "resid_post": ("", module_output),
+    },
+)
+
+FAMILY = Family(
+    model_types=("gpt2",),
+    config=GPT2Config,
+    model=GPT2,
+    shape=_shape,
+    hf_names=hf_names,
+    hf_prefix=HF_PREFIX,
+    hf_model=lambda cfg: HfModel("GPT2Config", "GPT2LMHeadModel", _HF_POINTS),
+    hf_ties=hf_ties,
+    hf_buffers=r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",  # causal masks, in old files
+)

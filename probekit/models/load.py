@@ -1,17 +1,20 @@
-"""load_model: a built-in model, a folder or a model of the Hub, as our own hooked model.
+"""load_model: a built-in model, a folder, or a model of the Hub, as our own hooked model.
 
-torch and the families are imported once the model is found: what cannot be found is answered without them.
+torch and the families are imported once the model is found, so a wrong name is answered without them.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from probekit import builtin
+from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
+from probekit.models.families import families
 from probekit.models.files import read_json
-from probekit.models.tokenizer import FILES, load_tokenizer
+from probekit.models.tokenizer_files import FILES, load_tokenizer
 from probekit.options import ModelArguments
 from probekit.options.option import keywords
 
@@ -19,74 +22,11 @@ if TYPE_CHECKING:
     import torch
 
     from probekit.models.base import LanguageModel
-    from probekit.models.weights import HfTensor
+    from probekit.models.family import Family
 
 BUILTIN_MODELS = ("agreement-gpt2",)
-WORLD_MODELS = ("counting-gpt", "ranking-transformer", "spans-bert", "dialogue-gpt", "brackets-gpt")
 BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
-DTYPES = ("float32", "bfloat16", "float16")
-
-
-class Family(NamedTuple):
-    """What there is to know of a family of models to load one.
-
-    Attributes:
-        config: has `from_hf` and `to_hf`.
-        model: made of a config; has `init_weights`.
-        hf_names: our name of every weight of a config -> its name in a Hugging Face file.
-        hf_prefix: stands before the names of a model with a head, and not in the file of a bare one.
-        hf_ties: of a config: a name that a file may hold besides -> the name whose copy it must be; None if the model
-            computes nothing with it.
-        hf_buffers: a regular expression; such names in a file are left aside.
-        hf_renamed: the name that transformers gave a weight once -> the one it has today.
-        hf_parts: the config of what a file holds, from the config and the names in it.
-    """
-
-    config: Any
-    model: type["LanguageModel"]
-    hf_names: Callable[[Any], Mapping[str, "HfTensor"]]
-    hf_prefix: str
-    hf_ties: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
-    hf_buffers: str = "(?!)"
-    hf_renamed: Callable[[str], str] = lambda name: name
-    hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
-
-
-def families() -> dict[str, Family]:
-    """By the `model_type` of config.json."""
-    from probekit.models import bert, gpt2, llama, marian, transformer
-
-    kin = Family(llama.LlamaConfig, llama.Llama, llama.hf_names, llama.HF_PREFIX, llama.hf_ties, llama.HF_BUFFERS)
-    return {
-        "gpt2": Family(gpt2.GPT2Config, gpt2.GPT2, gpt2.hf_names, gpt2.HF_PREFIX, gpt2.hf_ties, gpt2.HF_BUFFERS),
-        "llama": kin,
-        "mistral": kin,
-        "qwen2": kin,
-        "bert": Family(
-            bert.BertConfig,
-            bert.Bert,
-            bert.hf_names,
-            bert.HF_PREFIX,
-            bert.hf_ties,
-            bert.HF_BUFFERS,
-            bert.hf_renamed,
-            bert.hf_parts,
-        ),
-        "marian": Family(
-            transformer.TransformerConfig,
-            transformer.Transformer,
-            marian.hf_names,
-            marian.HF_PREFIX,
-            marian.hf_ties,
-            hf_parts=marian.hf_parts,
-        ),
-    }
-
-
-def family_of(model: "LanguageModel") -> Family:
-    """The family that a model belongs to."""
-    return next(family for family in families().values() if type(model) is family.model)
 
 
 @keywords(ModelArguments)
@@ -96,32 +36,25 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     Args:
         name_or_path: a built-in name ("agreement-gpt2"), a world's ("counting-gpt": its model is trained on first use
             and kept in the user's cache folder), a folder in Hugging Face format, a short name ("gpt2"), or an
-            "owner/name" of the Hub; looked for in this order.
+            "owner/name" of the Hub; looked up in this order.
         options: as keyword arguments.
 
     Raises:
-        UsageError: no such model, device or dtype.
+        UsageError: there is no such model, device or dtype.
         DataError: config.json, weights or tokenizer cannot be used, or the Hub does not answer.
     """
-    device, dtype, seed, random_init = options.device, options.dtype, options.seed, options.random_init
-    if dtype not in DTYPES:
-        raise UsageError(f"unknown dtype {dtype!a}; {nearest(str(dtype), DTYPES)}")
+    dtype, seed, random_init = dtype_name(options.dtype), options.seed, options.random_init
     found = _find(str(name_or_path), options.revision, not random_init, options.progress)
     family, cfg, bos_token_id = _described(found)
-    place, kind = _device(device), _dtype(dtype)
-    model = _random(family, cfg, seed, place, kind) if random_init else _trained(found, family, cfg, place, kind)
+    from probekit.devices import DTYPES, find_device  # torch: not before the model is found
+
+    where = find_device(options.device), DTYPES[dtype]
+    model = _random(family, cfg, seed, *where) if random_init else _trained(found, family, cfg, *where)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
     model.tokenizer = load_tokenizer(found.folder, bos_token_id, cfg.d_vocab)
     model.folder = None if random_init else found.folder
-    model.source = {**_source_of(found), "random_init": random_init, "seed": seed, "dtype": dtype}
+    model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype}
     return model.eval()
-
-
-def _source_of(found: "_Found") -> dict[str, Any]:
-    """What names the same model later, whatever the current folder: a commit of the Hub, or an absolute path."""
-    if found.repo:
-        return {"name_or_path": found.repo.id, "revision": found.folder.name}
-    return {"name_or_path": found.name if found.own else str(found.folder.resolve()), "revision": None}
 
 
 def outline(name_or_path: str | Path, revision: str | None = None) -> "LanguageModel":
@@ -138,36 +71,49 @@ def outline(name_or_path: str | Path, revision: str | None = None) -> "LanguageM
 
 @dataclass(frozen=True)
 class _Found:
+    """Where a model is.
+
+    Attributes:
+        name: what the model is called.
+        folder: has config.json and the tokenizer; the weights too, unless they are still on the Hub.
+        repo: the repository of the Hub that it comes from.
+        has_own_name: whether the name alone identifies the model, as for built-in ones.
+    """
+
     name: str
-    folder: Path  # with config.json and the tokenizer; with the weights too, unless they are still on the Hub
+    folder: Path
     repo: HubRepo | None = None
-    own: bool = False  # whether the name alone says which model it is
+    has_own_name: bool = False
+
+
+def _source(found: _Found) -> dict[str, Any]:
+    """What identifies the same model from any current folder: a name, a commit of the Hub, or an absolute path."""
+    if found.repo:
+        return {"name_or_path": found.repo.id, "revision": found.folder.name}
+    return {"name_or_path": found.name if found.has_own_name else str(found.folder.resolve()), "revision": None}
 
 
 def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
-    if name in WORLD_MODELS:
-        if revision is not None:
-            raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} is trained here")
-        return _Found(name, _world_folder(name, weights, progress), own=True)
-    builtin = name in BUILTIN_MODELS
-    if builtin or _exists(name):
-        folder = BUILTIN / name if builtin else Path(name)
-        if revision is not None:
-            raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} is a folder here")
+    if name in builtin.MODELS:
+        _check_no_revision(name, revision, "is trained here")
+        return _Found(name, builtin.MODELS[name](weights, progress), has_own_name=True)
+    is_shipped = name in BUILTIN_MODELS
+    if is_shipped or _exists(name):
+        folder = BUILTIN / name if is_shipped else Path(name)
+        _check_no_revision(name, revision, "is a folder here")
         if not (folder / "config.json").is_file():
             raise DataError(f"{str(folder)!a} is no model folder: it has no config.json")
-        return _Found(name if builtin else folder.resolve().name, folder, own=builtin)
+        return _Found(name if is_shipped else folder.resolve().name, folder, has_own_name=is_shipped)
     if name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name):
         repo = find_repo(name, "model", revision)
         return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
-    near = nearest(name, [*BUILTIN_MODELS, *WORLD_MODELS, *HUB_ALIASES])
+    near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
     raise UsageError(f"no model {name!a}: no folder, no owner/name; {near}")
 
 
-def _world_folder(name: str, weights: bool, progress: bool | None) -> Path:
-    from probekit.models.worlds import folder_of, world
-
-    return folder_of(world(name), weights, progress)
+def _check_no_revision(name: str, revision: str | None, why: str) -> None:
+    if revision is not None:
+        raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} {why}")
 
 
 def _exists(name: str) -> bool:
@@ -177,8 +123,8 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _described(found: _Found) -> tuple[Family, Any, int | None]:
-    """What config.json says: the family, the shape and the BOS id."""
+def _described(found: _Found) -> "tuple[Family, Any, int | None]":
+    """The family, the config and the BOS id in config.json."""
     path = found.folder / "config.json"
     hf = read_json(path)
     family = _family(hf, path)
@@ -188,7 +134,7 @@ def _described(found: _Found) -> tuple[Family, Any, int | None]:
         raise DataError(f"{str(path)!a}: {error}") from error
 
 
-def _family(hf: Mapping[str, Any], config_path: Path) -> Family:
+def _family(hf: Mapping[str, Any], config_path: Path) -> "Family":
     known = families()
     model_type = hf.get("model_type")
     if not isinstance(model_type, str) or model_type not in known:
@@ -196,7 +142,9 @@ def _family(hf: Mapping[str, Any], config_path: Path) -> Family:
     return known[model_type]
 
 
-def _trained(found: _Found, family: Family, cfg: Any, device: "torch.device", dtype: "torch.dtype") -> "LanguageModel":
+def _trained(
+    found: _Found, family: "Family", cfg: Any, device: "torch.device", dtype: "torch.dtype"
+) -> "LanguageModel":
     import torch
 
     from probekit.models.weights import choose_weights, load_weights, named_tensors, shard_names
@@ -214,26 +162,5 @@ def _trained(found: _Found, family: Family, cfg: Any, device: "torch.device", dt
     return model
 
 
-def _random(family: Family, cfg: Any, seed: int, device: "torch.device", dtype: "torch.dtype") -> "LanguageModel":
+def _random(family: "Family", cfg: Any, seed: int, device: "torch.device", dtype: "torch.dtype") -> "LanguageModel":
     return family.model(cfg).to(dtype).init_weights(seed).to(device)
-
-
-def _dtype(name: str) -> "torch.dtype":
-    import torch
-
-    return getattr(torch, name)
-
-
-def _device(name: str) -> "torch.device":
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise UsageError(f"unknown device {name!a}; give auto, cpu, cuda, cuda:1 or mps") from error
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if (device.index or 0) >= count.get(device.type, 0):
-        raise UsageError(f"there is no device {name!a} here; give auto or cpu")
-    return device

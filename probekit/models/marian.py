@@ -1,20 +1,27 @@
-"""The folders of Marian (Junczys-Dowmunt et al. 2018) in `transformers`: their fields and names, and ours.
+"""Marian (Junczys-Dowmunt et al. 2018) in `transformers`: its fields and tensor names, its sizes, and its points.
 
-The architecture is `transformer.py`'s.
+The model is in `transformer.py`.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.checks import check_flag, check_implemented, check_size, named
-from probekit.models.weights import HfTensor
+from probekit.models.checks import check_dimension, check_flag, check_implemented, hf_field
+from probekit.models.family import (
+    LOGITS,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_input,
+    module_output,
+    points_inside,
+    second_output,
+)
+from probekit.models.shapes import ModelShape, stack_shape
 
-if TYPE_CHECKING:
-    from probekit.models.transformer import TransformerConfig
-
-# Values of config.json that would change the arithmetic in a way that transformer.py does not implement.
+# Other values of these fields change the arithmetic in ways that transformer.py does not implement.
 _REQUIRED = {
     "normalize_before": False,
     "normalize_embedding": False,
@@ -25,7 +32,7 @@ _REQUIRED = {
     "quantization_config": None,
 }
 
-OURS = {  # field of a Hugging Face config.json -> ours
+OURS = {  # field of config.json -> our field
     "d_model": "d_model",
     "encoder_attention_heads": "n_heads",
     "decoder_attention_heads": "n_decoder_heads",
@@ -58,25 +65,25 @@ SIZES = (
 
 
 def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `TransformerConfig` that a Hugging Face `config.json` gives; errors as in its `from_hf`."""
+    """The fields of a `TransformerConfig` in a Hugging Face `config.json`; errors as in `TransformerConfig.from_hf`."""
     check_implemented(hf, _REQUIRED, "marian")
-    for theirs, ours in OURS.items():
+    for name, ours in OURS.items():
         if ours in SIZES:
-            check_size(ours, hf.get(theirs), named(OURS, ours))
+            check_dimension(ours, hf.get(name), hf_field(OURS, ours))
     _check_sharing(hf)
-    given = {ours: hf[theirs] for theirs, ours in OURS.items() if theirs in hf}
-    given = {"scale_embedding": False, "activation": "gelu"} | given  # where the file leaves it to Marian's own
+    given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
+    given = {"scale_embedding": False, "activation": "gelu"} | given  # transformers' defaults for Marian
     given["activation"] = {"swish": "silu"}.get(str(given["activation"]), given["activation"])
     if given.get("bos_token_id") == given.get("eos_token_id"):
-        given["bos_token_id"] = None  # Marian's files call </s> so; it never stands first
+        given["bos_token_id"] = None  # Marian's files name </s> there, which never begins a text
     sinusoidal = hf.get("static_position_embeddings", True)
     check_flag(sinusoidal, "static_position_embeddings")
     return given | {"positions": "sinusoidal" if sinusoidal else "learned"}
 
 
-def fields_to_hf(cfg: "TransformerConfig") -> dict[str, Any]:
-    """The fields of the Hugging Face `config.json` that describes a model."""
-    fields = {theirs: getattr(cfg, ours) for theirs, ours in OURS.items()}
+def fields_to_hf(cfg: Any) -> dict[str, Any]:
+    """The fields of the Hugging Face `config.json` for a `TransformerConfig`."""
+    fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
     fields |= {"share_encoder_decoder_embeddings": cfg.tie_embeddings, "decoder_vocab_size": cfg.d_vocab}
     fields |= {"static_position_embeddings": cfg.positions == "sinusoidal", "is_encoder_decoder": True}
     return {"model_type": "marian", "architectures": ["MarianMTModel"], **fields}
@@ -91,13 +98,13 @@ def _check_sharing(hf: Mapping[str, Any]) -> None:
         )
     if hf.get("decoder_vocab_size", hf["vocab_size"]) not in (hf["vocab_size"], None):
         raise DataError(
-            f"decoder_vocab_size = {hf['decoder_vocab_size']!a:.60} is not implemented; only that of the source is, "
-            f"vocab_size = {hf['vocab_size']}"
+            f"decoder_vocab_size = {hf['decoder_vocab_size']!a:.60} is not implemented; it must equal that of the "
+            f"source, vocab_size = {hf['vocab_size']}"
         )
 
 
-def _attention_names(ours: str, theirs: str) -> dict[str, str]:
-    return {f"{ours}.{part}": f"{theirs}.{part}_proj" for part in ("q", "k", "v", "out")}
+def _attention_names(ours: str, module: str) -> dict[str, str]:
+    return {f"{ours}.{part}": f"{module}.{part}_proj" for part in ("q", "k", "v", "out")}
 
 
 _MLP_NAMES = {"mlp.up": "fc1", "mlp.down": "fc2"}
@@ -121,15 +128,15 @@ HF_PREFIX = "model."
 _SHARED, _HEAD, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 
 
-def hf_names(cfg: "TransformerConfig") -> dict[str, HfTensor]:
+def hf_names(cfg: Any) -> dict[str, HfTensor]:
     """Our name of every weight -> its name in a Hugging Face Marian file."""
     names = {}
     for stack, n_layers in (("encoder", cfg.n_layers), ("decoder", cfg.n_decoder_layers)):
         for i in range(n_layers):
-            for ours, theirs in _BLOCK_NAMES[stack].items():
+            for ours, module in _BLOCK_NAMES[stack].items():
                 for part in ("weight", "bias"):
-                    names[f"{stack}.blocks.{i}.{ours}.{part}"] = f"model.{stack}.layers.{i}.{theirs}.{part}"
-        if cfg.positions == "learned":
+                    names[f"{stack}.blocks.{i}.{ours}.{part}"] = f"model.{stack}.layers.{i}.{module}.{part}"
+        if cfg.positions != "sinusoidal":
             names[f"{stack}.pos_embed.weight"] = _position_table(stack)
     if cfg.tie_embeddings:
         names["embed.weight"] = _SHARED
@@ -138,7 +145,7 @@ def hf_names(cfg: "TransformerConfig") -> dict[str, HfTensor]:
         names["unembed.weight"] = _HEAD
     if cfg.logits_bias:
         names["logits_bias"] = _BIAS
-    return {ours: HfTensor(theirs) for ours, theirs in names.items()}
+    return {ours: HfTensor(name) for ours, name in names.items()}
 
 
 def _embedding(stack: str) -> str:
@@ -149,16 +156,83 @@ def _position_table(stack: str) -> str:
     return f"model.{stack}.embed_positions.weight"
 
 
-def hf_ties(cfg: "TransformerConfig") -> dict[str, str]:
-    """The copies of the one embedding that a file may hold."""
+def hf_ties(cfg: Any) -> dict[str, str | None]:
+    """The name of a copy that a file may hold -> the name of the original: the shared embedding, if all are tied."""
     return dict.fromkeys((_embedding("encoder"), _embedding("decoder"), _HEAD), _SHARED) if cfg.tie_embeddings else {}
 
 
-def hf_parts(cfg: "TransformerConfig", names: Collection[str]) -> "TransformerConfig":
+def hf_parts(cfg: Any, names: Collection[str]) -> Any:
     """The config of what a file holds.
 
-    Position tables in a file are read as learned ones, whatever they are, since that is how `transformers` uses them:
-    old files carry the sinusoids so. A file of the bare model has no bias of the head, which is then none.
+    Position tables in a file are always loaded as learned ones, as `transformers` does: old files store the sinusoids
+    as tables. A file of a bare model has no bias for the head, and the model then has none.
     """
     stored = any(_position_table(stack) in names for stack in ("encoder", "decoder"))
     return replace(cfg, positions="learned" if stored else cfg.positions, logits_bias=_BIAS in names)
+
+
+def shape(cfg: Any) -> ModelShape:
+    """The sizes of a `TransformerConfig`'s model."""
+    D, V = cfg.d_model, cfg.d_vocab
+    decoder = {"n_layers": cfg.n_decoder_layers, "n_heads": cfg.n_decoder_heads, "n_kv_heads": cfg.n_decoder_heads}
+    decoder |= {"d_head": D // cfg.n_decoder_heads, "d_mlp": cfg.d_decoder_mlp}
+    stacks = stack_shape(cfg, name="encoder"), stack_shape(cfg, **decoder, name="decoder", cross=True)
+    tables = 1 if cfg.tie_embeddings else 2  # of source and target
+    outside = {"token embedding": tables * V * D}
+    if cfg.positions != "sinusoidal":
+        outside |= {"position embedding": 2 * cfg.n_ctx * D}
+    outside |= {"head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0)}
+    sums = 2 if cfg.scale_embedding else 1
+    logits = 2 * V if cfg.logits_bias else V
+    return ModelShape("marian", stacks, V, cfg.n_ctx, outside, sums, outer_norms=0, head_products=V * D, logits=logits)
+
+
+_BLOCK_POINTS = {
+    "q": ("self_attn.q_proj", module_output),
+    "k": ("self_attn.k_proj", module_output),
+    "v": ("self_attn.v_proj", module_output),
+    "attn_pattern": ("self_attn", second_output),
+    "z": ("self_attn.out_proj", module_input),
+    "attn_out": ("self_attn", module_output),
+    "resid_pre": ("", module_input),
+    "resid_mid": ("self_attn_layer_norm", module_input),
+    "ln1_normalized": ("self_attn_layer_norm", module_output),
+    "mlp_pre": ("fc1", module_output),
+    "mlp_post": ("fc2", module_input),
+    "mlp_out": ("fc2", module_output),
+    "resid_post": ("final_layer_norm", module_input),
+}
+_CROSS_POINTS = {
+    "cross_q": ("encoder_attn.q_proj", module_output),
+    "cross_k": ("encoder_attn.k_proj", module_output),
+    "cross_v": ("encoder_attn.v_proj", module_output),
+    "cross_attn_pattern": ("encoder_attn", second_output),
+    "cross_z": ("encoder_attn.out_proj", module_input),
+    "cross_attn_out": ("encoder_attn", module_output),
+    "resid_mid_cross": ("encoder_attn_layer_norm", module_input),
+    "ln2_normalized": ("encoder_attn_layer_norm", module_output),
+    "ln3_normalized": ("final_layer_norm", module_output),
+}
+
+
+def _position_rows(_: tuple, output: Any) -> Any:
+    """Rows of a position table, with the batch axis that they may lack."""
+    return output if output.dim() == 3 else output[None]
+
+
+def _stack_points(stack: str, block: Mapping[str, tuple[str, Any]]) -> dict[str, HfPoint]:
+    points = points_inside(f"model.{stack}.layers.{{layer}}", block)
+    points |= points_inside(f"model.{stack}", {"pos_embed": ("embed_positions", _position_rows)})
+    return {f"{stack}.{point}": place for point, place in points.items()}
+
+
+_HF_POINTS = (
+    _stack_points("encoder", _BLOCK_POINTS | {"ln2_normalized": ("final_layer_norm", module_output)})
+    | _stack_points("decoder", _BLOCK_POINTS | _CROSS_POINTS)
+    | {LOGITS: HfPoint("", lambda _, output: output.logits)}
+)
+
+
+def hf_model(cfg: Any) -> HfModel:
+    """The classes of transformers, and where they compute our points."""
+    return HfModel("MarianConfig", "MarianMTModel", _HF_POINTS)

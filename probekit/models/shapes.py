@@ -1,43 +1,35 @@
-"""What a model's config says of its size, alike for every family: enough to count with, and no torch.
+"""The sizes of a model, in one form for every family; nothing here needs torch.
 
-A model is some stacks of equal blocks with tables before and a head behind. `shape_of` reads that from a family's
-config; `named_shape` knows the four sizes of GPT-2 (Radford et al. 2019) without any file.
+A model is one or two stacks of equal blocks, with embedding tables before them and a head after. Each family's file
+gives the `ModelShape` of its config; `accounting.py` counts with it.
 
 Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, F d_mlp, V vocab.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-GPT2_SIZES: dict[str, dict[str, Any]] = {
-    "gpt2": {"d_model": 768, "n_heads": 12, "n_layers": 12},
-    "gpt2-medium": {"d_model": 1024, "n_heads": 16, "n_layers": 24},
-    "gpt2-large": {"d_model": 1280, "n_heads": 20, "n_layers": 36},
-    "gpt2-xl": {"d_model": 1600, "n_heads": 25, "n_layers": 48},
-}
-"""The fields in which the sizes of GPT-2 differ; d_mlp is 4 d_model, the rest are `GPT2Config`'s defaults."""
-
 
 @dataclass(frozen=True)
-class Stack:
-    """Equal blocks, one upon the other: (self-)attention and an MLP, each with a norm.
+class StackShape:
+    """A stack of equal blocks, each with self-attention and an MLP, and a norm for either.
 
     Attributes:
-        name: "" where there is one stack; "encoder" or "decoder".
         n_layers: how many blocks.
         d_model: D.
         n_heads: H.
         n_kv_heads: G; fewer than H in grouped-query attention.
         d_head: K.
         d_mlp: F.
-        gated: whether the MLP has a third product, which is multiplied with the activation (SwiGLU).
-        rotary: whether queries and keys are rotated by their position.
+        name: "" if there is one stack; else "encoder" or "decoder".
+        gated: whether the MLP has a third product, a gate (SwiGLU).
+        rotary: whether queries and keys are rotated by position.
         qkv_bias: whether queries, keys and values have biases.
-        out_bias: whether the attention's output projection has one.
+        out_bias: whether the attention's output projection has a bias.
         mlp_bias: whether the MLP's products have biases.
-        norm_shift: whether norms have a shift beside the gain (LayerNorm; RMSNorm has none).
-        cross: whether a second attention, with a norm of its own, reads the encoder's output.
+        norm_shift: whether norms have a shift as well as a gain (LayerNorm; RMSNorm has none).
+        cross: whether there is cross-attention to the encoder's output, with a norm of its own.
     """
 
     n_layers: int
@@ -57,29 +49,30 @@ class Stack:
 
     @property
     def n_norms(self) -> int:
-        """Norms of a block."""
+        """Norms per block."""
         return 3 if self.cross else 2
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A whole model.
+class ModelShape:
+    """The sizes of a whole model.
 
     Attributes:
-        family: model_type of its config.json.
-        stacks: the decoder last.
+        family: model_type in its config.json.
+        stacks: one, or encoder and decoder.
         d_vocab: V.
-        n_ctx: the longest input that it was made for.
-        outside: parameters outside the blocks by part: embeddings, norms, head; 0 for a head that is the embedding.
-        embedding_sums: vectors [D] that are added to a token's embedding, or multiplied with it.
-        outer_norms: norms of a token outside the blocks, in the forward.
-        head_products: weights that each (target) token's output is multiplied with for the logits.
-        logits: values that a token's logits take: V, twice where a bias makes new ones of them; 0 without a head.
-        cached: whether a generated token reads the keys and values of those before it.
+        n_ctx: the longest input that the model supports.
+        outside: parameters outside the blocks by part: embeddings, norms, head; 0 for a head tied to the embedding.
+        embedding_sums: vectors [D] added to a token's embedding, or multiplied with it.
+        outer_norms: norms outside the blocks that a forward computes for each token.
+        head_products: weights that each (target) token's output is multiplied with to give logits.
+        logits: values stored per token for the logits: V, or 2 V where adding a bias makes a copy; 0 without a head.
+        last_norm: name of the point of the norm after the last block; None without one.
+        cached: whether generation keeps keys and values of earlier tokens.
     """
 
     family: str
-    stacks: tuple[Stack, ...]
+    stacks: tuple[StackShape, ...]
     d_vocab: int
     n_ctx: int
     outside: Mapping[str, int]
@@ -87,6 +80,7 @@ class Shape:
     outer_norms: int
     head_products: int
     logits: int
+    last_norm: str | None = None
     cached: bool = True
 
     @property
@@ -95,109 +89,40 @@ class Shape:
         return self.stacks[-1].d_model
 
 
-def named_shape(name: str) -> Shape | None:
-    """The shape of "gpt2", "gpt2-medium", "gpt2-large" or "gpt2-xl"; None for any other name."""
-    return _gpt2(_GPT2Fields(**GPT2_SIZES[name])) if name in GPT2_SIZES else None
-
-
-def shape_of(cfg: Any) -> Shape:
-    """The shape of a model with this config: that of any family."""
-    return _FAMILIES[type(cfg).__name__](cfg)
-
-
-@dataclass(frozen=True)
-class _GPT2Fields:
-    """The fields of `GPT2Config` that decide sizes; that class stands beside the model, which needs torch."""
-
-    d_model: int
-    n_heads: int
-    n_layers: int
-    n_ctx: int = 1024
-    d_vocab: int = 50257
-    tie_embeddings: bool = True
-
-    @property
-    def d_head(self) -> int:
-        return self.d_model // self.n_heads
-
-    @property
-    def d_mlp(self) -> int:
-        return 4 * self.d_model
-
-
-def _stack(cfg: Any, **more: Any) -> Stack:
+def stack_shape(cfg: Any, **changes: Any) -> StackShape:
+    """The stack that a config's n_layers, d_model, n_heads, d_head and d_mlp describe, with other fields as given."""
     fields = ("n_layers", "d_model", "n_heads", "d_head", "d_mlp")
-    return Stack(**{"n_kv_heads": cfg.n_heads, **{field: getattr(cfg, field) for field in fields}, **more})
+    return StackShape(**{"n_kv_heads": cfg.n_heads, **{field: getattr(cfg, field) for field in fields}, **changes})
 
 
-def _gpt2(cfg: Any) -> Shape:
-    D, V = cfg.d_model, cfg.d_vocab
+def decoder_shape(family: str, stack: StackShape, d_vocab: int, n_ctx: int, tied: bool) -> ModelShape:
+    """The shape of a decoder with a final norm; a position table [n_ctx, D] is added unless positions are rotations.
+
+    Args:
+        family: model_type in its config.json.
+        stack: its blocks.
+        d_vocab: V.
+        n_ctx: the longest input that the model supports.
+        tied: whether the head is the token embedding.
+    """
+    table = d_vocab * stack.d_model
     outside = {
-        "token embedding": V * D,
-        "position embedding": cfg.n_ctx * D,
-        "final norm": 2 * D,
-        "head": 0 if cfg.tie_embeddings else V * D,
+        "token embedding": table,
+        "position embedding": n_ctx * stack.d_model,
+        "final norm": (2 if stack.norm_shift else 1) * stack.d_model,
+        "head": 0 if tied else table,
     }
-    return Shape("gpt2", (_stack(cfg),), V, cfg.n_ctx, outside, 1, outer_norms=1, head_products=V * D, logits=V)
-
-
-def _llama(cfg: Any) -> Shape:
-    D, V = cfg.d_model, cfg.d_vocab
-    biases = {"qkv_bias": cfg.qkv_bias, "out_bias": cfg.out_bias, "mlp_bias": cfg.mlp_bias, "norm_shift": False}
-    stack = _stack(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases)
-    outside = {"token embedding": V * D, "final norm": D, "head": 0 if cfg.tie_embeddings else V * D}
-    return Shape(cfg.model_type, (stack,), V, cfg.n_ctx, outside, 0, outer_norms=1, head_products=V * D, logits=V)
-
-
-def _bert(cfg: Any) -> Shape:
-    D, V = cfg.d_model, cfg.d_vocab
-    outside = {
-        "token embedding": V * D,
-        "position embedding": cfg.n_ctx * D,
-        "segment embedding": cfg.n_segments * D,
-        "embedding norm": 2 * D,
-    }
-    if cfg.mlm_head:
-        outside |= {"head": D * D + D + 2 * D + V + (0 if cfg.tie_embeddings else V * D)}
-    if cfg.pooler:
-        outside |= {"pooler": D * D + D}
-    if cfg.seq_head:
-        outside |= {"sequence head": 2 * D + 2}
-    return Shape(
-        "bert",
-        (_stack(cfg),),
-        V,
-        cfg.n_ctx,
+    if stack.rotary:
+        del outside["position embedding"]
+    return ModelShape(
+        family,
+        (stack,),
+        d_vocab,
+        n_ctx,
         outside,
-        embedding_sums=2,
-        outer_norms=2 if cfg.mlm_head else 1,
-        head_products=D * D + V * D if cfg.mlm_head else 0,
-        logits=V if cfg.mlm_head else 0,
-        cached=False,
+        embedding_sums=0 if stack.rotary else 1,
+        outer_norms=1,
+        head_products=table,
+        logits=d_vocab,
+        last_norm="ln_final",
     )
-
-
-def _transformer(cfg: Any) -> Shape:
-    D, V = cfg.d_model, cfg.d_vocab
-    decoder = {"n_layers": cfg.n_decoder_layers, "n_heads": cfg.n_decoder_heads, "n_kv_heads": cfg.n_decoder_heads}
-    decoder |= {"d_head": D // cfg.n_decoder_heads, "d_mlp": cfg.d_decoder_mlp}
-    stacks = (
-        _stack(cfg, name="encoder"),
-        _stack(cfg, **decoder, name="decoder", cross=True),
-    )
-    tables = 1 if cfg.tie_embeddings else 2  # of source and target
-    outside = {"token embedding": tables * V * D}
-    if cfg.positions == "learned":
-        outside |= {"position embedding": 2 * cfg.n_ctx * D}
-    outside |= {"head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0)}
-    sums = 2 if cfg.scale_embedding else 1
-    logits = 2 * V if cfg.logits_bias else V
-    return Shape("marian", stacks, V, cfg.n_ctx, outside, sums, outer_norms=0, head_products=V * D, logits=logits)
-
-
-_FAMILIES: dict[str, Callable[[Any], Shape]] = {  # by name: to count takes no torch
-    "GPT2Config": _gpt2,
-    "LlamaConfig": _llama,
-    "BertConfig": _bert,
-    "TransformerConfig": _transformer,
-}

@@ -1,15 +1,15 @@
 """The encoder-decoder, written by hand (Vaswani et al. 2017, "Attention Is All You Need").
 
-The encoder reads the source; the decoder reads the target up to each token and, through cross-attention, all that the
-encoder made of the source, and predicts the next token of the target. Both are stacks of post-norm blocks over token
-plus position embedding: norm(x + sublayer(x)), so that no norm is left for the end. Every point is named as in
-TransformerLens, after "encoder." or "decoder."; its axes stand where it is made. Exact against `transformers`' Marian,
-the same architecture, whose fields and tensor names `marian.py` reads.
+The encoder reads the source. The decoder reads the target up to each token and, through cross-attention, the encoder's
+output, and predicts the next token of the target. Both are stacks of post-norm blocks, norm(x + sublayer(x)), over
+token plus position embedding, so there is no final norm. Every point has its name in TransformerLens, after "encoder."
+or "decoder."; its axes are given where it is made. Exact against `transformers`' Marian, which has this architecture;
+`marian.py` translates its files.
 
-Sinusoids stand in halves, sines before cosines, as Marian has them; the paper's order, one sine and one cosine by
-turns, is a permutation of the axes of the stream.
+Sinusoids come in halves, sines before cosines, as in Marian; the paper's alternating order is a permutation of the
+stream's axes.
 
-What holds in each block (i + 1 reads what i ends with):
+Identities of each block (each reads the output of the one before):
     encoder: resid_pre + attn_out = resid_mid; ln1_normalized + mlp_out = resid_post; ln2_normalized = resid_pre.{i+1}
     decoder: resid_pre + attn_out = resid_mid; ln1_normalized + cross_attn_out = resid_mid_cross;
              ln2_normalized + mlp_out = resid_post; ln3_normalized = resid_pre.{i+1}
@@ -28,48 +28,52 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
+from probekit.models import marian
 from probekit.models.base import LanguageModel, check_mask, stopped
-from probekit.models.cache import Cache, LayerCache
+from probekit.models.cache import KeyValueCache
 from probekit.models.checks import (
     check_choice,
+    check_dimension,
     check_flag,
     check_id,
     check_multiple,
-    check_positive,
-    check_size,
-    named,
+    check_positive_number,
+    hf_field,
 )
+from probekit.models.cross_attention import DecoderBlock
+from probekit.models.family import Family
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
-    FeedForward,
-    LayerNorm,
-    MultiHeadAttention,
+    Mask,
+    PostNormBlock,
     causal_mask,
     init_embedding,
     init_linear,
     linear,
 )
-from probekit.models.marian import OURS, SIZES, fields_from_hf, fields_to_hf
-from probekit.models.positions import Table, sinusoids_in_halves
+from probekit.models.positional import ComputedTable, sinusoids, sinusoids_in_halves
 
-LN_EPS = 1e-5  # no field of Marian's config
+LN_EPS = 1e-5  # Marian's config has no field for it
 
 IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
-_named = partial(named, OURS)
-POSITIONS = ("sinusoidal", "learned")
+_named = partial(hf_field, marian.OURS)
+POSITIONS = ("sinusoidal", "interleaved", "learned")
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of an encoder-decoder; the paper's base model is the default.
+    """The sizes and options of an encoder-decoder; the defaults are those of the paper's base model.
 
     Attributes:
         n_heads, d_mlp, n_layers: the encoder's; the decoder has its own.
         n_ctx: the longest source and the longest target.
-        d_vocab: of source and target together.
-        scale_embedding: token embeddings are multiplied by sqrt(d_model), before the positions are added.
-        tie_embeddings: source embedding, target embedding and head are one matrix; else three.
+        d_vocab: size of the vocabulary, which source and target share.
+        positions: "sinusoidal" (all sines first, then all cosines, as in Marian), "interleaved" (the paper's sinusoids:
+            sines in even places, cosines in odd ones) or "learned". A saved model keeps interleaved ones as a table,
+            which is read as learned.
+        scale_embedding: whether token embeddings are multiplied by sqrt(d_model) before positions are added.
+        tie_embeddings: whether source embedding, target embedding and head are one matrix; otherwise three.
         logits_bias: whether the head has a bias.
         init_std: standard deviation of the embeddings before training.
     """
@@ -95,17 +99,17 @@ class TransformerConfig:
     decoder_start_token_id: int | None = None
 
     def __post_init__(self):
-        for field in SIZES:
-            check_size(field, getattr(self, field), _named(field))
+        for field in marian.SIZES:
+            check_dimension(field, getattr(self, field), _named(field))
         for field in ("n_heads", "n_decoder_heads"):
             check_multiple(self.d_model, "d_model", getattr(self, field), _named(field))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_choice(self.positions, POSITIONS, "positions")
-        if self.positions == "sinusoidal" and self.d_model % 2:
+        if self.positions != "learned" and self.d_model % 2:
             raise DataError(f"sinusoidal positions need an even d_model; got {self.d_model}")
         for field in ("scale_embedding", "tie_embeddings", "logits_bias"):
             check_flag(getattr(self, field), _named(field))
-        check_positive(self.init_std, "init_std")
+        check_positive_number(self.init_std, "init_std")
         for field in IDS:
             _check_id(field, getattr(self, field), self.d_vocab)
 
@@ -121,123 +125,36 @@ class TransformerConfig:
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "TransformerConfig":
-        """From the fields of a Hugging Face `config.json` of the type "marian".
+        """The config in the fields of a Hugging Face `config.json` of model_type "marian".
 
         Raises:
-            DataError: a size is missing or impossible, the activation is unknown, or a field asks for arithmetic that
+            DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
                 is not implemented here; the message names the field.
         """
-        return cls(**fields_from_hf(hf))
+        return cls(**marian.fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return fields_to_hf(self)
+        return marian.fields_to_hf(self)
 
 
 def _check_id(field: str, value: Any, d_vocab: int) -> None:
     check_id(value, field)
     if value is not None and not 0 <= value < d_vocab:
-        raise DataError(f"{field} is no id of a vocabulary of {d_vocab} tokens: {value}")
+        raise DataError(f"{field} must be an id in 0..{d_vocab - 1}; got {value}")
 
 
-class CausalAttention(MultiHeadAttention):
-    """Of the target to itself; the mask looks back. A cache adds keys and values of the tokens before these."""
-
-    def forward(self, x_BLD: Tensor, mask_BLM: Tensor | None, cache: LayerCache | None = None) -> Tensor:
-        keys, values = self.keys_and_values(x_BLD)
-        if cache is not None:
-            keys, values = cache.append(keys, values)
-        return self.attend(x_BLD, keys, values, mask_BLM)
-
-
-class CrossAttention(MultiHeadAttention):
-    """From the target to the source: queries of x, keys and values of the memory, the encoder's output."""
-
-    def __init__(self, d_model: int, n_heads: int):
-        super().__init__(d_model, n_heads)
-        self.hook_k = HookPoint("B S H K")
-        self.hook_v = HookPoint("B S H K")
-        self.hook_attn_scores = HookPoint("B H L S")
-        self.hook_pattern = HookPoint("B H L S")
-
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, x_BLD: Tensor, memory_BSD: Tensor, mask_BLS: Tensor | None, cache: LayerCache | None = None
-    ) -> Tensor:
-        if cache is None:
-            return self.attend(x_BLD, *self.keys_and_values(memory_BSD), mask_BLS)
-        if cache.memory is None:
-            cache.memory = self.keys_and_values(memory_BSD)
-        return self.attend(x_BLD, *cache.memory, mask_BLS)
-
-
-class EncoderBlock(nn.Module):
-    """Post-norm: x = ln1(x + attn(x)), then ln2(x + mlp(x))."""
-
-    def __init__(self, cfg: TransformerConfig):
-        super().__init__()
-        self.hook_resid_pre = HookPoint("B L D")
-        self.attn = MultiHeadAttention(cfg.d_model, cfg.n_heads)
-        self.hook_attn_out = HookPoint("B L D")
-        self.hook_resid_mid = HookPoint("B L D")
-        self.ln1 = LayerNorm(cfg.d_model, LN_EPS)
-        self.mlp = FeedForward(cfg.d_model, cfg.d_mlp, cfg.activation)
-        self.hook_mlp_out = HookPoint("B L D")
-        self.hook_resid_post = HookPoint("B L D")
-        self.ln2 = LayerNorm(cfg.d_model, LN_EPS)
-
-    def forward(self, resid_BLD: Tensor, mask_BLM: Tensor | None) -> Tensor:
-        resid_pre = self.hook_resid_pre(resid_BLD)
-        attn_out = self.hook_attn_out(self.attn(resid_pre, mask_BLM))
-        x_BLD = self.ln1(self.hook_resid_mid(resid_pre + attn_out))
-        mlp_out = self.hook_mlp_out(self.mlp(x_BLD))
-        return self.ln2(self.hook_resid_post(x_BLD + mlp_out))
-
-
-class DecoderBlock(nn.Module):
-    """Post-norm: x = ln1(x + attn(x)), x = ln2(x + cross_attn(x, memory)), then ln3(x + mlp(x))."""
-
-    def __init__(self, cfg: TransformerConfig):
-        super().__init__()
-        self.hook_resid_pre = HookPoint("B L D")
-        self.attn = CausalAttention(cfg.d_model, cfg.n_decoder_heads)
-        self.hook_attn_out = HookPoint("B L D")
-        self.hook_resid_mid = HookPoint("B L D")
-        self.ln1 = LayerNorm(cfg.d_model, LN_EPS)
-        self.cross_attn = CrossAttention(cfg.d_model, cfg.n_decoder_heads)
-        self.hook_cross_attn_out = HookPoint("B L D")
-        self.hook_resid_mid_cross = HookPoint("B L D")
-        self.ln2 = LayerNorm(cfg.d_model, LN_EPS)
-        self.mlp = FeedForward(cfg.d_model, cfg.d_decoder_mlp, cfg.activation)
-        self.hook_mlp_out = HookPoint("B L D")
-        self.hook_resid_post = HookPoint("B L D")
-        self.ln3 = LayerNorm(cfg.d_model, LN_EPS)
-
-    def forward(
-        self,
-        resid_BLD: Tensor,
-        memory_BSD: Tensor,
-        mask_BLM: Tensor,
-        cross_mask_BLS: Tensor | None,
-        cache: LayerCache | None,
-    ) -> Tensor:
-        resid_pre = self.hook_resid_pre(resid_BLD)
-        attn_out = self.hook_attn_out(self.attn(resid_pre, mask_BLM, cache))
-        x_BLD = self.ln1(self.hook_resid_mid(resid_pre + attn_out))
-        cross_attn_out = self.hook_cross_attn_out(self.cross_attn(x_BLD, memory_BSD, cross_mask_BLS, cache))
-        x_BLD = self.ln2(self.hook_resid_mid_cross(x_BLD + cross_attn_out))
-        mlp_out = self.hook_mlp_out(self.mlp(x_BLD))
-        return self.ln3(self.hook_resid_post(x_BLD + mlp_out))
-
-
-class Stack(nn.Module):
-    """What encoder and decoder have alike: positions, and blocks to run through."""
+class TokenStack(nn.Module):
+    """What encoder and decoder share: positions added to token embeddings, and a list of blocks."""
 
     def __init__(self, cfg: TransformerConfig, blocks: Iterable[nn.Module]):
         super().__init__()
         self.hook_embed = HookPoint("B L D")
-        learned = cfg.positions == "learned"
         table = partial(sinusoids_in_halves, cfg.n_ctx, cfg.d_model)
-        self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model) if learned else Table(table)
+        computed = cfg.positions == "sinusoidal"
+        self.pos_embed = ComputedTable(table) if computed else Embedding(cfg.n_ctx, cfg.d_model)
+        if cfg.positions == "interleaved":  # a weight that is not trained: Marian's files have no word for this order
+            self.pos_embed.requires_grad_(False)
         self.hook_pos_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(blocks)
 
@@ -247,24 +164,26 @@ class Stack(nn.Module):
         return self.hook_embed(embed_BLD) + self.hook_pos_embed(pos_embed_BLD)
 
 
-class Encoder(Stack):
+class Encoder(TokenStack):
     """The stack that reads the source."""
 
     def __init__(self, cfg: TransformerConfig):
-        super().__init__(cfg, (EncoderBlock(cfg) for _ in range(cfg.n_layers)))
+        block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, LN_EPS
+        super().__init__(cfg, (PostNormBlock(*block) for _ in range(cfg.n_layers)))
 
-    def forward(self, embed_BSD: Tensor, position_ids: Tensor, mask_BSS: Tensor | None, stop: int) -> Tensor:
+    def forward(self, embed_BSD: Tensor, position_ids: Tensor, mask: Mask, stop: int) -> Tensor:
         resid_BSD = self.enter(embed_BSD, position_ids)
         for block in self.blocks[:stop]:
-            resid_BSD = block(resid_BSD, mask_BSS)
+            resid_BSD = block(resid_BSD, mask)
         return stopped(self.blocks, resid_BSD, stop)
 
 
-class Decoder(Stack):
-    """The stack that reads the target so far, and the memory of the source."""
+class Decoder(TokenStack):
+    """The stack that reads the target so far, and the encoder's output."""
 
     def __init__(self, cfg: TransformerConfig):
-        super().__init__(cfg, (DecoderBlock(cfg) for _ in range(cfg.n_decoder_layers)))
+        block = cfg.d_model, cfg.n_decoder_heads, cfg.d_decoder_mlp, cfg.activation, LN_EPS
+        super().__init__(cfg, (DecoderBlock(*block) for _ in range(cfg.n_decoder_layers)))
 
     def forward(
         self,
@@ -274,7 +193,7 @@ class Decoder(Stack):
         mask_BLM: Tensor,
         cross_mask_BLS: Tensor | None,
         stop: int,
-        cache: Cache | None,
+        cache: KeyValueCache | None,
     ) -> Tensor:
         resid_BLD = self.enter(embed_BLD, position_ids)
         for i, block in enumerate(self.blocks[:stop]):
@@ -283,10 +202,10 @@ class Decoder(Stack):
 
 
 class Transformer(LanguageModel):
-    """The whole model; weights are unset until `init_weights` or a checkpoint fills them."""
+    """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
-    causal = False  # of the encoder; the decoder looks back only
-    output_point = "ln2_normalized"  # of the encoder; the decoder's is ln3_normalized
+    causal = False  # the encoder; the decoder is causal
+    output_point = "ln2_normalized"  # the encoder's; the decoder's is ln3_normalized
     stack = "encoder."
 
     def __init__(self, cfg: TransformerConfig):
@@ -308,23 +227,23 @@ class Transformer(LanguageModel):
         stop_at_layer: int | None = None,
         return_logits: bool = True,
     ) -> Tensor:
-        """Logits [B, L, V] of a target [B, L], given its source [B, S]: `decode` of `encode`, each in one go.
+        """Logits [B, L, V] of a target [B, L], given its source [B, S]: `decode` after `encode`.
 
         Args:
             source: int ids [B, S].
-            tokens: int ids [B, L] of the target, from the decoder's start token on.
+            tokens: int ids [B, L] of the target, starting with the decoder's start token.
             source_mask: [B, S], true at real tokens of the source.
-            attention_mask: of the target, as in `decode`.
-            stop_at_layer: of the decoder, as in `decode`.
+            attention_mask: the target's, as in `decode`.
+            stop_at_layer: the decoder's, as in `decode`.
             return_logits: as in `decode`.
 
         Raises:
-            UsageError: a shape, an id, a length or a layer that cannot be.
+            UsageError: an invalid shape, id, length or layer.
         """
         if source_mask is not None and source_mask.dim() != 2:
             raise UsageError(
                 f"source_mask is [B, S], true at real tokens; got {list(source_mask.shape)}: "
-                f"several sources in a row go through encode(...) and decode(...)"
+                f"several sources in one row go through encode(...) and decode(...)"
             )
         memory_BSD = self.encode(source, attention_mask=source_mask)
         return self.decode(
@@ -343,23 +262,23 @@ class Transformer(LanguageModel):
         attention_mask: Tensor | None = None,
         stop_at_layer: int | None = None,
     ) -> Tensor:
-        """The encoder's output [B, S, D], the decoder's memory, of a source [B, S].
+        """The encoder's output [B, S, D] for a source [B, S]: the decoder's memory.
 
         Args:
             source: int ids [B, S].
-            position_ids: [B, S]; by default counted from the mask, so that padding on either side changes nothing.
-            attention_mask: [B, S], true at real tokens; or [B, S, M], true where S may attend to M (used as it is).
-                None: no padding. With position_ids and a mask [B, S, M], S may be longer than the context: several
-                sources in a row.
+            position_ids: [B, S]; by default counted from the mask, so padding on either side changes nothing.
+            attention_mask: [B, S], true at real tokens; or [B, S, M], true where S may attend to M (used unchanged).
+                None: no padding. With position_ids and a mask [B, S, M], S may exceed the context: several sources in
+                one row.
             stop_at_layer: run the blocks before this one and return its input, `encoder.resid_pre`, [B, S, D].
 
         Raises:
-            UsageError: a shape, an id, a length or a layer that cannot be.
+            UsageError: an invalid shape, id, length or layer.
         """
         source = self.check_tokens(source, position_ids, attention_mask)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
-        mask_BSS, position_ids = self.mask_and_positions(source, attention_mask, position_ids)
-        return self.encoder(self._scaled(self.embed(source)), position_ids, mask_BSS, stop)
+        mask, position_ids = self.mask_and_positions(source, attention_mask, position_ids)
+        return self.encoder(self._scaled(self.embed(source)), position_ids, mask, stop)
 
     def decode(
         self,
@@ -370,26 +289,26 @@ class Transformer(LanguageModel):
         cross_mask: Tensor | None = None,
         stop_at_layer: int | None = None,
         return_logits: bool = True,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Logits [B, L, V] of a target [B, L], given what `encode` made of its source.
+        """Logits [B, L, V] of a target [B, L], given the encoder's output for its source.
 
         Args:
-            tokens: int ids [B, L] of the target, from the decoder's start token on.
-            memory: [B, S, D], of `encode`.
+            tokens: int ids [B, L] of the target, starting with the decoder's start token.
+            memory: [B, S, D], from `encode`.
             position_ids: [B, L]; by default counted from the mask.
-            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used as it is, so
-                it has to look back only). None: no padding, or padding on the right whose outputs are not read. With
-                position_ids and a mask [B, L, M], L may be longer than the context: several targets in a row.
+            attention_mask: [B, L], true at real tokens; or [B, L, M], true where L may attend to M (used unchanged, so
+                it must be causal). None: no padding, or right padding whose outputs are ignored. With position_ids and
+                a mask [B, L, M], L may exceed the context: several targets in one row.
             cross_mask: [B, S], true at real tokens of the source; or [B, L, S], true where L may attend to S.
             stop_at_layer: run the blocks before this one and return its input, `decoder.resid_pre`, [B, L, D].
-            return_logits: False leaves out the head and returns the last block's output, [B, L, D].
-            cache: keys and values of the tokens before these, which is added to; it needs position_ids and a mask
-                [B, L, M] over all M tokens so far. Keys and values of the memory are made once, by the first call, so a
+            return_logits: False skips the head and returns the last block's output, [B, L, D].
+            cache: keys and values of earlier tokens; those of `tokens` are added. Requires position_ids and a mask
+                [B, L, M] over all M tokens so far. The first call also stores the keys and values of the memory, so a
                 cache belongs to one memory.
 
         Raises:
-            UsageError: a shape, an id, a length or a layer that cannot be.
+            UsageError: an invalid shape, id, length or layer.
         """
         tokens = self.check_tokens(tokens, position_ids, attention_mask)
         stop = self.check_stop(stop_at_layer, self.cfg.n_decoder_layers)
@@ -408,11 +327,11 @@ class Transformer(LanguageModel):
         return logits_BLV if self.logits_bias is None else logits_BLV + self.logits_bias
 
     def output_of(self, short: str) -> str:
-        """As in every model; the decoder's blocks have a third norm, behind the feed-forward layer."""
+        """The point of the last block's output; the decoder's blocks end with a third norm."""
         return "decoder.ln3_normalized" if short.startswith("decoder.") else "encoder.ln2_normalized"
 
     def size_of(self, axis: str, short: str) -> int | None:
-        """As in every model; decoder and encoder may differ in heads and in the width of the feed-forward layer."""
+        """The size of an axis; decoder and encoder may differ in their heads and their feed-forward layers' width."""
         cfg = self.cfg
         sizes = {"H": cfg.n_decoder_heads, "K": cfg.d_decoder_head, "F": cfg.d_decoder_mlp}
         return sizes[axis] if axis in sizes and short.startswith("decoder.") else super().size_of(axis, short)
@@ -421,30 +340,33 @@ class Transformer(LanguageModel):
         return embed_BLD * math.sqrt(self.cfg.d_model) if self.cfg.scale_embedding else embed_BLD
 
     def _target_mask_and_positions(
-        self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
+        self, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, cache: KeyValueCache | None
     ) -> tuple[Tensor, Tensor]:
-        """As `mask_and_positions`, where a mask over tokens alone, or none, means looking back."""
+        """`mask_and_positions` with a causal mask where the given one is [B, L] or None."""
         mask_BLM, position_ids = self.mask_and_positions(tokens, mask, position_ids, cache)
-        if mask_BLM is None or mask is None or mask.dim() == 2:
+        if not isinstance(mask_BLM, Tensor) or mask is None or mask.dim() == 2:
             mask_BLM = causal_mask(torch.ones_like(tokens) if mask is None else mask.to(tokens.device))
         return mask_BLM, position_ids
 
     def _check_memory(self, tokens: Tensor, memory: Tensor) -> Tensor:
         if memory.dim() != 3 or (len(memory), memory.shape[2]) != (len(tokens), self.cfg.d_model):
             raise UsageError(
-                f"memory is what encode(source) gives, [{len(tokens)}, S, {self.cfg.d_model}]; got {list(memory.shape)}"
+                f"memory is the output of encode(source), [{len(tokens)}, S, {self.cfg.d_model}]; "
+                f"got {list(memory.shape)}"
             )
         return memory.to(self.device)
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training: linear maps as `init_linear` says, embeddings of sigma cfg.init_std."""
+        """Fill the weights as before training: linear maps by `init_linear`, embeddings with sigma cfg.init_std."""
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
             if name.endswith("bias"):
                 weight.zero_()
             elif ".ln" in name:
                 weight.fill_(1)
+            elif "pos_embed" in name and self.cfg.positions == "interleaved":
+                weight.copy_(sinusoids(self.cfg.n_ctx, self.cfg.d_model))
             elif "embed" in name:
                 init_embedding(weight, generator)
                 weight.mul_(self.cfg.init_std)
@@ -454,7 +376,7 @@ class Transformer(LanguageModel):
 
 
 def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Which of the source each token of the target may attend to, [B, L, S]."""
+    """The mask [B, L, S] from target to source; None if every source token is real."""
     if mask is None:
         return None
     (batch, length), n_source = tokens.shape, memory_BSD.shape[1]
@@ -463,5 +385,18 @@ def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tens
         raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
     mask = check_mask(mask).to(tokens.device)
     if mask.dim() == 2 and not bool(mask.any(1).all()):
-        raise UsageError("cross_mask leaves a target no source at all: a row of it has no true")
+        raise UsageError("cross_mask must allow each target some source token; one of its rows is all false")
     return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)
+
+
+FAMILY = Family(
+    model_types=("marian",),
+    config=TransformerConfig,
+    model=Transformer,
+    shape=marian.shape,
+    hf_names=marian.hf_names,
+    hf_prefix=marian.HF_PREFIX,
+    hf_model=marian.hf_model,
+    hf_ties=marian.hf_ties,
+    hf_parts=marian.hf_parts,
+)

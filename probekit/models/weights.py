@@ -1,14 +1,14 @@
-"""Weights from safetensors files to our names, strictly: what is missing, unexpected or misshapen is listed by name.
+"""Load and save weights as `transformers` does; every missing, unexpected or misshapen weight is listed by name.
 
-Files of the `transformers` kind: `model.safetensors`, or `model.safetensors.index.json` and the shards that it names.
-Pickles are never read. The format: https://github.com/huggingface/safetensors#format
+Files: `model.safetensors`, or `model.safetensors.index.json` and the shards that it lists. Pickles are never read.
+The format: https://github.com/huggingface/safetensors#format
 """
 
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,12 +16,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from probekit.errors import DataError, StorageError
+from probekit.models.base import LanguageModel
+from probekit.models.families import family_of
+from probekit.models.family import Family, HfTensor
 from probekit.models.files import read_json
 from probekit.safetensors_header import HeaderError, read_header
-
-if TYPE_CHECKING:
-    from probekit.models.base import LanguageModel
-    from probekit.models.load import Family
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READABLE = ("F32", "F16", "BF16")
@@ -29,15 +28,8 @@ MAX_LISTED = 1000  # names of one kind in an error
 SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-class HfTensor(NamedTuple):
-    """Where a weight stands in a Hugging Face file, and whether it stands there as [in, out] (their Conv1D)."""
-
-    name: str
-    transposed: bool = False
-
-
-class Stored(NamedTuple):
-    """A tensor as the header of its file describes it."""
+class StoredTensor(NamedTuple):
+    """A tensor as its file's header describes it."""
 
     file: Path
     key: str
@@ -46,27 +38,31 @@ class Stored(NamedTuple):
 
 
 def choose_weights(files: Collection[str], where: str) -> str:
-    """Which of the files of a model holds or lists its weights.
+    """The name of the file that holds or lists a model's weights.
+
+    Args:
+        files: names of the files in the model's folder or repository.
+        where: that place, for the error.
 
     Raises:
-        DataError: none does.
+        DataError: there is no such file.
     """
     for name in (ONE_FILE, INDEX):
         if name in files:
             return name
     if any(name.startswith("pytorch_model") for name in files):
         raise DataError(
-            f"{where!a} has its weights in pytorch_model.bin only, a pickle, which is never read; convert it with "
+            f"{where!a} has its weights only in pytorch_model.bin, a pickle, which is never read; convert it with "
             f"transformers: AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
         )
     raise DataError(f"{where!a} has no {ONE_FILE} and no {INDEX}")
 
 
 def shard_names(index: Path) -> list[str]:
-    """The names of the files that an index spreads the weights over.
+    """The names of the shards that an index lists.
 
     Raises:
-        DataError: the index is damaged, or names what is no plain file name.
+        DataError: the index is damaged, or lists something other than a plain file name.
     """
     files = _weight_map(index).values()
     for name in files:
@@ -82,7 +78,7 @@ def _weight_map(index: Path) -> dict[str, Any]:
     return weight_map
 
 
-def stored_in(path: Path) -> dict[str, Stored]:
+def stored_in(path: Path) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file by key; only its header is read.
 
     Raises:
@@ -95,14 +91,14 @@ def stored_in(path: Path) -> dict[str, Stored]:
         raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
     except HeaderError as error:
         raise _damaged(path, str(error)) from error
-    return {key: Stored(path, key, entry.dtype, entry.shape) for key, entry in header.tensors.items()}
+    return {key: StoredTensor(path, key, entry.dtype, entry.shape) for key, entry in header.tensors.items()}
 
 
 def _damaged(path: Path, why: str) -> DataError:
     return DataError(f"{str(path)!a} is damaged or no safetensors file: {ascii(why)[1:-1]}; get it again")
 
 
-def stored_tensors(folder: Path) -> dict[str, Stored]:
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor in the weight files of a folder, by key.
 
     Raises:
@@ -111,7 +107,7 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     name = choose_weights([path.name for path in folder.iterdir()], str(folder))
     if name == ONE_FILE:
         return stored_in(folder / name)
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredTensor] = {}
     for shard in shard_names(folder / name):
         if not (folder / shard).is_file():
             raise DataError(f"{str(folder / shard)!a} is missing; {INDEX} names it")
@@ -120,25 +116,25 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
             raise DataError(f"{str(folder / shard)!a} holds {_listed(twice)}, which another shard holds too")
         stored |= header
     weight_map = _weight_map(folder / name)
-    if astray := [key for key, shard in weight_map.items() if key not in stored or stored[key].file.name != shard]:
-        raise DataError(f"{str(folder / name)!a} names tensors that are not where it says: {_listed(astray)}")
+    if misplaced := [key for key, shard in weight_map.items() if key not in stored or stored[key].file.name != shard]:
+        raise DataError(f"{str(folder / name)!a} names tensors that are not where it says: {_listed(misplaced)}")
     return stored
 
 
-def named_tensors(folder: Path, family: "Family", cfg: Any) -> dict[str, Stored]:
-    """Every weight in the files of a folder, by the name that `transformers` would give it today.
+def named_tensors(folder: Path, family: Family, cfg: Any) -> dict[str, StoredTensor]:
+    """Every weight in the files of a folder, by the name that `transformers` gives it today.
 
     Args:
-        folder: a model folder of the `transformers` kind.
-        family: whose files these are.
+        folder: a model folder in Hugging Face format.
+        family: the model's.
         cfg: its config, with all parts that a file may hold.
 
     Raises:
-        DataError: as `stored_tensors`, or a weight stands there under two names.
+        DataError: as `stored_tensors`, or a weight is stored under two names.
     """
-    theirs = [*(tensor.name for tensor in family.hf_names(cfg).values()), *family.hf_ties(cfg)]
-    heads = {name.split(".")[0] for name in theirs if not name.startswith(family.hf_prefix)}
-    named: dict[str, Stored] = {}
+    hf_names = [*(tensor.name for tensor in family.hf_names(cfg).values()), *family.hf_ties(cfg)]
+    heads = {name.split(".")[0] for name in hf_names if not name.startswith(family.hf_prefix)}
+    named: dict[str, StoredTensor] = {}
     for key, tensor in stored_tensors(folder).items():
         name = family.hf_renamed(key)
         if not name.startswith(family.hf_prefix) and name.split(".")[0] not in heads:
@@ -151,28 +147,28 @@ def named_tensors(folder: Path, family: "Family", cfg: Any) -> dict[str, Stored]
 
 
 def load_weights(
-    model: "LanguageModel",
+    model: LanguageModel,
     folder: Path,
-    family: "Family",
-    stored: Mapping[str, Stored],
+    family: Family,
+    stored: Mapping[str, StoredTensor],
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
     """Fill `model`, which may be on the meta device, with the weights of a folder.
 
-    One tensor at a time is read, turned and converted, so that memory holds the model once.
+    Tensors are read, transposed and converted one at a time, so memory holds the model once.
 
     Args:
         model: gets the weights as its parameters, on `device`, in `dtype`.
-        folder: a model folder of the `transformers` kind.
+        folder: a model folder in Hugging Face format.
         family: the model's.
-        stored: what `named_tensors` found there.
-        device: where the weights go.
-        dtype: what they become.
+        stored: the tensors there, from `named_tensors`.
+        device: the device of the weights.
+        dtype: the type of the weights.
 
     Raises:
-        DataError: weights are missing, unexpected, misshapen or of a type that is not read: all of them, by name; or
-            a copy of a tied weight differs from it.
+        DataError: weights are missing, unexpected, misshapen or of an unreadable type (all are listed), or a copy of a
+            tied weight differs from the original.
     """
     names, ties = family.hf_names(model.cfg), family.hf_ties(model.cfg)
     _check(model, folder, names, {name: tensor for name, tensor in stored.items() if name not in ties})
@@ -180,13 +176,13 @@ def load_weights(
         if copy in stored and original is not None:
             _check_tied(stored[copy], stored[original])
     state = {
-        ours: _converted(_read(stored[theirs.name]), theirs.transposed, device, dtype) for ours, theirs in names.items()
+        ours: _converted(_read(stored[name]), transposed, device, dtype) for ours, (name, transposed) in names.items()
     }
     model.load_state_dict(state, assign=True)
 
 
-def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, Stored]) -> None:
-    wanted = {names[ours].name: _turned(weight, names[ours]) for ours, weight in model.state_dict().items()}
+def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, StoredTensor]) -> None:
+    wanted = {names[ours].name: _stored_shape(weight, names[ours]) for ours, weight in model.state_dict().items()}
     missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in stored]
     unexpected = [tensor.key for name, tensor in stored.items() if name not in wanted]
     misshapen = [
@@ -206,8 +202,8 @@ def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored
         raise DataError(f"the weights in {str(folder)!a} are not those of its config.json; {report}")
 
 
-def _turned(weight: Tensor, theirs: HfTensor) -> tuple[int, ...]:
-    return tuple(weight.shape)[::-1] if theirs.transposed else tuple(weight.shape)
+def _stored_shape(weight: Tensor, tensor: HfTensor) -> tuple[int, ...]:
+    return tuple(weight.shape)[::-1] if tensor.transposed else tuple(weight.shape)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -216,15 +212,15 @@ def _listed(names: Iterable[str]) -> str:
     return ascii(", ".join(names[:MAX_LISTED]))[1:-1] + more
 
 
-def _check_tied(copy: Stored, original: Stored) -> None:
+def _check_tied(copy: StoredTensor, original: StoredTensor) -> None:
     if copy.shape != original.shape or not torch.equal(_read(copy), _read(original)):
         raise DataError(
             f"{str(copy.file)!a}: {copy.key} is not equal to {original.key}, but config.json ties them; "
-            f"set tie_word_embeddings to false there if it is a weight of its own"
+            f"set tie_word_embeddings to false there if it is a separate weight"
         )
 
 
-def _read(tensor: Stored) -> Tensor:
+def _read(tensor: StoredTensor) -> Tensor:
     """The tensor, as a view of the file."""
     try:
         with safe_open(tensor.file, framework="pt") as file:
@@ -234,23 +230,21 @@ def _read(tensor: Stored) -> Tensor:
 
 
 def _converted(weight: Tensor, transposed: bool, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A copy of its own, so that the file may change afterwards."""
+    """A copy, so that the file may change afterwards."""
     view = weight.T if transposed else weight
     return torch.empty(view.shape, device=device, dtype=dtype).copy_(view)
 
 
-def save_hf(model: "LanguageModel", folder: Path | str) -> None:
+def save_hf(model: LanguageModel, folder: Path | str) -> None:
     """Write a model as `transformers` does: config.json, model.safetensors and, if it has one, tokenizer.json.
 
     Raises:
-        StorageError: the disk refuses.
+        StorageError: the files cannot be written.
     """
-    from probekit.models.load import family_of
-
     state, tensors = model.state_dict(), {}
-    for ours, theirs in family_of(model).hf_names(model.cfg).items():
+    for ours, (name, transposed) in family_of(model.cfg).hf_names(model.cfg).items():
         weight = state[ours].detach().cpu()
-        tensors[theirs.name] = (weight.T if theirs.transposed else weight).contiguous()
+        tensors[name] = (weight.T if transposed else weight).contiguous()
     config = model.cfg.to_hf() | {"dtype": str(model.dtype).removeprefix("torch.")}
     files = {
         "config.json": (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),

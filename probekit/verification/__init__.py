@@ -1,4 +1,4 @@
-"""Verification: is every activation of this model, on this machine, what it should be?"""
+"""Verification: check every activation of a model on this machine."""
 
 from probekit.verification.checks import selftest
 from probekit.verification.result import SelfTest

@@ -1,11 +1,11 @@
-"""selftest: every activation of one model on this machine, against transformers and against the text alone.
+"""selftest: compare every activation of a model with transformers, and every kind of batch with unbatched texts.
 
-A relative error is max |a - b| / max |b| over all texts and tokens, for one point in one layer. Bounds:
+The relative error is max |a - b| / max |b| over all texts and tokens, for one point in one layer. Bounds:
 
 - float32: 5e-6 for packing, padding and order, 1e-5 against float64.
-- bfloat16 and float16: `NARROW` machine epsilons. Twelve random layers of GPT-2 small come to 2.3 of bfloat16's, and
-  rounding adds up with their root.
-- What follows the softmax in its layer (`result.SOFTMAX`): these, times half the layer's largest attention score.
+- bfloat16 and float16: `NARROW` machine epsilons. GPT-2 small with random weights measured 2.3 of bfloat16's after
+  twelve layers, and rounding errors grow with the square root of their number.
+- Points after the softmax (`result.SOFTMAX`): these bounds, times half the layer's largest attention score.
 """
 
 import math
@@ -23,24 +23,24 @@ from probekit.activations.plan.places import OF_SOURCES
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
+from probekit.models.family import LOGITS
 from probekit.points import POINTS, base_name, split_point
 from probekit.tasks import Task
 from probekit.verification.inputs import inputs_for
 from probekit.verification.references import (
-    Given,
     Reference,
+    TextIds,
     Unavailable,
-    alone,
-    of_text,
-    of_transformers,
-    own_float64,
+    float64_reference,
+    rows_of_text,
+    run_single,
+    transformers_reference,
 )
 from probekit.verification.result import CHECKS, SOFTMAX, Figure, PointErrors, SelfTest
-from probekit.verification.theirs import LOGITS
 
 MEMORY = 512e6  # bytes of activations kept at once
-# Listening to one of these makes the model compute step by step what otherwise one kernel does. So they run apart from
-# the others, and both ways are tested.
+# A hook on one of these points makes the model compute step by step what one kernel does otherwise. They run apart from
+# the other points, so that both ways are tested.
 STEP_BY_STEP = (
     *(name for name in POINTS if name.endswith("_scale") and "." not in name),
     *("ln3_scale", "attn_scores", "attn_pattern", "result", "mlp_pre"),
@@ -49,11 +49,11 @@ NARROW = 8
 FLOAT32 = {"reference": 1e-5}
 FLOAT32_BATCH = 5e-6
 
-Found = dict[str, Tensor]  # name -> what one text gives there
+TextActivations = dict[str, Tensor]  # name of a point -> one text's activations there
 
 
 def bounds_of(dtype: torch.dtype) -> dict[str, float]:
-    """Check -> the largest relative error that passes, for a model that computes in `dtype`."""
+    """Check -> the largest relative error that passes, for a model in `dtype`."""
     if dtype == torch.float32:
         return {check: FLOAT32.get(check, FLOAT32_BATCH) for check in CHECKS}
     return dict.fromkeys(CHECKS, NARROW * torch.finfo(dtype).eps)
@@ -61,15 +61,15 @@ def bounds_of(dtype: torch.dtype) -> dict[str, float]:
 
 @torch.no_grad()
 def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
-    """Whether every point of this model is right, alone and in every kind of batch.
+    """Check every point of a model against transformers, and batched against unbatched.
 
-    Each text alone is compared with `transformers` in float64 (which reads the model's folder itself), and where that
-    does not show a point, with this project's own model in float64. Then packed blocks with shared prefixes (what
-    `extract` computes), padding on the left and on the right, and another order are compared with the text alone.
+    Unbatched texts are compared with `transformers` in float64, which loads the model's folder itself; points that
+    transformers does not compute, with this project's own model in float64. Packed blocks with shared prefixes (as in
+    `extract`), left padding, right padding and another order are then compared with the unbatched texts.
 
     Args:
-        model: what `load_model` returned.
-        seed: of the token ids that are drawn; a model with a tokenizer reads sentences too.
+        model: from `load_model`.
+        seed: of the random token ids; a model with a tokenizer reads sentences as well.
 
     Returns:
         SelfTest: `passed`, `rows`, `bounds`; `describe()` is the table.
@@ -85,7 +85,7 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         texts=len(texts),
-        tokens=sum(len(ids) for given in texts for ids in given),
+        tokens=sum(len(ids) for text in texts for ids in text),
         oracle=oracle,
         bounds=bounds_of(model.dtype),
         softmax=max(_softmax(errors, name) for name in model.points if name.endswith("attn_scores")),
@@ -95,40 +95,40 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
 
 
 def _references(model: LanguageModel) -> tuple[list[Reference], str]:
-    own = own_float64(model)
+    own = float64_reference(model)
     try:
-        theirs, oracle = of_transformers(model)
+        transformers, oracle = transformers_reference(model)
     except Unavailable as reason:
         return [own], str(reason)
-    return [theirs, own], oracle
+    return [transformers, own], oracle
 
 
 class Errors:
-    """The largest difference and the largest value of the reference, for every check and point, over the texts."""
+    """For every check and point, the largest difference and the largest reference value over all texts."""
 
     def __init__(self) -> None:
         self._difference: dict[tuple[str, str], float] = defaultdict(float)
         self._size: dict[tuple[str, str], float] = defaultdict(float)
 
     def add(self, check: str, name: str, got: Tensor, wanted: Tensor) -> None:
-        """One text's values; equal infinities (masked scores) do not differ, NaN differs from everything."""
-        kind = torch.promote_types(got.dtype, wanted.dtype)
-        got, wanted = got.to(wanted.device, kind), wanted.to(kind)
+        """Add one text's values; equal infinities (masked scores) count as equal, NaN as infinitely different."""
+        dtype = torch.promote_types(got.dtype, wanted.dtype)
+        got, wanted = got.to(wanted.device, dtype), wanted.to(dtype)
         difference = torch.where(got == wanted, 0, (got - wanted).abs()).nan_to_num(nan=torch.inf).max().item()
         size = wanted.abs().masked_fill(~wanted.isfinite(), 0).max().item()
         self._difference[check, name] = max(self._difference[check, name], difference)
         self._size[check, name] = max(self._size[check, name], size)
 
     def fail(self, check: str, name: str) -> None:
-        """Nothing came of this check."""
+        """Record a check that could not be computed."""
         self._difference[check, name] = torch.inf
 
     def size(self, name: str) -> float:
-        """The largest value of a point in the reference."""
+        """The largest reference value of a point."""
         return self._size["reference", name]
 
-    def of(self, check: str, name: str) -> float | None:
-        """The relative error; None where the check does not reach the point."""
+    def relative(self, check: str, name: str) -> float | None:
+        """The relative error; None if the check does not cover the point."""
         if (check, name) not in self._difference:
             return None
         difference, size = self._difference[check, name], self._size[check, name]
@@ -137,7 +137,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class _Part:
-    """Points that are kept at once."""
+    """Points whose activations are kept at once."""
 
     names: list[str]
     layers: list[int]
@@ -147,14 +147,13 @@ class _Part:
         return [name for name in self.names if name != LOGITS]
 
 
-def _parts(model: LanguageModel, texts: Sequence[Given]) -> Iterator[_Part]:
-    """All points, in parts whose activations fit the memory; logits come with the first."""
-    lengths = [max(map(len, given)) for given in texts]
-    per_layer = max(1, _bytes_of_a_token(model, max(lengths))) * sum(lengths)
+def _parts(model: LanguageModel, texts: Sequence[TextIds]) -> Iterator[_Part]:
+    """All points, in parts whose activations fit into MEMORY; the first part has the logits."""
+    lengths = [max(map(len, text)) for text in texts]
+    per_layer = max(1, _bytes_per_token(model, max(lengths))) * sum(lengths)
     at_once = max(1, int(MEMORY / per_layer))
     places = {name: split_point(name) for name in model.points}
     n_layers = max(model.n_layers_of(point) for point, _ in places.values())
-    has_logits = getattr(model.cfg, "mlm_head", True)  # a BERT may have none
     for step_by_step in (False, True):
         for first in range(0, n_layers, at_once):
             layers = list(range(first, min(first + at_once, n_layers)))
@@ -164,11 +163,11 @@ def _parts(model: LanguageModel, texts: Sequence[Given]) -> Iterator[_Part]:
                 for name, (point, layer) in places.items()
                 if layer in wanted and (base_name(point).removeprefix("cross_") in STEP_BY_STEP) == step_by_step
             ]
-            yield _Part(names + [LOGITS] * (first == 0 and has_logits), layers)
+            yield _Part(names + [LOGITS] * (first == 0 and model.has_logits), layers)
 
 
-def _bytes_of_a_token(model: LanguageModel, longest: int) -> int:
-    """Of all points of one layer."""
+def _bytes_per_token(model: LanguageModel, longest: int) -> int:
+    """Bytes per token of all points of one layer."""
     in_layer = [(split_point(name), point.axes.split()) for name, point in model.points.items()]
     sizes = [
         [longest if axis in "MS" else model.size_of(axis, short) or 1 for axis in axes]
@@ -180,13 +179,13 @@ def _bytes_of_a_token(model: LanguageModel, longest: int) -> int:
 
 def _check(
     model: LanguageModel,
-    texts: list[Given],
+    texts: list[TextIds],
     part: _Part,
     references: list[Reference],
     errors: Errors,
     seed: int,
 ) -> None:
-    singles = [alone(model, given, part.names) for given in texts]
+    singles = [run_single(model, text, part.names) for text in texts]
     _check_references(texts, singles, part, references, errors)
     _check_padded(model, texts, singles, part, errors, "left_pad")
     _check_padded(model, texts, singles, part, errors, "right_pad")
@@ -195,17 +194,17 @@ def _check(
 
 
 def _check_references(
-    texts: list[Given], singles: list[Found], part: _Part, references: list[Reference], errors: Errors
+    texts: list[TextIds], singles: list[TextActivations], part: _Part, references: list[Reference], errors: Errors
 ) -> None:
     for reference in references:
-        names = [name for name in part.names if _shown_by(_point(name), references) is reference]
-        for given, single in zip(texts, singles, strict=True) if names else ():
-            for name, wanted in reference.run(given, names).items():
+        names = [name for name in part.names if _reference_of(_point(name), references) is reference]
+        for text, single in zip(texts, singles, strict=True) if names else ():
+            for name, wanted in reference.run(text, names).items():
                 errors.add("reference", name, single[name], wanted)
 
 
-def _shown_by(point: str, references: list[Reference]) -> Reference:
-    return next(reference for reference in references if point in reference.shows)
+def _reference_of(point: str, references: list[Reference]) -> Reference:
+    return next(reference for reference in references if point in reference.points)
 
 
 def _point(name: str) -> str:
@@ -213,16 +212,16 @@ def _point(name: str) -> str:
 
 
 def _check_padded(
-    model: LanguageModel, texts: list[Given], singles: list[Found], part: _Part, errors: Errors, check: str
+    model: LanguageModel, texts: list[TextIds], singles: list[TextActivations], part: _Part, errors: Errors, check: str
 ) -> None:
-    """All texts in one batch, with a few more tokens of padding than the longest needs."""
+    """Compare one padded batch of all texts, three tokens wider than the longest."""
     sides = [_padded(model, side, left=check == "left_pad") for side in zip(*texts, strict=True)]
     masks = dict(zip(("source_mask", "attention_mask")[-len(sides) :], [mask for _, mask, _ in sides], strict=True))
     spans = list(zip(*(spans for _, _, spans in sides), strict=True))
 
     def hook(x: Tensor, point: HookPoint) -> None:
         for text, single in enumerate(singles):
-            errors.add(check, point.name, of_text(x, point, text, spans[text]), single[point.name])
+            errors.add(check, point.name, rows_of_text(x, point, text, spans[text]), single[point.name])
 
     logits = model.run_with_hooks(
         *(tokens for tokens, _, _ in sides),
@@ -248,37 +247,37 @@ def _padded(model: LanguageModel, texts: Sequence[list[int]], left: bool) -> tup
 
 def _check_packed(
     model: LanguageModel,
-    texts: list[Given],
-    singles: list[Found],
+    texts: list[TextIds],
+    singles: list[TextActivations],
     part: _Part,
     errors: Errors,
     check: str,
     order: np.ndarray,
 ) -> None:
-    """What `extract` gives for the texts in this order."""
+    """Compare the packed blocks that `extract` computes for the texts in this order."""
     try:
-        found = _extracted(model, [texts[i] for i in order], part)
-    except DataError:  # NaN or infinity in the activations: at the points where a text alone has some, or anywhere
+        extracted = _extracted(model, [texts[i] for i in order], part)
+    except DataError:  # NaN or infinity: fail the points that have some in an unbatched text, or else all
         for name in [name for name in part.points if any(map(_is_unsound, singles, repeat(name)))] or part.points:
             errors.fail(check, name)
         return
-    for name, per_text in found.items():
+    for name, per_text in extracted.items():
         for i, got in zip(order, per_text, strict=True):
             errors.add(check, name, got, singles[i][name])
 
 
-def _is_unsound(single: Found, name: str) -> bool:
+def _is_unsound(single: TextActivations, name: str) -> bool:
     x = single[name]
     return not bool((x.isfinite() | (x == -torch.inf)).all())
 
 
-def _extracted(model: LanguageModel, texts: list[Given], part: _Part) -> dict[str, list[Tensor]]:
-    """Name -> what the engine gives for each text, at every token; for what it reads of a stack at a time."""
-    nothing = np.zeros(len(texts), dtype=np.int64)
-    inputs, targets = [given[0] for given in texts], [given[-1] for given in texts]
+def _extracted(model: LanguageModel, texts: list[TextIds], part: _Part) -> dict[str, list[Tensor]]:
+    """Name of a point -> its activations from `extract` for each text, at every token; one extraction per stack."""
+    zeros = np.zeros(len(texts), dtype=np.int64)
+    inputs, targets = [text[0] for text in texts], [text[-1] for text in texts]
     train = np.full(len(texts), "train")
-    task = Task("selftest", inputs, {"none": nothing}, {"none": ["none"]}, train, "none", targets=targets)
-    found: dict[str, list[Tensor]] = {}
+    task = Task("selftest", inputs, {"none": zeros}, {"none": ["none"]}, train, "none", targets=targets)
+    extracted: dict[str, list[Tensor]] = {}
     for stack in dict.fromkeys(_point(name).rpartition(".")[0] for name in part.points):
         names = [name for name in part.points if _point(name).rpartition(".")[0] == stack]
         points = list(dict.fromkeys(_point(name) for name in names if _point(name) not in OF_SOURCES))
@@ -286,25 +285,25 @@ def _extracted(model: LanguageModel, texts: list[Given], part: _Part) -> dict[st
         layers = [layer for layer in part.layers if layer < depth]
         if points and layers:
             acts = extract(model, task, points=points, layers=layers, position="all", progress=False)
-            found |= {name: acts.per_text(name) for name in names if _point(name) in points}
-    return found
+            extracted |= {name: acts.per_text(name) for name in names if _point(name) in points}
+    return extracted
 
 
 def _softmax(errors: Errors, name: str) -> float:
-    """What multiplies the bound of a point that follows the softmax of its layer."""
+    """The factor of the bounds of points after the softmax in this point's layer."""
     block = name[: name.index(".", name.index("blocks.") + len("blocks."))]
     attention = "cross_attn" if "cross_attn" in name else "attn"
     return max(1, errors.size(f"{block}.{attention}.hook_attn_scores") / 2)
 
 
 def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:
-    """Of every point in every layer, in the order of the forward."""
+    """One figure for every point, layer and check, in the order of the forward."""
     bounds = bounds_of(model.dtype)
     figures = []
     for name in [*model.points, LOGITS]:
         point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
         for check, bound in bounds.items():
-            error = errors.of(check, name)
+            error = errors.relative(check, name)
             factor = _softmax(errors, name) if base_name(point).removeprefix("cross_") in SOFTMAX else 1
             if error is not None:
                 figures.append(Figure(point, layer, check, error, bound * factor))
@@ -312,10 +311,10 @@ def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:
 
 
 def _rows(figures: list[Figure], references: list[Reference]) -> tuple[PointErrors, ...]:
-    """One for each point, with the worst layer's figure for each check."""
+    """One row per point, with the worst layer's figure for each check."""
     worst: dict[str, dict[str, Figure]] = {}
     for figure in figures:
         row = worst.setdefault(figure.point, {})
         row[figure.check] = max(row.get(figure.check, figure), figure, key=lambda f: f.error)
     points = [point for point in (*POINTS, LOGITS) if point in worst]
-    return tuple(PointErrors(point, _shown_by(point, references).name, worst[point]) for point in points)
+    return tuple(PointErrors(point, _reference_of(point, references).name, worst[point]) for point in points)

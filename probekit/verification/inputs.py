@@ -1,6 +1,6 @@
-"""What a self-test reads: few tokens that go through every path of the engine.
+"""The texts of a self-test: few tokens that exercise every path of packing.
 
-A text of one token, texts that share a beginning or are the beginning of another, the same text twice, a long one.
+A text of one token, texts that share a prefix or are a prefix of another, a repeated text, and a long one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.models.base import LanguageModel
-from probekit.verification.references import Given
+from probekit.verification.references import TextIds
 
 LONGEST = 128  # tokens
 MOST, LEAST = 320, 64  # tokens in all
-ON_CPU = 4e10  # parameters times tokens, so that GPT-2 small reads MOST of them in seconds
+ON_CPU = 4e10  # parameters times tokens; GPT-2 small then reads MOST of them in seconds
 SENTENCES = (
     "The kettle began to sing before anyone had found the cups.",
     "The kettle began to sing before the milk was warm; nobody minded.",
@@ -23,11 +23,11 @@ SENTENCES = (
 )
 
 
-def inputs_for(model: LanguageModel, seed: int) -> list[Given]:
-    """Token ids of the texts; without a tokenizer all of them are drawn from `seed`.
+def inputs_for(model: LanguageModel, seed: int) -> list[TextIds]:
+    """The token ids of the texts: some drawn from `seed`, and sentences if there is a tokenizer.
 
-    An encoder-decoder gets pairs: each text as the source of the one after it, behind the decoder's start token. The
-    number of texts depends on the model's size (on a CPU), so that a self-test takes little time.
+    An encoder-decoder gets pairs: each text is the source of the next one, which follows the decoder's start token. On
+    a CPU the number of tokens depends on the model's size, to limit the time.
     """
     texts = _texts(model, seed)
     start = getattr(model.cfg, "decoder_start_token_id", None)

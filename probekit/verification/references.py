@@ -1,7 +1,7 @@
-"""What a self-test compares with: `transformers`' own implementation, and this project's model, both in float64.
+"""The references of a self-test: `transformers`' implementation, and this project's own model, both in float64.
 
-float64 is 1e9 times as exact as float32, so what differs is the error of the model under test alone. It knows no TF32
-and no bfloat16 shortcut, so a setting of torch that allows these is seen as the error that it makes.
+float64 is 1e9 times as precise as float32, so a difference is the error of the model under test. It has no TF32 or
+bfloat16 shortcut, so the error of a torch setting that allows these shows as well.
 
 Axes: L tokens of one text, D width of a point, H heads, M key position.
 """
@@ -18,53 +18,51 @@ from torch import Tensor, nn
 
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
-from probekit.models.load import family_of
+from probekit.models.families import families
+from probekit.models.family import LOGITS, Family, HfModel, HfPoint
 from probekit.points import split_point
 from probekit.text import printable
-from probekit.verification.theirs import LOGITS, Known, Shown, known
 
-Given = tuple[list[int], ...]  # the token ids of a text; of an encoder-decoder, those of a source and of a target
-Run = Callable[[Given, Sequence[str]], dict[str, Tensor]]
-
-BARE = "bert."  # before the names of a BERT with a head, not of one without
+TextIds = tuple[list[int], ...]  # the token ids of a text; for an encoder-decoder, of a source and of a target
+Run = Callable[[TextIds, Sequence[str]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Someone who computes activations in float64.
+    """An implementation that computes activations in float64.
 
     Attributes:
-        name: what the table calls it.
-        shows: short names of the points that it can show.
-        run: (what is given, full names of points) -> name -> [L, D], or [H, L, M] of attention.
+        name: its name in the table.
+        points: short names of the points that it computes.
+        run: (token ids, full names of points) -> name -> [L, D], or [H, L, M] for scores and patterns.
     """
 
     name: str
-    shows: frozenset[str]
+    points: frozenset[str]
     run: Run
 
 
 class Unavailable(Exception):
-    """`transformers` cannot run this model; says why."""
+    """`transformers` cannot run this model; the text says why."""
 
 
-def alone(model: LanguageModel, given: Given, names: Sequence[str]) -> dict[str, Tensor]:
-    """What one text, or one pair, gives at the named points: name -> [L, D], or [H, L, M] of attention."""
+def run_single(model: LanguageModel, text: TextIds, names: Sequence[str]) -> dict[str, Tensor]:
+    """The activations of one unbatched text or pair: name -> [L, D], or [H, L, M] for scores and patterns."""
     points = [name for name in names if name != LOGITS]
-    tokens = [torch.tensor([ids], device=model.device) for ids in given]
+    tokens = [torch.tensor([ids], device=model.device) for ids in text]
     logits, cache = model.run_with_cache(*tokens, points=points, return_logits=LOGITS in names)
-    found = {name: of_text(cache[name], model.points[name]) for name in points}
-    return found | ({LOGITS: logits[0]} if LOGITS in names else {})
+    activations = {name: rows_of_text(cache[name], model.points[name]) for name in points}
+    return activations | ({LOGITS: logits[0]} if LOGITS in names else {})
 
 
-def of_text(x: Tensor, point: HookPoint, text: int = 0, spans: Sequence[slice] = (slice(None),)) -> Tensor:
-    """The real tokens of one text of a batch: [L, D] of [B, L, ...], or [H, L, M] of [B, H, L, M].
+def rows_of_text(x: Tensor, point: HookPoint, text: int = 0, spans: Sequence[slice] = (slice(None),)) -> Tensor:
+    """One text's real tokens in a batch: [L, D] from [B, L, ...], or [H, L, M] from [B, H, L, M].
 
     Args:
-        x: what passed the point.
-        point: which says the axes, and by its name the side that L and M count; S counts the source in any case.
-        text: its place in the batch.
-        spans: where its real tokens are; of an encoder-decoder, those of the source and those of the target.
+        x: the activation at the point.
+        point: gives the axes. Its name tells whether L and M count source or target; S always counts the source.
+        text: index in the batch.
+        spans: the slice of its real tokens; for an encoder-decoder, of the source and of the target.
     """
     side = spans[-1] if point.name.startswith("decoder.") else spans[0]
     where = {"B": text, "L": side, "M": side, "S": spans[0]}
@@ -73,18 +71,18 @@ def of_text(x: Tensor, point: HookPoint, text: int = 0, spans: Sequence[slice] =
     return x if axes[1] == "H" else x.flatten(1)
 
 
-def own_float64(model: LanguageModel) -> Reference:
-    """This project's model, made anew of the same config and weights, without the hooks of the one under test."""
+def float64_reference(model: LanguageModel) -> Reference:
+    """This project's model, made anew with the same config and weights, without the hooks of the one under test."""
     with torch.device("meta"):
         twin: Any = type(model)(model.cfg)
     twin.load_state_dict(model.state_dict(), assign=True)
     _in_float64(twin.eval(), model.device)
-    shows = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
-    return Reference("float64", shows, lambda given, names: alone(twin, given, names))
+    points = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
+    return Reference("float64", points, lambda text, names: run_single(twin, text, names))
 
 
 def _in_float64(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model computing in float64; of the blocks one at a time is widened, so that memory holds little more."""
+    """The model computing in float64; blocks are widened one at a time, to save memory."""
     model.to("cpu" if device.type == "mps" else device)  # mps has no float64
     blocks = [block for stack in model.modules() if isinstance(stack, nn.ModuleList) for block in stack]
     within = {id(weight) for block in blocks for weight in block.parameters()}
@@ -92,114 +90,116 @@ def _in_float64(model: nn.Module, device: torch.device) -> nn.Module:
         if id(weight) not in within:
             weight.data = weight.data.double()
     for block in blocks:
-        _widen_while_it_runs(block)
+        _widen_during_forward(block)
     return model
 
 
-def _widen_while_it_runs(block: nn.Module) -> None:
+def _widen_during_forward(block: nn.Module) -> None:
     narrow = [(weight, weight.data) for weight in block.parameters()]
 
     def widen(*_: Any) -> None:
         for weight, data in narrow:
             weight.data = data.double()
 
-    def back(*_: Any) -> None:
+    def restore(*_: Any) -> None:
         for weight, data in narrow:
             weight.data = data
 
     block.register_forward_pre_hook(widen)
-    block.register_forward_hook(back, always_call=True)
+    block.register_forward_hook(restore, always_call=True)
 
 
-def of_transformers(model: LanguageModel) -> tuple[Reference, str]:
-    """Transformers' implementation with the same weights, and a line that says where these are from.
+def transformers_reference(model: LanguageModel) -> tuple[Reference, str]:
+    """Transformers' implementation with the same weights, and a line that says where these come from.
 
-    Where the model was read from a folder, transformers reads that folder itself, so that reading is tested too.
+    If the model was loaded from a folder, transformers loads that folder itself, so that loading is tested too.
     Otherwise it gets the model's own weights.
 
     Raises:
-        Unavailable: it does not know the family, or cannot load the model.
+        Unavailable: transformers has no class for the model, or cannot load it.
     """
-    known = _known(model)
-    with _hushed():
+    family, hf_model = _hf_model(model)
+    with _quiet():
         try:
-            theirs = _read(model, known) if model.folder else _copied(model, known)
-            theirs = _in_float64(theirs.eval(), model.device)
+            hf = _loaded(model, hf_model) if model.folder else _copied(model, family, hf_model)
+            hf = _in_float64(hf.eval(), model.device)
             from transformers import __version__
         except Exception as error:  # whatever it raises is the reason
             reason = " ".join(str(error).split()) or type(error).__name__
             raise Unavailable(f"not available: {printable(reason)[:200]}") from error
     source = "read from the model's folder" if model.folder else "with this model's weights"
-    run = _runner(theirs, known.shows, model)
-    return Reference("transformers", frozenset(known.shows), run), f"{known.model} of {__version__}, {source}"
+    run = _runner(hf, hf_model.points, model)
+    return Reference("transformers", frozenset(hf_model.points), run), f"{hf_model.model} of {__version__}, {source}"
 
 
-def _known(model: LanguageModel) -> Known:
-    found = known(model)
-    if found is None:
-        raise Unavailable(f"not available: no class of transformers is entered for {type(model).__name__}")
-    return found
+def _hf_model(model: LanguageModel) -> tuple[Family, HfModel]:
+    family = next((family for family in families().values() if family.config is type(model.cfg)), None)
+    hf_model = family and family.hf_model(model.cfg)
+    if family is None or hf_model is None:
+        raise Unavailable(f"not available: no class of transformers is known for {type(model).__name__}")
+    return family, hf_model
 
 
-def _read(model: LanguageModel, known: Known) -> Any:
+def _loaded(model: LanguageModel, hf_model: HfModel) -> Any:
     import transformers
 
-    return getattr(transformers, known.model).from_pretrained(
+    return getattr(transformers, hf_model.model).from_pretrained(
         model.folder, use_safetensors=True, local_files_only=True, dtype=model.dtype, attn_implementation="eager"
     )
 
 
-def _copied(model: LanguageModel, known: Known) -> Any:
+def _copied(model: LanguageModel, family: Family, hf_model: HfModel) -> Any:
+    """The class of transformers with the model's weights, matched by name without the prefix that bare models lack."""
     import transformers
 
-    cfg = model.cfg
-    config = getattr(transformers, known.config)(**cfg.to_hf(), attn_implementation="eager")
+    config = getattr(transformers, hf_model.config)(**model.cfg.to_hf(), attn_implementation="eager")
     with torch.random.fork_rng(devices=[]):
-        theirs = getattr(transformers, known.model)(config).to(model.dtype)
-    weights, names = model.state_dict(), family_of(model).hf_names(cfg)
-    bare = {there.name.removeprefix(BARE): (ours, there.transposed) for ours, there in names.items()}
-    slots = {name.removeprefix(BARE): slot for name, slot in theirs.state_dict().items()}
-    for name, (ours, transposed) in bare.items():
-        if name in slots:  # a head that BertModel does not have
-            slots[name].copy_(weights[ours].T if transposed else weights[ours])
-    return theirs
+        hf = getattr(transformers, hf_model.model)(config).to(model.dtype)
+    slots = {name.removeprefix(family.hf_prefix): slot for name, slot in hf.state_dict().items()}
+    weights = model.state_dict()
+    for ours, (name, transposed) in family.hf_names(model.cfg).items():
+        if (slot := slots.get(name.removeprefix(family.hf_prefix))) is not None:  # a bare class lacks the heads
+            slot.copy_(weights[ours].T if transposed else weights[ours])
+    return hf
 
 
-def _runner(theirs: nn.Module, shows: Mapping[str, Shown], model: LanguageModel) -> Run:
-    device = next(theirs.parameters()).device
+def _runner(hf: nn.Module, points: Mapping[str, HfPoint], model: LanguageModel) -> Run:
+    device = next(hf.parameters()).device
 
-    def run(given: Given, names: Sequence[str]) -> dict[str, Tensor]:
-        seen: dict[str, Tensor] = {}
-        handles = [_listen(theirs, name, shows, seen) for name in names]
-        tokens = [torch.tensor([ids], device=device) for ids in given]
+    def run(text: TextIds, names: Sequence[str]) -> dict[str, Tensor]:
+        kept: dict[str, Tensor] = {}
+        handles = [_hook(hf, name, points, kept) for name in names]
+        tokens = [torch.tensor([ids], device=device) for ids in text]
         try:
-            with _hushed():
-                theirs(**dict(zip(("input_ids", "decoder_input_ids"), tokens, strict=False)))
+            with _quiet():
+                hf(**dict(zip(("input_ids", "decoder_input_ids"), tokens, strict=False)))
         finally:
             for handle in handles:
                 handle.remove()
-        return {name: x[0] if name == LOGITS else _as_ours(x, model.points[name]) for name, x in seen.items()}
+        return {name: x[0] if name == LOGITS else _rows(x, model.points[name]) for name, x in kept.items()}
 
     return run
 
 
-def _as_ours(x: Tensor, point: HookPoint) -> Tensor:
+def _rows(x: Tensor, point: HookPoint) -> Tensor:
+    """A batch of one as `rows_of_text` gives it."""
     return x[0] if point.axes.split()[1] == "H" else x[0].flatten(1)
 
 
-def _listen(theirs: nn.Module, name: str, shows: Mapping[str, Shown], seen: dict[str, Tensor]) -> Any:
+def _hook(hf: nn.Module, name: str, points: Mapping[str, HfPoint], kept: dict[str, Tensor]) -> Any:
+    """Keep the tensor at a point of the transformers model under `name`; the handle removes the hook."""
     point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
-    path, take = shows[point]
+    path, take = points[point]
 
     def keep(_: nn.Module, args: tuple, output: Any) -> None:
-        seen[name] = take(args, output)
+        kept[name] = take(args, output)
 
-    return theirs.get_submodule(path.format(layer=layer)).register_forward_hook(keep)
+    return hf.get_submodule(path.format(layer=layer)).register_forward_hook(keep)
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    """No warnings, logs or bars of transformers."""
+def _quiet() -> Iterator[None]:
+    """Silence the warnings, logs and progress bars of transformers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformers.utils import logging

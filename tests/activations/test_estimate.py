@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from probekit.activations import Estimate, as_dict, estimate
 from probekit.activations.plan.packing import filled_nodes
 from probekit.activations.run.loop import compute_shard
-from probekit.models import layers
+from probekit.models import kernels, layers
 from probekit.models.accounting import NORM_FLOPS
 from probekit.models.bert import Bert, BertConfig
 from probekit.models.gpt2 import GPT2
@@ -34,7 +34,7 @@ def nodes_of(planned: Any) -> int:
 @pytest.fixture
 def countable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products by torch's own kernels, the only ones that its counter knows."""
-    monkeypatch.setattr(layers, "_onednn", lambda dtype: None)
+    monkeypatch.setattr(kernels, "onednn_linear", lambda dtype: None)
 
 
 @pytest.mark.parametrize("share", [True, False])

@@ -12,11 +12,12 @@ import pytest
 
 from probekit.cli.main import run
 from probekit.models.accounting import account
+from probekit.models.families import GPT2_SIZES, named_shape, shape_of
 from probekit.models.gpt2 import GPT2Config
-from probekit.models.load import WORLD_MODELS
-from probekit.models.shapes import GPT2_SIZES, Shape, named_shape, shape_of
-from probekit.models.worlds import WORLDS
+from probekit.models.shapes import ModelShape
 from probekit.text import metric
+from probekit.worlds import MODELS, world
+from probekit.worlds.train import untrained
 
 Capture = pytest.CaptureFixture[str]
 Refused = Callable[..., str]
@@ -31,7 +32,7 @@ def folder(here: Path) -> str:
     return "model"
 
 
-def shape(name: str) -> Shape:
+def shape(name: str) -> ModelShape:
     found = named_shape(name)
     assert found
     return found
@@ -80,12 +81,12 @@ def test_a_built_in_model(capsys: Capture) -> None:
     assert told(["agreement-gpt2"], capsys)["family"] == "gpt2"
 
 
-@pytest.mark.parametrize("name", WORLD_MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_worlds_model_is_counted_without_training_it_or_writing_anything(
     name: str, here: Path, capsys: Capture
 ) -> None:
     found = told([name], capsys)
-    weights = sum(weight.numel() for weight in WORLDS[name].untrained(0).parameters())
+    weights = sum(weight.numel() for weight in untrained(world(name), 0).parameters())
     assert (found["model"], found["parameters"]["total"]) == (name, weights)
     assert list(here.iterdir()) == []
 

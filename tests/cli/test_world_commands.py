@@ -9,9 +9,10 @@ from small_worlds import use_small_worlds
 from terminal import Terminal
 
 from probekit.cli.main import run
-from probekit.models import worlds
-from probekit.models.load import WORLD_MODELS
 from probekit.tasks import BUILTIN_TASKS, load_task
+from probekit.worlds import MODELS, world
+from probekit.worlds.definition import World
+from probekit.worlds.train import untrained
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -43,10 +44,10 @@ def test_a_terminal_sees_the_training_that_extract_needs(small, capsys, monkeypa
     assert re.search(r"counting-gpt: 100%\|█+\| 3/3 \[\d\d:\d\d<\d\d:\d\d, ", said)
 
 
-@pytest.mark.parametrize("name", WORLD_MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_command_takes_every_world(name, small, capsys):
     """Train, count, generate, extract and probe; each by the world's own config file where it has a section there."""
-    one = worlds.WORLDS[name]
+    one = world(name)
     config = ["--config", str(CONFIGS / f"{one.task}.yaml")]
     assert run(["train-model", *config, "--steps", "3", "--warm-up-steps", "1", "--batch-size", "4", "--json"]) == 0
     trained = json.loads(capsys.readouterr().out)
@@ -66,11 +67,11 @@ def test_every_command_takes_every_world(name, small, capsys):
 def test_help_of_extract_names_every_world_and_its_tasks(capsys):
     assert run(["extract", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are cut at their hyphens
-    assert all(name in said for name in (*WORLD_MODELS, *BUILTIN_TASKS))
+    assert all(name in said for name in (*MODELS, *BUILTIN_TASKS))
 
 
-def weights_of(one: worlds.World) -> int:
-    return sum(weight.numel() for weight in one.untrained(0).parameters())
+def weights_of(one: World) -> int:
+    return sum(weight.numel() for weight in untrained(one, 0).parameters())
 
 
 def test_quiet_says_nothing_of_the_training(small, capsys):

@@ -29,11 +29,11 @@ from probekit.models.accounting import (
     working_values,
 )
 from probekit.models.bert import Bert, BertConfig
-from probekit.models.cache import Cache
+from probekit.models.cache import KeyValueCache
+from probekit.models.families import GPT2_SIZES, named_shape, shape_of
+from probekit.models.families import families as families_of_files
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.llama import Llama, LlamaConfig
-from probekit.models.load import families as families_of_files
-from probekit.models.shapes import GPT2_SIZES, named_shape, shape_of
 from probekit.models.transformer import Transformer, TransformerConfig
 
 B, L = 2, 12
@@ -232,7 +232,7 @@ def test_the_cache_holds_keys_and_values_of_every_layer(cfg: Any) -> None:
     if not shape.cached:
         assert cache_values(shape, L, B) == 0
         return
-    cache = Cache(shape.stacks[-1].n_layers)
+    cache = KeyValueCache(shape.stacks[-1].n_layers)
     *source, tokens = inputs(cfg, "cpu")
     positions, mask = torch.arange(L).expand(B, L), torch.ones(L, L).tril().bool().expand(B, L, L)
     read = [model.decode, model.encode(source[0])] if source else [model]
@@ -287,7 +287,7 @@ def test_counting_takes_no_torch() -> None:
     code = (
         "import sys\n"
         "from probekit.models.accounting import account\n"
-        "from probekit.models.shapes import named_shape\n"
+        "from probekit.models.families import named_shape\n"
         "account('gpt2-xl', named_shape('gpt2-xl'), 16384).as_dict()\n"
         "print('torch' in sys.modules)"
     )

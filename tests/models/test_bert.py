@@ -10,7 +10,8 @@ from transformers import BertConfig as HfConfig
 from transformers import BertForPreTraining
 
 from probekit.errors import DataError, UsageError
-from probekit.models.bert import Bert, BertConfig, hf_names
+from probekit.models.bert import Bert, BertConfig
+from probekit.models.bert_hf import hf_names
 from probekit.points import POINTS, split_point
 
 SHAPES: list[dict[str, Any]] = [
@@ -327,7 +328,7 @@ def test_impossible_tokens(model, tokens, match):
     [
         (torch.full((3, 9), 2), r"token_type_ids lie in 0\.\.1; got 2\.\.2"),
         (torch.full((3, 9), -1), r"got -1\.\.-1"),
-        (torch.zeros(3, 8, dtype=torch.long), r"token_type_ids are int64 \[3, 9\], as the tokens are; .*\[3, 8\]"),
+        (torch.zeros(3, 8, dtype=torch.long), r"token_type_ids are int64 \[3, 9\], like the tokens; .*\[3, 8\]"),
         (torch.zeros(9, dtype=torch.long), r"got torch\.int64 \[9\]"),
         (torch.zeros(3, 9), r"got torch\.float32 \[3, 9\]"),
         ([[0] * 9] * 3, "got list"),
@@ -352,7 +353,7 @@ def test_what_a_checkpoint_lacks_is_not_made_up():
         assert bare(tokens, return_logits=False).shape == (1, 4, 16)
         with pytest.raises(UsageError, match=r"no head for masked tokens.*return_logits=False"):
             bare(tokens)
-        with pytest.raises(UsageError, match="no head of two classes"):
+        with pytest.raises(UsageError, match="no two-class head"):
             bare.classify(bare(tokens, return_logits=False))
     with pytest.raises(UsageError, match="no point"):
         bare.resolve("head_ln")

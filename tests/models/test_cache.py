@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probekit.models.cache import Cache, LayerCache
+from probekit.models.cache import KeyValueCache, LayerCache
 
 
 @pytest.mark.parametrize("chunks", [[1] * 9, [4, 1, 1, 1, 2], [1, 7, 1], [9]])
@@ -27,7 +27,7 @@ def test_memory_is_copied_about_once():
 
 
 def test_a_cache_is_one_for_each_block():
-    cache = Cache(3)
+    cache = KeyValueCache(3)
     assert (len(cache), cache.length) == (3, 0)
     cache[0].append(*torch.ones(2, 1, 5, 1, 1))
     assert (cache.length, cache[1].length) == (5, 0)

@@ -28,10 +28,11 @@ from transformers import (
 )
 
 from probekit.errors import DataError, UsageError
-from probekit.models.cache import Cache
-from probekit.models.llama import HF_PREFIX, Llama, LlamaConfig, hf_names, within
+from probekit.models.cache import KeyValueCache
+from probekit.models.llama import Llama, LlamaConfig, within
+from probekit.models.llama_hf import HF_PREFIX, hf_names
 from probekit.models.load import load_model
-from probekit.models.positions import RopeScaling
+from probekit.models.positional import RopeScaling
 from probekit.models.weights import save_hf
 from probekit.points import POINTS
 
@@ -369,7 +370,7 @@ def test_a_cache_changes_nothing(each):
     with torch.no_grad():
         whole = model(tokens, attention_mask=real)
         for cuts in [range(11), (0, 7, 8, 9, 10), (0, 4, 10)]:
-            cache = Cache(model.cfg.n_layers)
+            cache = KeyValueCache(model.cfg.n_layers)
             parts = [
                 model(tokens[:, i:j], position_ids[:, i:j], mask[:, i:j, :j], cache=cache) for i, j in pairwise(cuts)
             ]
@@ -483,7 +484,7 @@ IMPOSSIBLE = [
     ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 32}}, "'linear' with 'beta_fast'"),
     ({"rope_scaling": LLAMA3 | {"high_freq_factor": None}}, "high_freq_factor must be a positive number"),
     ({"rope_scaling": {"type": ["linear"]}}, "not implemented; only default, linear and llama3 are"),
-    ({"rope_scaling": ["linear"]}, "rope_parameters and rope_scaling are objects"),
+    ({"rope_scaling": ["linear"]}, "rope_parameters and rope_scaling must be objects"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": LLAMA3}, "they differ"),
     ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, "leave one out"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),

@@ -12,7 +12,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import GPT2Tokenizer
 
 from probekit.errors import DataError, UsageError
-from probekit.models.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer
+from probekit.models.tokenizer import Tokenizer
+from probekit.models.tokenizer_files import END_OF_TEXT, load_tokenizer
 
 TRICKY = [
     "",
@@ -265,7 +266,7 @@ def test_a_cut_tokenizer_json_is_named(tmp_path, bpe_folder, stop):
         ('{"a": "b"}', "", r"vocab\.json.*'a'"),
         ('{"a": -1}', "", r"vocab\.json.*'a'"),
         ('{"a": 1e99}', "", r"vocab\.json.*'a'"),
-        ('{"a": 99999999999}', "", r"vocab\.json' is no vocabulary"),
+        ('{"a": 99999999999}', "", r"vocab\.json' is not a vocabulary"),
         ('{"a": 0, "b": 1}', "#version: 0.2\na b\n", r"merges\.txt, line 2': the merge 'a b' needs 'ab'"),
         ('{"a": 0, "b": 1, "ab": 2}', "#version: 0.2\na b\na\n", r"merges\.txt, line 3'"),
         ('{"a": 0, "b": 1, "ab": 2}', "a b c\n", r"merges\.txt, line 1'"),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import MarianMTModel
 
 from probekit.errors import UsageError
-from probekit.models.cache import Cache
+from probekit.models.cache import KeyValueCache
 from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.points import split_point
 
@@ -334,7 +334,7 @@ def test_cache_changes_nothing(model, chunks):
     mask = torch.tensor([[1] * 8, [0] * 3 + [1] * 5]).bool()
     position_ids = (mask.long().cumsum(1) - 1).clamp(min=0)
     looking_back = (mask[:, None] | torch.eye(8, dtype=torch.bool)) & torch.ones(8, 8, dtype=torch.bool).tril()
-    cache, steps, start = Cache(model.cfg.n_decoder_layers), [], 0
+    cache, steps, start = KeyValueCache(model.cfg.n_decoder_layers), [], 0
     with torch.no_grad():
         memory = model.encode(source, attention_mask=source_mask)
         whole = model.decode(tokens, memory, attention_mask=mask, cross_mask=source_mask)
@@ -353,7 +353,7 @@ def test_cache_changes_nothing(model, chunks):
 
 def test_a_cache_makes_keys_and_values_of_the_memory_once(model):
     seen: list[str] = []
-    cache = Cache(model.cfg.n_decoder_layers)
+    cache = KeyValueCache(model.cfg.n_decoder_layers)
     memory = model.encode(ids(model, 1, 6))
     with model.hooks([(lambda name: "cross_attn.hook_k" in name, lambda x, hook: seen.append(hook.name))]):
         for i in range(3):
@@ -470,7 +470,7 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
         (lambda m: m(SOURCE, TARGET - 1), r"0\.\.30"),
         (lambda m: m(torch.zeros(2, 25, dtype=torch.long), TARGET), "25 tokens do not fit a context of 24"),
         (lambda m: m(SOURCE, torch.zeros(2, 25, dtype=torch.long)), "25 tokens do not fit a context of 24"),
-        (lambda m: m(SOURCE, TARGET[:1]), r"memory is what encode\(source\) gives, \[1, S, 32\]; got \[2, 6, 32\]"),
+        (lambda m: m(SOURCE, TARGET[:1]), r"memory is the output of encode\(source\), \[1, S, 32\]; got \[2, 6, 32\]"),
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 5)), r"attention_mask is \[2, 6\]"),
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 6, 6)), r"source_mask is \[B, S\]"),
         (lambda m: m(SOURCE, TARGET, None, torch.ones(2, 6)), r"attention_mask is \[2, 5\]"),
@@ -482,11 +482,14 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), TARGET + 30), "position 30 is not in a context of 24"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 5)), r"cross_mask is \[2, 6\] or"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 6, 5)), "cross_mask is"),
-        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.tensor([[1] * 6, [0] * 6])), "no source"),
-        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cache=Cache(2)), "with a cache, give position_ids"),
+        (
+            lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.tensor([[1] * 6, [0] * 6])),
+            "some source token",
+        ),
+        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cache=KeyValueCache(2)), "with a cache, give position_ids"),
         (
             lambda m: m.decode(
-                TARGET[:, :1], torch.zeros(2, 6, 32), TARGET[:, :1], torch.ones(2, 1, 1), cache=Cache(1)
+                TARGET[:, :1], torch.zeros(2, 6, 32), TARGET[:, :1], torch.ones(2, 1, 1), cache=KeyValueCache(1)
             ),
             "the cache has 1 layers; the decoder has 2",
         ),

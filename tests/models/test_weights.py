@@ -18,9 +18,10 @@ from transformers import GPT2LMHeadModel
 
 from probekit.errors import DataError, StorageError
 from probekit.models.base import LanguageModel
+from probekit.models.families import family_of
 from probekit.models.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
-from probekit.models.load import family_of, load_model
-from probekit.models.tokenizer import load_tokenizer
+from probekit.models.load import load_model
+from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import INDEX, ONE_FILE, load_weights, named_tensors, save_hf, stored_in
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
@@ -299,7 +300,7 @@ def test_weights_fill_a_model_that_held_no_memory(folder):
     with torch.device("meta"):
         model = GPT2(GPT2Config.from_hf(json.loads((folder / "config.json").read_text())))
     assert all(p.device.type == "meta" for p in model.parameters())
-    family = family_of(model)
+    family = family_of(model.cfg)
     stored = named_tensors(folder, family, model.cfg)
     load_weights(model, folder, family, stored, torch.device("cpu"), torch.float32)
     assert all(p.device.type == "cpu" for p in model.parameters())

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from transformers import BertTokenizer
 
 from probekit.errors import DataError, UsageError
-from probekit.models.tokenizer import Tokenizer, load_tokenizer
+from probekit.models.tokenizer import Tokenizer
+from probekit.models.tokenizer_files import load_tokenizer
 
 PIECES = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the The key keys un ##un ##lock ##ed naive naïve é 日 本 , . ! ' - 1"
 VOCAB = [*PIECES.split(), *"abcdefghijklmnopqrstuvwxyzABC", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0")]

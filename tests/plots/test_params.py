@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from probekit.models.accounting import account
-from probekit.models.shapes import named_shape
+from probekit.models.families import named_shape
 from probekit.plots import plot_flop_shares, save_flop_shares
 
 Flops = dict[str, dict[int, dict[str, int]]]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.conllu import Words, sentences
-from probekit.tasks.files import read_table
+from probekit.tasks.conllu import WordRows, read_sentences
+from probekit.tasks.readers import read_table
 from probekit.tasks.words import unfolded
 
 SAMPLE = """\
@@ -40,7 +40,7 @@ SAMPLE = """\
 
 
 def cells(text=SAMPLE, *names):
-    words = Words("f", text)
+    words = WordRows("f", text)
     return list(zip(*(words.column(name) for name in names), strict=True))
 
 
@@ -51,8 +51,8 @@ def test_each_word_has_its_characters():
     assert cells(SAMPLE, "text")[-1] == ("Go!",)
     assert cells(SAMPLE, "sentence")[0] == ("f:0",)
     assert cells(SAMPLE, "sentence")[-1] == ("f:1",)
-    assert Words("f", SAMPLE).counts == {"sentences": 2, "multiword_tokens": 2, "empty_nodes": 1}
-    assert Words("f", SAMPLE).lines[:5] == [4, 5, 6, 8, 9]
+    assert WordRows("f", SAMPLE).counts == {"sentences": 2, "multiword_tokens": 2, "empty_nodes": 1}
+    assert WordRows("f", SAMPLE).lines[:5] == [4, 5, 6, 8, 9]
 
 
 def test_what_a_word_is_and_what_it_has_not():
@@ -86,7 +86,7 @@ def test_the_text_is_spelled_by_space_after(words):
     ]
     text = "".join(form + " " * blank for form, blank in words).rstrip(" ")
     for header in ([], [f"# text = {text}"]):
-        [(_, one)] = sentences("\n".join([*header, *lines]))
+        [(_, one)] = read_sentences("\n".join([*header, *lines]))
         assert not isinstance(one, str)
         assert one.text == text
         assert [text[start:end] for start, end in one.spans] == [form for form, _ in words]
@@ -102,14 +102,17 @@ WORD = "1\ta\t_\tX\t_\t_\t0\t_\t_\t_"
         (["# text = a", "2" + WORD[1:]], 2, "expected word 1, got '2'"),
         ([WORD, "1" + WORD[1:]], 2, "expected word 2, got '1'"),
         (["# text = b", WORD], 2, "expected 'a' in '# text', got 'b'"),
-        (["# text = a b", WORD], 2, "'# text' goes on with 'b' after the last word"),
+        (["# text = a b", WORD], 2, "'# text' continues with 'b' after the last word"),
         ([WORD.replace("\t0\t", "\t3\t")], 1, "the head, 0 to 1, got '3'"),
         ([WORD.replace("\t0\t", "\t1\t")], 1, "number of another word as the head"),
-        ([WORD.replace("\t0\t", "\t2\t"), "2" + WORD[1:].replace("\t0\t", "\t1\t")], 1, "go in a circle"),
+        ([WORD.replace("\t0\t", "\t2\t"), "2" + WORD[1:].replace("\t0\t", "\t1\t")], 1, "form a circle"),
         (["1-2" + WORD[1:], WORD], 1, "spans words up to 2, got 1"),
         (["2-3" + WORD[1:], WORD], 1, "expected a token from word 1 on"),
         (["1\t\t_\tX\t_\t_\t0\t_\t_\t_"], 1, "expected a word's form"),
         (["# only a comment"], 1, "no word in it"),
+        ([WORD.replace("\ta\t", "\ta  b\t")], 1, "expected single blanks within a field"),
+        (["x" + WORD[1:]], 1, "expected word 1, got 'x'"),
+        ([WORD[1:]], 1, "expected word 1, got ''"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(tmp_path, lines, line, message):
@@ -259,7 +262,7 @@ def test_spans_of_other_tables(tmp_path):
         ([0, 99], "expected a span from 0 to 8, the text's characters, got 0 to 99"),
         ([3, 3], "got 3 to 3"),
         ([-1, 3], "got -1 to 3"),
-        ([4, 5], "holds blanks alone"),
+        ([4, 5], "holds only blanks"),
         ([0.5, 2], "expected a span"),
         ([0, 1, 2], "expected a span"),
         *[(text, r"expected a span, .* such as \[4, 7\], got") for text in ("0..4", "-1-4", "[0, 4, 5]", "0-", "a:b")],

@@ -15,7 +15,7 @@ import probekit as pk
 from probekit.models import load_model
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.weights import save_hf
-from probekit.verification import SelfTest, checks, theirs
+from probekit.verification import SelfTest, checks, references
 from probekit.verification.inputs import MOST, inputs_for
 from probekit.verification.result import CHECKS
 
@@ -143,11 +143,11 @@ def test_rounding_that_every_batch_shares_is_seen():
 
 
 def test_without_transformers_the_rest_decides(monkeypatch):
-    monkeypatch.setattr(theirs, "KNOWN", {})
+    monkeypatch.setattr(references, "families", dict)
     found = pk.selftest(tiny())
     assert found.passed
     assert {row.against for row in found.rows} == {"float64"}
-    assert found.oracle == "not available: no class of transformers is entered for GPT2"
+    assert found.oracle == "not available: no class of transformers is known for GPT2"
     model = tiny()
     model.blocks[1].ln1.eps = 1e-2  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
     assert first(pk.selftest(model)) == ("ln1_scale", 1, "reference")

@@ -20,7 +20,8 @@ from probekit.activations.plan.word_tokens import token_spans
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
 from probekit.models.gpt2 import GPT2, GPT2Config
-from probekit.models.tokenizer import Tokenizer, load_tokenizer
+from probekit.models.tokenizer import Tokenizer
+from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import save_hf
 from probekit.tasks import load_task
 from probekit.tasks.base import Task

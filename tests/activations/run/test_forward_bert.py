@@ -13,7 +13,7 @@ from probekit.activations import Store, extract, extract_statistics, repair
 from probekit.activations.plan.summary import as_dict, describe
 from probekit.errors import DataError, UsageError
 from probekit.models.bert import Bert, BertConfig
-from probekit.models.tokenizer import load_tokenizer
+from probekit.models.tokenizer_files import load_tokenizer
 from probekit.points import POINTS, split_point
 
 PAIRS = ("attn_scores", "attn_pattern")

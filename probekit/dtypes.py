@@ -1,0 +1,17 @@
+"""Number types by name, and how many bytes a value takes; nothing here needs torch."""
+
+from probekit.errors import UsageError, nearest
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def dtype_name(dtype: object) -> str:
+    """The name in `BYTES` of a torch type or of its name: `torch.float16` and `"float16"` give `"float16"`.
+
+    Raises:
+        UsageError: another type; the message names the nearest.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in BYTES:
+        raise UsageError(f"unknown dtype {name!a}; {nearest(name, BYTES)}")
+    return name

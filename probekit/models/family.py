@@ -1,0 +1,97 @@
+"""A model family: its config and model, its names in Hugging Face files, its sizes, and its points in transformers.
+
+Each family's file ends with one `Family`, called FAMILY; `families.py` lists those files.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from probekit.models.base import LanguageModel
+from probekit.models.shapes import ModelShape
+
+LOGITS = "logits"  # the model's output, listed among the names of points
+
+
+class HfTensor(NamedTuple):
+    """The name of a weight in a Hugging Face file, and whether it is stored as [in, out] (their Conv1D)."""
+
+    name: str
+    transposed: bool = False
+
+
+class HfPoint(NamedTuple):
+    """Where a module of transformers computes one of our points.
+
+    Attributes:
+        module: path of the module, with {layer} for the layer.
+        take: (arguments of its forward, returned value) -> the tensor [1, ...].
+    """
+
+    module: str
+    take: Callable[[tuple, Any], Tensor]
+
+
+class HfModel(NamedTuple):
+    """The two classes of transformers for a family, by name, and where they compute our points.
+
+    Points that transformers does not compute are left out: scales of norms, scores, heads' results, rotated queries.
+    """
+
+    config: str
+    model: str
+    points: Mapping[str, HfPoint]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+        model_types: the values of `model_type` in config.json that mean this family.
+        config: the config class, with `from_hf` and `to_hf`.
+        model: the model class, made from a config, with `init_weights`.
+        shape: config -> the sizes to count with.
+        hf_names: config -> our name of every weight -> its name in a Hugging Face file.
+        hf_prefix: prefix of the names in the file of a model with a head; the file of a bare model lacks it.
+        hf_model: config -> the classes of transformers, and where they compute our points; None if it has none.
+        hf_ties: config -> names of copies that a file may hold -> the name of the original; None if the model
+            does not use the tensor.
+        hf_buffers: a regular expression for names in a file that are not weights.
+        hf_renamed: a weight's name in old files -> its name today.
+        hf_parts: (config, names in a file) -> the config of what the file holds.
+    """
+
+    model_types: tuple[str, ...]
+    config: Any
+    model: type[LanguageModel]
+    shape: Callable[[Any], ModelShape]
+    hf_names: Callable[[Any], Mapping[str, HfTensor]]
+    hf_prefix: str
+    hf_model: Callable[[Any], HfModel | None]
+    hf_ties: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
+    hf_buffers: str = "(?!)"
+    hf_renamed: Callable[[str], str] = lambda name: name
+    hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
+
+
+def module_input(args: tuple, _: Any) -> Tensor:
+    """The first argument of the module."""
+    return args[0]
+
+
+def module_output(_: tuple, output: Any) -> Tensor:
+    """The output of the module, or the first of several."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def second_output(_: tuple, output: Any) -> Tensor:
+    """The second output: transformers' attention modules return the pattern there."""
+    return output[1]
+
+
+def points_inside(path: str, points: Mapping[str, tuple[str, Callable[[tuple, Any], Tensor]]]) -> dict[str, HfPoint]:
+    """Points whose modules are inside the module at `path`; "" is that module itself."""
+    return {point: HfPoint(f"{path}.{module}".rstrip("."), take) for point, (module, take) in points.items()}

@@ -1,0 +1,199 @@
+"""Llama, Mistral and Qwen2 in `transformers`: their config fields and tensor names, their sizes, and their points.
+
+The model is in `llama.py`.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from probekit.errors import DataError
+from probekit.models.checks import (
+    check_choice,
+    check_dimension,
+    check_flag,
+    check_implemented,
+    check_multiple,
+    hf_field,
+)
+from probekit.models.family import (
+    LOGITS,
+    HfModel,
+    HfPoint,
+    HfTensor,
+    module_input,
+    module_output,
+    points_inside,
+    second_output,
+)
+from probekit.models.positional import rope_from_hf, rope_to_hf
+from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
+
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}  # model_type -> how class names begin
+
+OURS = {  # field of config.json -> our field
+    "hidden_size": "d_model",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "head_dim": "d_head",
+    "intermediate_size": "d_mlp",
+    "num_hidden_layers": "n_layers",
+    "max_position_embeddings": "n_ctx",
+    "vocab_size": "d_vocab",
+    "hidden_act": "activation",
+    "rms_norm_eps": "norm_eps",
+    "tie_word_embeddings": "tie_embeddings",
+    "initializer_range": "init_std",
+    "bos_token_id": "bos_token_id",
+    "eos_token_id": "eos_token_id",
+}
+_named = partial(hf_field, OURS)
+
+
+def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `LlamaConfig` in a Hugging Face `config.json`; errors as in `LlamaConfig.from_hf`."""
+    model_type = hf.get("model_type", "llama")
+    check_choice(model_type, CLASSES, "model_type")
+    check_implemented(hf, {"quantization_config": None}, model_type)
+    given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
+    for size in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
+        check_dimension(size, given.get(size), _named(size))
+    fields = {"norm_eps": 1e-6, "init_std": None} | given  # transformers' defaults for a missing field
+    if isinstance(fields.get("eos_token_id"), list):
+        fields["eos_token_id"] = tuple(fields["eos_token_id"]) or None
+    fields |= _heads(hf, model_type) | _biases(hf, model_type) | _window(hf, model_type) | rope_from_hf(hf)
+    return fields | {"model_type": model_type}
+
+
+def fields_to_hf(cfg: Any) -> dict[str, Any]:
+    """The fields of the Hugging Face `config.json` for a `LlamaConfig`."""
+    fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
+    if cfg.init_std is None:
+        del fields["initializer_range"]
+    if isinstance(cfg.eos_token_id, tuple):
+        fields["eos_token_id"] = list(cfg.eos_token_id)
+    if cfg.model_type == "llama":
+        fields |= {"attention_bias": cfg.qkv_bias, "mlp_bias": cfg.mlp_bias}
+    else:
+        fields["sliding_window"] = cfg.sliding_window
+    if cfg.model_type == "qwen2":
+        fields |= {"use_sliding_window": cfg.sliding_window is not None, "max_window_layers": cfg.n_full_layers}
+    classes = {"model_type": cfg.model_type, "architectures": [f"{CLASSES[cfg.model_type]}ForCausalLM"]}
+    return classes | fields | {"rope_parameters": rope_to_hf(cfg.rope_theta, cfg.rope_scaling)}
+
+
+def _heads(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    n_heads, n_kv_heads, d_head = hf["num_attention_heads"], hf.get("num_key_value_heads"), hf.get("head_dim")
+    if n_kv_heads is None and "num_key_value_heads" not in hf and model_type != "llama":
+        raise DataError(f"{_named('n_kv_heads')} is missing")  # transformers' default depends on the family: 8 or 32
+    if d_head is None:
+        check_multiple(hf["hidden_size"], _named("d_model"), n_heads, _named("n_heads"))
+    return {
+        "n_kv_heads": n_heads if n_kv_heads is None else n_kv_heads,
+        "d_head": hf["hidden_size"] // n_heads if d_head is None else d_head,
+    }
+
+
+def _biases(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    if model_type == "llama":
+        attention_bias = hf.get("attention_bias", False)
+        return {"qkv_bias": attention_bias, "out_bias": attention_bias, "mlp_bias": hf.get("mlp_bias", False)}
+    qkv_bias = model_type == "qwen2"
+    check_implemented(hf, {"attention_bias": qkv_bias, "mlp_bias": False}, model_type)
+    return {"qkv_bias": qkv_bias, "out_bias": False, "mlp_bias": False}
+
+
+def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """Mistral has a window in every layer; Qwen2, with use_sliding_window, after the first max_window_layers."""
+    n_layers = hf["num_hidden_layers"]
+    if model_type == "llama":
+        check_implemented(hf, {"sliding_window": None}, model_type)
+        window, n_full = None, 0
+    elif model_type == "mistral":
+        window, n_full = hf.get("sliding_window", 4096), 0
+    else:
+        check_flag(hf.get("use_sliding_window", False), "use_sliding_window")
+        window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
+        n_full = 0 if window is None else hf.get("max_window_layers", 28)
+        if isinstance(n_full, bool) or not isinstance(n_full, int) or n_full < 0:
+            raise DataError(f"max_window_layers must be a whole number from 0; got {n_full!a:.60}")
+    full = n_layers if window is None else min(n_full, n_layers)
+    types = ["full_attention"] * full + ["sliding_attention"] * (n_layers - full)
+    if hf.get("layer_types") not in (None, types):
+        raise DataError(f"layer_types {hf['layer_types']!a:.200} are not implemented; only {types!a:.200} are")
+    return {"sliding_window": window, "n_full_layers": n_full}
+
+
+_BLOCK_NAMES = {
+    "ln1": "input_layernorm",
+    "attn.q": "self_attn.q_proj",
+    "attn.k": "self_attn.k_proj",
+    "attn.v": "self_attn.v_proj",
+    "attn.out": "self_attn.o_proj",
+    "ln2": "post_attention_layernorm",
+    "mlp.gate": "mlp.gate_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.down": "mlp.down_proj",
+}
+HF_PREFIX = "model."
+HF_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"  # frequencies, in old files
+
+
+def _has_bias(cfg: Any, part: str) -> bool:
+    kind = "mlp" if part.startswith("mlp") else "out" if part == "attn.out" else "qkv"
+    return not part.startswith("ln") and getattr(cfg, f"{kind}_bias")
+
+
+def hf_names(cfg: Any) -> dict[str, HfTensor]:
+    """Our name of every weight -> its name in a Hugging Face file of Llama, Mistral or Qwen2."""
+    bare = {"embed.weight": "embed_tokens.weight", "ln_final.weight": "norm.weight"}
+    for i in range(cfg.n_layers):
+        for ours, name in _BLOCK_NAMES.items():
+            for part in ("weight", "bias") if _has_bias(cfg, ours) else ("weight",):
+                bare[f"blocks.{i}.{ours}.{part}"] = f"layers.{i}.{name}.{part}"
+    names = {ours: HfTensor(HF_PREFIX + name) for ours, name in bare.items()}
+    return names if cfg.tie_embeddings else names | {"unembed.weight": HfTensor("lm_head.weight")}
+
+
+def hf_ties(cfg: Any) -> dict[str, str | None]:
+    """The name of a copy that a file may hold -> the name of the original."""
+    return {"lm_head.weight": HF_PREFIX + "embed_tokens.weight"} if cfg.tie_embeddings else {}
+
+
+def shape(cfg: Any) -> ModelShape:
+    """The sizes of a `LlamaConfig`'s model."""
+    biases = {"qkv_bias": cfg.qkv_bias, "out_bias": cfg.out_bias, "mlp_bias": cfg.mlp_bias, "norm_shift": False}
+    stack = stack_shape(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases)
+    return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
+
+
+_HF_POINTS = {
+    "embed": HfPoint("model.embed_tokens", module_output),
+    "ln_final": HfPoint("model.norm", module_output),
+    LOGITS: HfPoint("lm_head", module_output),
+} | points_inside(
+    "model.layers.{layer}",
+    {
+        "resid_pre": ("input_layernorm", module_input),
+        "ln1_normalized": ("input_layernorm", module_output),
+        "q": ("self_attn.q_proj", module_output),
+        "k": ("self_attn.k_proj", module_output),
+        "v": ("self_attn.v_proj", module_output),
+        "attn_pattern": ("self_attn", second_output),
+        "z": ("self_attn.o_proj", module_input),
+        "attn_out": ("self_attn", module_output),
+        "resid_mid": ("post_attention_layernorm", module_input),
+        "ln2_normalized": ("post_attention_layernorm", module_output),
+        "mlp_pre": ("mlp.gate_proj", module_output),
+        "mlp_pre_linear": ("mlp.up_proj", module_output),
+        "mlp_post": ("mlp.down_proj", module_input),
+        "mlp_out": ("mlp", module_output),
+        "resid_post": ("", module_output),
+    },
+)
+
+
+def hf_model(cfg: Any) -> HfModel:
+    """The classes of transformers for this config, and where they compute our points."""
+    name = CLASSES[cfg.model_type]
+    return HfModel(f"{name}Config", f"{name}ForCausalLM", _HF_POINTS)

@@ -1,0 +1,175 @@
+"""Read the tokenizer of a model folder: tokenizer.json, or the older files of GPT-2, BERT and Marian."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from probekit.errors import DataError
+from probekit.models.files import read_json, read_text
+from probekit.models.marian_tokenizer import marian_backend, read_marian_vocabulary, read_sentencepiece
+from probekit.models.tokenizer import Tokenizer
+
+END_OF_TEXT = "<|endoftext|>"
+SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "source.spm", *SETTINGS_FILES)
+SPECIAL = {
+    name: f"[{name[:-6].upper()}]" for name in ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+}  # BERT's
+
+
+def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int | None = None) -> Tokenizer | None:
+    """The tokenizer of a model folder: tokenizer.json, vocab.json with merges.txt or source.spm, or vocab.txt.
+
+    None if the folder has none of these.
+
+    Args:
+        folder: where the files are.
+        bos_token_id: from config.json; None looks it up in the tokenizer's own settings.
+        d_vocab: how many ids the model knows.
+
+    Raises:
+        DataError: a file is damaged; the message names it.
+        UsageError: source.spm needs packages that are not installed.
+    """
+    settings = _settings(folder)
+    if (folder / "tokenizer.json").is_file():
+        backend = _tokenizer_json(folder / "tokenizer.json")
+        bos = settings.get("bos_token")
+    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        backend = _byte_level_bpe(folder, settings)
+        bos = settings.get("bos_token", END_OF_TEXT)
+    elif (folder / "vocab.json").is_file() and (folder / "source.spm").is_file():
+        backend, bos = _marian(folder, settings), None
+        bos_token_id = None  # Marian's config.json calls </s> a BOS; it never comes first
+    elif (folder / "vocab.txt").is_file():
+        backend = _wordpiece(folder / "vocab.txt", settings)
+        bos = settings.get("bos_token")
+    else:
+        return None
+    if bos_token_id is None and isinstance(bos, str):
+        bos_token_id = backend.token_to_id(bos)
+    sep_token_id = None
+    if bos_token_id is None:
+        bos_token_id, sep_token_id = _first_and_last(backend)
+    return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id)
+
+
+def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
+    """What a tokenizer without a BOS puts around a text: BERT's [CLS] and [SEP], or Marian's </s> at the end."""
+    ids = backend.encode("", add_special_tokens=True).ids
+    if len(ids) == 2:
+        return ids[0], ids[1]
+    template = (json.loads(backend.to_str()).get("post_processor") or {}).get("single") or [{}]
+    return None, ids[0] if len(ids) == 1 and "SpecialToken" in template[-1] else None
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The two settings files merged; a token given as an object is replaced by its content."""
+    merged: dict[str, Any] = {}
+    for name in reversed(SETTINGS_FILES):
+        if (folder / name).is_file():
+            merged |= {key: value for key, value in read_json(folder / name).items() if value is not None}
+    return {key: value["content"] if _is_token(value) else value for key, value in merged.items()}
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("content"), str)
+
+
+def _tokenizer_json(path: Path) -> Backend:
+    model = read_json(path).get("model")
+    if isinstance(model, dict) and model.get("type") == "BPE" and isinstance(model.get("vocab"), dict):
+        for merge in model.get("merges") or ():
+            _check_merge(str(path), merge.split(" ") if isinstance(merge, str) else merge, model["vocab"])
+    with _refused(path, "is not a tokenizer"):
+        return Backend.from_str(read_text(path))
+
+
+@contextmanager
+def _refused(path: Path, what: str) -> Iterator[None]:
+    """Turn everything the library raises into a DataError: it raises plain Exception, or panics (a BaseException)."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{str(path)!a} {what}: {ascii(str(error))[1:-1]}") from error
+
+
+def _check_merge(where: str, merge: Any, vocab: Mapping[str, Any]) -> tuple[str, str]:
+    """A merge as a pair. One that does not fit the vocabulary would make the library panic."""
+    if not (isinstance(merge, list) and len(merge) == 2 and all(isinstance(token, str) and token for token in merge)):
+        raise DataError(f"{where!a}: a merge is two tokens with a blank between; got {merge!a:.80}")
+    for token in (*merge, "".join(merge)):
+        if token not in vocab:
+            raise DataError(f"{where!a}: the merge {' '.join(merge)!a} needs {token!a}, which is not in the vocabulary")
+    return merge[0], merge[1]
+
+
+def _byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Backend:
+    """A tokenizer such as GPT-2's from its two files, as `transformers` builds it."""
+    vocab = read_json(folder / "vocab.json")
+    if wrong := [token for token, i in vocab.items() if isinstance(i, bool) or not isinstance(i, int) or i < 0]:
+        raise DataError(f"{str(folder / 'vocab.json')!a}: the id of {wrong[0]!a} is not a whole number")
+    merges = _merges(folder / "merges.txt", vocab)
+    with _refused(folder / "vocab.json", "is not a vocabulary"):
+        backend = Backend(models.BPE(vocab, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space") is True)
+    backend.decoder = decoders.ByteLevel()
+    special = [settings.get(f"{which}_token", END_OF_TEXT) for which in ("bos", "eos", "unk")]
+    backend.add_special_tokens([token for token in dict.fromkeys(special) if token in vocab])
+    return backend
+
+
+def _marian(folder: Path, settings: Mapping[str, Any]) -> Backend:
+    spm = read_sentencepiece(folder / "source.spm")
+    vocab = read_marian_vocabulary(folder / "vocab.json", settings)
+    with _refused(folder / "source.spm", "is not a SentencePiece model"):
+        return marian_backend(spm, vocab, settings)
+
+
+def _merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    lines = enumerate(read_text(path).split("\n"), start=1)
+    return [
+        _check_merge(f"{path}, line {number}", line.rstrip("\r").split(" "), vocab)
+        for number, line in lines
+        if line.strip() and not (number == 1 and line.startswith("#version"))
+    ]
+
+
+def _wordpiece(path: Path, settings: Mapping[str, Any]) -> Backend:
+    """A tokenizer such as BERT's, as `transformers` builds it; line n of the file is the piece with id n."""
+    vocab = {piece: i for i, piece in enumerate(read_text(path).removesuffix("\n").split("\n"))}
+    special = SPECIAL | {name: settings[name] for name in SPECIAL if isinstance(settings.get(name), str)}
+    if (unknown := special["unk_token"]) not in vocab:
+        raise DataError(f"{str(path)!a} has no line {unknown!a:.80}, for unknown words; download the file again")
+    with _refused(path, "is not a vocabulary"):
+        backend = Backend(models.WordPiece(vocab, unk_token=unknown))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=_switch(settings, "tokenize_chinese_chars") is not False,
+        strip_accents=_switch(settings, "strip_accents"),
+        lowercase=_switch(settings, "do_lower_case") is not False,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens([token for token in special.values() if token in vocab])
+    cls, sep = special["cls_token"], special["sep_token"]
+    if cls in vocab and sep in vocab:
+        ids = [(cls, vocab[cls]), (sep, vocab[sep])]
+        single, pair = [f"{cls}:0", "$A:0", f"{sep}:0"], ["$B:1", f"{sep}:1"]
+        with _refused(path, f"cannot be used with {cls!a:.80} and {sep!a:.80}"):
+            backend.post_processor = processors.TemplateProcessing(single, [*single, *pair], ids)
+    return backend
+
+
+def _switch(settings: Mapping[str, Any], name: str) -> bool | None:
+    value = settings.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise DataError(f"{SETTINGS_FILES[0]}: {name} must be true or false; got {value!a:.60}")
+    return value

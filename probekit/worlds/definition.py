@@ -1,0 +1,103 @@
+"""What a world consists of, and what the worlds' files share. Nothing here imports torch before a model is needed."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+
+from probekit.errors import DataError, UsageError, nearest
+from probekit.models.examples import IGNORE, Example
+from probekit.models.tokenizer import Tokenizer
+from probekit.options import TrainingSettings
+from probekit.worlds.grammar import EOS, Seed
+
+if TYPE_CHECKING:
+    from probekit.models.gpt2 import GPT2Config
+
+
+@dataclass(frozen=True)
+class World:
+    """A synthetic language and the model that learns it.
+
+    Attributes:
+        name: the model's name.
+        task: the name of its task.
+        vocabulary: all words, by token id.
+        make_config: returns the model's config.
+        settings: of the model's training.
+        training_examples: (n, seed) -> n examples of the training split.
+        held_out_examples: (n, seed) -> n examples to test the model on, or all where there are fewer.
+        prompt: a text that the model can read.
+        context: the tokenizer's BOS, or the words before and after every text ([CLS] and [SEP]).
+    """
+
+    name: str
+    task: str
+    vocabulary: list[str]
+    make_config: Callable[[], Any]
+    settings: TrainingSettings
+    training_examples: Callable[[int, Seed], list[Example]]
+    held_out_examples: Callable[[int, Seed], list[Example]]
+    prompt: str
+    context: tuple[str, ...] = (EOS,)
+
+
+def with_config(world: World, **changes: Any) -> World:
+    """The world with some fields of its model's config changed, such as `positions="sinusoidal"`.
+
+    Raises:
+        UsageError: the config has no such field, or refuses the value.
+    """
+    config = world.make_config()
+    if unknown := changes.keys() - asdict(config).keys():
+        name = min(unknown)
+        raise UsageError(f"the config of {world.name} has no field {name!a}; {nearest(name, asdict(config))}")
+    try:
+        config = replace(config, **changes)
+    except DataError as error:
+        raise UsageError(str(error)) from error
+    return replace(world, make_config=lambda: config)
+
+
+def tokenizer_of(world: World) -> Tokenizer:
+    """A tokenizer that splits at white space; a word outside the vocabulary is an error, not <unk>."""
+    backend = Backend(WordLevel({word: i for i, word in enumerate(world.vocabulary)}))
+    backend.pre_tokenizer = WhitespaceSplit()
+    ids = token_ids(world.vocabulary, world.context)
+    if len(ids) == 1:
+        return Tokenizer(backend, *ids)
+    first, last = world.context
+    special = list(zip(world.context, ids, strict=True))
+    backend.post_processor = TemplateProcessing(f"{first} $A {last}", None, special)
+    return Tokenizer(backend, ids[0], sep_token_id=ids[1])
+
+
+def key_of(world: World) -> str:
+    """The name and a digest of everything that decides the trained model: vocabulary, config, settings, examples."""
+    parts = [world.vocabulary, asdict(world.make_config()), asdict(world.settings)]
+    first = json.dumps([asdict(example) for example in world.training_examples(8, [world.settings.seed, 0])])
+    return f"{world.name}-{hashlib.sha256((json.dumps(parts, sort_keys=True) + first).encode()).hexdigest()[:8]}"
+
+
+def token_ids(vocabulary: list[str], words: Sequence[str]) -> list[int]:
+    """The id of each word."""
+    return [vocabulary.index(word) for word in words]
+
+
+def next_word_example(vocabulary: list[str], words: Sequence[str], n_ignored: int = 0) -> Example:
+    """All words but the last as input, each one's successor as its target; the first `n_ignored` targets are IGNORE."""
+    ids = token_ids(vocabulary, words)
+    return Example(ids[:-1], [IGNORE] * n_ignored + ids[1 + n_ignored :])
+
+
+def gpt2_config(vocabulary: list[str], **shape: Any) -> "GPT2Config":
+    """A GPT-2 with these words, whose BOS is <eos>, and an MLP of the usual width."""
+    from probekit.models.gpt2 import GPT2Config
+
+    return GPT2Config(d_mlp=4 * shape["d_model"], d_vocab=len(vocabulary), bos_token_id=vocabulary.index(EOS), **shape)

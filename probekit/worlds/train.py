@@ -1,0 +1,199 @@
+"""Train the model of a world, and test it on held-out examples.
+
+The model learns from the training split alone. In the exam every word that it has to say must be the likeliest one,
+given the words before it. One forward pass decides that, and it is exactly greedy generation: generation goes wrong at
+the first word that is not the likeliest, and nowhere else.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from probekit.durable import write_as
+from probekit.models.base import LanguageModel
+from probekit.models.examples import IGNORE, Example
+from probekit.models.families import family_of
+from probekit.models.training import TrainingResult, collate, read_batch, train
+from probekit.models.weights import save_hf
+from probekit.progress import Progress, progress_bar
+from probekit.worlds.definition import World, key_of, tokenizer_of
+from probekit.worlds.first_use import cache_folder, make_once
+from probekit.worlds.grammar import Seed
+
+EXAM_SIZE = 2000  # held-out examples
+EXAM_BATCH = 500
+LEARNED = 0.99  # share of right examples that every world reaches with its own settings
+
+ABOUT_A_MINUTE = range(400 * 64, 1800 * 64 + 1)  # examples: the worlds' own settings take 10 to 67 s on one core
+
+ShowProgress = Callable[[int, int], object]
+
+
+class Trained(NamedTuple):
+    """A model of a world, its losses, and what `examine` found."""
+
+    model: LanguageModel
+    result: TrainingResult
+    figures: dict[str, float]
+
+
+def untrained(world: World, seed: int) -> LanguageModel:
+    """The model with the weights that training starts from, and its tokenizer."""
+    config = world.make_config()
+    model = family_of(config).model(config).init_weights(seed)
+    model.name, model.tokenizer = world.name, tokenizer_of(world)
+    return model
+
+
+def train_world(
+    world: World, folder: Path | None = None, progress: ShowProgress | None = None, checkpoints: Path | None = None
+) -> Trained:
+    """Train a world's model and examine it.
+
+    Args:
+        world: to train with other settings, pass `dataclasses.replace(world, settings=...)`.
+        folder: where to save the model as `transformers` would, with `training.json` (settings and figures).
+        progress: called with (steps done, steps in all) before the first step and after every one.
+        checkpoints: a folder for the checkpoint, from which an interrupted training resumes; None keeps none.
+
+    Raises:
+        ProbekitError: see `train` and `save_hf`.
+    """
+    settings = world.settings
+    model = untrained(world, settings.seed)
+    with _one_thread():
+        result = train(
+            model,
+            lambda step: world.training_examples(settings.batch_size, [settings.seed, step]),
+            settings,
+            checkpoints,
+            progress,
+        )
+    trained = Trained(model.eval(), result, examine(model, world))
+    if folder is not None:
+        _save(trained, world, folder)
+    return trained
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute in one thread: more gain little at this size, and the bits would depend on the number of cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _save(trained: Trained, world: World, folder: Path) -> None:
+    save_hf(trained.model, folder)
+    facts = {
+        "world": world.task,
+        "settings": asdict(world.settings),
+        "loss_nats": round(trained.result.mean_loss(), 4),
+        "held_out": {name: round(value, 4) for name, value in trained.figures.items()},
+    }
+    write_as(folder / "training.json", (json.dumps(facts, indent=2) + "\n").encode())
+
+
+def trained_folder(world: World, weights: bool = True, progress: bool | None = None) -> Path:
+    """The folder of a world's model in the user's cache; the model is trained first if it is not there.
+
+    Args:
+        world: whose model.
+        weights: False trains nothing and returns another folder, with config.json and the tokenizer alone.
+        progress: show a line and a bar on stderr; None shows the bar on a terminal only, False shows neither.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    models = cache_folder() / "models"
+    if not weights:
+        return make_once(models / f"{key_of(world)}-shape", lambda folder: _write_shape(world, folder))
+    final = models / key_of(world)
+    return make_once(final, lambda folder: _train_on_first_use(world, final, folder, progress))
+
+
+def _write_shape(world: World, folder: Path) -> None:
+    config, tokenizer = world.make_config().to_hf(), tokenizer_of(world).to_json()
+    for name, content in {"config.json": json.dumps(config), "tokenizer.json": tokenizer}.items():
+        write_as(folder / name, content.encode())
+
+
+def _train_on_first_use(world: World, final: Path, folder: Path, progress: bool | None) -> None:
+    """Train into `folder`, which is renamed to `final` afterwards."""
+    with training_shown(world, final, progress) as show:
+        trained = train_world(world, folder, show)
+    if progress is not False and (short := shortfall(trained)):
+        _say(short)
+
+
+@contextmanager
+def training_shown(world: World, folder: Path, progress: bool | None) -> Iterator[ShowProgress | None]:
+    """Show a training on stderr: a line before it, one where it resumes, and on a terminal a bar with the time left.
+
+    Yields:
+        A function to call with (steps done, steps in all); None if nothing is shown.
+    """
+    if progress is False:
+        yield None
+        return
+    settings = world.settings
+    is_usual = settings.steps * settings.batch_size in ABOUT_A_MINUTE
+    how_long = "about a minute" if is_usual else f"{settings.steps:,} steps"
+    _say(f"training {world.name}, {how_long}; kept in {str(folder)!a}")
+    bars: list[Progress] = []
+    with ExitStack() as stack:
+
+        def show(done: int, total: int) -> None:
+            if not bars:
+                if done:
+                    _say(f"resuming after step {done:,} of {total:,}")
+                bars.append(stack.enter_context(progress_bar(world.name, "steps", show=progress)))
+            bars[0].set(done, total)
+
+        yield show
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def shortfall(trained: Trained) -> str | None:
+    """One line about a model that has not learned its world; None if it has."""
+    low = [f"{name} {share:.2%}" for name, share in trained.figures.items() if name != "n" and share < LEARNED]
+    if not low:
+        return None
+    n = trained.figures["n"]
+    return f"{trained.model.name} has not learned its world: {', '.join(low)} of {n:.0f} held-out examples, below 99%"
+
+
+@torch.no_grad()
+def examine(model: LanguageModel, world: World, n: int = EXAM_SIZE, seed: Seed = (0, 0)) -> dict[str, float]:
+    """The shares of held-out examples that the model gets right.
+
+    Returns:
+        "exact": examples whose every target is the likeliest token; "label", where there are labels: examples whose
+        class is right; "n": how many examples.
+    """
+    examples = world.held_out_examples(n, seed)
+    batches = [examples[start : start + EXAM_BATCH] for start in range(0, len(examples), EXAM_BATCH)]
+    right = [_count_right(model, batch) for batch in batches]
+    return {name: sum(one[name] for one in right) / len(examples) for name in right[0]} | {"n": len(examples)}
+
+
+def _count_right(model: LanguageModel, examples: Sequence[Example]) -> dict[str, int]:
+    batch = collate(examples)
+    logits_BLV, hidden_BLD = read_batch(model, batch)
+    exact_B = ((logits_BLV.argmax(-1) == batch.targets) | (batch.targets == IGNORE)).all(1)
+    right = {"exact": int(exact_B.sum())}
+    if batch.labels is not None:
+        right["label"] = int((model.classify(hidden_BLD).argmax(-1) == batch.labels).sum())  # pyright: ignore[reportCallIssue]
+    return right

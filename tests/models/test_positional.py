@@ -1,0 +1,214 @@
+"""Computed positions against their closed forms, `transformers` and the property that rotations are made for."""
+
+import copy
+import math
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+from probekit.errors import DataError
+from probekit.models.positional import (
+    ComputedTable,
+    RopeScaling,
+    Rotary,
+    rope_from_hf,
+    rotary_table,
+    rotate_half,
+    rotate_interleaved,
+    scaled_frequencies,
+    sinusoids,
+    sinusoids_in_halves,
+)
+
+ROTATIONS = [rotate_half, rotate_interleaved]
+
+
+@pytest.mark.parametrize("d_model", [6, 7, 1])
+def test_sinusoids_are_the_papers(d_model):
+    table = sinusoids(50, d_model)
+    assert table.shape == (50, d_model)
+    for position in (0, 1, 7, 49):
+        for j in range(d_model):
+            angle = position / 10000 ** (2 * (j // 2) / d_model)
+            expected = math.cos(angle) if j % 2 else math.sin(angle)
+            assert table[position, j].item() == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("d_model", [8, 7])
+def test_sinusoids_in_halves_are_marians(d_model):
+    theirs = MarianSinusoidalPositionalEmbedding(30, d_model)
+    assert torch.equal(sinusoids_in_halves(30, d_model), theirs.create_weight())
+    ours, halves = sinusoids(30, d_model), sinusoids_in_halves(30, d_model)
+    assert torch.equal(torch.cat([ours[:, 0::2], ours[:, 1::2]], 1), halves)
+
+
+def test_a_table_gives_rows_by_index():
+    rows = torch.randn(5, 3)
+    index = torch.tensor([[4, 0], [2, 2]])
+    assert torch.equal(ComputedTable(lambda: rows)(index), rows[index])
+
+
+@pytest.mark.parametrize("how", ["meta", "bfloat16 and back", "float64", "copy", "inference"])
+def test_a_table_survives_what_happens_to_models(how):
+    expected = sinusoids(6, 4)
+    index = torch.arange(6)
+    if how == "meta":
+        with torch.device("meta"):
+            table = ComputedTable(lambda: sinusoids(6, 4))
+        table.to("cpu")
+    else:
+        table = ComputedTable(lambda: sinusoids(6, 4))
+        with torch.inference_mode(how == "inference"):
+            table(index)
+    if how == "bfloat16 and back":
+        table.to(torch.bfloat16)
+        assert torch.equal(table(index), expected)
+        table.float()
+    table = table.double() if how == "float64" else copy.deepcopy(table) if how == "copy" else table
+    assert torch.equal(table(index), expected)
+    assert not table.state_dict()
+    scale = torch.ones((), requires_grad=True)
+    (table(index) * scale).sum().backward()  # rows made in inference mode could not be kept for this
+    assert scale.grad is not None
+
+
+def test_a_table_can_be_outlined_on_the_meta_device():
+    with torch.device("meta"):
+        table = ComputedTable(lambda: sinusoids(6, 4))
+        assert table(torch.arange(3)).is_meta
+    assert torch.equal(table(torch.arange(3)), sinusoids(3, 4))
+
+
+def turned_by_complex_numbers(x, position_ids, theta, rotate):
+    """exp(i position theta^(-2j / K)) times the complex number that a pair of coordinates is."""
+    half = x.shape[-1] // 2
+    z = torch.complex(*(x.chunk(2, -1) if rotate is rotate_half else (x[..., 0::2], x[..., 1::2])))
+    angle = position_ids.double()[..., None, None] * theta ** (-torch.arange(half).double() / half)
+    z = z * torch.polar(torch.ones_like(angle), angle)
+    parts = [z.real, z.imag]
+    return torch.cat(parts, -1) if rotate is rotate_half else torch.stack(parts, -1).flatten(-2)
+
+
+@pytest.mark.parametrize("rotate", ROTATIONS)
+def test_rotation_is_multiplication_by_a_complex_number(rotate):
+    x = torch.randn(2, 5, 3, 8, dtype=torch.float64)
+    position_ids = torch.tensor([[0, 1, 2, 3, 4], [7, 7, 0, 30, 12]])
+    ours = rotate(x, Rotary(32, 8)(position_ids))
+    assert torch.allclose(ours, turned_by_complex_numbers(x, position_ids, 10000.0, rotate), atol=1e-5)
+
+
+@pytest.mark.parametrize("rotate", ROTATIONS)
+def test_scores_of_rotated_vectors_depend_on_their_distance_alone(rotate):
+    rotary, q, k = Rotary(64, 8), *torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
+
+    def score(i, j):
+        at_i, at_j = (rotary(torch.tensor([[position]])) for position in (i, j))
+        return (rotate(q[None], at_i) * rotate(k[None], at_j)).sum().item()
+
+    for distance in (0, 1, 9):
+        scores = [score(start + distance, start) for start in (0, 5, 50)]
+        assert scores == pytest.approx([scores[0]] * 3, abs=1e-5)
+    assert rotate(q[None], rotary(torch.tensor([[33]]))).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
+
+
+def test_the_pairings_are_one_rotation_of_reordered_coordinates():
+    x, rotation = torch.randn(2, 4, 3, 8), Rotary(16, 8)(torch.arange(4).expand(2, 4))
+    order = torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)])
+    assert torch.equal(rotate_interleaved(x, rotation)[..., order], rotate_half(x[..., order], rotation))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_rotate_half_equals_transformers(dtype):
+    config = LlamaConfig(
+        hidden_size=32, num_attention_heads=2, max_position_embeddings=600,
+        rope_parameters={"rope_theta": 500.0, "rope_type": "default"},
+    )  # fmt: skip
+    x = torch.randn(2, 600, 2, 16).to(dtype)
+    position_ids = torch.arange(600).expand(2, 600)
+    cos, sin = LlamaRotaryEmbedding(config)(x, position_ids)
+    theirs, _ = apply_rotary_pos_emb(x, x, cos, sin, unsqueeze_dim=2)
+    ours = rotate_half(x, Rotary(600, 16, 500.0)(position_ids))
+    assert ours.dtype == dtype
+    eps = torch.finfo(dtype).eps
+    assert torch.allclose(ours, theirs, rtol=eps, atol=4 * eps)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (RopeScaling("linear", 2.5), {"rope_type": "linear", "factor": 2.5}),
+        (
+            RopeScaling("llama3", 8.0, 1.0, 4.0, 64),
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+             "original_max_position_embeddings": 64},
+        ),
+        (
+            RopeScaling("llama3", 32.0, 2.0, 3.0, 1000),
+            {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 3.0,
+             "original_max_position_embeddings": 1000},
+        ),
+    ],
+)  # fmt: skip
+def test_scaled_frequencies_equal_transformers(ours, theirs):
+    config = LlamaConfig(
+        hidden_size=128,
+        num_attention_heads=2,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_theta": 1e4} | theirs,
+    )
+    frequency, _ = ROPE_INIT_FUNCTIONS[ours.kind](config, "cpu")
+    plain = 1.0 / 1e4 ** (torch.arange(0, 64, 2).float() / 64)
+    assert torch.allclose(scaled_frequencies(plain, ours), frequency, rtol=1e-6, atol=0)
+    assert not torch.allclose(frequency, plain, rtol=1e-2, atol=0)
+    expected = torch.cat([(9 * frequency).cos(), (9 * frequency).sin()])
+    assert torch.allclose(rotary_table(10, 64, 1e4, ours)[9], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("rotate", ROTATIONS)
+def test_rotation_has_its_gradients(rotate):
+    rotation = Rotary(16, 4)(torch.tensor([[3, 9]]))
+    x = torch.randn(1, 2, 2, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: rotate(x, rotation), x)
+
+
+def test_half_precision_turns_extremes_without_overflow_where_the_result_fits():
+    x = torch.full((1, 1, 1, 4), 45000.0, dtype=torch.float16)
+    for rotate in ROTATIONS:
+        assert rotate(x, Rotary(8, 4)(torch.tensor([[0]]))).equal(x)
+        assert rotate(x, Rotary(8, 4)(torch.tensor([[5]]))).isfinite().all()
+
+
+def test_an_odd_width_cannot_be_turned():
+    with pytest.raises(DataError, match="d_head must be even; got 7"):
+        Rotary(16, 7)
+
+
+@pytest.mark.parametrize("where", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("kind", [{}, {"rope_type": None}])
+def test_a_factor_without_its_rule_is_refused(where, kind):
+    with pytest.raises(DataError, match="rope scaling with 'factor' and no rope_type; give linear, llama3 or default"):
+        rope_from_hf({where: {"factor": 2, **kind}})
+    assert rope_from_hf({where: {"rope_theta": 500.0, **kind}}) == {"rope_theta": 500.0, "rope_scaling": None}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "match"),
+    [
+        ({"kind": "yarn", "factor": 2.0}, "'yarn' is not implemented; only default, linear and llama3 are"),
+        ({"kind": None, "factor": 2.0}, "not implemented"),
+        ({"kind": "linear", "factor": 0}, "factor must be a positive number; got 0"),
+        ({"kind": "linear", "factor": "2"}, "factor must be a positive number"),
+        ({"kind": "llama3", "factor": 2.0}, "low_freq_factor must be a positive number; got 0"),
+        (
+            {"kind": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0, "original_n_ctx": 8},
+            "must be below",
+        ),
+    ],
+)
+def test_impossible_scaling(scaling, match):
+    with pytest.raises(DataError, match=match):
+        RopeScaling(**scaling)  # pyright: ignore[reportArgumentType]

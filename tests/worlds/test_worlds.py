@@ -1,0 +1,317 @@
+"""The worlds' models: what they learn is the truth, how they are judged is exact generation, and they come by name.
+
+The models here are far smaller than the worlds' own, and hardly trained; those have their figures in
+`experiments/README.md`.
+"""
+
+import importlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from small_worlds import shrunk, use_small_worlds
+
+import probekit as pk
+from probekit.errors import UsageError
+from probekit.models import outline
+from probekit.models.examples import IGNORE, Example
+from probekit.models.positional import sinusoids
+from probekit.options import TrainingSettings
+from probekit.tasks import BUILTIN_TASKS
+from probekit.worlds import MODELS, counting, registry, train, world
+from probekit.worlds.definition import World, key_of, tokenizer_of, with_config
+from probekit.worlds.train import examine, train_world, untrained
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+CONFIGS = Path(__file__).parents[2] / "configs"
+NAMES = MODELS
+KEYS = {
+    "counting-gpt": "counting-gpt-9e7876b5",
+    "ranking-transformer": "ranking-transformer-da903fcf",
+    "spans-bert": "spans-bert-5919906f",
+    "dialogue-gpt": "dialogue-gpt-63201dc3",
+    "brackets-gpt": "brackets-gpt-9f3f017f",
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    use_small_worlds(monkeypatch, tmp_path)
+    return tmp_path
+
+
+def words(one: World, ids: list[int]) -> list[str]:
+    return [one.vocabulary[i] for i in ids]
+
+
+def pairs(one: World, example: Example) -> list[tuple[str, str | None]]:
+    """Each word that is read, and the one to be said there (None: none)."""
+    said = [None if target == IGNORE else one.vocabulary[target] for target in example.targets]
+    return list(zip(words(one, example.tokens), said, strict=True))
+
+
+def test_names_vocabularies_and_tasks_fit():
+    for one in map(world, NAMES):
+        assert one.task in BUILTIN_TASKS
+        assert world(one.name) is world(one.task) is one
+        assert len(set(one.vocabulary)) == len(one.vocabulary) == one.make_config().d_vocab
+        assert one.vocabulary[0] in ("<eos>", "<pad>", "[PAD]")  # pads the shorter texts of a batch
+        assert sum(weight.numel() for weight in untrained(shrunk(one), 0).parameters()) < 20_000
+    with pytest.raises(UsageError, match="no world 'countin'; did you mean counting"):
+        world("countin")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_texts_of_the_task_are_what_the_model_has_learned_to_read(name):
+    one = world(name)
+    task = pk.load_task(one.task)
+    longest = max(len(e.source or e.tokens) for e in [*one.training_examples(300, 0), *one.held_out_examples(300, 0)])
+    assert longest <= one.make_config().n_ctx
+    for text in task.inputs[:200]:
+        assert 0 < len(tokenizer_of(one).encode(str(text), bos=name == "spans-bert")) <= longest
+    if task.targets is not None:
+        assert all(len(tokenizer_of(one).encode(str(text))) <= one.make_config().n_ctx for text in task.targets)
+
+
+def test_counting_says_the_next_number_and_stops_at_42():
+    one = world("counting-gpt")
+    for example in [*one.training_examples(200, 1), *one.held_out_examples(1, 0)]:
+        for read, said in pairs(one, example):
+            assert said == ("<eos>" if int(read) >= 42 else str(int(read) + 1))
+    first = {int(words(one, e.tokens)[0]) for e in one.held_out_examples(1, 0)}
+    assert first.isdisjoint(int(words(one, e.tokens)[0]) for e in one.training_examples(3000, 1))
+    assert len(first) == 21
+
+
+def test_ranking_says_the_ranks():
+    one = world("ranking-transformer")
+    learned, asked = one.training_examples(300, 1), one.held_out_examples(300, 2)
+    for example in learned + asked:
+        assert example.source is not None
+        x = np.array([int(word) for word in words(one, example.source)])
+        ranks = [str(r) for r in np.tril(x[None, :] <= x[:, None], -1).sum(1)]
+        assert pairs(one, example) == list(zip(["<bos>", *ranks], [*ranks, "<eos>"], strict=True))
+    assert not {str(e.source) for e in learned} & {str(e.source) for e in asked}
+
+
+def test_spans_says_hidden_numbers_and_the_side_of_the_mean():
+    one = world("spans-bert")
+    learned, asked = one.training_examples(300, 1), one.held_out_examples(300, 2)
+    for example in learned + asked:
+        (cls, none), *middle, (sep, also_none) = pairs(one, example)
+        assert (cls, none, sep, also_none) == ("[CLS]", None, "[SEP]", None)
+        assert all((said is None) == (read != "[MASK]") for read, said in middle)
+        numbers = [int(said or read) for read, said in middle]
+        assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+        assert example.label == (np.mean(numbers) > 15.5)
+    assert not {str(e.tokens) for e in learned} & {str(e.tokens) for e in asked}
+
+
+def test_dialogue_says_the_answers_and_nothing_else():
+    one = world("dialogue-gpt")
+    learned, asked = one.training_examples(200, 1), one.held_out_examples(200, 2)
+    for example in learned + asked:
+        read, said = zip(*pairs(one, example), strict=True)
+        parts = " ".join(read).split(" <sep>")
+        assert parts.pop() == ""
+        turns = len(parts) // 2
+        for question, answer in zip(parts[::2], parts[1::2], strict=True):
+            a, first, b, second, c = question.split()
+            assert int(a) + int(first + b) + int(second + c) == int(answer)
+        expected = [word for answer in parts[1::2] for word in (answer.strip(), "<sep>")]
+        assert [word for word in said if word is not None] == [*expected, "<eos>"]
+        assert all(read[k + 1] == word for k, word in enumerate(said[:-1]) if word is not None)
+        assert len(read) == 8 * turns
+    texts = [[" ".join(words(one, e.tokens)) for e in part] for part in (learned, asked)]
+    questions = [{q.strip() for text in part for q in text.split(" <sep>")[:-1:2]} for part in texts]
+    assert questions[0].isdisjoint(questions[1])
+
+
+def test_brackets_says_the_verdict():
+    one = world("brackets-gpt")
+    learned, asked = one.training_examples(300, 1), one.held_out_examples(300, 2)
+    for example in learned + asked:
+        read, said = zip(*pairs(one, example), strict=True)
+        *word, question, verdict = read
+        rest = "".join(word)
+        while "()" in rest:
+            rest = rest.replace("()", "")
+        assert (question, verdict) == ("?", "no" if rest else "yes")
+        assert said[len(word) :] == (verdict, "<eos>")
+    assert all(e.targets[: len(e.tokens) - 2] == [IGNORE] * (len(e.tokens) - 2) for e in asked)
+    assert all(e.targets[:-1] == e.tokens[1:] for e in learned)
+    assert not {str(e.tokens) for e in learned} & {str(e.tokens) for e in asked}
+
+
+def test_the_figure_is_that_of_greedy_generation():
+    """Counts: a model that is right about some starts and wrong about others."""
+    settings = TrainingSettings(steps=90, batch_size=32, learning_rate=3e-3, warm_up_steps=10)
+    one = replace(world("counting-gpt"), settings=settings)
+    model = train_world(one).model
+    starts = [*counting.starts("validation"), *counting.starts("test")]
+    said = model.generate([str(start) for start in starts], max_new_tokens=60)
+    right = [f"{start}{more}".split() == counting.words(start)[:-1] for start, more in zip(starts, said, strict=True)]
+    assert examine(model, one) == {"exact": sum(right) / len(starts), "n": len(starts)}
+    assert any(right)
+
+
+def test_the_figure_of_labels_is_that_of_the_classes():
+    one = shrunk(world("spans-bert"))
+    model = untrained(one, 0)
+    asked = one.held_out_examples(40, [0, 0])
+    right = []
+    for example in asked:  # one at a time, without padding
+        tokens = torch.tensor([example.tokens])
+        with torch.no_grad():
+            hidden = model(tokens, return_logits=False)
+            right.append(int(model.classify(hidden).argmax()) == example.label)  # pyright: ignore[reportCallIssue]
+    found = examine(model, one, n=40)
+    assert found["label"] == sum(right) / 40
+    assert 0 <= found["exact"] <= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_trained_on_first_use_and_then_found(name, small, monkeypatch, capsys):
+    one = world(name)
+    model = pk.load_model(name, device="cpu")
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"training {name}, 3 steps; kept in ")
+    assert last.startswith(f"{name} has not learned its world: exact ")
+    assert last.endswith(" held-out examples, below 99%")
+    assert model.name == name
+    assert model.source is not None
+    assert model.source["name_or_path"] == name
+    folder = small / "models" / key_of(one)
+    assert model.folder == folder
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"config.json", "model.safetensors", "tokenizer.json", "training.json"}
+    assert [path.name for path in folder.parent.iterdir()] == [key_of(one)]
+    assert model.fingerprint() == train_world(one).model.fingerprint()
+    monkeypatch.setattr(train, "train", lambda *_: pytest.fail("trained twice"))
+    assert pk.load_model(name, device="cpu").fingerprint() == model.fingerprint()
+    assert capsys.readouterr().err == ""
+    assert pk.load_model(folder, device="cpu").fingerprint() == model.fingerprint()
+
+
+def test_shape_and_random_weights_need_no_training(small, monkeypatch):
+    monkeypatch.setattr(train, "train", lambda *_: pytest.fail("trained"))
+    for name in NAMES:
+        shape = outline(name)
+        model = pk.load_model(name, device="cpu", random_init=True, seed=3)
+        assert shape.name == name
+        assert shape.cfg == model.cfg == world(name).make_config()
+        assert model.source is not None
+        assert model.source["name_or_path"] == name
+        assert model.tokenizer is not None
+    with pytest.raises(UsageError, match="'counting-gpt' is trained here"):
+        pk.load_model("counting-gpt", revision="main")
+
+
+def test_progress_false_says_nothing(small, capsys):
+    pk.load_model("counting-gpt", device="cpu", progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_model_in_a_users_cache_is_found_again():
+    """The name of its folder has not changed since these models were first trained."""
+    assert {name: key_of(world(name)) for name in NAMES} == KEYS
+
+
+def test_every_world_is_one_file_and_one_line():
+    general = {"__init__", "registry", "definition", "grammar", "train", "first_use"}
+    files = {path.stem for path in Path(registry.__file__).parent.glob("*.py")}
+    assert files - general == set(registry.WORLDS)
+    for file, names in registry.WORLDS.items():
+        module = importlib.import_module(f"probekit.worlds.{file}")
+        assert tuple(module.TASKS) == names.tasks
+        assert getattr(module, "WORLD", None) is (world(file) if names.model else None)
+        assert not names.model or module.WORLD.name == names.model
+
+
+def test_worlds_are_known_without_torch():
+    code = """
+import sys, probekit
+from probekit.worlds import MODELS, world
+assert not {"numpy", "tokenizers"} & set(sys.modules)
+assert [world(name).settings.steps for name in MODELS] == [400, 1500, 1500, 1800, 600]
+probekit.load_task("counting")
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_config_can_be_changed_by_field():
+    one = with_config(world("ranking"), positions="sinusoidal")
+    assert one.make_config().positions == "sinusoidal"
+    assert key_of(one) != key_of(world("ranking"))
+    with pytest.raises(UsageError, match="no field 'position'; did you mean positions"):
+        with_config(one, position="sinusoidal")
+    with pytest.raises(UsageError, match="positions"):
+        with_config(one, positions="rotary")
+
+
+def test_the_papers_sinusoids_are_not_trained_and_survive_a_save(small, tmp_path):
+    one = with_config(world("ranking"), positions="interleaved")
+    config = one.make_config()
+    model = train_world(one, tmp_path / "model").model
+    loaded = pk.load_model(tmp_path / "model", device="cpu")
+    for stack in ("encoder", "decoder"):
+        table = loaded.get_parameter(f"{stack}.pos_embed.weight")
+        assert torch.equal(table, sinusoids(config.n_ctx, config.d_model))
+        assert torch.equal(table, model.get_parameter(f"{stack}.pos_embed.weight"))
+    source, target = torch.tensor([[4, 9, 6]]), torch.tensor([[1, 5]])
+    with torch.no_grad():
+        assert torch.equal(loaded(source, target), model(source, target))
+
+
+def test_other_settings_are_another_model():
+    one = world("counting-gpt")
+    others = [
+        replace(one, settings=replace(one.settings, seed=1)),
+        with_config(one, n_layers=3),
+        replace(one, training_examples=lambda n, seed: one.training_examples(n, 7)),
+        replace(one, vocabulary=[*one.vocabulary[:-1], "100"]),
+    ]
+    assert len({key_of(one), *map(key_of, others)}) == 5
+    assert key_of(replace(one)) == key_of(one)
+
+
+def test_threads_stay_as_they_were():
+    before = torch.get_num_threads()
+    state = torch.get_rng_state()
+    train_world(shrunk(world("counting-gpt")))
+    assert torch.get_num_threads() == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_prompt_that_is_shown_of_a_world_can_be_read(name):
+    one = world(name)
+    assert world(one.task) is one
+    assert 0 < len(tokenizer_of(one).encode(one.prompt, True)) <= one.make_config().n_ctx
+    assert one.prompt in (EXPERIMENTS / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_config_files_are_the_worlds_settings(name):
+    one = world(name)
+    config = yaml.safe_load((CONFIGS / f"{one.task}.yaml").read_text())
+    said = {key.replace("-", "_"): value for key, value in config["train-model"].items()}
+    assert said.pop("name") == name
+    assert said.pop("positions", None) == getattr(one.make_config(), "positions", None)
+    assert replace(TrainingSettings(), **said) == one.settings
+    assert (config["extract"]["model"], config["extract"]["dataset"]) == (name, one.task)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "ranking-transformer"])
+def test_extract_and_probe(name, small):
+    one = world(name)
+    task = pk.load_task(one.task, limit=None if one.task == "counting" else 64)
+    acts = pk.extract(pk.load_model(name, device="cpu"), task, points="resid_pre", progress=False)
+    results = pk.train_probes(acts, layers="all", controls=1, codelength=False)
+    assert len(results.layers) == 2  # the input of the one block, and its output
