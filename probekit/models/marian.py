@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.checks import check_dimension, check_flag, check_implemented, hf_field
+from probekit.models.config_checks import check_dimension, check_flag, check_implemented, hf_field
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -82,7 +82,13 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields_to_hf(cfg: Any) -> dict[str, Any]:
-    """The fields of the Hugging Face `config.json` for a `TransformerConfig`."""
+    """The fields of the Hugging Face `config.json` for a `TransformerConfig`.
+
+    Raises:
+        DataError: its sinusoids are interleaved, which Marian's never are.
+    """
+    if cfg.positions == "interleaved":
+        raise DataError("Marian has no interleaved sinusoids; take 'sinusoidal' or 'learned' to save a model")
     fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
     fields |= {"share_encoder_decoder_embeddings": cfg.tie_embeddings, "decoder_vocab_size": cfg.d_vocab}
     fields |= {"static_position_embeddings": cfg.positions == "sinusoidal", "is_encoder_decoder": True}

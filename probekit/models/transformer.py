@@ -6,7 +6,7 @@ token plus position embedding, so there is no final norm. Every point has its na
 or "decoder."; its axes are given where it is made. Exact against `transformers`' Marian, which has this architecture;
 `marian.py` translates its files.
 
-Sinusoids come in halves, sines before cosines, as in Marian; the paper's alternating order is a permutation of the
+Sinusoids come in halves, sines before cosines, as in Marian, or interleaved, as in the paper: a permutation of the
 stream's axes.
 
 Identities of each block (each reads the output of the one before):
@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models import marian
-from probekit.models.base import LanguageModel, check_mask, stopped
+from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache
-from probekit.models.checks import (
+from probekit.models.config_checks import (
     check_choice,
     check_dimension,
     check_flag,
@@ -40,7 +40,7 @@ from probekit.models.checks import (
     check_positive_number,
     hf_field,
 )
-from probekit.models.cross_attention import DecoderBlock
+from probekit.models.cross_attention import DecoderBlock, source_mask_for
 from probekit.models.family import Family
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -52,13 +52,14 @@ from probekit.models.layers import (
     init_linear,
     linear,
 )
-from probekit.models.positional import ComputedTable, sinusoids_in_halves
+from probekit.models.positional import ComputedTable, sinusoids, sinusoids_in_halves
 
 LN_EPS = 1e-5  # Marian's config has no field for it
 
 IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
 _named = partial(hf_field, marian.OURS)
-POSITIONS = ("sinusoidal", "learned")
+SINUSOIDS = {"sinusoidal": sinusoids_in_halves, "interleaved": sinusoids}  # as in Marian; as in the paper
+POSITIONS = (*SINUSOIDS, "learned")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class TransformerConfig:
         n_heads, d_mlp, n_layers: the encoder's; the decoder has its own.
         n_ctx: the longest source and the longest target.
         d_vocab: size of the vocabulary, which source and target share.
+        positions: "sinusoidal", "interleaved" or "learned".
         scale_embedding: whether token embeddings are multiplied by sqrt(d_model) before positions are added.
         tie_embeddings: whether source embedding, target embedding and head are one matrix; otherwise three.
         logits_bias: whether the head has a bias.
@@ -102,7 +104,7 @@ class TransformerConfig:
             check_multiple(self.d_model, "d_model", getattr(self, field), _named(field))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_choice(self.positions, POSITIONS, "positions")
-        if self.positions == "sinusoidal" and self.d_model % 2:
+        if self.positions in SINUSOIDS and self.d_model % 2:
             raise DataError(f"sinusoidal positions need an even d_model; got {self.d_model}")
         for field in ("scale_embedding", "tie_embeddings", "logits_bias"):
             check_flag(getattr(self, field), _named(field))
@@ -147,9 +149,11 @@ class TokenStack(nn.Module):
     def __init__(self, cfg: TransformerConfig, blocks: Iterable[nn.Module]):
         super().__init__()
         self.hook_embed = HookPoint("B L D")
-        learned = cfg.positions == "learned"
-        table = partial(sinusoids_in_halves, cfg.n_ctx, cfg.d_model)
-        self.pos_embed = Embedding(cfg.n_ctx, cfg.d_model) if learned else ComputedTable(table)
+        self.pos_embed = (
+            Embedding(cfg.n_ctx, cfg.d_model)
+            if cfg.positions == "learned"
+            else ComputedTable(partial(SINUSOIDS[cfg.positions], cfg.n_ctx, cfg.d_model))
+        )
         self.hook_pos_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(blocks)
 
@@ -311,7 +315,7 @@ class Transformer(LanguageModel):
         memory_BSD = self._check_memory(tokens, memory)
         if cache is not None and len(cache) < self.cfg.n_decoder_layers:
             raise UsageError(f"the cache has {len(cache)} layers; the decoder has {self.cfg.n_decoder_layers}")
-        cross_mask_BLS = _cross_mask(tokens, memory_BSD, cross_mask)
+        cross_mask_BLS = source_mask_for(tokens, memory_BSD, cross_mask)
         embed_BLD = self._scaled((self.target_embed or self.embed)(tokens))
         out_BLD = self.decoder(embed_BLD, position_ids, memory_BSD, mask_BLM, cross_mask_BLS, stop, cache)
         return self.head(out_BLD) if return_logits and stop_at_layer is None else out_BLD
@@ -366,20 +370,6 @@ class Transformer(LanguageModel):
             else:
                 init_linear(weight, generator)
         return self
-
-
-def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask [B, L, S] from target to source; None if every source token is real."""
-    if mask is None:
-        return None
-    (batch, length), n_source = tokens.shape, memory_BSD.shape[1]
-    if tuple(mask.shape) not in {(batch, n_source), (batch, length, n_source)}:
-        expected = f"{[batch, n_source]} or {[batch, length, n_source]}"
-        raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
-    mask = check_mask(mask).to(tokens.device)
-    if mask.dim() == 2 and not bool(mask.any(1).all()):
-        raise UsageError("cross_mask must allow each target some source token; one of its rows is all false")
-    return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)
 
 
 FAMILY = Family(
