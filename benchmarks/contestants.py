@@ -187,14 +187,16 @@ class Probekit:
 
     def run(self, texts: Texts) -> Kept:
         from probekit.activations import plan_extraction, run_plan
+        from probekit.activations.plan.packing import filled_nodes
         from probekit.options import ExtractOptions
 
         planned = plan_extraction(self.model, task_of(texts), ExtractOptions(**self.options))
+        computed = filled_nodes(planned.packing.sizes, planned.batches)
         if self.scratch is None:
-            return Kept(planned.filled_nodes, partial(self.sample, run_plan(planned, progress=False)))
+            return Kept(computed, partial(self.sample, run_plan(planned, progress=False)))
         folder = tempfile.TemporaryDirectory(dir=self.scratch)  # removed when nobody holds it any more
         kept = run_plan(planned, Path(folder.name, "store"), progress=False)
-        return Kept(planned.filled_nodes, lambda rows: folder and self.sample(kept, rows))
+        return Kept(computed, lambda rows: folder and self.sample(kept, rows))
 
     def sample(self, kept: Any, rows: list[int]) -> dict[str, Tensor]:
         if self.options["points"] == "attn_pattern":

@@ -21,7 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.store.reader import FORMAT_VERSION, Store, StoreWriter
+from probekit.activations.digest import FORMAT_VERSION
+from probekit.activations.layout import Layout
+from probekit.activations.store.begin import NewStore, begin_store
+from probekit.activations.store.reader import Store
+from probekit.activations.store.writer import StoreWriter
 from probekit.points import Place
 from probekit.tasks import Task
 
@@ -50,7 +54,9 @@ def write_store(folder: Path, data: Data, size: int) -> None:
     places, widths = [list(place) for place in PLACES], [WIDTH] * len(PLACES)
     identity: dict[str, Any] = {"version": FORMAT_VERSION, "rows": len(data.task), "places": places, "widths": widths}
     identity |= {"dtype": "float16", "position": "last", "points": ["resid_pre"]}
-    writer = StoreWriter(folder / "store", identity, "random", data.task)
+    layout = Layout(["last"], np.ones(len(data.task), dtype=np.int64), 0)
+    new = NewStore(identity, "random", data.task, layout, ["last"], source=None, meta={})
+    writer = StoreWriter(folder / "store", begin_store(folder / "store", new))
     for number, rows in enumerate(data.shards(size)):
         writer.write(number, data.examples[rows], {place: x[rows] for place, x in data.tensors.items()})
     writer.finish({**identity, "n_layers": 12, "model": "random", "task": "random", "task_info": {}, "target": "none"})

@@ -1,7 +1,8 @@
-"""Files that are whole or absent, whatever happens, and JSON that knows when it was altered.
+"""Atomic, durable files, and JSON with a checksum of itself.
 
 Order of a write: temporary file in the same folder, write, fsync, then rename or link(2) to the final name, fsync the
-folder. No file is ever rewritten in place, and a failed fsync is never retried on the same file.
+folder. No file is ever rewritten in place, and a failed fsync is never retried on the same file: the kernel may have
+dropped the pages that it could not write.
 """
 
 import contextlib
@@ -13,24 +14,26 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from probekit.errors import StorageError
 
 Buffer = bytes | bytearray | memoryview
 
 TEMPORARY = ".tmp-"
-MOST = 64 << 20  # bytes of a JSON file; parsed it takes ten times that, and a hostile one must not fill the memory
+MOST = 64 << 20  # bytes of a JSON file; parsing takes ten times as much, and a hostile file must not fill memory
 _SEAL = b'"seal": "%s"\n}\n'
 _SEAL_BYTES = len(_SEAL % bytes(64))
-_STALE_SECONDS = 3600  # a temporary file that old belongs to a run that died
-_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # how file systems answer on which folders cannot be synced
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # how file systems without hard links answer
+_STALE_SECONDS = 3600  # a temporary file of this age belongs to a run that died
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # errors of file systems that cannot sync folders
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # errors of file systems without hard links
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, and make sure that they stay.
+    """Make a folder and its parents durably.
 
     Raises:
         StorageError: the disk refused.
@@ -39,14 +42,14 @@ def make_folder(path: Path) -> None:
     try:
         if not path.is_dir():
             path.mkdir(parents=True, exist_ok=True)
-        for folder in missing or [path]:  # one that is there may be of a run that died before it could do this
+        for folder in missing or [path]:  # an existing one may be of a run that died before its fsync
             _fsync_folder(folder.parent)
     except OSError as error:
         raise refused(path, error) from error
 
 
 def keep_names(folder: Path) -> None:
-    """Make sure that every name in a folder stays, also one that a run put there that died before it could do so.
+    """Make every name in a folder durable, including those of runs that died before their fsync.
 
     Raises:
         StorageError: the disk refused.
@@ -58,28 +61,28 @@ def keep_names(folder: Path) -> None:
 
 
 def write_as(path: Path, data: bytes) -> None:
-    """Write a file that replaces whatever stood at `path`; for names that say what the content is.
+    """Write a file, replacing any at `path`; for names that determine the content.
 
     Raises:
-        StorageError: the disk refused; nothing partial stands at `path`.
+        StorageError: the disk refused; `path` holds no partial file.
     """
     _write(path.parent, [data], lambda: path, os.replace)
 
 
 def write_named(folder: Path, parts: Iterable[Buffer], name: Callable[[], str]) -> Path:
-    """Write a file whose name is known when its content is on disk; `name` is called then.
+    """Write a file whose name is known only after its content; `name` is called when the content is on disk.
 
     Raises:
-        StorageError: the disk refused; nothing partial stands under the name.
+        StorageError: the disk refused; no partial file has the name.
     """
     return _write(folder, parts, lambda: folder / name(), os.replace)
 
 
 def write_first(path: Path, data: bytes) -> bool:
-    """Write a file unless one is there already: the first writer wins. Whether it was this one.
+    """Write a file unless `path` exists: the first writer wins. True if this one did.
 
     Raises:
-        StorageError: the disk refused; nothing partial stands at `path`.
+        StorageError: the disk refused; `path` holds no partial file.
     """
     try:
         _write(path.parent, [data], lambda: path, _claim)
@@ -96,7 +99,7 @@ def _claim(temporary: Path, path: Path) -> None:
             raise
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        temporary.replace(path)  # two writers at once: the last one wins, and both wrote whole files
+        temporary.replace(path)  # of two writers at once the last one wins; both files are complete
 
 
 def _write(
@@ -126,7 +129,7 @@ def _write(
 
 
 def remove(path: Path) -> None:
-    """Take a file away for good; one that is not there is no fault.
+    """Remove a file durably; a missing file is no error.
 
     Raises:
         StorageError: the disk refused.
@@ -140,11 +143,11 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_plain(path: Path) -> Iterator[int]:
-    """The descriptor of a plain file; what is behind a link, or would make a reader wait, is refused.
+    """The descriptor of a regular file; links, and pipes that would make a reader wait, are refused.
 
     Raises:
-        FileNotFoundError: it is not there.
-        StorageError: it is no plain file, or the disk refused.
+        FileNotFoundError: there is no such file.
+        StorageError: not a regular file, or the disk refused.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
@@ -176,12 +179,12 @@ def _fsync_folder(path: Path) -> None:
 
 
 def refused(path: Path, error: OSError) -> StorageError:
-    """The StorageError for what the system said about `path`."""
+    """The StorageError for an error of the system at `path`."""
     return StorageError(f"{str(path)!a}: {error.strerror or error}")
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files of runs that died long ago; another run's may be in use."""
+    """Remove temporary files of runs that died; recent ones may be in use by another run."""
     for path in folder.glob(TEMPORARY + "*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _STALE_SECONDS:
@@ -189,11 +192,11 @@ def sweep(folder: Path) -> None:
 
 
 def seal(body: dict[str, Any], most: int = MOST) -> tuple[bytes, str]:
-    """A JSON file whose last line is a checksum of what stands before it, and that checksum.
+    """A JSON file whose last line is a checksum of the lines before it, and that checksum.
 
     Raises:
-        TypeError, ValueError: what JSON cannot hold.
-        StorageError: more than `most` bytes, which `unseal` would not read.
+        TypeError, ValueError: values that JSON cannot hold.
+        StorageError: more than `most` bytes, which `unseal` would refuse.
     """
     lines = [
         f"{json.dumps(key)}: {json.dumps(value, allow_nan=False, default=_plain)},\n" for key, value in body.items()
@@ -201,17 +204,17 @@ def seal(body: dict[str, Any], most: int = MOST) -> tuple[bytes, str]:
     data = ("{\n" + "".join(lines)).encode()
     if len(data) > most:
         raise StorageError(
-            f"{len(data):,} bytes of JSON are more than the {most:,} that are read again; split the task"
+            f"{len(data):,} bytes of JSON exceed the limit of {most:,} for reading them again; split the task"
         )
     checksum = hashlib.sha256(data).hexdigest()
     return data + _SEAL % checksum.encode(), checksum
 
 
 def unseal(path: Path, most: int = MOST, advice: str = "") -> tuple[dict[str, Any], str]:
-    """The content of a file that `seal` made, and its checksum; nothing is parsed before the checksum is compared.
+    """The content of a file that `seal` made, and its checksum, which is compared before anything is parsed.
 
     Raises:
-        StorageError: it is missing, unreadable, larger than `most` bytes or altered; the message ends with `advice`.
+        StorageError: missing, unreadable, larger than `most` bytes, or altered; the message ends with `advice`.
     """
     advice = advice and f"; {advice}"
     try:
@@ -234,7 +237,7 @@ def _content(path: Path, most: int) -> bytes:
     with open_plain(path) as fd, open(fd, "rb", closefd=False) as file:
         size = os.fstat(fd).st_size
         if size > most + _SEAL_BYTES:
-            raise StorageError(f"{str(path)!a} is damaged: {size:,} bytes are more than such a file ever has")
+            raise StorageError(f"{str(path)!a} is damaged: {size:,} bytes, and such a file has at most {most:,}")
         return file.read(most + _SEAL_BYTES)
 
 
@@ -243,4 +246,44 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
+
+
+def matches(value: Any, schema: Any) -> bool:
+    """True if a value out of JSON has the form of `schema`.
+
+    A schema is a type or a union of types (exact: a bool is no int), `[schema]` for a list, `(schema, ...)` for a list
+    of that length, `{"key": schema}` for an object with at least these keys ("key?" may be missing or null), or
+    `{str: schema}` for an object with any keys.
+    """
+    if isinstance(schema, dict):
+        return type(value) is dict and _fields_match(value, schema)
+    if isinstance(schema, list):
+        return type(value) is list and _items_match(value, schema[0])
+    if isinstance(schema, tuple):
+        return type(value) is list and len(value) == len(schema) and all(map(matches, value, schema))
+    return type(value) in _types(schema)
+
+
+def _fields_match(fields: dict[str, Any], schema: dict[Any, Any]) -> bool:
+    if str in schema:
+        return all(matches(value, schema[str]) for value in fields.values())
+    return all(
+        matches(fields.get(key.removesuffix("?")), inner)
+        or (key.endswith("?") and fields.get(key.removesuffix("?")) is None)
+        for key, inner in schema.items()
+    )
+
+
+def _items_match(items: Iterable[Any], schema: Any) -> bool:
+    """`matches` for each item; one call for lists and atoms, since there may be millions of them."""
+    if isinstance(schema, dict | tuple):
+        return all(matches(item, schema) for item in items)
+    if isinstance(schema, list):
+        items = list(items)
+        return set(map(type, items)) <= {list} and _items_match(chain.from_iterable(items), schema[0])
+    return set(map(type, items)) <= set(_types(schema))
+
+
+def _types(schema: Any) -> tuple[type, ...]:
+    return get_args(schema) if isinstance(schema, UnionType) else (schema,)

@@ -1,18 +1,18 @@
-"""The errors that are the user's to mend, each with the exit code of the command line."""
+"""Errors that the user can correct, each with the exit code of the command line."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class ProbekitError(Exception):
-    """Something the user can mend: one line saying what was expected, what came and what to do."""
+    """An error that the user can correct; one line: what was expected, what came, and what to do."""
 
     exit_code = 1
     __str__ = Exception.__str__
 
 
 class UsageError(ProbekitError, ValueError):
-    """An argument that cannot be: an unknown name, a layer out of range, options at odds."""
+    """An invalid argument: an unknown name, a layer out of range, contradicting options."""
 
     exit_code = 2
 
@@ -24,19 +24,19 @@ class DataError(ProbekitError, ValueError):
 
 
 class StorageError(ProbekitError):
-    """The disk refused, or what stands on it is damaged."""
+    """The disk refused, or a file on it is damaged."""
 
     exit_code = 4
 
 
 class ResumeMismatch(ProbekitError):
-    """A store exists at this place and was made with other settings."""
+    """The store at this path was made with other settings."""
 
     exit_code = 5
 
 
 def nearest(name: str, known: Iterable[str], n: int = 3) -> str:
-    """A clause that names the nearest of `known` to `name`, or all of them when none is near."""
+    """A clause that names the known names nearest to `name`, or all of them when none is near."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=n, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"known are: {', '.join(known)}"

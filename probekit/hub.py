@@ -1,8 +1,8 @@
-"""The Hugging Face Hub: is it there, what does it have, and the few files of a model that are needed.
+"""Find and download models and datasets of the Hugging Face Hub, with a deadline.
 
-Its clients retry for half a minute when there is no network and wait for minutes on a Hub that accepts and stays
-silent. So it is asked once, within a deadline of our own; with no answer the local cache is used, or a clear error.
-A Hub that was silent once is not asked again by the same process, which so waits for one deadline at most.
+The Hub's own clients retry for half a minute when there is no network, and wait for minutes on a Hub that accepts the
+connection and stays silent. So one request is sent, with a short deadline; without an answer the local cache is used,
+or a clear error raised. After one timeout a process sends no more requests: it waits for one deadline at most.
 """
 
 import errno
@@ -29,54 +29,62 @@ ALIASES: dict[str, dict[str, str]] = {
     "dataset": {"sst2": "stanfordnlp/sst2"},
 }
 REPO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-DEADLINE = 2.0  # seconds for the one question; HF_HUB_ETAG_TIMEOUT, which the Hub's clients know, replaces it
+DEADLINE = 2.0  # seconds for the one request; HF_HUB_ETAG_TIMEOUT, which the Hub's clients know, replaces it
 
 
-_silences: list[Exception] = []  # what came instead of an answer in time, in this process
+_timeouts: list[Exception] = []  # of this process
 
 
 @dataclass(frozen=True)
 class HubRepo:
-    """A repository that can be read: from the Hub at a fixed commit, or from the local cache."""
+    """A repository on the Hub at a fixed commit, or in the local cache.
+
+    Attributes:
+        id: such as "owner/name".
+        revision: the commit if the Hub answered; offline, the requested one.
+        offline: True if the Hub did not answer.
+        requested: the revision that was requested; None is the main branch.
+        files: names of its files, if the Hub answered.
+    """
 
     id: str
-    revision: str | None  # the commit when the Hub answered; offline, what was asked for
+    revision: str | None
     offline: bool
-    asked: str | None = None  # the revision that was asked for; None is the main branch
-    files: tuple[str, ...] = ()  # the names of its files when the Hub answered
+    requested: str | None = None
+    files: tuple[str, ...] = ()
 
 
 def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
-    """The repository called `name` (an id such as "owner/name", or a known short name), asking the Hub once.
+    """The repository `name` (an id such as "owner/name", or a known short name), with one request to the Hub.
 
     Raises:
         UsageError: the Hub has no such repository or revision, or the name is no id.
-        DataError: it may not be read without a token, or the Hub did not answer and the cache does not have it.
+        DataError: it needs a token, or the Hub did not answer and it is not in the cache.
     """
     repo_id = ALIASES[kind].get(name, name)
     if not REPO_ID.fullmatch(repo_id) or ".." in repo_id:
         raise UsageError(f"{name!a} is no {kind} of the Hub (owner/name); {nearest(name, ALIASES[kind])}")
-    deadline, was_silent = _deadline(), bool(_silences)
-    answer = _silences[0] if was_silent else _ask(repo_id, kind, revision, deadline)
-    if not was_silent and _is_silence(answer):
-        _silences.append(answer)
+    deadline, timed_out = _deadline(), bool(_timeouts)
+    answer = _timeouts[0] if timed_out else _ask(repo_id, kind, revision, deadline)
+    if not timed_out and _is_timeout(answer):
+        _timeouts.append(answer)
     if not isinstance(answer, Exception):
         files = tuple(file.rfilename for file in answer.siblings or ())
-        return HubRepo(answer.id, answer.sha, offline=False, asked=revision, files=files)
+        return HubRepo(answer.id, answer.sha, offline=False, requested=revision, files=files)
     if (refusal := _refusal(answer, name, kind, revision)) is not None:
         raise refusal from answer
     for cached_id in dict.fromkeys([repo_id, name]):
         if _is_cached(cached_id, kind, revision):
-            return HubRepo(cached_id, revision, offline=True, asked=revision)
+            return HubRepo(cached_id, revision, offline=True, requested=revision)
     raise DataError(
-        f"{_silence(answer, deadline, was_silent)} and {name!a} is not in the local cache; {_instead(kind)}"
+        f"{_no_answer(answer, deadline, timed_out)} and {name!a} is not in the local cache; {_instead(kind)}"
     ) from answer
 
 
 def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
-    """The local folder of a model repository that holds those of `names` that it has; it is named after the commit.
+    """Download those of `names` that a model repository has; the local folder, which is named after the commit.
 
-    A file that is in the cache at that commit is not asked for again.
+    Files that the cache has at that commit are not downloaded again.
 
     Raises:
         DataError: a file could not be downloaded.
@@ -84,14 +92,14 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
     """
     from huggingface_hub import hf_hub_download
 
-    folder = _snapshot(repo.id, repo.asked) if repo.offline else None
+    folder = _snapshot(repo.id, repo.requested) if repo.offline else None
     wanted = [] if repo.offline else [name for name in names if name in repo.files]
     for name in wanted:
-        # The first one by the name of the branch, so that the cache notes its commit and finds it offline.
-        revision = folder.name if folder else repo.asked
+        # The first by the name of the branch: so the cache records its commit and finds it offline.
+        revision = folder.name if folder else repo.requested
         try:
             path = hf_hub_download(repo.id, name, revision=revision)
-        except Exception as error:  # of many families: httpx, OSError, ValueError, the client's own
+        except Exception as error:  # httpx, OSError, ValueError, the client's own
             raise _no_download(error, repo.id, name) from error
         folder = folder or Path(path).parent
     if folder is None:
@@ -103,15 +111,15 @@ def _deadline() -> float:
     given = os.environ.get("HF_HUB_ETAG_TIMEOUT")
     if given is None:
         return DEADLINE
-    if not given.isdecimal() or int(given) < 1:  # the Hub's client reads a whole number, and fails on anything else
+    if not given.isdecimal() or int(given) < 1:  # the Hub's client fails on anything else
         raise UsageError(f"HF_HUB_ETAG_TIMEOUT must be a whole number of seconds; got {given!a}")
     return float(given)
 
 
 def _ask(repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any:
-    """The Hub's answer, or the exception that came instead, by the deadline.
+    """The Hub's answer, or the exception that came instead, within the deadline.
 
-    In a thread of its own: the client's timeout does not cover looking up the host's name, nor what else it asks first.
+    Runs in a thread: the client's timeout does not cover the lookup of the host's name, nor its own first requests.
     """
     from huggingface_hub import HfApi
 
@@ -132,7 +140,7 @@ def _ask(repo_id: str, kind: Kind, revision: str | None, deadline: float) -> Any
 
 
 def _refusal(error: Exception, name: str, kind: Kind, revision: str | None) -> ProbekitError | None:
-    """What to raise when the Hub did answer, with no; None when it did not."""
+    """The error if the Hub answered with a refusal; None if it did not answer."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -145,18 +153,18 @@ def _refusal(error: Exception, name: str, kind: Kind, revision: str | None) -> P
         return UsageError(f"the Hub has no {kind} {name!a}; {hint}")
     if status in (401, 403):
         return DataError(
-            f"the Hub does not show {name!a}: no such {kind}, or private or gated; for those, log in with "
+            f"the Hub denies access to {name!a}: no such {kind}, or private or gated; for those, log in with "
             f"`hf auth login` (the token in use, if any, was not accepted)"
         )
     return None
 
 
-def _is_silence(answer: Any) -> bool:
-    """Whether time ran out: ours, or the client's own; one that refuses at once costs nothing to ask again."""
+def _is_timeout(answer: Any) -> bool:
+    """True after our timeout or the client's own; a Hub that refuses at once can be tried again."""
     return isinstance(answer, Exception) and "Timeout" in type(answer).__name__
 
 
-def _silence(error: Exception, deadline: float, was_silent: bool) -> str:
+def _no_answer(error: Exception, deadline: float, timed_out: bool) -> str:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):
@@ -164,8 +172,8 @@ def _silence(error: Exception, deadline: float, was_silent: bool) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status:
         return f"the Hub answered {status}"
-    if was_silent:
-        return "the Hub did not answer before and is not asked again by this process,"
+    if timed_out:
+        return "the Hub timed out earlier in this process, so it was not retried,"
     return f"the Hub did not answer within {deadline:g} s (HF_HUB_ETAG_TIMEOUT sets how long to wait)"
 
 
@@ -196,6 +204,6 @@ def _no_download(error: Exception, repo_id: str, name: str) -> ProbekitError:
     if isinstance(error, GatedRepoError):
         return DataError(f"{repo_id!a} is gated: ask for access on its page, then log in with `hf auth login`")
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-        return StorageError(f"{name!a} of {repo_id!a} cannot be kept in the cache: {ascii(str(error))[1:-1]}")
+        return StorageError(f"{name!a} of {repo_id!a} cannot be stored in the cache: {ascii(str(error))[1:-1]}")
     words = ascii(" ".join(str(error).split())[:300])[1:-1] or type(error).__name__
     return DataError(f"{name!a} of {repo_id!a} could not be downloaded: {words}; try again, or {_instead('model')}")

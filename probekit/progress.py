@@ -35,14 +35,18 @@ def progress_bar(what: str, unit: str, total: int | None = None, show: bool | No
 
     Args:
         what: the word before the bar.
-        unit: what is counted, such as "texts".
+        unit: what is counted, such as "texts"; "B" is shown as kB, MB and so on.
         total: how many there are; None leaves it to `Progress.set`.
         show: None shows the bar on a terminal only.
     """
     from tqdm import tqdm
 
     hidden = None if show is None else not show
-    with tqdm(total=total, desc=what, unit=f" {unit}", disable=hidden, ncols=_columns(), nrows=ROWS) as bar:
+    scale = unit == "B"
+    label = unit if scale else f" {unit}"
+    with tqdm(
+        total=total, desc=what, unit=label, unit_scale=scale, disable=hidden, ncols=_columns(), nrows=ROWS
+    ) as bar:
         yield Progress(bar)
 
 

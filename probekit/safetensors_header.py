@@ -89,7 +89,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(key: str, entry: dict[str, Any], begin: int) -> TensorEntry:
     first, last = entry["data_offsets"]
     dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
-    if len(shape) > MAX_AXES or not all(type(n) is int and n >= 0 for n in (first, last, *shape)):
+    if len(shape) > MAX_AXES or not all(type(n) is int and n >= 0 for n in (first, last, *shape)) or first > last:
         raise HeaderError(f"{key} has invalid offsets or an invalid shape")
     n_bytes = last - first
     if dtype in ITEM_BYTES and (expected := math.prod(shape) * ITEM_BYTES[dtype]) != n_bytes:

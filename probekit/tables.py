@@ -1,6 +1,6 @@
-"""Tables of text for a terminal, and of HTML for a notebook; every cell is escaped, because names come from data."""
+"""Tables as text for a terminal and as HTML for a notebook. Cells may come from data, so each one is escaped."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from probekit.text import printable
@@ -21,9 +21,36 @@ def text_table(rows: Sequence[Row], left: int = 1, gap: str = "  ") -> str:
     )
 
 
-def html_table(rows: Sequence[Row]) -> str:
-    """Rows as an HTML table; the first is the header."""
-    header, *body = [[escape(printable(cell)) for cell in row] for row in rows]
-    head = "".join(f"<th>{cell}</th>" for cell in header)
-    lines = ["<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in body]
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+def html_table(rows: Sequence[Row], left: int = 1, bold: Collection[int] = ()) -> str:
+    """Rows as an HTML table; the first is the header.
+
+    Args:
+        rows: header and body.
+        left: how many columns are flush left; the others are flush right.
+        bold: rows of the body to set in bold, counted from 0.
+    """
+    header, *body = rows
+    lines = [
+        f'<tr style="font-weight:{"bold" if i in bold else "normal"}">{_html_cells(row, "td", left)}</tr>'
+        for i, row in enumerate(body)
+    ]
+    return f"<table><thead><tr>{_html_cells(header, 'th', left)}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def html_page(title: str, table: str, notes: Iterable[str]) -> str:
+    """A bold title, an HTML table, and lines of text under it; title and lines are escaped."""
+    paragraphs = "".join(f"<p>{escape(printable(note))}</p>" for note in notes)
+    return f"<div><p><b>{escape(printable(title))}</b></p>{table}{paragraphs}</div>"
+
+
+def without_empty_columns(rows: Sequence[Row]) -> list[list[str]]:
+    """The rows without columns whose body is empty; the first column always stays."""
+    kept = [i for i in range(len(rows[0])) if i == 0 or any(row[i] for row in rows[1:])]
+    return [[row[i] for i in kept] for row in rows]
+
+
+def _html_cells(row: Row, tag: str, left: int) -> str:
+    return "".join(
+        f'<{tag} style="text-align:{"left" if i < left else "right"}">{escape(printable(cell))}</{tag}>'
+        for i, cell in enumerate(row)
+    )

@@ -1,16 +1,16 @@
-"""Text that comes from data, made safe to show; and numbers, made short."""
+"""Escape text that comes from data before it is shown, and shorten numbers."""
 
 
 def printable(text: object) -> str:
-    """`text` with everything that a terminal would act on, or that would not show, written as an escape.
+    """`text` with control and invisible characters written as escapes.
 
-    Names of files, labels and texts may carry ANSI sequences, or characters that reorder a line.
+    Names of files, labels and texts may hold ANSI sequences, or characters that reorder a line.
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
 def metric(n: float) -> str:
-    """292_000_000_000 -> "292 G": three digits and the unit's prefix, a thousand to each."""
+    """292_000_000_000 -> "292 G": three digits and the prefix of the unit."""
     prefixes = iter(" kMGTPE")
     while n >= 999.5:
         n, _ = n / 1000, next(prefixes)

@@ -1,4 +1,4 @@
-"""What a result was made with, for whoever wants to make it again."""
+"""Versions of the software that made a result."""
 
 import platform
 from importlib.metadata import version

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from probekit.activations import extract, plan_extraction
-from probekit.activations.run.forward import shard_rows
+from probekit.activations.run.loop import shard_rows
 from probekit.activations.store.format import read_plan, read_record
 from probekit.activations.store.writer import StoreWriter
 from probekit.options import ExtractOptions

@@ -1,16 +1,21 @@
-"""Activations: what passes named points of a model on the inputs of a task, in memory or in a store on disk."""
+"""Activations of a model at named points on the inputs of a task, in memory or in a store on disk."""
 
 from probekit.activations.activations import Activations, ActivationSet
+from probekit.activations.default_path import default_path
 from probekit.activations.estimate import Estimate, estimate
 from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
-from probekit.activations.imports.run import ImportPlan, import_activations, plan_import, run_import
-from probekit.activations.listing import StoreInfo, default_path, list_stores, newest_store
-from probekit.activations.plan.plan import ExtractionPlan, plan_extraction
+from probekit.activations.imports.plan import ImportPlan, plan_import
+from probekit.activations.imports.run import import_activations, run_import
+from probekit.activations.imports.summary import describe_import, import_as_dict
+from probekit.activations.plan.build import plan_extraction
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.summary import as_dict, describe
 from probekit.activations.random_init import random_init_of
 from probekit.activations.repair import Repaired, repair
+from probekit.activations.store.check import Broken, Verification, verify
+from probekit.activations.store.listing import StoreInfo, list_stores, newest_store
 from probekit.activations.store.reader import Store, load_activations
-from probekit.activations.store.verify import Broken, Verification, verify
-from probekit.activations.sums.moments import Moments
+from probekit.activations.sums.moments import SplitMoments
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_bytes, statistics_progress
 
 __all__ = [
@@ -20,17 +25,21 @@ __all__ = [
     "Estimate",
     "ExtractionPlan",
     "ImportPlan",
-    "Moments",
     "Repaired",
+    "SplitMoments",
     "Statistics",
     "Store",
     "StoreInfo",
     "Verification",
+    "as_dict",
     "default_path",
+    "describe",
+    "describe_import",
     "estimate",
     "extract",
     "extract_statistics",
     "import_activations",
+    "import_as_dict",
     "list_stores",
     "load_activations",
     "load_statistics",

@@ -1,7 +1,7 @@
-"""Activations of one model on one task: a mapping from places to tensors, with everything a probe needs beside them.
+"""Activations of one model on one task: a mapping from places to tensors, with everything else that a probe needs.
 
-A *place* is a point and a layer: `("resid_pre", 5)`, or `("embed", None)` where a point belongs to no layer.
-`ActivationSet` holds its tensors in memory; `store.Store` reads them from disk. Both are `Activations`.
+A *place* is a point and a layer: `("resid_pre", 5)`, or `("embed", None)` for a point that belongs to no layer.
+`ActivationSet` holds its tensors in memory; `Store` reads them from disk. Both are `Activations`.
 
 Axes: N examples, P positions, L query position, M key position, T tokens of all examples, R rows of a place's tensor,
 H heads, D width of the place (d_model for the residual stream, n_heads * d_head for q, k, v, z).
@@ -30,14 +30,12 @@ from probekit.points import (
 from probekit.tasks.base import Task
 from probekit.text import printable
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}  # that are kept
-
 
 class Activations(Mapping[Place, Tensor]):
-    """Place -> [N, D], rows in the task's order; what memory and disk have in common.
+    """Place -> [N, D], rows in the task's order; the common interface of memory and disk.
 
-    Several positions give [N, P, D]; every token of every text, [T, D]. `at` takes one row for each example out of
-    these, and `per_text` gives each example's own.
+    Several positions give [N, P, D]; all tokens give [T, D]. `at` selects one row for each example from these, and
+    `per_text` gives the rows of each example.
 
     Attributes:
         task: the examples: inputs, labels, splits, ids, groups.
@@ -52,7 +50,7 @@ class Activations(Mapping[Place, Tensor]):
         self.layout = layout
 
     def _rows(self, place: Place) -> Tensor:
-        """[R, D], the rows of example 0 first."""
+        """All rows of a place, [R, D], those of example 0 first."""
         raise NotImplementedError
 
     def __getitem__(self, key: PointSpec) -> Tensor:
@@ -62,22 +60,22 @@ class Activations(Mapping[Place, Tensor]):
         return self.layout.shaped(place, self._rows(place))
 
     def per_text(self, key: PointSpec) -> list[Tensor]:
-        """What each example has at a place: [D], [P, D] of several positions, [L, D] of all; [H, L, M] of attention.
+        """The rows of each example: [D], [P, D] for several positions, [L, D] for all, [H, L, M] for attention.
 
         Raises:
-            UnknownPoint: nothing of this place is here.
+            UnknownPoint: the place was not extracted.
         """
         place = self._known(key)
         return self.layout.split(place, self._rows(place))
 
     def at(self, position: str | int) -> "Activations":
-        """One row for each example, [N, D], out of several positions or of all tokens.
+        """One row for each example, [N, D], from several positions or from all tokens.
 
         Args:
-            position: one of those that were extracted; where all tokens were, "last", "first", "mean" or an index.
+            position: one of the extracted positions; if those are "all": "last", "first", "mean" or an index.
 
         Raises:
-            UsageError: a position that is not here.
+            UsageError: a position that was not extracted.
             DataError: a text too short for the index.
         """
         return _At(self, position)
@@ -109,17 +107,17 @@ class Activations(Mapping[Place, Tensor]):
 
     @property
     def points(self) -> list[str]:
-        """The short names that were asked for, in that order."""
+        """The short names of the requested points, in that order."""
         return list(self.meta["points"])
 
     @property
     def n_layers(self) -> int:
-        """The number of blocks of the model, whether or not all were extracted."""
+        """The number of blocks of the model, including any that were not extracted."""
         return int(self.meta["n_layers"])
 
     @property
     def output(self) -> str:
-        """The point at which the last block's output stands: the end of the residual curve."""
+        """The point of the last block's output, which ends the residual curve."""
         return str(self.meta.get("output", "resid_post"))
 
     @property
@@ -129,17 +127,17 @@ class Activations(Mapping[Place, Tensor]):
 
     @property
     def labels(self) -> dict[str, np.ndarray]:
-        """Label set -> int64 [N], or float64 [N] of a regression."""
+        """Label set -> int64 [N], or float64 [N] for a regression."""
         return self.task.labels
 
     @property
     def label_names(self) -> dict[str, list[str]]:
-        """Label set -> class names, in label order; none of a regression."""
+        """Label set -> class names, in label order; empty for a regression."""
         return self.task.label_names
 
     @property
     def target(self) -> str:
-        """The label set that is meant when none is named."""
+        """The default label set."""
         return self.task.target
 
     @property
@@ -149,19 +147,19 @@ class Activations(Mapping[Place, Tensor]):
 
     @property
     def groups(self) -> np.ndarray | None:
-        """[N] or None; examples of one group stand in one split."""
+        """[N] or None; all examples of a group are in the same split."""
         return self.task.groups
 
     @property
     def ids(self) -> list[str]:
-        """N names that stay with an example."""
+        """N names, one for each example."""
         return self.task.ids
 
     def curve(self, point: str) -> list[Place]:
-        """The places of one point in layer order; a residual point's ends with the output of the last block.
+        """The places of one point in layer order; for a residual point, then the output of the last block.
 
         Raises:
-            UnknownPoint: nothing of this point is here.
+            UnknownPoint: the point was not extracted.
         """
         short, _ = split_point(point)
         places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
@@ -180,13 +178,13 @@ class Activations(Mapping[Place, Tensor]):
 
 
 class ActivationSet(Activations):
-    """Activations in memory, on whatever device they were made.
+    """Activations in memory, on the device that computed them.
 
     Args:
         tensors: place -> [R, D], in the task's order.
         task: the N examples.
-        meta: as in `Activations`; without it, points and n_layers are read from the places.
-        layout: how many rows each example has; without it, one.
+        meta: as in `Activations`; None takes points and n_layers from the places.
+        layout: how many rows each example has; None is one.
 
     Raises:
         DataError: a tensor that is not [R, D].
@@ -215,12 +213,12 @@ class ActivationSet(Activations):
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return next(iter(self._tensors.values())).device
 
 
 class _At(Activations):
-    """One position of activations that have several, read when it is asked for."""
+    """One position of activations that have several, selected on access."""
 
     def __init__(self, source: Activations, position: str | int):
         self._source = source
@@ -249,6 +247,6 @@ def _meta_of(tensors: Mapping[Place, Tensor], task: Task) -> dict[str, Any]:
     n_layers = max(layers, default=-1) + 1
     points = list(dict.fromkeys(point for point, _ in tensors))
     if ("resid_post", n_layers - 1) in tensors and set(points) & set(FOLLOWED_BY_OUTPUT):
-        alone = sum(point == "resid_post" for point, _ in tensors) == 1
-        points = [point for point in points if not (alone and point == "resid_post")]
+        is_output_only = sum(point == "resid_post" for point, _ in tensors) == 1
+        points = [point for point in points if not (is_output_only and point == "resid_post")]
     return {"model": "unnamed", "task": task.name, "points": points, "n_layers": n_layers}

@@ -1,19 +1,23 @@
-"""How the rows of a place's tensor belong to the examples.
+"""Which rows of a place's tensor belong to which example.
 
-One position keeps one row an example; several keep that many; "all" keeps a row a token; attention keeps a row for each
-pair of tokens. Tensors hold the rows of example 0, then those of example 1, and so on.
+One position keeps one row per example, several keep one row each, "all" keeps a row per token, and attention keeps a
+row for each pair of tokens. Tensors hold the rows of example 0, then those of example 1, and so on.
 
 Axes: N examples, P positions, L tokens of one example (query), M tokens (key), D width, H heads, R rows in all.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from torch import Tensor
 
+from probekit.devices import DTYPES
 from probekit.errors import DataError, UsageError
 from probekit.points import PAIR_POINTS, Place
+
+PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,11 +25,11 @@ class Layout:
     """Rows of each example at each place.
 
     Attributes:
-        positions: what is read: ["last"], ["first", "last"], ["all"].
-        lengths: tokens that the model reads of each example, context included, int64 [N].
-        n_bos: tokens of context before each text's own, 0 or 1; these have rows in patterns only.
-        tokens: id of the token at each row but those of attention, int64 [R], -1 for a mean; None where nobody said.
-        n_end: tokens of context behind each text's own, 0 or 1.
+        positions: names of the positions: ["last"], ["first", "last"], ["all"].
+        lengths: tokens of each example, context included, int64 [N].
+        n_bos: context tokens before each text, 0 or 1; only attention has rows for them.
+        tokens: id of the token at each row except those of attention, int64 [R], -1 for a mean; None if unknown.
+        n_end: context tokens after each text, 0 or 1.
     """
 
     positions: list[str]
@@ -36,12 +40,12 @@ class Layout:
 
     @property
     def own_lengths(self) -> np.ndarray:
-        """Tokens of each text itself, int64 [N]."""
+        """Tokens of each text without its context, int64 [N]."""
         return self.lengths - self.n_bos - self.n_end
 
     @property
     def is_ragged(self) -> bool:
-        """Whether every token of a text is kept, so that texts differ in rows."""
+        """True if every token is kept, so that texts differ in their number of rows."""
         return self.positions == ["all"]
 
     def counts(self, place: Place) -> np.ndarray:
@@ -49,10 +53,10 @@ class Layout:
         return self._pair_counts if place[0] in PAIR_POINTS else self._token_counts
 
     def offsets(self, place: Place) -> np.ndarray:
-        """Where each example's rows begin, and where the last one's end, int64 [N + 1]."""
+        """Where the rows of each example begin, and where the last ones end, int64 [N + 1]."""
         return self._pair_offsets if place[0] in PAIR_POINTS else self._token_offsets
 
-    @cached_property  # all four: a run asks once a shard and place, and N may be millions
+    @cached_property  # all four: they are needed once per shard and place, and N may be millions
     def _token_counts(self) -> np.ndarray:
         if self.is_ragged:
             return self.own_lengths
@@ -76,22 +80,22 @@ class Layout:
         return np.repeat(offsets - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
     def shaped(self, place: Place, x_RD: Tensor) -> Tensor:
-        """Rows as people read them: [N, D] for one position, [N, P, D] for several, else as they are."""
+        """Rows in the shape that users see: [N, D] for one position, [N, P, D] for several, else [R, D]."""
         several = len(self.positions) > 1 and place[0] not in PAIR_POINTS
         return x_RD.unflatten(0, (-1, len(self.positions))) if several else x_RD
 
     def split(self, place: Place, x_RD: Tensor) -> list[Tensor]:
-        """What each example has in x [R, D]: [D], [P, D], [L, D], or [H, L, M] of attention."""
+        """The rows of each example in x [R, D]: [D], [P, D], [L, D], or [H, L, M] for attention."""
         own = x_RD.split(self.counts(place).tolist())
         if place[0] in PAIR_POINTS:
             return [rows.unflatten(0, (n, n)).permute(2, 0, 1) for rows, n in zip(own, self.lengths, strict=True)]
         return list(own) if self.is_ragged or len(self.positions) > 1 else [rows[0] for rows in own]
 
     def index_of(self, position: str | int, ids: list[str]) -> np.ndarray | None:
-        """The row of each example at one position, int64 [N]; None where it is the mean over all its rows.
+        """The row of each example at one position, int64 [N]; None for the mean over all its rows.
 
         Raises:
-            UsageError: a position that is not kept.
+            UsageError: a position that was not extracted.
             DataError: an example too short for the index.
         """
         N, P = len(self.lengths), len(self.positions)
@@ -103,10 +107,21 @@ class Layout:
             return None
         words = {"first": 0, "last": -1}
         if str(position) not in words and not isinstance(position, int | np.integer):
-            raise UsageError(f"of all tokens take last, first, mean or a token's index; got {position!r}")
+            raise UsageError(f"a position among all tokens is last, first, mean or a token's index; got {position!r}")
         index = int(words.get(str(position), position))
         lengths = self.own_lengths
         if (short := (index >= lengths) | (index < -lengths)).any():
             row = int(short.argmax())
             raise DataError(f"example {ids[row]!a} has {lengths[row]} tokens: there is no token {index} to take")
         return np.cumsum(lengths) - lengths + (index % lengths)
+
+
+def position_name(position: str | int | np.ndarray) -> str:
+    """One position in words; an array has an index for each example."""
+    return PER_EXAMPLE if isinstance(position, np.ndarray) else str(position)
+
+
+def row_bytes(layout: Layout, places: Iterable[Place], widths: Iterable[int], dtype: str) -> np.ndarray:
+    """Bytes of each example's rows at all places, int64 [N]."""
+    per_place = [layout.counts(place) * width for place, width in zip(places, widths, strict=True)]
+    return np.sum(per_place, axis=0) * DTYPES[dtype].itemsize

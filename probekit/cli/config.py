@@ -1,44 +1,44 @@
-"""`--config FILE` and `--set COMMAND.KEY=VALUE`: values for the options that the command line leaves out.
+"""`--config FILE` and `--set COMMAND.KEY=VALUE`: values for options that the command line leaves out.
 
-A file has one section per command, and its keys are the long options without their dashes:
+A file has one section for each command, and its keys are the long options without their dashes:
 
     extract: {model: gpt2, dataset: sst2, points: [resid_pre, attn_out]}
-    train-probe: {layer: all}
+    train-probe: {layer: all, probe: {name: k-sparse, k: 4}}
 
-Order of precedence: option > `--set` > file > default. What the file holds for other commands is checked all the same.
+Order of precedence: option > `--set` > file > default. The sections of other commands are checked as well. A value that
+takes parameters of its own, such as a probe, is a mapping; `--set train-probe.probe.k=4` sets one of them.
 """
 
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
 import typer
 
+from probekit.cli.fields import CliOption
 from probekit.errors import UsageError, nearest
 
-Keys = dict[str, tuple[str, type]]
-"""Key in a file -> (name of the parameter, type of its values)."""
+Keys = Mapping[str, CliOption]
+"""The options of one command by name."""
 
 _STATE = "probekit.cli.config"
-_OWN = ("config", "set_")
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 
 
-def keys_of(command: Callable[..., Any]) -> Keys:
-    """The keys of a command's section, read from the signature that its options are made from."""
-    hints = typing.get_type_hints(command)
-    return {
-        name.rstrip("_").replace("_", "-"): (name, _plain_type(hint))
-        for name, hint in hints.items()
-        if name not in (*_OWN, "return") and hint is not typer.Context
-    }
+@dataclass
+class _Values:
+    """Values of options by name, and the parameters that some of these values have."""
+
+    plain: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read_config(path: Path, sections: Mapping[str, Keys]) -> dict[str, dict[str, Any]]:
-    """Section -> {parameter: value} of a YAML file, every section, key and type checked.
+    """Section -> {option: value} of a YAML file, with every section, key and type checked.
 
-    Raises UsageError for a file that cannot be read, is no YAML, or holds what no command takes.
+    A value with parameters stays a dictionary. Raises UsageError for a file that cannot be read or is not YAML, and for
+    anything that no command takes.
     """
     document = _load_yaml(path)
     if document is None:
@@ -48,20 +48,30 @@ def read_config(path: Path, sections: Mapping[str, Keys]) -> dict[str, dict[str,
     return {section: _section(path, section, values, sections) for section, values in document.items()}
 
 
-def read_setting(text: str, sections: Mapping[str, Keys]) -> tuple[str, str, str | list[str]]:
-    """(section, parameter, value) of one `--set`; the value stays text, or a list of texts, as if it were typed."""
+def read_setting(text: str, sections: Mapping[str, Keys]) -> tuple[str, str, str | list[str] | dict[str, str]]:
+    """(section, option, value) of one `--set`.
+
+    The value is text, or a list of texts, as if it were typed; for one parameter of a value, a dictionary.
+    """
     target, equals, value = text.partition("=")
     section, dot, key = target.strip().partition(".")
     if not equals or not dot:
         raise UsageError(f"--set takes COMMAND.KEY=VALUE, such as extract.limit=100, got {text!r}")
-    name, kind = _lookup("--set", section, key, sections)
-    return section, name, value.strip().split(",") if kind is list else value.strip()
+    key, dot, parameter = key.partition(".")
+    one = _lookup("--set", section, key, sections)
+    if not dot:
+        return section, one.name, value.strip().split(",") if get_origin(one.kind) is list else value.strip()
+    if not one.help.takes_parameters:
+        raise UsageError(f"--set: {section}.{key} has no parameters, got {text!r}")
+    return section, one.name, {parameter: value.strip()}
 
 
 def config_callback(ctx: typer.Context, value: Path | None) -> Path | None:
     """Read the file of `--config` (eager: before any other option asks for its default)."""
     if value is not None:
-        _state(ctx)["file"] = read_config(value, _sections()).get(ctx.info_name or "", {})
+        found = read_config(value, ctx.obj).get(ctx.info_name or "", {})
+        for name, setting in found.items():
+            _keep(_state(ctx)["file"], name, setting)
         _apply(ctx)
     return value
 
@@ -69,35 +79,44 @@ def config_callback(ctx: typer.Context, value: Path | None) -> Path | None:
 def set_callback(ctx: typer.Context, value: list[str] | None) -> list[str] | None:
     """Read every `--set` (eager, in any order with `--config`)."""
     for text in value or ():
-        section, name, setting = read_setting(text, _sections())
+        section, name, setting = read_setting(text, ctx.obj)
         if section != ctx.info_name:
             raise UsageError(f"--set {text}: this is '{ctx.info_name}', and the value is for '{section}'")
-        _state(ctx)["set"][name] = setting
+        _keep(_state(ctx)["set"], name, setting)
     _apply(ctx)
     return value
 
 
-def _state(ctx: typer.Context) -> dict[str, dict[str, Any]]:
-    return ctx.meta.setdefault(_STATE, {"file": {}, "set": {}})
+def parameters_of(ctx: typer.Context, option: CliOption, value: Any) -> Any:
+    """The value of an option; as {"name": value, ...} if it has parameters.
+
+    The parameters of a file belong to the name that the file gives, and are left out when another name is chosen.
+    """
+    if not option.help.takes_parameters:
+        return value
+    file, given = _state(ctx)["file"], _state(ctx)["set"]
+    fits = file.plain.get(option.name, value) == value
+    parameters = {**(file.parameters.get(option.name, {}) if fits else {}), **given.parameters.get(option.name, {})}
+    return {"name": value, **parameters} if parameters else value
+
+
+def _state(ctx: typer.Context) -> dict[str, _Values]:
+    return ctx.meta.setdefault(_STATE, {"file": _Values(), "set": _Values()})
+
+
+def _keep(values: _Values, name: str, setting: Any) -> None:
+    if isinstance(setting, dict):
+        own = dict(setting)
+        if "name" in own:
+            values.plain[name] = own.pop("name")
+        values.parameters.setdefault(name, {}).update(own)
+    else:
+        values.plain[name] = setting
 
 
 def _apply(ctx: typer.Context) -> None:
     state = _state(ctx)
-    ctx.default_map = {**state["file"], **state["set"]}
-
-
-def _sections() -> dict[str, Keys]:
-    from probekit.cli.main import COMMANDS
-
-    return {name: keys_of(command) for name, command in COMMANDS.items()}
-
-
-def _plain_type(hint: Any) -> type:
-    """The type inside `X | None` and `Literal[...]`; a list is of texts."""
-    if typing.get_origin(hint) in (Literal, list):
-        return str if typing.get_origin(hint) is Literal else list
-    inner = [a for a in typing.get_args(hint) if a is not type(None)]
-    return _plain_type(inner[0]) if inner else hint
+    ctx.default_map = {**state["file"].plain, **state["set"].plain}
 
 
 def _load_yaml(path: Path) -> Any:
@@ -124,24 +143,34 @@ def _section(path: Path, section: Any, values: Any, sections: Mapping[str, Keys]
         raise UsageError(f"{where}: {section} needs keys with values, got {_kind(values)}")
     found = {}
     for key, value in values.items():
-        name, kind = _lookup(where, section, str(key), sections)
+        one = _lookup(where, section, str(key), sections)
         if value is not None:
-            found[name] = _checked(f"{where}: {section}.{key}", value, kind)
+            found[one.name] = _value(f"{where}: {section}.{key}", value, one)
     return found
 
 
-def _lookup(where: str, section: str, key: str, sections: Mapping[str, Keys]) -> tuple[str, type]:
+def _lookup(where: str, section: str, key: str, sections: Mapping[str, Keys]) -> CliOption:
     if section not in sections:
         raise UsageError(f"{where}: no section {section!r}; {nearest(section, sections)}")
-    keys = sections[section]
+    keys = {one.key: one for one in sections[section].values()}
     known = keys.get(key) or keys.get(key.replace("_", "-"))
     if known is None:
         raise UsageError(f"{where}: {section} has no key {key!r}; {nearest(key, keys)}")
     return known
 
 
+def _value(where: str, value: Any, one: CliOption) -> Any:
+    if isinstance(value, dict) and one.help.takes_parameters:
+        for key, inner in value.items():
+            if not isinstance(key, str) or isinstance(inner, dict | list):
+                raise UsageError(f"{where}: expected a name and its parameters, got {key!r}: {_kind(inner)}")
+        return {key: _checked(f"{where}.name", inner, str) if key == "name" else inner for key, inner in value.items()}
+    kind = get_origin(one.kind) or one.kind
+    return _checked(where, value, str if kind is Literal else kind)
+
+
 def _checked(where: str, value: Any, kind: type) -> Any:
-    """A YAML value as the option takes it; lists are joined by commas, as they are typed."""
+    """A YAML value as the option takes it; lists are joined by commas, as on the command line."""
     if kind is list:
         return [_checked(where, item, str) for item in (value if isinstance(value, list) else [value])]
     if isinstance(value, list) and kind is str:

@@ -1,9 +1,9 @@
-"""What reaches the terminal: results on stdout, everything else on stderr, and nothing hostile on either."""
+"""Print to the terminal: results on stdout, everything else on stderr, with control characters escaped."""
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +17,12 @@ def result(text: object = "") -> None:
 
 
 def result_json(value: dict[str, Any]) -> None:
-    """Print one JSON object to stdout; ASCII and strict, so that any reader takes it."""
+    """Print one JSON object to stdout; ASCII and strict JSON, so that any parser accepts it."""
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
 def note(text: object) -> None:
-    """Print to stderr, line by line, after whatever stdout still holds."""
+    """Print to stderr, line by line, after what is still buffered for stdout."""
     sys.stdout.flush()
     for line in str(text).split("\n"):
         print(printable(line), file=sys.stderr, flush=True)
@@ -39,38 +39,26 @@ def error(text: object) -> None:
 
 
 def one_line(text: object) -> str:
-    """The lines of a message joined by blanks."""
+    """The lines of a message, joined with spaces."""
     return " ".join(line.strip() for line in str(text).splitlines() if line.strip())
 
 
 def hush_downloads(quiet: bool) -> None:
-    """No bars of the Hub's libraries when quiet or when nobody watches; they read this when they are imported."""
+    """Hide the progress bars of the Hub's libraries if quiet or not on a terminal; call before they are imported."""
     if quiet or not sys.stderr.isatty():
         for library in ("HF_HUB", "HF_DATASETS"):
             os.environ.setdefault(f"{library}_DISABLE_PROGRESS_BARS", "1")
 
 
+def bars(quiet: bool) -> bool | None:
+    """Whether to show progress bars, as `progress_bar` takes it: not if quiet, else on a terminal only."""
+    return False if quiet else None
+
+
 @contextmanager
 def interrupt_says(what: str) -> Iterator[None]:
-    """Ctrl-C inside says what is kept and how to go on."""
+    """Let Ctrl-C inside the context say what was saved and how to resume."""
     try:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what) from None
-
-
-@contextmanager
-def progress(what: str, unit: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr, to be called with (done, total); None when quiet or when nobody watches."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from tqdm import tqdm
-
-    with tqdm(desc=what, unit=f" {unit}", dynamic_ncols=True) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield show

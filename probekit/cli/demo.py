@@ -1,37 +1,41 @@
 """`probekit demo`: the main job on the model and the task that come with probekit."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.extract import ExtractJob, planned, write_store
+from probekit.cli.fields import Output
+from probekit.cli.train import TrainProbeJob, train
+from probekit.options import ExtractArguments, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions
+from probekit.options.option import like
 
-from probekit.cli import console, options
-from probekit.cli.extract import load, make_store
-from probekit.cli.train import run_training
 
-MODEL, TASK = "agreement-gpt2", "agreement"
+@dataclass(frozen=True, kw_only=True)
+class DemoJob(Output):
+    """Where the store goes, and the seed of everything drawn."""
+
+    out: Path | None = like(ExtractArguments, "out")
+    seed: int = like(TaskOptions, "seed")
 
 
-def demo(
-    out: Annotated[Path | None, typer.Option(metavar="PATH", help="The store.  [default: a name under ./runs]")] = None,
-    seed: options.Seed = 0,
-    json_: options.Json = False,
-    quiet: options.Quiet = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-) -> None:
-    """Extract, train and draw, on a small model that learned English agreement.
+@command()
+def demo(job: DemoJob) -> None:
+    """Extract, train and plot, on a small built-in model.
 
-    Needs no network and no data: at which layer does the model know whether the verb's subject is one or many? The
-    same as `probekit extract --model agreement-gpt2 --dataset agreement` and `probekit train-probe` after it.
+    Needs no network and no data. The model learned English agreement: at which layer does the model know whether the
+    verb's subject is singular or plural? The same as `probekit extract --model agreement-gpt2 --dataset agreement`,
+    then `probekit train-probe`.
 
     \b
     Example:
         probekit demo
     """
-    from probekit.activations import load_activations, plan_extraction
-    from probekit.options import ExtractOptions
+    from probekit.activations import load_activations
 
-    console.hush_downloads(quiet)
-    path = make_store(plan_extraction(*load(MODEL, TASK, seed, {}, {}), ExtractOptions()), out, quiet)
-    run_training(load_activations(path), {"seed": seed}, out=None, as_json=json_, quiet=quiet)
+    console.hush_downloads(job.quiet)
+    extraction = ExtractJob(model="agreement-gpt2", dataset="agreement", quiet=job.quiet)
+    plan = planned(extraction, ModelOptions(), TaskOptions(seed=job.seed), ExtractOptions())
+    path = write_store(plan, job.out, job.quiet)
+    train(load_activations(path), ProbeOptions(seed=job.seed), TrainProbeJob(json=job.json, quiet=job.quiet))

@@ -1,73 +1,53 @@
-"""`probekit generate`: what a model says next."""
+"""`probekit generate`: continue a text with a model."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from probekit.cli import console, options
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.extract import MODEL
+from probekit.cli.fields import Output, required
 from probekit.errors import DataError, UsageError
+from probekit.options import DeviceOptions, GenerateOptions, Sampling, parse
+from probekit.options.option import option
 from probekit.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from probekit.models.base import LanguageModel
     from probekit.models.generation import Continuation
 
-Prompt = Annotated[
-    list[str] | None,
-    typer.Option(
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateJob(Output):
+    """Which model continues what."""
+
+    model: str = required(MODEL, "NAME|FOLDER")
+    prompt: list[str] | None = option(
+        None,
+        "Text to continue; the source text of an encoder-decoder. May be repeated: one line of output for each.",
         metavar="TEXT",
-        help="Text to continue; an encoder-decoder reads it as its source. May be repeated: one line for each.",
-    ),
-]
-Tokens = Annotated[
-    str | None, typer.Option(metavar="IDS", help="Token ids to continue instead, such as 3,17,5; ids are the answer.")
-]
-MaxNewTokens = Annotated[int, typer.Option(metavar="N", min=1, help="The most tokens that are added.")]
-Temperature = Annotated[float, typer.Option(metavar="T", help="0 takes the likeliest token; above, tokens are drawn.")]
-TopK = Annotated[int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens.")]
-TopP = Annotated[float | None, typer.Option(metavar="P", help="Draw from the likeliest tokens that hold P together.")]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TOKEN",
-        help="Token to stop at, or its id where there is no tokenizer; may be repeated.  [default: the model's end of "
-        "text]",
-    ),
-]
-NoStop = Annotated[bool, typer.Option("--no-stop", help="Stop at no token: go on until --max-new-tokens.")]
-Bos = Annotated[
-    bool | None,
-    typer.Option("--bos/--no-bos", help="Put the model's BOS before the text.  [default: no; Marian's </s> behind it]"),
-]
-Dtype = Annotated[str, typer.Option(metavar="TYPE", help="Type to compute in: fp32, bf16 or fp16.")]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of what is drawn.")]
+        repeats=True,
+    )
+    tokens: list[int] | None = option(
+        None,
+        "Token ids to continue instead, such as 3,17,5; prints ids.",
+        metavar="IDS",
+        parse=parse.token_ids,
+    )
+    no_stop: bool = option(False, "Do not stop at any token; continue until --max-new-tokens.")
 
 
-def generate(
-    model: options.Model,
-    prompt: Prompt = None,
-    tokens: Tokens = None,
-    max_new_tokens: MaxNewTokens = 50,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    stop: Stop = None,
-    no_stop: NoStop = False,
-    seed: Seed = 0,
-    bos: Bos = None,
-    dtype: Dtype = "fp32",
-    device: options.Device = "auto",
-    revision: options.Revision = None,
-    json_: options.Json = False,
-    quiet: options.Quiet = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-) -> None:
-    """Continue a text: greedily, or by drawing.
+@command(
+    "model prompt tokens max_new_tokens temperature top_k top_p stop no_stop seed bos dtype device revision",
+)
+def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -> None:
+    """Continue a text, greedily or by sampling.
 
-    Prints the continuation alone; of several prompts one line for each. It ends at a stop token, after
-    --max-new-tokens, or where the context is full.
+    Prints only the continuation; one line for each of several prompts. It ends at a stop token, after --max-new-tokens,
+    or when the context is full.
 
     \b
     Examples:
@@ -76,53 +56,60 @@ def generate(
         probekit generate --model counting-gpt --prompt 34 --prompt 40
         probekit generate --model dialogue-gpt --prompt "3 + 4 - 2 <sep>"
     """
-    if (not prompt) == (tokens is None):
+    if (not job.prompt) == (job.tokens is None):
         raise UsageError("give --prompt with a text, or --tokens with ids")
-    if stop and no_stop:
+    if options.stop_tokens and job.no_stop:
         raise UsageError("--stop names tokens to stop at, --no-stop none: give one of them")
-    asked = prompt or [_ids(str(tokens))]
-    from probekit.options import Sampling
-
-    sampling = Sampling(temperature, top_k, top_p, seed)  # what cannot be is said before anything is loaded
-    kind = options.dtype_name(dtype)
-    console.hush_downloads(quiet)
+    console.hush_downloads(job.quiet)
     from probekit.models import generation, load_model
 
-    loaded = load_model(model, device, kind, revision, progress=False if quiet else None)
-    prompts = _read(loaded, asked, bos)
-    stops = generation.stop_ids(loaded, [] if no_stop else [_stop(loaded, token) for token in stop] if stop else None)
-    made = generation.continuations(loaded, prompts, max_new_tokens, sampling, stops)
-    texts = [generation.text_of(loaded, *row) if loaded.tokenizer else None for row in zip(prompts, made, strict=True)]
-    if json_:
-        how = {"max_new_tokens": max_new_tokens, **vars(sampling), "stop_tokens": sorted(stops)}
-        said = [
+    model = load_model(job.model, **vars(where), progress=console.bars(job.quiet))
+    prompts = _encoded(model, job.prompt or [job.tokens], options.bos)
+    stops = generation.stop_ids(model, [] if job.no_stop else _stop_tokens(model, options.stop_tokens))
+    made = generation.continuations(model, prompts, options.max_new_tokens, options, stops, options.use_cache)
+    texts = [generation.text_of(model, *row) if model.tokenizer else None for row in zip(prompts, made, strict=True)]
+    if job.json:
+        rows = [
             {"prompt": text, "prompt_tokens": ids, "text": new, "tokens": one.tokens, "ended": one.ended}
-            for text, ids, new, one in zip(prompt or [None], prompts, texts, made, strict=True)
+            for text, ids, new, one in zip(job.prompt or [None], prompts, texts, made, strict=True)
         ]
-        several = said[0] if len(said) == 1 else {"continuations": said}
-        console.result_json({"model": loaded.name, **several, "settings": how})
+        answer = rows[0] if len(rows) == 1 else {"continuations": rows}
+        console.result_json({"model": model.name, **answer, "settings": _settings(options, stops)})
     else:
-        _show([str(text) for text in texts] if prompt else [",".join(map(str, made[0].tokens))])
-    if not quiet:
+        _print([str(text) for text in texts] if job.prompt else [",".join(map(str, made[0].tokens))])
+    if not job.quiet:
         for i, one in enumerate(made):
-            console.note(f"{f'prompt {i + 1}: ' if len(made) > 1 else ''}{_why(one, loaded)}")
+            console.note(f"{f'prompt {i + 1}: ' if len(made) > 1 else ''}{_why(one, model)}")
 
 
-def _read(model: "LanguageModel", asked: list[Any], bos: bool | None) -> list[list[int]]:
-    """The prompts as ids; what the model of a world cannot read is answered with what it can."""
+def _settings(options: GenerateOptions, stops: frozenset[int]) -> dict[str, Any]:
+    sampling = {name: getattr(options, name) for name in Sampling.__dataclass_fields__}
+    return {"max_new_tokens": options.max_new_tokens, **sampling, "stop_tokens": sorted(stops)}
+
+
+def _encoded(model: "LanguageModel", prompts: list[Any], bos: bool | None) -> list[list[int]]:
+    """The prompts as ids; a text that a world's model cannot read is answered with one that it can."""
     from probekit.models.generation import to_ids
     from probekit.worlds import MODELS, world
 
     try:
-        return to_ids(model, asked, bos)[0]
+        return to_ids(model, prompts, bos)[0]
     except DataError as error:
         if model.name not in MODELS:
             raise
         raise DataError(f"{error}; {model.name} reads texts such as {world(model.name).prompt!a}") from error
 
 
-def _show(texts: list[str]) -> None:
-    """Print one as it is, but for what a terminal would act on; of several each as one line."""
+def _stop_tokens(model: "LanguageModel", tokens: "Sequence[int | str] | None") -> list[int | str] | None:
+    """The tokens to stop at; numbers are ids where the model has no tokenizer."""
+    if not tokens:
+        return None
+    has_ids = model.tokenizer is None
+    return [int(token) if has_ids and str(token).strip().isdecimal() else token for token in tokens]
+
+
+def _print(texts: list[str]) -> None:
+    """Print one text as it is, with control characters escaped on a terminal; several as one line each."""
     if len(texts) > 1:
         print("\n".join(map(printable, texts)))
     elif sys.stdout.isatty():
@@ -137,19 +124,7 @@ def _why(made: "Continuation", model: "LanguageModel") -> str:
     if made.ended == "stop token":
         token = model.tokenizer.tokens(made.tokens[-1:])[0] if model.tokenizer else made.tokens[-1]
         if n == 1:
-            return f"nothing follows: the first token is the stop token {token!a} (--no-stop goes on)"
+            return f"nothing follows: the first token is the stop token {token!a} (--no-stop continues)"
         return f"ended after {n} tokens: the stop token {token!a}"
     why = f"the context of {model.cfg.n_ctx} is full" if made.ended == "context" else "--max-new-tokens"
     return f"ended after {n} token{'s' * (n > 1)}: {why}"
-
-
-def _ids(text: str) -> list[int]:
-    try:
-        return [int(part) for part in options.names(text)]
-    except ValueError:
-        raise UsageError(f"--tokens takes ids with commas between them, such as 3,17,5; got {text!a}") from None
-
-
-def _stop(model: "LanguageModel", token: str) -> str | int:
-    """The token; a number is an id where the model has no tokenizer."""
-    return int(token) if model.tokenizer is None and token.strip().isdecimal() else token

@@ -1,11 +1,12 @@
 """`probekit ls`: the stores and results under a folder."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from probekit.cli import console, options
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.fields import JsonOutput, argument
 from probekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
 RESULTS = "results.json"
 
 
-def ls(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look.")] = Path("runs"),
-    json_: options.Json = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LsJob(JsonOutput):
+    """Where to look."""
+
+    folder: Path = argument("Where to look.", metavar="[DIR]", default=Path("runs"))
+
+
+@command()
+def ls(job: LsJob) -> None:
     """List the stores under a folder, and the results in each.
 
     \b
@@ -28,15 +32,15 @@ def ls(
     """
     from probekit.activations import list_stores
 
-    if not folder.is_dir() and folder != Path("runs"):
-        raise UsageError(f"no folder {str(folder)!r}")
-    stores = list_stores(folder)
-    if json_:
-        found = [{**info.as_dict(), "results": [str(path) for path in results_of(info)]} for info in stores]
-        console.result_json({"folder": str(folder), "stores": found})
+    if not job.folder.is_dir() and job.folder != Path("runs"):
+        raise UsageError(f"no folder {str(job.folder)!r}")
+    stores = list_stores(job.folder)
+    if job.json:
+        rows = [{**info.as_dict(), "results": [str(path) for path in results_of(info)]} for info in stores]
+        console.result_json({"folder": str(job.folder), "stores": rows})
         return
     if not stores:
-        console.note(f"no stores under {str(folder)!r}; make one with probekit extract")
+        console.note(f"no stores under {str(job.folder)!r}; make one with probekit extract")
     for info in stores:
         console.result(f"{info.path}  {describe(info)}")
         for path in results_of(info):
@@ -49,7 +53,7 @@ def results_of(info: "StoreInfo") -> list[Path]:
 
 
 def describe(info: "StoreInfo") -> str:
-    """What is in a store, in one line."""
+    """A store in one line."""
     if not info.model:
         return info.state
     size = f"{info.rows:,} texts, {info.bytes / 1e6:,.1f} MB"

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ import typer
 from probekit import __version__
 from probekit.cli import console
 from probekit.cli.demo import demo
+from probekit.cli.derive import Command
 from probekit.cli.extract import extract
 from probekit.cli.generate import generate
 from probekit.cli.import_ import import_
@@ -33,7 +34,7 @@ from probekit.cli.transfer import transfer
 from probekit.cli.verify import verify
 from probekit.errors import ProbekitError, StorageError
 
-COMMANDS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Command] = {
     "demo": demo,
     "extract": extract,
     "import": import_,
@@ -48,10 +49,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "verify": verify,
     "repair": repair,
 }
+SECTIONS = {name: command.options for name, command in COMMANDS.items()}
+"""The options of each command, for `--config` and `--set`."""
 
 app = typer.Typer(name="probekit", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+    app.command(_name)(_command.function)
 
 
 def _show_version(value: bool) -> None:
@@ -122,7 +125,7 @@ def run(args: Sequence[str]) -> int:
 def _invoke(args: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
-        with command.make_context("probekit", args) as ctx:
+        with command.make_context("probekit", args, obj=SECTIONS) as ctx:
             command.invoke(ctx)
     except typer.Exit as e:
         return e.exit_code

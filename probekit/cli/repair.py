@@ -1,35 +1,36 @@
-"""`probekit repair`: what is broken in a store, computed again."""
+"""`probekit repair`: compute the broken parts of a store again."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from probekit.cli import console, options
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.fields import Output, argument
 from probekit.errors import StorageError
+from probekit.options.option import option
+from probekit.progress import progress_bar
 
 if TYPE_CHECKING:
     from probekit.activations import Repaired
 
-Path_ = Annotated[Path, typer.Argument(metavar="PATH", help="The store.")]
-Model = Annotated[
-    str | None,
-    typer.Option(metavar="NAME|FOLDER", help="The model that made it.  [default: where it was loaded from]"),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class RepairJob(Output):
+    """Which store, and the model that made it."""
+
+    path: Path = argument("The store.", metavar="PATH")
+    model: str | None = option(
+        None, "The model that made it.  [default: where it was loaded from]", metavar="NAME|FOLDER"
+    )
 
 
-def repair(
-    path: Path_,
-    model: Model = None,
-    json_: options.Json = False,
-    quiet: options.Quiet = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-) -> None:
-    """Compute the broken shards of a store again, and no others.
+@command()
+def repair(job: RepairJob) -> None:
+    """Compute the broken shards of a store again.
 
-    Each must come out with the checksum that was recorded, bit for bit. A lost manifest is written again.
-    Statistics are made again by the command that made them.
+    Each must have the checksum that was recorded, bit for bit. A lost manifest is written again. Broken statistics are
+    made again by the command that made them.
 
     \b
     Example:
@@ -37,20 +38,21 @@ def repair(
     """
     from probekit.activations import repair as repair_store
 
-    console.hush_downloads(quiet)
-    with console.progress("verify", "B", quiet) as show_bytes, console.progress("repair", "shards", quiet) as show:
-        done = repair_store(path, model, show, show_bytes)
-    if json_:
+    console.hush_downloads(job.quiet)
+    show = console.bars(job.quiet)
+    with progress_bar("verify", "B", show=show) as read, progress_bar("repair", "shards", show=show) as computed:
+        done = repair_store(job.path, job.model, computed.set, read.set)
+    if job.json:
         console.result_json(done.as_dict())
     else:
-        console.result(_told(done))
+        console.result(_summary(done))
     if done.left:
         raise StorageError(done.left[0].why)
 
 
-def _told(done: "Repaired") -> str:
+def _summary(done: "Repaired") -> str:
     what = [f"computed {len(done.shards):,} shards again"] if done.shards else []
-    what += [f"took {len(done.removed):,} broken shards out"] if done.removed else []
+    what += [f"removed {len(done.removed):,} broken shards"] if done.removed else []
     what += ["wrote the manifest again"] if done.manifest else []
     rest = "" if done.complete else f"; the store is unfinished: run the same {done.command} command again"
     nothing = "nothing was repaired" if done.left else "nothing is broken"

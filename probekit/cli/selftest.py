@@ -1,48 +1,52 @@
 """`probekit selftest`: is every activation of this model right, on this machine?"""
 
-from typing import Annotated
+from dataclasses import dataclass
 
-import typer
-
-from probekit.cli import console, options
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.extract import MODEL
+from probekit.cli.fields import Output, required
 from probekit.errors import DataError
-
-Dtype = Annotated[str, typer.Option(metavar="TYPE", help="Type to compute in: fp32, bf16 or fp16.")]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the token ids, and of --random-init.")]
-RandomInit = Annotated[bool, typer.Option("--random-init", help="Random weights in the model's shape.")]
+from probekit.options import ModelOptions
+from probekit.options.option import like
 
 
-def selftest(
-    model: options.Model,
-    dtype: Dtype = "fp32",
-    device: options.Device = "auto",
-    seed: Seed = 0,
-    revision: options.Revision = None,
-    random_init: RandomInit = False,
-    json_: options.Json = False,
-    quiet: options.Quiet = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-) -> None:
-    """Prove a model right on this machine: against transformers, and in every kind of batch against the text alone.
+@dataclass(frozen=True, kw_only=True)
+class SelftestJob(Output):
+    """Which model."""
 
-    Prints the largest relative error of every point. Bounds: in fp32 5e-6 for packing, padding and order, and 1e-5
-    against transformers in float64; in bf16 and fp16, 8 times the type's machine epsilon. Beyond them it exits with 3.
+    model: str = required(MODEL, "NAME|FOLDER")
+
+
+@dataclass(frozen=True)
+class SelftestOptions(ModelOptions):
+    """`ModelOptions`, with one seed for the weights and the token ids."""
+
+    seed: int = like(ModelOptions, "seed", "Seed of the token ids, and of --random-init.", flag="--seed")
+
+
+@command("model dtype device seed revision random_init")
+def selftest(job: SelftestJob, options: SelftestOptions) -> None:
+    """Check a model's activations against transformers.
+
+    Also checks batched against unbatched. Prints the largest relative error of every point. Bounds: in fp32
+    5e-6 for packing, padding and order, and 1e-5 against transformers in float64; in bf16 and fp16, 8 times the type's
+    machine epsilon. Beyond them the exit code is 3.
 
     \b
     Example:
         probekit selftest --model gpt2
     """
-    console.hush_downloads(quiet)
+    console.hush_downloads(job.quiet)
     from probekit.models import load_model
 
-    loaded = load_model(model, device, options.dtype_name(dtype), revision, random_init, seed)
+    model = load_model(job.model, **vars(options))
     from probekit import verification
 
-    found = verification.selftest(loaded, seed)
-    if json_:
+    found = verification.selftest(model, options.seed)
+    if job.json:
         console.result_json(found.as_dict())
     else:
-        console.result(found.verdict if quiet else found.describe())
+        console.result(found.verdict if job.quiet else found.describe())
     if not found.passed:
         raise DataError(f"{found.model!a}: {found.verdict}")

@@ -1,89 +1,86 @@
 """`probekit train-model`: train the tiny model of a synthetic world."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from probekit.cli import console, options
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.fields import Given, Output, argument
 from probekit.errors import ResumeMismatch, UsageError
+from probekit.options import TrainingSettings
+from probekit.options.option import option
 
 if TYPE_CHECKING:
     from probekit.worlds.train import Trained
 
-Name = Annotated[
-    str | None,
-    typer.Argument(
+
+@dataclass(frozen=True, kw_only=True)
+class TrainModelJob(Output):
+    """Which world, and where its model goes."""
+
+    name: str | None = argument(
+        "counting-gpt, ranking-transformer, spans-bert, dialogue-gpt or brackets-gpt; or its task: counting, ...",
         metavar="NAME",
-        help="counting-gpt, ranking-transformer, spans-bert, dialogue-gpt or brackets-gpt; or its task: counting, ...",
-    ),
-]
-Steps = Annotated[int | None, typer.Option(metavar="N", help="Batches in all.  [default: the world's]")]
-BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Examples a batch.  [default: the world's]")]
-LearningRate = Annotated[float | None, typer.Option(metavar="RATE", help="At its peak.  [default: the world's]")]
-WarmUpSteps = Annotated[int | None, typer.Option(metavar="N", help="Steps until the peak.  [default: the world's]")]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Of weights and batches.  [default: the world's]")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the model goes.  [default: models/NAME]")]
+        default=None,
+    )
+    positions: str | None = option(
+        None,
+        "Positions of an encoder-decoder: learned, sinusoidal or interleaved.  [default: the world's]",
+        notes='"sinusoidal" has all sines first, as Marian; "interleaved" is the order of Vaswani et al. (2017).',
+        metavar="KIND",
+    )
+    out: Path | None = option(None, "Where the model goes.  [default: models/NAME]", metavar="DIR")
 
 
-def train_model(
-    name: Name = None,
-    steps: Steps = None,
-    batch_size: BatchSize = None,
-    learning_rate: LearningRate = None,
-    warm_up_steps: WarmUpSteps = None,
-    seed: Seed = None,
-    out: Out = None,
-    json_: options.Json = False,
-    quiet: options.Quiet = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-) -> None:
-    """Train the model of a synthetic world, and judge it on held-out examples.
+@command("name steps batch_size learning_rate warm_up_steps seed positions out")
+def train_model(job: TrainModelJob, given: Annotated[dict[str, Any], Given(TrainingSettings, "the world's")]) -> None:
+    """Train and test the model of a synthetic world.
 
-    Writes the model as a folder that --model takes, its loss curve, and a checkpoint: when it is interrupted, the same
-    command goes on from there.
+    It is tested on held-out examples. Writes the model as a folder that --model takes, its loss curve, and a
+    checkpoint. To resume an interrupted training, give the same command again.
 
     \b
     Examples:
         probekit train-model counting-gpt
         probekit train-model --config configs/counting.yaml
     """
-    if name is None:
+    if job.name is None:
         raise UsageError("which model? give its name, such as counting-gpt, or --config configs/counting.yaml")
-    asked = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
-    asked |= {"warm_up_steps": warm_up_steps}
-    asked = {key: value for key, value in asked.items() if value is not None}
-    from probekit.worlds import world as world_named
+    from probekit.worlds import world
+    from probekit.worlds.definition import with_config
 
-    world = world_named(name)
-    usual = world.settings
-    if steps is not None and warm_up_steps is None:
-        asked["warm_up_steps"] = min(usual.warm_up_steps, max(steps, 0))
-    replace(usual, **asked)  # what cannot be is said before anything is loaded
+    one = world(job.name)
+    one = replace(one, settings=_settings(one.settings, given))  # checked before torch is imported
+    if job.positions is not None:
+        one = with_config(one, positions=job.positions)
+    from probekit.plots import save_loss_plot
     from probekit.worlds.train import shortfall, train_world, training_shown
 
-    world = replace(world, settings=replace(world.settings, **asked))
-    folder = out or Path("models") / world.name
+    folder = job.out or Path("models") / one.name
     _check_out(folder)
-    with training_shown(world, folder, False if quiet else None) as progress:
-        trained = train_world(world, folder, progress, checkpoints=folder)
-    if not quiet and (short := shortfall(trained)):
+    with training_shown(one, folder, console.bars(job.quiet)) as progress:
+        trained = train_world(one, folder, progress, checkpoints=folder)
+    if not job.quiet and (short := shortfall(trained)):
         console.note(f"{short}; more --steps or another --learning-rate may help")
-    from probekit.plots import save_loss_plot
-
-    picture = save_loss_plot(trained.result.losses, world.name, folder)
-    if json_:
-        console.result_json(_facts(trained, folder, picture) | {"world": world.task, "settings": vars(world.settings)})
-    elif quiet:
+    picture = save_loss_plot(trained.result.losses, one.name, folder)
+    if job.json:
+        console.result_json(_facts(trained, folder, picture) | {"world": one.task, "settings": vars(one.settings)})
+    elif job.quiet:
         console.result(folder)
     else:
         console.result(_summary(trained, folder, picture))
 
 
+def _settings(usual: TrainingSettings, given: Mapping[str, Any]) -> TrainingSettings:
+    """The world's settings with those that were given; fewer steps shorten the warm-up."""
+    fewer = {"warm_up_steps": min(usual.warm_up_steps, max(given["steps"], 0))} if "steps" in given else {}
+    return replace(usual, **{**fewer, **given})
+
+
 def _check_out(folder: Path) -> None:
-    """A folder with a model that no checkpoint belongs to is somebody else's."""
+    """Refuse a folder with a model but no checkpoint: it was not trained there."""
     from probekit.models.training import CHECKPOINT
 
     if (folder / "config.json").exists() and not (folder / CHECKPOINT).exists():

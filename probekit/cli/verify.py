@@ -1,31 +1,33 @@
 """`probekit verify`: is every byte of a store as it was written?"""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from probekit.cli import console, options
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.fields import Output, argument
 from probekit.errors import StorageError
+from probekit.progress import progress_bar
 
 if TYPE_CHECKING:
     from probekit.activations import Verification
 
 MOST_LINES = 20
 
-Path_ = Annotated[Path, typer.Argument(metavar="PATH", help="The store.")]
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyJob(Output):
+    """Which store."""
+
+    path: Path = argument("The store.", metavar="PATH")
 
 
-def verify(
-    path: Path_,
-    json_: options.Json = False,
-    quiet: options.Quiet = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-) -> None:
-    """Read every byte of a store, finished or not, and name each file that is broken or missing.
+@command()
+def verify(job: VerifyJob) -> None:
+    """Check every byte of a store, finished or not.
 
-    Statistics are read too; the results of train-probe are not.
+    Names each file that is broken or missing. Statistics are read too; the results of train-probe are not.
 
     \b
     Example:
@@ -33,23 +35,23 @@ def verify(
     """
     from probekit.activations import verify as verify_store
 
-    with console.progress("verify", "B", quiet) as show:
-        found = verify_store(path, show)
-    if json_:
-        console.result_json(found.as_dict())
-    if found.broken:
-        for one in found.broken[:MOST_LINES]:
+    with progress_bar("verify", "B", show=console.bars(job.quiet)) as bar:
+        checked = verify_store(job.path, bar.set)
+    if job.json:
+        console.result_json(checked.as_dict())
+    if checked.broken:
+        for one in checked.broken[:MOST_LINES]:
             console.note(f"{one.file}: {console.one_line(one.why)}")
-        if len(found.broken) > MOST_LINES:
-            console.note(f"and {len(found.broken) - MOST_LINES:,} more")
-        raise StorageError(f"{len(found.broken):,} of {found.files:,} files are broken; {found.advice}")
-    if not json_:
-        console.result(_told(found))
+        if len(checked.broken) > MOST_LINES:
+            console.note(f"and {len(checked.broken) - MOST_LINES:,} more")
+        raise StorageError(f"{len(checked.broken):,} of {checked.files:,} files are broken; {checked.advice}")
+    if not job.json:
+        console.result(_summary(checked))
 
 
-def _told(found: "Verification") -> str:
-    state = "sound" if found.finished or found.has_sums_alone else "sound so far"
-    rows = f"{found.rows:,} rows" if found.finished else f"{found.rows:,} of {found.total:,} rows"
-    sums = "" if found.counted is None else f", statistics of {found.counted:,} texts"
-    rest = f"; unfinished: {found.advice}" if found.advice else ""
-    return f"{state}: {found.files:,} files, {found.bytes:,} bytes, {rows}{sums}{rest}"
+def _summary(checked: "Verification") -> str:
+    state = "sound" if checked.finished or checked.has_sums_alone else "sound so far"
+    rows = f"{checked.rows:,} rows" if checked.finished else f"{checked.rows:,} of {checked.total:,} rows"
+    sums = "" if checked.counted is None else f", statistics of {checked.counted:,} texts"
+    rest = f"; unfinished: {checked.advice}" if checked.advice else ""
+    return f"{state}: {checked.files:,} files, {checked.bytes:,} bytes, {rows}{sums}{rest}"

@@ -1,8 +1,10 @@
-"""Evaluation: a probe at every layer, chosen on validation, judged on test, with intervals and baselines beside it."""
+"""Evaluation: a probe at every layer, chosen on validation, tested once, with intervals and baselines."""
 
 from probekit.evaluation.request import DEFAULT_C
-from probekit.evaluation.results.results import BaselineResult, LayerResult, ProbeResults, check_folder
-from probekit.evaluation.results.transfer_results import TransferCell, TransferResults, check_transfer_folder
+from probekit.evaluation.results.data import BaselineResult, LayerResult, TransferCell
+from probekit.evaluation.results.folders import check_folder, check_transfer_folder
+from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.train_probes import train_probes
 from probekit.evaluation.transfer import transfer
 

@@ -1,7 +1,12 @@
-"""What was asked for, checked against what is there: label set, probe and grid, point and places."""
+"""The options of a curve, checked against the activations: label set, probe and its grid of C, point and places.
 
+Axes: N examples.
+"""
+
+import copy
+import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,23 +15,24 @@ from probekit.activations.activations import Activations
 from probekit.errors import UsageError, nearest
 from probekit.options import CurveOptions
 from probekit.points import PAIR_POINTS, Place, parse_layers, place_name, split_point
-from probekit.probes import PROBES, REGRESSORS
+from probekit.probes import Probe
+from probekit.probes.find import find_probe, probe_name
 
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
+CARVED = "validation_carved"  # in the task's info, where `Task.with_validation` writes it
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """A curve to be drawn.
+class Request:
+    """One curve: what is fitted to which labels, and where.
 
     Attributes:
         acts: one row for each example.
-        label: the label set.
-        labels: its int64 [N], or float64 [N] of a regression.
+        label: name of the label set.
+        labels: its int64 [N], or float64 [N] for a regression.
         n_classes: 0 for a regression.
-        probe: the name of the probe.
-        kind: its class.
-        grid: strengths to choose from, rising; [None] for a probe without one.
+        probe: unfitted; copied for each fit.
+        strengths: values of C to choose from, rising; [None] for a probe without C.
         point: short name.
         places: in the order of the curve.
     """
@@ -35,15 +41,19 @@ class Asked:
     label: str
     labels: np.ndarray
     n_classes: int
-    probe: str
-    kind: Any
-    grid: list[float | None]
+    probe: Probe
+    strengths: list[float | None]
     point: str
     places: list[Place]
 
 
-def asked_of(acts: Activations, options: CurveOptions) -> Asked:
-    """The options, checked against the activations.
+def check_request(acts: Activations, options: CurveOptions, carve: bool = True) -> Request:
+    """The request that the options make of these activations.
+
+    Args:
+        acts: activations of one task.
+        options: of the curve.
+        carve: whether a task without validation rows gets some of its training rows (folds need none).
 
     Raises:
         UsageError: an unknown probe, point or label, a layer that is not there, a C for a probe without one.
@@ -52,39 +62,58 @@ def asked_of(acts: Activations, options: CurveOptions) -> Asked:
     if label not in acts.labels:
         raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.labels))[1:-1]}")
     n_classes = len(acts.label_names[label])
-    probe = options.probe if options.probe is not None else "logistic" if n_classes else "ridge"
-    kind = kind_of(probe, n_classes, label)
-    grid = grid_of(probe, kind, options.C)
+    probe = find_probe(options.probe, n_classes, label)
+    strengths = probe_strengths(probe, options.C)
     acts = one_position(acts, options.position)
     point, places = places_of(acts, options.point, options.layers)
-    return Asked(acts, label, np.asarray(acts.labels[label]), n_classes, probe, kind, grid, point, places)
+    if carve:
+        acts = with_validation(acts, label, options.seed)
+    return Request(acts, label, np.asarray(acts.labels[label]), n_classes, probe, strengths, point, places)
 
 
-def kind_of(probe: str, n_classes: int, label: str) -> Any:
-    """The class of the probe that goes by this name, for classes or (0) for numbers."""
-    if probe not in PROBES and probe not in REGRESSORS:
-        raise UsageError(f"unknown probe {probe!a}; {nearest(str(probe), PROBES | REGRESSORS)}")
-    if n_classes == 0 and probe not in REGRESSORS:
-        raise UsageError(
-            f"the probe {probe} tells classes apart, and {label!a} is a number for each example; "
-            f"for those take {', '.join(REGRESSORS)}, or make classes of the numbers"
-        )
-    if n_classes and probe not in PROBES:
-        raise UsageError(f"the probe {probe} is for numbers, and {label!a} has classes; take {', '.join(PROBES)}")
-    return PROBES[probe] if n_classes else REGRESSORS[probe]
+def probe_strengths(probe: Any, C: Any) -> list[float | None]:
+    """The values of C to choose from, rising.
 
+    They are `C`; if that is None, the probe's own C where it is not the default, or else `DEFAULT_C`.
 
-def grid_of(probe: str, kind: Any, C: Any) -> list[float | None]:
-    """The strengths to choose from, rising, each once."""
-    if "C" not in kind().get_params():
+    Raises:
+        UsageError: a C for a probe without one.
+    """
+    if not probe.has_C:
         if C is not None:
-            raise UsageError(f"the probe {probe} has no C; leave it out")
+            raise UsageError(f"the probe {probe_name(probe)} has no C; leave it out")
         return [None]
-    return [*(DEFAULT_C if C is None else C)]
+    if C is not None:
+        return [*C]
+    return [*DEFAULT_C] if probe.C == type(probe)().C else [probe.C]
+
+
+def with_validation(acts: Activations, label: str, seed: int) -> Activations:
+    """The activations themselves, or a view with validation rows carved from train, as `load_task` carves them.
+
+    The view's `task.info["validation_carved"]` says how.
+    """
+    splits = acts.splits
+    if (splits == "validation").any() or not (splits == "train").any():
+        return acts
+    task = replace(acts.task, target=label).with_validation(seed=seed)
+    n = int((task.splits == "validation").sum())
+    warnings.warn(
+        f"{acts.task.name!a} has no validation split: {n:,} of its {int((splits == 'train').sum()):,} training rows "
+        f"choose the layer and C (seed {seed})",
+        stacklevel=2,
+    )
+    view = copy.copy(acts)
+    view.task = replace(task, target=acts.target)
+    return view
 
 
 def one_position(acts: Activations, position: str | int | None) -> Activations:
-    """One row for each example."""
+    """One row for each example.
+
+    Raises:
+        UsageError: several positions and none is named.
+    """
     kept = acts.layout.positions
     if position is not None:
         return acts.at(position)
@@ -95,36 +124,48 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
 
 
 def places_of(acts: Activations, point: str | None, layers: str | int | Iterable[int]) -> tuple[str, list[Place]]:
-    """The point's short name, and its places at these layers."""
+    """The point's short name, and its places at these layers.
+
+    Raises:
+        UsageError: a point or layer that was not extracted.
+    """
     first = next((name for name in acts.points if name not in PAIR_POINTS), acts.points[0])
     short, layer = split_point(first if point is None else point)
     if layer is not None:
-        raise UsageError(f"a point without its layer, and the layer beside it: point={short!r}, layers={layer}")
+        raise UsageError(f"give the point without its layer, and the layer as layers=: point={short!r}, layers={layer}")
     curve = acts.curve(short)
     if isinstance(layers, str) and layers.strip() == "all":
         return short, curve
-    there = [layer for name, layer in curve if name == short and layer is not None]
-    if not there:
+    extracted = [layer for name, layer in curve if name == short and layer is not None]
+    if not extracted:
         raise UsageError(f"{short} belongs to no layer; use layers='all'")
     wanted = parse_layers(layers, acts.n_layers)
-    if missing := [layer for layer in wanted if layer not in there]:
-        known = ", ".join(str(layer) for layer in there)
+    if missing := [layer for layer in wanted if layer not in extracted]:
+        known = ", ".join(str(layer) for layer in extracted)
         raise UsageError(f"layer {missing[0]} of {short} was not extracted; there are {known}")
     return short, [(short, layer) for layer in wanted]
 
 
-def same_examples(asked: Asked, other: Activations, position: str | int | None) -> Activations:
-    """Another model's activations of the very same examples and places.
+def random_init_activations(
+    request: Request, acts: Activations, other: Activations, options: CurveOptions
+) -> Activations:
+    """The activations of a model with random weights, checked to be of the same examples and places.
+
+    Args:
+        request: of the trained model.
+        acts: the trained model's activations, as they were given.
+        other: the random model's.
+        options: of the curve.
 
     Raises:
         UsageError: other examples, or a place that is not there.
     """
-    other = one_position(other, position)
-    if other.task.fingerprint() != asked.acts.task.fingerprint():
+    other = one_position(other, options.position)
+    if other.task.fingerprint() != acts.task.fingerprint():
         raise UsageError(
-            "random_init= holds other examples, or others' labels or splits; make it of the same task "
+            "random_init= holds other examples, or other labels or splits; make it from the same task "
             "(activations.random_init_of)"
         )
-    if missing := [place for place in asked.places if place not in other]:
+    if missing := [place for place in request.places if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
     return other

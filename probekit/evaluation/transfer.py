@@ -1,38 +1,42 @@
-"""Transfer: a probe of one task's labels, judged on the test split of every other task of the same model.
+"""Transfer: a probe that is trained on one task, tested on the test split of every task of the same model.
 
-A direction that stands for truth, and not for the topic, the negation or the length of the sentences that it was found
-on, goes on working elsewhere (Marks and Tegmark 2023, arXiv 2310.06824). C and layer are chosen on the validation split
-of the task that is trained on; no other task has a say.
+A direction that represents truth, and not the topic, negation or length of the sentences that it was found on, keeps
+working on other tasks (Marks and Tegmark 2023, arXiv 2310.06824). C and layer are chosen on the validation split of the
+task that is trained on; no other task takes part.
 
 Axes: N examples, T tasks.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.fits.choose import decide, predictions_of
+from probekit.evaluation.curve import FittedPlace, fit_curve, plan_curve, ticker
 from probekit.evaluation.fits.layer import features_of
-from probekit.evaluation.fits.protocol import drawn_together
-from probekit.evaluation.request import Asked, asked_of
-from probekit.evaluation.results.report import where
-from probekit.evaluation.results.results import LayerResult, ProbeResults
-from probekit.evaluation.results.transfer_results import TransferCell, TransferResults
+from probekit.evaluation.fits.predict import decisions, predictions_of
+from probekit.evaluation.fits.protocol import split_protocol
+from probekit.evaluation.fits.rows import resampling_units
+from probekit.evaluation.request import Request, check_request
+from probekit.evaluation.results.data import TransferCell
+from probekit.evaluation.results.provenance import origin_of
+from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.results.transfer_results import TransferResults
+from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
-from probekit.evaluation.train_probes import curve_alone
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
 from probekit.points import place_name
-from probekit.tasks.quality.duplicates import met_in
+from probekit.tasks.quality.audit import Audit
+from probekit.tasks.quality.duplicates import duplicates_in
 from probekit.text import printable
 
-# what must be equal for a probe of one to mean anything on the other, where both say it
+# What must be equal, where both sets record it, for a probe of one to mean anything on the other.
 SAME = {
     "model_fingerprint": "another model",
     "model": "another model",
@@ -40,7 +44,24 @@ SAME = {
     "bos": "another use of the BOS token",
     "compute_dtype": "another type to compute in",
 }
-CHANCE = {"auroc": 0.5, "r2": 0.0}  # and of an accuracy the even share
+CHANCE = {"auroc": 0.5, "r2": 0.0}  # for accuracy it is 1 / n_classes
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedTask:
+    """A task, and the probes of every place that were trained on it.
+
+    Attributes:
+        name: unique among the tasks.
+        request: what was fitted.
+        fitted: its places.
+        results: their numbers.
+    """
+
+    name: str
+    request: Request
+    fitted: list[FittedPlace]
+    results: ProbeResults
 
 
 @keywords(TransferArguments)
@@ -58,16 +79,26 @@ def transfer(activations: Sequence[Activations], options: TransferArguments) -> 
         DataError: as in `train_probes`; places of other widths.
     """
     given = _checked(activations)
-    first = asked_of(given[0], options)
+    first = check_request(given[0], options)
     options = replace(options, probe=first.probe, point=first.point)
-    asked = [first, *[asked_of(acts, options) for acts in given[1:]]]
-    names = _names(asked)
-    _check_same(asked, names)
-    numbers, notes = _classes(asked, names)
-    tick = _ticker(options.progress, sum(len(one.places) for one in asked))
-    trained = [curve_alone(one, options.seed, tick) for one in asked]
-    _check_widths(trained, names)
-    return TransferResults(_cells(asked, trained, names, numbers, options.seed), _meta(asked, trained, names, notes))
+    requests = [first, *[check_request(acts, options) for acts in given[1:]]]
+    names = _names(requests)
+    _check_same(requests, names)
+    numbers, notes = _classes(requests, names)
+    done = ticker(options.progress, sum(len(request.places) for request in requests))
+    tasks = [_train(name, request, options.seed, done) for name, request in zip(names, requests, strict=True)]
+    _check_widths(tasks)
+    return TransferResults(_cells(tasks, numbers, options.seed), _meta(tasks, notes))
+
+
+def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> TrainedTask:
+    """The curve of `train_probes` on the task's splits, without audit, controls, code, baselines and comparison."""
+    task = request.acts.task
+    task.check(request.label)
+    plan = plan_curve(request, split_protocol(task.splits, np.ones(len(task), dtype=bool)), seed)
+    fitted = fit_curve(request.acts, request.places, plan, done)
+    meta = origin_of(request, plan, Audit(request.label, {}), seed)
+    return TrainedTask(name, request, fitted, ProbeResults([place.result for place in fitted], [], meta))
 
 
 def _checked(activations: Sequence[Activations]) -> list[Activations]:
@@ -78,40 +109,41 @@ def _checked(activations: Sequence[Activations]) -> list[Activations]:
     return list(activations)
 
 
-def _names(asked: Sequence[Asked]) -> list[str]:
-    """What the tasks are called; of equal names, the later ones have a number."""
+def _names(requests: Sequence[Request]) -> list[str]:
+    """A unique name for each task; later ones of equal names get a number."""
     names: list[str] = []
-    for one in asked:
-        name = str(one.acts.meta.get("task", one.acts.task.name))
-        tried = [name, *[f"{name} ({i})" for i in range(2, len(asked) + 1)]]
-        names.append(next(one for one in tried if one not in names))
+    for request in requests:
+        name = str(request.acts.meta.get("task", request.acts.task.name))
+        candidates = [name, *[f"{name} ({i})" for i in range(2, len(requests) + 1)]]
+        names.append(next(candidate for candidate in candidates if candidate not in names))
     return names
 
 
-def _check_same(asked: Sequence[Asked], names: Sequence[str]) -> None:
-    """Raise a UsageError unless a probe of any of these means the same on all the others."""
-    for one, name in zip(asked[1:], names[1:], strict=True):
-        _check_model(asked[0].acts.meta, one.acts.meta, f"{name!a} is of {{}} than {names[0]!a} ({{}})")
-        if odd := set(one.places) ^ set(asked[0].places):
+def _check_same(requests: Sequence[Request], names: Sequence[str]) -> None:
+    """Raise a UsageError unless a probe of each task has the same meaning on all the others."""
+    first = requests[0]
+    for other, name in zip(requests[1:], names[1:], strict=True):
+        _check_model(first.acts.meta, other.acts.meta, f"{name!a} is of {{}} than {names[0]!a} ({{}})")
+        if odd := set(other.places) ^ set(first.places):
             place = min(place_name(place) for place in odd)
             raise UsageError(f"{names[0]!a} and {name!a} do not both hold {place}; name layers that all of them have")
-    prints = [(one.acts.task.fingerprint(), one.label) for one in asked]
+    prints = [(request.acts.task.fingerprint(), request.label) for request in requests]
     for (one, a), (other, b) in itertools.combinations(zip(names, prints, strict=True), 2):
         if a == b:
             raise UsageError(f"{one!a} and {other!a} hold the very same examples; give each task once")
-    if len({one.n_classes for one in asked}) > 1:
-        shown = ", ".join(f"{name!a} {one.n_classes or 'numbers'}" for name, one in zip(names, asked, strict=True))
-        raise UsageError(f"a probe goes from task to task where all have as many classes; there are: {shown}")
+    if len({request.n_classes for request in requests}) > 1:
+        counts = (f"{name!a} {request.n_classes or 'numbers'}" for name, request in zip(names, requests, strict=True))
+        raise UsageError(f"transfer needs tasks with as many classes; there are: {', '.join(counts)}")
 
 
-def _check_model(there: dict[str, Any], here: dict[str, Any], says: str) -> None:
-    for key, what in SAME.items():
-        one, other = there.get(key), here.get(key)
-        if key == "model" and there.get("model_fingerprint") and here.get("model_fingerprint"):
-            continue  # which says more than a name
-        if one is not None and other is not None and one != other:
-            values = f"{key}: {_brief(other)} here, {_brief(one)} there"
-            raise UsageError(f"{says.format(what, values)}; transfer needs activations of one model")
+def _check_model(first: dict[str, Any], other: dict[str, Any], message: str) -> None:
+    for key, difference in SAME.items():
+        one, two = first.get(key), other.get(key)
+        if key == "model" and first.get("model_fingerprint") and other.get("model_fingerprint"):
+            continue  # the fingerprint says more than the name
+        if one is not None and two is not None and one != two:
+            values = f"{key}: {_brief(two)} here, {_brief(one)} there"
+            raise UsageError(f"{message.format(difference, values)}; transfer needs activations of one model")
 
 
 def _brief(value: object) -> str:
@@ -119,19 +151,21 @@ def _brief(value: object) -> str:
     return ascii(text if len(text) <= 40 else f"{text[:12]}…")
 
 
-def _check_widths(trained: Sequence[ProbeResults], names: Sequence[str]) -> None:
-    widths = [[layer.probe.n_features_in_ for layer in results.layers] for results in trained]
-    for name, there in zip(names[1:], widths[1:], strict=True):
-        if there != widths[0]:
-            raise DataError(f"{names[0]!a} is {widths[0][0]} wide and {name!a} {there[0]}; transfer needs one model")
+def _check_widths(tasks: Sequence[TrainedTask]) -> None:
+    first, *others = [[place.width for place in task.fitted] for task in tasks]
+    for task, widths in zip(tasks[1:], others, strict=True):
+        if widths != first:
+            raise DataError(
+                f"{tasks[0].name!a} is {first[0]} wide and {task.name!a} {widths[0]}; transfer needs one model"
+            )
 
 
-def _classes(asked: Sequence[Asked], names: Sequence[str]) -> tuple[list[np.ndarray], list[str]]:
-    """The first task's number of each class of each task, and what must be said of that.
+def _classes(requests: Sequence[Request], names: Sequence[str]) -> tuple[list[np.ndarray], list[str]]:
+    """For each task, the first task's number of each of its classes; and notes on classes that were matched.
 
-    Classes of the same names are the same, whatever their order; others are matched by their number.
+    Classes with the same set of names are matched by name, others by number.
     """
-    every = [list(one.acts.label_names[one.label]) for one in asked]
+    every = [list(request.acts.label_names[request.label]) for request in requests]
     numbers, notes = [], []
     for classes, name in zip(every, names, strict=True):
         like = next(one for one in every if set(one) == set(classes))  # the first task with these names
@@ -142,38 +176,32 @@ def _classes(asked: Sequence[Asked], names: Sequence[str]) -> tuple[list[np.ndar
     return numbers, notes
 
 
-def _cells(
-    asked: Sequence[Asked],
-    trained: Sequence[ProbeResults],
-    names: Sequence[str],
-    numbers: Sequence[np.ndarray],
-    seed: int,
-) -> list[TransferCell]:
+def _cells(tasks: Sequence[TrainedTask], numbers: Sequence[np.ndarray], seed: int) -> list[TransferCell]:
     """Every probe on every test split; one place of one task is in memory at a time."""
     cells = {}
-    for j, one in enumerate(asked):
-        rows, groups = np.flatnonzero(one.acts.splits == "test"), drawn_together(one.acts.task)
-        bootstrap = Bootstrap(len(rows), seed, None if groups is None else np.asarray(groups)[rows])
-        for k, place in enumerate(one.places):
-            probes = [results.layers[k].probe for results in trained]
-            scores = decide(probes, features_of(one.acts, place), rows)
-            for i, results in enumerate(trained):
-                truth = _renumbered(one.labels[rows], numbers[j], numbers[i])
-                said = predictions_of(truth, scores[i], one.n_classes, probes[i])
-                cells[i, j, k] = _cell(names[i], names[j], results, results.layers[k], said, bootstrap)
+    for j, test in enumerate(tasks):
+        request = test.request
+        rows, units = np.flatnonzero(request.acts.splits == "test"), resampling_units(request.acts.task)
+        bootstrap = Bootstrap(len(rows), seed, None if units is None else np.asarray(units)[rows])
+        for k, place in enumerate(request.places):
+            probes = [train.fitted[k].fit.probe for train in tasks]
+            decided = decisions(probes, features_of(request.acts, place), rows)
+            for i, train in enumerate(tasks):
+                truth = _renumbered(request.labels[rows], numbers[j], numbers[i])
+                predictions = predictions_of(truth, decided[i], request.n_classes, probes[i])
+                cells[i, j, k] = _cell(train, test.name, k, predictions, bootstrap)
     return [cells[at] for at in sorted(cells)]
 
 
 def _renumbered(labels: np.ndarray, own: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Labels of one task by the numbers that another has for these classes; those of a regression stay."""
+    """Labels of one task by another task's numbers for these classes; those of a regression stay."""
     return np.argsort(other)[own[labels]] if len(own) else labels
 
 
-def _cell(
-    train: str, test: str, results: ProbeResults, layer: LayerResult, said: Predictions, bootstrap: Bootstrap
-) -> TransferCell:
+def _cell(train: TrainedTask, test: str, k: int, predictions: Predictions, bootstrap: Bootstrap) -> TransferCell:
+    results, layer = train.results, train.results.layers[k]
     return TransferCell(
-        train_task=train,
+        train_task=train.name,
         test_task=test,
         point=layer.point,
         layer=layer.layer,
@@ -181,70 +209,74 @@ def _cell(
         converged=layer.converged,
         validation=layer.metrics["validation"][results.headline],
         chosen=layer is results.best,
-        metrics=measure(said),
-        intervals=bootstrap.intervals(said),
+        metrics=measure(predictions),
+        intervals=bootstrap.intervals(predictions),
     )
 
 
-def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
-    done = itertools.count(1)
-    return lambda: None if progress is None else progress(next(done), total)
-
-
-def _meta(
-    asked: Sequence[Asked], trained: Sequence[ProbeResults], names: list[str], notes: list[str]
-) -> dict[str, Any]:
-    first, n_classes = trained[0].meta, asked[0].n_classes
-    heads = {results.headline for results in trained}
-    headline = heads.pop() if len(heads) == 1 else "auroc"
-    if heads:
-        notes = [*notes, "Classes are imbalanced in some of the tasks, so AUROC is compared in all of them."]
-    positions = [results.meta["position"] for results in trained]
-    if any(one != positions[0] for one in positions):
-        read = ", ".join(f"{name!a} {where(one)}" for name, one in zip(names, positions, strict=True))
-        notes = [*notes, f"Different tokens are read: {read}."]
-    texts, groups = _shared(asked, names, _shared_texts), _shared(asked, names, _shared_groups)
-    notes = [*notes, *map(_texts_note, texts), *map(_groups_note, groups)]
-    kept = ("model", "point", "position", "probe", "C", "seed", "n_layers", "interval", "versions")
+def _meta(tasks: Sequence[TrainedTask], notes: list[str]) -> dict[str, Any]:
+    first, n_classes = tasks[0].results.meta, tasks[0].request.n_classes
+    metas = [task.results.meta for task in tasks]
+    headline, more = _headline(tasks)
+    texts, groups = _shared(tasks, _shared_texts), _shared(tasks, _shared_groups)
+    kept = ("model", "point", "position", "probe", "estimator", "C", "seed", "n_layers", "interval", "versions")
     return {
         **{key: first[key] for key in kept},
-        "tasks": names,
-        "labels": [one.label for one in asked],
+        "tasks": [task.name for task in tasks],
+        "labels": [task.request.label for task in tasks],
         "headline": headline,
         "chance": CHANCE.get(headline, 1 / max(1, n_classes)),
         "n_classes": n_classes,
-        "n": [results.meta["n"] for results in trained],
-        "classes": [results.meta["classes"] for results in trained],
-        "majority": [_majority(one) for one in asked] if n_classes else None,
+        "n": [meta["n"] for meta in metas],
+        "classes": [meta["classes"] for meta in metas],
+        "majority": [_majority(task.request) for task in tasks] if n_classes else None,
+        "validation_carved": [meta["validation_carved"] for meta in metas],
         "shared_texts": texts,
         "shared_groups": groups,
-        "activations": [results.meta["activations"] for results in trained],
-        "notes": notes,
+        "activations": [meta["activations"] for meta in metas],
+        "notes": [*notes, *more, *_position_notes(tasks), *map(_texts_note, texts), *map(_groups_note, groups)],
     }
 
 
-def _majority(asked: Asked) -> float:
-    """The test accuracy of the commonest class of train."""
-    splits = asked.acts.splits
-    commonest = np.bincount(asked.labels[splits == "train"]).argmax()
-    return float((asked.labels[splits == "test"] == commonest).mean())
+def _headline(tasks: Sequence[TrainedTask]) -> tuple[str, list[str]]:
+    """The metric of the matrix: the tasks' own where they agree, else AUROC, with a note that says so."""
+    metrics = {task.results.headline for task in tasks}
+    if len(metrics) == 1:
+        return metrics.pop(), []
+    return "auroc", ["Classes are imbalanced in some of the tasks, so AUROC is compared in all of them."]
+
+
+def _position_notes(tasks: Sequence[TrainedTask]) -> list[str]:
+    positions = {task.name: task.results.meta["position"] for task in tasks}
+    first, *others = positions.values()
+    if all(position == first for position in others):
+        return []
+    tokens = ", ".join(f"{name!a} {position_name(position)}" for name, position in positions.items())
+    return [f"Different tokens are read: {tokens}."]
+
+
+def _majority(request: Request) -> float:
+    """The test accuracy of the majority class of train."""
+    splits = request.acts.splits
+    majority = np.bincount(request.labels[splits == "train"]).argmax()
+    return float((request.labels[splits == "test"] == majority).mean())
 
 
 def _shared(
-    asked: Sequence[Asked], names: Sequence[str], count: Callable[[Activations, Activations], dict[str, int]]
+    tasks: Sequence[TrainedTask], count: Callable[[Activations, Activations], dict[str, int]]
 ) -> list[dict[str, Any]]:
-    """What train splits share with test splits, those of their own task included, where they share anything."""
-    pairs = itertools.product(zip(names, asked, strict=True), repeat=2)
-    found = [{"train": a, "test": b, **count(one.acts, other.acts)} for (a, one), (b, other) in pairs]
-    return [each for each in found if any(each[key] for key in each.keys() - {"train", "test"})]
+    """What train splits share with test splits, those of their own task included; pairs that share nothing left out."""
+    pairs = itertools.product(tasks, repeat=2)
+    counts = [{"train": a.name, "test": b.name, **count(a.request.acts, b.request.acts)} for a, b in pairs]
+    return [each for each in counts if any(each[key] for key in each.keys() - {"train", "test"})]
 
 
 def _shared_texts(one: Activations, other: Activations) -> dict[str, int]:
-    """How many test texts of `other` stand in the train split of `one`, and how many more nearly do."""
+    """How many test texts of `other` are in the train split of `one`, and how many more are near-duplicates of it."""
     kinds = {type(acts.inputs[0]) is str for acts in (one, other)}
     if len(kinds) > 1 or any(acts.task.info.get("no_texts") for acts in (one, other)):
         return {"exact": 0, "near": 0}
-    exact, near = met_in(_of_split(one, "train"), _of_split(other, "test"))
+    exact, near = duplicates_in(_of_split(one, "train"), _of_split(other, "test"))
     return {"exact": int(exact.sum()), "near": int(near.sum())}
 
 
@@ -253,9 +285,9 @@ def _of_split(acts: Activations, split: str) -> list[Any]:
 
 
 def _shared_groups(one: Activations, other: Activations) -> dict[str, int]:
-    """How many groups of the train split of `one` stand in the test split of `other`.
+    """How many groups of the train split of `one` are in the test split of `other`.
 
-    Groups that are numbers are counted anew in each task: those of two tasks have nothing to do with each other.
+    Groups that are numbers are counted from 0 in each task, so those of two tasks are unrelated.
     """
     if one.groups is None or other.groups is None:
         return {"n": 0}

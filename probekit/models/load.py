@@ -150,7 +150,7 @@ def _trained(
     from probekit.models.weights import choose_weights, load_weights, named_tensors, shard_names
 
     if found.repo and not found.repo.offline:
-        repo = replace(found.repo, asked=found.folder.name)  # the commit of config.json
+        repo = replace(found.repo, requested=found.folder.name)  # the commit of config.json
         name = choose_weights(repo.files, repo.id)
         fetch(repo, [name])
         if name.endswith(".index.json"):

@@ -8,7 +8,7 @@ from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import GenerateOptions, Sampling
 from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
-from probekit.options.probe import CurveOptions, ProbeArguments, ProbeOptions, TransferArguments
+from probekit.options.probe import CurveOptions, ProbeArguments, ProbeOptions, TransferArguments, TransferOptions
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 
@@ -28,4 +28,5 @@ __all__ = [
     "TaskOptions",
     "TrainingSettings",
     "TransferArguments",
+    "TransferOptions",
 ]

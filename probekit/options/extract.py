@@ -57,7 +57,7 @@ class ExtractOptions:
         parse=parse.dtype,
     )
     batch_tokens: int | None = option(
-        None, "Tokens computed at once.  [default: 2048 on a CPU, 16384 elsewhere]", metavar="N"
+        None, "Tokens computed at once.  [default: 2048 on a CPU, 16384 elsewhere]", metavar="N", least=1
     )
     bos: bool | None = option(
         None,

@@ -78,7 +78,7 @@ class ImportOptions(_Labels):
     )
     label_column: str | None = option(None, "Column of the labels.  [default: label or target]", metavar="NAME")
     group_column: str | None = option(None, "Column that keeps rows with an equal value in one split.", metavar="NAME")
-    seed: int = option(0, "Seed for carving splits.", metavar="N")
+    seed: int = option(0, "Seed for carving splits.", metavar="N", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)

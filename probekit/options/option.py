@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -10,7 +11,7 @@ from probekit.errors import nearest
 
 A = TypeVar("A")
 B = TypeVar("B")
-O_ = TypeVar("O_", contravariant=True)
+O_ = TypeVar("O_", covariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -29,6 +30,7 @@ class OptionHelp:
         least: the smallest number that the command line accepts.
         repeats: whether the flag may be given several times; the value is then a list.
         takes_parameters: whether the value is a name with parameters of its own, as a probe's.
+        off: the text for a flag that makes the field false, such as `--no-codelength`.
         tag: precedes the value in the name of a results folder; None is the field's name, and "" no tag.
     """
 
@@ -40,6 +42,7 @@ class OptionHelp:
     least: int | None = None
     repeats: bool = False
     takes_parameters: bool = False
+    off: str = ""
     tag: str | None = None
 
 
@@ -57,11 +60,19 @@ def option(
     least: int | None = None,
     repeats: bool = False,
     takes_parameters: bool = False,
+    off: str = "",
     tag: str | None = None,
 ) -> T:
     """A dataclass field with its default and its help (see `OptionHelp`)."""
-    known = OptionHelp(text, metavar, flag, parse, notes, least, repeats, takes_parameters, tag)
+    known = OptionHelp(text, metavar, flag, parse, notes, least, repeats, takes_parameters, off, tag)
     return dataclasses.field(default=default, metadata={"help": known})  # pyright: ignore[reportReturnType]
+
+
+def like(owner: type, name: str, text: str | None = None, **changes: Any) -> Any:
+    """The field `name` of another options class, with another text or other attributes of `OptionHelp`."""
+    field = next(field for field in dataclasses.fields(owner) if field.name == name)
+    known = dataclasses.replace(field.metadata["help"], **changes, **({} if text is None else {"text": text}))
+    return dataclasses.field(default=field.default, metadata={"help": known})
 
 
 def help_of(field: dataclasses.Field[Any]) -> OptionHelp:
@@ -120,12 +131,13 @@ def _with_fields(doc: str, options: Any) -> str:
     for line in doc.splitlines():
         if line.strip().startswith("options:"):
             indent = " " * (len(line) - len(line.lstrip()))
-            lines += [f"{indent}{field.name}: {_described(field)}" for field in dataclasses.fields(options)]
+            lines += [line for field in dataclasses.fields(options) for line in _entry(field, indent)]
         else:
             lines.append(line)
     return "\n".join(lines)
 
 
-def _described(field: dataclasses.Field[Any]) -> str:
+def _entry(field: dataclasses.Field[Any], indent: str) -> list[str]:
     known = help_of(field)
-    return f"{known.text} {known.notes}".strip()
+    text = " ".join(f"{field.name}: {known.text} {known.notes}".split())
+    return textwrap.wrap(text, 120, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)

@@ -58,3 +58,11 @@ def positive_numbers(text: str) -> list[float]:
     if not values or not all(0 < value < math.inf for value in values):
         raise UsageError(f"--C takes numbers above 0 with commas between them, such as 0.01,1,100, got {text!r}")
     return values
+
+
+def token_ids(text: str) -> list[int]:
+    """`"3,17,5"` -> `[3, 17, 5]`."""
+    try:
+        return [int(part) for part in names(text)]
+    except ValueError:
+        raise UsageError(f"--tokens takes ids with commas between them, such as 3,17,5; got {text!a}") from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_positive, check_whole
-from probekit.options.option import option
+from probekit.options.option import like, option
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
@@ -31,8 +31,11 @@ class CurveOptions:
     probe: Any = option(
         None,
         "logistic, ridge, lda, mean-diff, mlp or k-sparse.  [default: logistic; ridge where labels are numbers]",
-        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor.",
+        notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
+        "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
+        "default is then the only one tried.",
         metavar="NAME",
+        takes_parameters=True,
     )
     label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
     position: str | int | None = option(
@@ -40,6 +43,7 @@ class CurveOptions:
         "Which token, where the store keeps several or all: last, first, mean, 3.",
         metavar="TOKEN",
         parse=parse.position,
+        tag="",
     )
     C: float | Iterable[float] | None = option(
         None,
@@ -50,9 +54,10 @@ class CurveOptions:
     )
     seed: int = option(
         0,
-        "Seed of all that is drawn from the data.",
+        "Seed of everything drawn from the data.",
         notes="Resamples, permutations, control tasks, the code's order and the folds.",
         metavar="N",
+        least=0,
     )
 
     def __post_init__(self) -> None:
@@ -64,8 +69,22 @@ class CurveOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferArguments(CurveOptions):
-    """`CurveOptions`, and what only Python can pass."""
+class TransferOptions(CurveOptions):
+    """`CurveOptions`, as `transfer` reads them."""
+
+    layers: str | int | Iterable[int] = like(
+        CurveOptions, "layers", "3 fixes the layer; among all, 0,4,8 or 2-6 validation chooses."
+    )
+    point: str | None = like(CurveOptions, "point", "Point to read.  [default: the first store's first]")
+    label: str | None = like(CurveOptions, "label", "Label set to predict.  [default: each task's target]")
+    position: str | int | None = like(
+        CurveOptions, "position", "Which token, where the stores keep several or all: last, first, mean, 3."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferArguments(TransferOptions):
+    """`TransferOptions`, and what only Python can pass."""
 
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) of all tasks after each place.", flag=None
@@ -76,18 +95,23 @@ class TransferArguments(CurveOptions):
 class ProbeOptions(CurveOptions):
     """Which probe is fitted where, how it is chosen, and which checks are run."""
 
-    controls: int = option(3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N")
-    control_type: str = option("token", "What gets a random label: each token read, or text.", metavar="TYPE")
+    controls: int = option(
+        3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N", least=0
+    )
+    control_type: str = option(
+        "token", "What gets a random label: each token read, or text.", metavar="TYPE", tag="control"
+    )
     codelength: bool = option(
         True,
-        "Leave the code length out.",
-        notes="True measures the online code (Voita and Titov 2020), for the logistic probe only.",
+        "Measure the online code length (Voita and Titov 2020); for the logistic probe only.",
+        off="Leave the code length out.",
         flag="--no-codelength",
     )
     folds: int | None = option(
         None,
         "Nested folds over all rows, for small sets.  [default: the splits]",
         metavar="K",
+        least=LEAST_FOLDS,
     )
     drop_leaks: bool = option(
         False,
@@ -99,6 +123,7 @@ class ProbeOptions(CurveOptions):
         "What chooses and is drawn: accuracy, balanced_accuracy, auroc, average_precision, f1; of numbers r2, "
         "spearman.  [default: accuracy; auroc where a class has more than 80%; r2]",
         metavar="NAME",
+        tag="",
     )
     baselines: bool = option(
         True,

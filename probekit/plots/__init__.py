@@ -1,4 +1,4 @@
-"""Pictures of results. What comes from data is drawn as it is spelled: no mathtext, no control characters."""
+"""Pictures of results. Text from data is drawn literally: no mathtext, no control characters."""
 
 from probekit.plots.curve import plot_accuracy_by_layer, save_plot
 from probekit.plots.heatmap import plot_transfer, save_transfer_plot

@@ -1,7 +1,7 @@
-"""Transfer as a matrix: trained on the rows, tested on the columns, coloured from chance outwards."""
+"""Transfer as a matrix: train on the rows, test on the columns, coloured by the distance from chance level."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -9,25 +9,23 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
-from probekit.evaluation.results.report import metric_name, where
+from probekit.evaluation.results.data import TransferCell, TransferData
+from probekit.evaluation.results.wording import metric_name, position_name
 from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, write_figure, write_headings
 from probekit.text import printable
-
-if TYPE_CHECKING:
-    from probekit.evaluation import TransferCell, TransferResults
 
 CELL = (0.95, 0.62)  # inches
 AROUND = (2.3, 1.9)  # inches for names and headings
 COLOURS = "RdBu"
 NAME = 20  # letters of a task's name
-_GAP = 0.18  # of a cell, over the row of the majority class
+_GAP = 0.18  # of a cell, above the row of the majority class
 
 
-def plot_transfer(results: "TransferResults", ax: Axes | None = None) -> Axes:
-    """Draw the headline of every pair of tasks, each probe at the layer that its own validation chose.
+def plot_transfer(results: TransferData, ax: Axes | None = None) -> Axes:
+    """Draw the headline of every pair of tasks, each probe at the layer selected on its own validation split.
 
     Args:
-        results: what `transfer` gave.
+        results: from `transfer`.
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
     """
     if ax is None:
@@ -41,7 +39,7 @@ def plot_transfer(results: "TransferResults", ax: Axes | None = None) -> Axes:
     return ax
 
 
-def save_transfer_plot(results: "TransferResults", folder: str | Path) -> Path:
+def save_transfer_plot(results: TransferData, folder: str | Path) -> Path:
     """Write transfer.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
 
     Raises:
@@ -52,18 +50,18 @@ def save_transfer_plot(results: "TransferResults", folder: str | Path) -> Path:
         return write_figure(figure, Path(folder) / "transfer.png")
 
 
-def _has_majority(results: "TransferResults") -> bool:
+def _has_majority(results: TransferData) -> bool:
     return results.headline == "accuracy"
 
 
-def _size(results: "TransferResults") -> tuple[float, float]:
+def _size(results: TransferData) -> tuple[float, float]:
     n = len(results.tasks)
     return max(5.6, AROUND[0] + CELL[0] * n), AROUND[1] + CELL[1] * (n + _has_majority(results))
 
 
-def _draw_cells(results: "TransferResults", ax: Axes) -> None:
+def _draw_cells(results: TransferData, ax: Axes) -> None:
     fills = _fills(results)
-    size = _letters(results, ax)
+    size = _font_size(results, ax)
     for i, row in enumerate(results.chosen):
         for j, cell in enumerate(row):
             fill = tuple(fills[i, j])
@@ -71,8 +69,8 @@ def _draw_cells(results: "TransferResults", ax: Axes) -> None:
             _write_cell(ax, (j, i), cell, results.headline, "white" if _is_dark(fill) else INK, size)
 
 
-def _fills(results: "TransferResults") -> np.ndarray:
-    """A colour for each cell, [T, T, 4]: from chance outwards to both sides; grey where there is no value."""
+def _fills(results: TransferData) -> np.ndarray:
+    """A colour for each cell, [T, T, 4]: white at chance level, grey where there is no value."""
     least = -1.0 if results.headline == "r2" else 0.0
     norm = TwoSlopeNorm(results.meta["chance"], vmin=least, vmax=1)
     values = np.clip(results.matrix, least, 1)
@@ -81,15 +79,15 @@ def _fills(results: "TransferResults") -> np.ndarray:
     return fills
 
 
-def _letters(results: "TransferResults", ax: Axes) -> float:
-    """Size of the numbers, in points: what the cells have room for."""
+def _font_size(results: TransferData, ax: Axes) -> float:
+    """Size of the numbers, in points, that fits the cells."""
     wide, high = inches(ax)
     n = len(results.tasks)
     return min(11.0, 72 * wide * 0.8 / n / 4.2, 72 * high * 0.7 / (n + 1) / 2.6)
 
 
-def _write_cell(ax: Axes, at: tuple[int, int], cell: "TransferCell", metric: str, colour: str, size: float) -> None:
-    """The value, bold where it is of the probe's own task, and its interval under it."""
+def _write_cell(ax: Axes, at: tuple[int, int], cell: TransferCell, metric: str, colour: str, size: float) -> None:
+    """The value, bold on the probe's own task, and its interval under it."""
     x, y = at
     middle: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
     if metric not in cell.metrics:
@@ -109,16 +107,16 @@ def _is_dark(colour: tuple[float, ...]) -> bool:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
 
 
-def _draw_majority(results: "TransferResults", ax: Axes) -> None:
-    """What always saying the commonest class of its own train split scores on each test split."""
+def _draw_majority(results: TransferData, ax: Axes) -> None:
+    """The score on each test split of always predicting the largest class of its train split."""
     y = len(results.tasks) + _GAP
-    size = _letters(results, ax)
+    size = _font_size(results, ax)
     for j, share in enumerate(results.meta["majority"]):
         ax.add_patch(Rectangle((j - 0.5, y - 0.5), 1, 0.6, facecolor="#F1F1F1", edgecolor="white", linewidth=1.5))
         ax.text(j, y - 0.2, f"{share:.2f}", color=GREY, ha="center", va="center", fontsize=0.85 * size)
 
 
-def _name_axes(results: "TransferResults", ax: Axes) -> None:
+def _name_axes(results: TransferData, ax: Axes) -> None:
     tasks, n = results.tasks, len(results.tasks)
     rows = [f"{short(row[0].train_task, NAME)}\nat {row[0].place}" for row in results.chosen]
     has_majority = _has_majority(results)
@@ -126,8 +124,8 @@ def _name_axes(results: "TransferResults", ax: Axes) -> None:
     ax.set_yticks(ys, [*rows, *(["majority class"] if has_majority else [])], fontsize="small", **PLAIN)
     names = [short(task, NAME) for task in tasks]
     fits = max(map(len, names)) * 0.075 < 0.8 * inches(ax)[0] / n
-    turned = {} if fits else {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(range(n), names, fontsize="small", **turned, **PLAIN)
+    rotated = {} if fits else {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(range(n), names, fontsize="small", **rotated, **PLAIN)
     ax.tick_params(length=0, pad=4)
     ax.set_xlim(-0.5, n - 0.5)
     ax.set_ylim(n - 0.5 + (_GAP + 0.6 if has_majority else 0), -0.5)
@@ -137,9 +135,9 @@ def _name_axes(results: "TransferResults", ax: Axes) -> None:
     _write_headings(results, ax)
 
 
-def _write_headings(results: "TransferResults", ax: Axes) -> None:
+def _write_headings(results: TransferData, ax: Axes) -> None:
     meta = results.meta
-    read = f"{printable(meta['point'])}, {where(meta['position'])}; {printable(meta['probe'])} probe"
-    shown = f"test {metric_name(results.headline)}, 95% interval; white is chance, {meta['chance']:.2f}"
+    read = f"{printable(meta['point'])}, {position_name(meta['position'])}; {printable(meta['probe'])} probe"
+    shown = f"test {metric_name(results.headline)}, 95% interval; white: chance level, {meta['chance']:.2f}"
     title = f"Transfer between tasks in {short(meta['model'])}"
     write_headings(ax, title, [read, shown], start=7)

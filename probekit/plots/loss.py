@@ -1,6 +1,6 @@
-"""The loss of a training run, step by step: each step's, and their running mean, on a scale of ratios.
+"""The loss of a training run by step, with its running mean, on a log scale.
 
-What a model still learns when its loss has fallen a hundredfold shows there, and would be a flat line beside its start.
+On a linear scale everything after the first hundredfold drop would be a flat line.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from matplotlib.ticker import LogLocator, NullLocator
 from probekit.plots.style import BLUE, PALE_BLUE, new_figure, short, write_figure, write_headings
 
 SIZE = (7.0, 4.0)  # inches
-SPAN = 50  # of all steps, one in so many stands on either side in the running mean
-LAST = 100  # steps that the figure in the heading is the mean of, as in `TrainingResult.mean_loss`
+SPAN = 50  # the running mean takes a fiftieth of all steps on either side
+LAST = 100  # steps that the mean in the heading covers, as in `TrainingResult.mean_loss`
 
 
 def plot_loss(losses: Sequence[float], name: str, ax: Axes | None = None) -> Axes:
     """Draw the loss of each step, and the mean of the steps around each.
 
     Args:
-        losses: of every step, in nats; what is not above 0 is left out.
+        losses: one per step, in nats; values that are not above 0 are left out.
         name: of the model.
         ax: where to draw; None makes a new pyplot figure, which a notebook shows.
     """
@@ -42,17 +42,17 @@ def plot_loss(losses: Sequence[float], name: str, ax: Axes | None = None) -> Axe
     ax.set_ylabel("loss (nats)")
     ax.spines[["top", "right"]].set_visible(False)
     last = losses[-LAST:]
-    shown = f"each step's, and the mean around it; {np.mean(last):.4f} nats over the last {len(last)} steps"
+    shown = f"each step and the running mean; {np.mean(last):.4f} nats over the last {len(last)} steps"
     write_headings(ax, f"Loss of {short(name)} in training", [shown], start=7)
     return ax
 
 
 def running_mean(losses: Sequence[float]) -> np.ndarray:
-    """The mean of each loss and of a `SPAN`-th of all on either side of it, or of what there is of these."""
+    """The mean of each loss and up to a `SPAN`-th of all losses on either side of it."""
     sums = np.concatenate([[0.0], np.cumsum(losses)])
     at, reach = np.arange(len(losses)), len(losses) // SPAN
-    first, behind = np.maximum(at - reach, 0), np.minimum(at + reach + 1, len(losses))
-    return (sums[behind] - sums[first]) / (behind - first)
+    first, end = np.maximum(at - reach, 0), np.minimum(at + reach + 1, len(losses))
+    return (sums[end] - sums[first]) / (end - first)
 
 
 def save_loss_plot(losses: Sequence[float], name: str, folder: str | Path) -> Path:

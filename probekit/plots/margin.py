@@ -1,4 +1,4 @@
-"""Names of lines in the right margin: beside their values, none upon another."""
+"""Names of lines in the right margin, next to their values and without overlap."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from probekit.plots.style import GREY, PLAIN, inches
 
 LINE_GAP = 12.5  # points from name to name
-_KEPT = 0.72  # of an axes' height, when the layout has made room above and below
+_KEPT = 0.72  # of an axes' height that is left once the layout has made room above and below
 
 
 @dataclass(frozen=True)
 class MarginLabel:
-    """A value with its name; a line across the axes is drawn at it, unless a curve ends there."""
+    """A value and its name; `is_line` draws a line across the axes, other values are the ends of curves."""
 
     value: float
     name: str
@@ -22,12 +22,12 @@ class MarginLabel:
 
 
 def draw_margin(ax: Axes, labels: Sequence[MarginLabel], values: bool) -> None:
-    """Draw the lines, and name each at the right, joined to its value where the name had to move.
+    """Draw the lines, and name each at the right, with a leader where it had to move away from its value.
 
     Args:
         ax: with its final y limits.
         labels: in any order.
-        values: whether the names have their values beside them.
+        values: whether to write the values after the names.
     """
     labels = sorted(labels, key=lambda label: label.value)
     low, high = ax.get_ylim()
@@ -66,9 +66,9 @@ def _name(ax: Axes, label: MarginLabel, height: float, value: str) -> None:
 
 
 def spread(values: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Heights for labels of sorted values: near the values, at least `gap` apart, within the axis."""
+    """Heights for labels of sorted values: close to the values, at least `gap` apart, within the axis."""
     heights = list(values)
-    for _ in range(300):  # neighbours that are too near push each other apart, and the ends push back
+    for _ in range(300):  # labels that overlap push each other apart, and the ends of the axis push back
         for i in range(len(heights) - 1):
             push = max(0.0, gap - (heights[i + 1] - heights[i])) / 2
             heights[i], heights[i + 1] = heights[i] - push, heights[i + 1] + push

@@ -1,4 +1,4 @@
-"""Where the work of a forward goes: stacked shares of its components, by model and by context."""
+"""FLOPs of a forward pass: stacked shares of the components, by model and context length."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ Flops = Mapping[str, Mapping[int, Mapping[str, int]]]
 """Model -> context -> component -> FLOPs."""
 
 ORANGE, PALE_GREEN, LIGHT = "#E69F00", "#7FCDB5", "#B9B9B9"
-LOOKS = {  # from the bottom: what grows with the context, then what each token's weights take
+LOOKS = {  # from the bottom: work that grows with the context, then work per token
     "weighted sum": RED,
     "scores": ORANGE,
     "QKV": BLUE,
@@ -25,13 +25,13 @@ LOOKS = {  # from the bottom: what grows with the context, then what each token'
     "head": LIGHT,
     "embeddings and norms": INK,
 }
-MIXING = ("weighted sum", "scores")  # what reads other tokens
+MIXING = ("weighted sum", "scores")  # components that mix tokens
 PANELS = 4  # in a row
 PANEL = (2.15, 2.9)  # inches
 AROUND = (0.9, 1.2)  # inches for names and headings
-LEAST = 0.005  # of all: a component that is nowhere more has no name in the legend
-LEAST_WRITTEN = 0.08  # of a bar: what has room for a number
-ENTRY = 1.6  # inches of a name in the legend
+LEAST = 0.005  # share of all FLOPs below which a component is left out of the legend
+LEAST_WRITTEN = 0.08  # share of a bar that has room for a number
+ENTRY = 1.6  # inches per legend entry
 Bar = tuple[str, Mapping[str, int]]
 
 
@@ -109,27 +109,27 @@ def _draw_bars(ax: Axes, title: str, bars: list[Bar]) -> None:
 
 
 def _grouped(of: Mapping[str, int]) -> dict[str, int]:
-    """FLOPs of what is drawn, from the bottom."""
+    """FLOPs of each drawn component, from the bottom."""
     rest = sum(n for name, n in of.items() if name not in LOOKS)
     return {name: of.get(name, 0) for name in LOOKS if name in of} | {"embeddings and norms": rest}
 
 
 def _write_bar(ax: Axes, x: int, mixing: float, total: int) -> None:
-    """The share of what reads other tokens, where it has room, and all FLOPs on top."""
+    """The share of the components that mix tokens, if there is room, and all FLOPs on top."""
     if mixing > LEAST_WRITTEN:
-        y = max(mixing - 0.035, 0.75 * mixing)  # within the upper half, the scores
+        y = max(mixing - 0.035, 0.75 * mixing)  # in the upper part, which is the scores
         ax.text(x, y, f"{mixing:.0%}", color=INK, fontsize=7, ha="center", va="center")
     ax.text(x, 1.012, metric(total), color=GREY, fontsize=7, ha="center", va="bottom")
 
 
 def _write_around(figure: Figure, first: list[Axes], flops: Flops) -> None:
-    """Names of the axes at the first of each row, the legend, and what the picture shows."""
+    """Axis names in the first column, the legend, and the title."""
     for ax in first:
         ax.set_ylabel("share of the FLOPs")
     contexts = {context for by_context in flops.values() for context in by_context}
     how = f"texts of {min(contexts):,} tokens" if len(contexts) == 1 else "by model and context (tokens)"
     looks = {"x": 0.01, "ha": "left", "fontsize": 12, "fontweight": "bold", "color": INK}
-    figure.suptitle(f"Where a forward's FLOPs go, {how}", **looks)
+    figure.suptitle(f"FLOPs of a forward pass, {how}", **looks)
     handles = [Patch(facecolor=LOOKS[name], label=name) for name in _named(flops)]
     legend = figure.legend(
         handles=handles,
@@ -137,18 +137,18 @@ def _write_around(figure: Figure, first: list[Axes], flops: Flops) -> None:
         ncols=min(5, len(handles), int(figure.get_figwidth() / ENTRY)),
         frameon=False,
         fontsize="small",
-        title="number in a bar: weighted sum and scores together; above it: FLOPs of one text",
+        title="in a bar: share of weighted sum and scores together; above: FLOPs of one text",
         title_fontsize="small",
     )
     legend.get_title().set_color(GREY)
 
 
 def _named(flops: Flops) -> list[str]:
-    """What has a name in the legend: all that shows anywhere."""
+    """The components in the legend: those that are visible in any bar."""
     bars = [_grouped(of) for by_context in flops.values() for of in by_context.values()]
     return [name for name in LOOKS if any(bar.get(name, 0) > LEAST * sum(bar.values()) for bar in bars)]
 
 
 def _thousands(n: int) -> str:
-    """1024 -> "1k", as contexts are called; 1000 stays."""
+    """1024 -> "1k", as context lengths are written; 1000 stays "1000"."""
     return f"{n // 1024}k" if n % 1024 == 0 else f"{n}"

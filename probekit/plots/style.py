@@ -1,4 +1,4 @@
-"""What the pictures share: colours, names that fit, and files with the same bytes for the same results."""
+"""Shared by the pictures: colours, names that fit, and files with the same bytes for the same results."""
 
 import io
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from matplotlib.transforms import ScaledTranslation, Transform
 from probekit.durable import write_as
 from probekit.text import printable
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers
+# Okabe and Ito's colours, which colour-blind readers can tell apart
 BLUE, GREEN, RED, GREY, INK = "#0072B2", "#009E73", "#D55E00", "#6B6B6B", "#222222"
 PALE_BLUE = "#74B3DA"
 NAME_LENGTH = 28  # longer names are cut in the middle
@@ -25,14 +25,14 @@ PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}  # names hold $, 
 
 
 def short(name: object, most: int = NAME_LENGTH) -> str:
-    """A name made safe and cut in the middle."""
+    """A name with control characters escaped, cut in the middle if it is long."""
     text = printable(name)
-    half = most // 2 - 1  # and an ellipsis
+    half = most // 2 - 1  # one character less, for the ellipsis
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def inches(ax: Axes) -> tuple[float, float]:
-    """Width and height of the axes, before the layout makes room for what stands around them."""
+    """Width and height of the axes in inches, before the layout makes room around them."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     box = ax.get_window_extent()
@@ -40,14 +40,14 @@ def inches(ax: Axes) -> tuple[float, float]:
 
 
 def above(ax: Axes, points: float) -> Transform:
-    """Axes coordinates, so many points further up."""
+    """Axes coordinates, shifted up by `points`."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     return ax.transAxes + ScaledTranslation(0, points / 72, figure.dpi_scale_trans)
 
 
 def write_headings(ax: Axes, title: str, lines: list[str], start: float) -> None:
-    """A title and small lines under it, left, the lowest of them `start` points over the axes."""
+    """A left-aligned title with small lines under it, the lowest `start` points above the axes."""
     for i, line in enumerate(reversed(lines)):
         where = above(ax, start + i * LINE)
         ax.text(0, 1, line, transform=where, color=GREY, fontsize="small", va="bottom", **PLAIN)
@@ -58,7 +58,7 @@ def write_headings(ax: Axes, title: str, lines: list[str], start: float) -> None
 
 @contextmanager
 def new_figure(size: tuple[float, float]) -> Iterator[Figure]:
-    """A figure without pyplot, in matplotlib's own style and nobody else's."""
+    """A figure without pyplot, in matplotlib's default style whatever the user's."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.hashsalt": "probekit", "svg.fonttype": "none"})  # text stays text
@@ -68,7 +68,7 @@ def new_figure(size: tuple[float, float]) -> Iterator[Figure]:
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
-    """Write `path`.svg and, last, `path`.png, whole, without dates; returns the latter.
+    """Write `path`.svg and, last, `path`.png, atomically and without dates; returns the latter.
 
     Raises:
         StorageError: the disk refused.

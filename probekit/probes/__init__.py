@@ -1,6 +1,8 @@
-"""Probes: what activations know, as scikit-learn estimators that take numpy and torch."""
+"""Probes: scikit-learn estimators of labels from activations, which take numpy and torch."""
 
 from probekit.probes.base import ClassifierProbe, LinearProbe, Probe
+from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor
+from probekit.probes.find import find_probe, probe_name
 from probekit.probes.lda import LDAProbe
 from probekit.probes.load import PROBES, REGRESSORS, load_probe
 from probekit.probes.logistic import LogisticProbe, fit_logistic_path
@@ -14,6 +16,9 @@ __all__ = [
     "PROBES",
     "REGRESSORS",
     "ClassifierProbe",
+    "EstimatorClassifier",
+    "EstimatorProbe",
+    "EstimatorRegressor",
     "KSparseProbe",
     "LDAProbe",
     "LinearProbe",
@@ -25,8 +30,10 @@ __all__ = [
     "Ranking",
     "RidgeProbe",
     "RidgeRegressionProbe",
+    "find_probe",
     "fit_logistic_path",
     "fit_ridge_path",
     "load_probe",
+    "probe_name",
     "rank_neurons",
 ]

@@ -1,11 +1,11 @@
-"""What all probes share: scikit-learn's manners, torch and numpy alike, many fits on the same features, and files.
+"""The base classes of probes: scikit-learn's interface, numpy and torch input, many fits on shared features, saving.
 
 Axes: N examples, D features, C classes.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -20,26 +20,46 @@ from probekit.probes.problem import Labels, ProblemSet
 
 
 class Probe(BaseEstimator):
-    """A fitted map from activations to labels, which can be saved.
+    """A map from activations to labels.
 
     Takes numpy arrays and torch tensors of any float type on any device; decisions are computed in float64.
 
+    The attributes up to `for_codelength` are capabilities: what a pipeline asks of a probe instead of its name.
+
     Attributes:
+        predicts: "classes" or "numbers".
+        has_C: whether the parameter C is the inverse strength of a regularisation, to be chosen from a grid.
+        linear: whether decisions are X @ `coef_`.T + `intercept_`.
+        by_score: whether the highest decision is always the prediction.
+        log_odds: whether `probabilities` of the decisions are the probe's probabilities.
+        certified: whether every fit has a `gap_`.
+        saveable: whether `save` and `load_probe` work.
+        for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         ARRAYS: names of the fitted arrays that make up the probe.
-        FACTS: names of fitted numbers that are saved beside `converged_` and `n_iter_`; None where there is none.
+        FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.
         n_features_in_: D.
         converged_: whether the solver reached its tolerance.
-        n_iter_: how many iterations it took; 0 for a closed form.
+        n_iter_: iterations; 0 for a closed form.
+        gap_: certificate of a fit, an upper bound on (objective - optimum) / optimum; None for a probe without one.
     """
 
+    predicts: Literal["classes", "numbers"] = "classes"
+    has_C: bool = False
+    linear: bool = False
+    by_score: bool = True
+    log_odds: bool = False
+    certified: bool = False
+    saveable: bool = True
+    for_codelength: bool = False
     ARRAYS: tuple[str, ...] = ("coef_", "intercept_")
     FACTS: tuple[str, ...] = ()
     n_features_in_: int
     converged_: bool = True
     n_iter_: int = 0
+    gap_: Any = None
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Find the weights for features [N, D] and labels or targets [N]."""
+        """Fit to features [N, D] and labels or targets [N]."""
         raise NotImplementedError
 
     def predict(self, X: Any) -> np.ndarray:
@@ -47,11 +67,11 @@ class Probe(BaseEstimator):
         raise NotImplementedError
 
     def fit_many(self, X: torch.Tensor, problems: ProblemSet) -> Sequence[Self]:
-        """A fitted copy of this probe for each problem, from features [N, D] that they share; `classes_` are 0..C-1.
+        """Fit a copy of this probe to each problem, on shared features [N, D]; `classes_` are 0..C-1.
 
         Raises:
-            DataError: rows of a problem that lack one of its classes.
-            UsageError: weights other than 0 and 1, or a kind of problem that the probe is not for.
+            DataError: the rows of a problem lack one of its classes.
+            UsageError: weights other than 0 and 1; classes for a probe of numbers, or numbers for a probe of classes.
         """
         probes = []
         for problem in problems.problems:
@@ -62,12 +82,12 @@ class Probe(BaseEstimator):
         return probes
 
     def _with(self, C: float | None) -> Self:
-        """An unfitted copy, with this regularisation where the probe has one."""
+        """An unfitted copy with this C, if the probe has one."""
         probe: Self = clone(self)  # pyright: ignore[reportAssignmentType]
-        return probe.set_params(C=C) if C is not None and "C" in probe.get_params() else probe
+        return probe.set_params(C=C) if C is not None and self.has_C else probe
 
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
-        """The rows that have a weight, or None for all; checks that the probe can be fitted to their labels."""
+        """The rows with a weight, or None for all rows; raises if the probe cannot be fitted to their labels."""
         return rows_of(weights)
 
     def save(self, path: str | Path) -> Path:
@@ -75,37 +95,37 @@ class Probe(BaseEstimator):
 
         Raises:
             DataError: class labels or parameters that are not numbers, booleans or strings.
-            StorageError: the disk refused.
+            StorageError: the files could not be written.
         """
         check_is_fitted(self)
         return write_probe(self, path)
 
     def _check_arrays(self) -> None:
-        """Raise a ValueError if the fitted arrays, read from a file, do not fit together; set `n_features_in_`."""
+        """Set `n_features_in_` after loading; raises a ValueError if the shapes of the arrays do not agree."""
         raise NotImplementedError
 
 
 class ClassifierProbe(ClassifierMixin, Probe):
-    """A probe whose labels are classes; subclasses say how it is fitted and what it decides.
+    """A probe of classes. Subclasses implement `_fit` and `_decide`.
 
     Attributes:
-        classes_: [C], sorted; integers, strings or whatever `y` held.
+        classes_: [C], sorted, of the type of `y`.
     """
 
     classes_: np.ndarray
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Find the weights for features [N, D] and labels [N].
+        """Fit to features [N, D] and labels [N].
 
         Raises:
-            ValueError: NaN or infinity, shapes that do not fit, parameters out of range.
+            ValueError: NaN or infinity, shapes that do not agree, parameters out of range.
             DataError: fewer than two classes in `y`.
         """
         self._fit(*self._checked(X, y))
         return self
 
     def _checked(self, X: Any, y: Any, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
-        """X [N, D] of a type that is wanted, and labels 0..C-1 [N]; sets `classes_` and `n_features_in_`."""
+        """X [N, D] in (one of) `dtype`, and labels 0..C-1 [N]; sets `classes_` and `n_features_in_`."""
         X, y = checked(self, X, y, dtype=dtype)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -114,11 +134,11 @@ class ClassifierProbe(ClassifierMixin, Probe):
         return X, labels
 
     def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
-        """Set the fitted attributes, for float64 X [N, D] and labels 0..C-1."""
+        """Set the fitted attributes from float64 X [N, D] and labels 0..C-1."""
         raise NotImplementedError
 
     def _decide(self, X: np.ndarray) -> np.ndarray:
-        """Scores [N, 1] for two classes, [N, C] for more, of float64 X [N, D]."""
+        """The scores of float64 X [N, D]: [N, 1] for two classes, [N, C] for more."""
         raise NotImplementedError
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -129,7 +149,7 @@ class ClassifierProbe(ClassifierMixin, Probe):
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row: [N]."""
-        labels = predicted_labels(self.decision_function(X))  # first: it says so when nothing is fitted yet
+        labels = predicted_labels(self.decision_function(X))  # before classes_: raises NotFittedError if unfitted
         return self.classes_[labels]
 
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
@@ -139,13 +159,14 @@ class ClassifierProbe(ClassifierMixin, Probe):
 
 
 class LinearProbe(ClassifierProbe):
-    """A linear classifier of activations; subclasses say how the weights are found.
+    """A linear classifier. Subclasses implement `_solve`.
 
     Attributes:
-        coef_: float64 [1, D] for two classes, [C, D] for more, for features as they are (nothing is standardised).
+        coef_: float64 [1, D] for two classes, [C, D] for more; applies to raw features, not standardised ones.
         intercept_: float64 [1] or [C].
     """
 
+    linear = True
     coef_: np.ndarray
     intercept_: np.ndarray
 
@@ -161,7 +182,7 @@ class LinearProbe(ClassifierProbe):
 
     @property
     def direction(self) -> np.ndarray:
-        """The weights in the model's own space: [D] for two classes (from the first to the second), [C, D] for more."""
+        """The weights in activation space: [D] for two classes (towards the second), [C, D] for more."""
         check_is_fitted(self)
         return self.coef_[0] if len(self.coef_) == 1 else self.coef_
 
@@ -174,6 +195,8 @@ class LinearProbe(ClassifierProbe):
 
 class WithProbabilities:
     """A classifier whose decisions are log odds."""
+
+    log_odds = True
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class: [N, C]."""
@@ -188,20 +211,20 @@ def probabilities(decision: np.ndarray) -> np.ndarray:
 
 
 def rows_of(weights: np.ndarray | None) -> np.ndarray | None:
-    """The rows whose weight is 1; None for all of them, where there are no weights.
+    """The rows with weight 1, or None for all rows if there are no weights.
 
     Raises:
-        UsageError: other weights than 0 and 1.
+        UsageError: weights other than 0 and 1.
     """
     if weights is None:
         return None
     if not np.isin(weights, (0, 1)).all():
-        raise UsageError("this probe takes rows or leaves them out: weights must be 0 or 1; use the logistic probe")
+        raise UsageError("this probe includes or excludes rows: weights must be 0 or 1; use the logistic probe")
     return np.flatnonzero(weights)
 
 
 def check_classes(labels: np.ndarray, n_classes: int) -> None:
-    """Raise a DataError unless each of the classes 0..n_classes-1, and nothing else, is among the labels [N]."""
+    """Raise a DataError unless the labels [N] are 0..n_classes-1 and each of these occurs."""
     if n_classes < 2:
         raise UsageError(f"a classifier needs a problem of 2 classes or more; got n_classes={n_classes}")
     if len(labels) and not (labels.min() >= 0 and labels.max() < n_classes):
@@ -214,12 +237,12 @@ def check_classes(labels: np.ndarray, n_classes: int) -> None:
 
 
 def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **how: Any) -> Any:
-    """What scikit-learn's `validate_data` gives of torch or numpy: X [N, D], and y where it is given."""
+    """scikit-learn's `validate_data` for torch and numpy: X [N, D], and y if given."""
     return validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
 
 
 def as_numpy(x: Any) -> Any:
-    """A torch tensor as numpy (half precisions as float32, which holds them exactly); anything else as it is."""
+    """A torch tensor as numpy, half precisions as float32 (exact); anything else unchanged."""
     if not isinstance(x, torch.Tensor):
         return x
     x = x.detach().cpu()
@@ -232,9 +255,9 @@ def predicted_labels(decision: np.ndarray) -> np.ndarray:
 
 
 def standardise(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(X - mean) / scale, mean and scale; a constant column becomes 0 and has the scale infinity.
+    """(X - mean) / scale, mean and scale; a constant column becomes 0 and has an infinite scale.
 
-    So weights for the result, divided by the scale, are weights for X, and exactly 0 where a column is constant.
+    Weights for the result divided by the scale are therefore weights for X, exactly 0 for constant columns.
     """
     mean = X.mean(axis=0)
     Z = X - mean
@@ -244,8 +267,8 @@ def standardise(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def scale_of(variance: np.ndarray, mean: np.ndarray, n: int) -> np.ndarray:
-    """The standard deviation of each of D columns of n rows; infinity where a column is constant."""
-    # the bound on the rounding error of the variance, as in scikit-learn's _is_constant_feature
+    """The standard deviations [D] of columns of n rows; infinity for a constant column."""
+    # a variance within its rounding error is 0; the bound is that of scikit-learn's _is_constant_feature
     eps = np.finfo(np.float64).eps
     constant = variance <= n * eps * variance + (n * mean * eps) ** 2
     return np.where(constant, np.inf, np.sqrt(np.maximum(variance, 0)))
@@ -254,20 +277,6 @@ def scale_of(variance: np.ndarray, mean: np.ndarray, n: int) -> np.ndarray:
 def unstandardise(
     coef: np.ndarray, intercept: np.ndarray, mean: np.ndarray, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and intercepts for standardised features, as those that give the same decisions on the raw ones."""
+    """Convert weights and intercepts for standardised features to raw features: same decisions."""
     raw = coef / scale
     return raw, intercept - raw @ mean
-
-
-def check_positive(name: str, value: Any) -> float:
-    """`value` as a float, or a UsageError: the regularisation must be a positive, finite number."""
-    if isinstance(value, (bool, str)) or not np.isscalar(value) or not 0 < float(value) < np.inf:  # pyright: ignore
-        raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
-    return float(value)  # pyright: ignore[reportArgumentType]
-
-
-def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int, or a UsageError: it must be a whole number, `least` or more."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise UsageError(f"{name} must be a whole number, {least} or more; got {value!a}")
-    return int(value)

@@ -1,6 +1,6 @@
-"""Features as a solver reads them: in blocks of rows, each centred as it passes, so that no copy of them is ever made.
+"""Features in blocks of rows, each centred when it is read, so that the features are never copied.
 
-Centring matters in float32: a column at 3,000 times the others would otherwise cost every sum its last four digits.
+Centring matters in float32: with a column 3,000 times the others, every sum would lose its last four digits.
 
 Axes: N rows, D features, B rows of a block, M weightings of the rows, R directions of a basis.
 """
@@ -16,25 +16,24 @@ from torch import Tensor
 from probekit.errors import DataError
 from probekit.probes.threads import Shares
 
-BLOCK_BYTES = 3 << 20  # a block of rows that stays in a processor's cache
-BLOCK_OF_SCORES = 8192  # rows, where the features themselves are not read
-BLOCK_ELSEWHERE = 1 << 16  # rows, on a device that wants much at once
-# of the sample from which the basis is computed: enough for its eigenvalues to be right within some 25%
-SAMPLE_PER_FEATURE = 16
-WIDE = 1024  # features; beyond, a basis of as many directions as half of `WIDE_SAMPLE` rows span is far cheaper
+BLOCK_BYTES = 3 << 20  # a block of rows that fits a processor's cache
+BLOCK_OF_SCORES = 8192  # rows, for sums that do not read the features
+BLOCK_ELSEWHERE = 1 << 16  # rows, on a GPU
+SAMPLE_PER_FEATURE = 16  # rows that the basis is computed from: its eigenvalues are then right to about 25%
+WIDE = 1024  # features; for more, the basis spans only half of WIDE_SAMPLE rows, which is far cheaper
 WIDE_SAMPLE = 4096
-CONSTANT = 1e-12  # of a column's mean square about the middle of all rows: less variance than that is none
+CONSTANT = 1e-12  # share of a column's mean square about the shift; a smaller variance counts as 0
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Features that do not fit the memory.
+    """Features that do not fit in memory.
 
     Attributes:
         n: N.
         d: D.
-        read: gives the rows anew each time it is called, some thousands at once, always in the same order: [B, D].
-        order: int64 [N], which row of the labels each row belongs to; None where they come in the labels' order.
+        read: called once per pass; yields the rows in blocks [B, D] of some thousands, always in the same order.
+        order: int64 [N], the index into the labels of each row; None if rows and labels have the same order.
     """
 
     n: int
@@ -52,10 +51,10 @@ class Features:
     """Features [N, D] minus a point near their mean, in blocks.
 
     Attributes:
-        shift: [D], the point, in `dtype` and so subtracted exactly.
-        dtype: what sums over rows are computed in: float64 for float64 features, float32 for all else.
-        device: where the rows are.
-        streamed: whether each pass reads the rows anew.
+        shift: [D], the point, in `dtype`.
+        dtype: the type of sums over rows: float64 for float64 features, float32 for others.
+        device: of the rows.
+        streamed: whether each pass reads the rows again.
     """
 
     def __init__(self, rows: Tensor | Stream, shares: Shares):
@@ -71,11 +70,11 @@ class Features:
         return iter([self._rows]) if isinstance(self._rows, Tensor) else self._rows.read()
 
     def sum(self, work: Callable[[slice, Tensor], list[Tensor]], dtype: torch.dtype) -> list[Tensor]:
-        """One pass: the sums over all blocks of what `work` gives of each, in float64.
+        """One pass: the float64 sums over all blocks of the tensors that `work` returns for a block.
 
         Args:
-            work: is told the rows of a block and their features minus `shift`, [B, D] in `dtype`, which are valid until
-                it returns; several threads call it at once.
+            work: called with the rows of a block and their features minus `shift`, [B, D] in `dtype`, which are valid
+                until it returns; called from several threads at once.
             dtype: of the features of a block.
         """
         total, start = _Sum(), 0
@@ -84,18 +83,18 @@ class Features:
                 total.add(sums)
             start += len(part)
         if start != self.n:
-            raise DataError(f"expected {self.n} rows of features, got {start}; say as many as the stream gives")
+            raise DataError(f"expected {self.n} rows of features, got {start}; correct the stream's n")
         return total.values
 
     def sum_rows(self, work: Callable[[slice], list[Tensor]], n: int | None = None) -> list[Tensor]:
-        """The sums over n rows, by default all, of what `work` gives of some of them; without the features."""
+        """The sums over n rows (default: all) of the tensors that `work` returns for some rows; no features."""
         total = _Sum()
         for sums in self._shares(partial(_summed, work, size=BLOCK_OF_SCORES), self.n if n is None else n):
             total.add(sums)
         return total.values
 
     def _share(self, work: Callable, dtype: torch.dtype, part: Tensor, start: int, rows: slice) -> list[Tensor]:
-        """What `sum` gives of some rows of a part that begins at row `start`."""
+        """The sums for some rows of a part, whose first row has the number `start`."""
         size = BLOCK_ELSEWHERE if part.is_cuda else max(64, BLOCK_BYTES // (self.d * dtype.itemsize))
         room, shift = part.new_empty(min(size, rows.stop - rows.start), self.d, dtype=dtype), self.shift.to(dtype)
 
@@ -103,7 +102,7 @@ class Features:
             X = room[: here.stop - here.start]
             if part.dtype == dtype:
                 torch.sub(part[here], shift, out=X)
-            else:  # converted first: the difference of two float32 is exact in float64 alone
+            else:  # convert first: the difference of two float32 numbers is exact only in float64
                 X.copy_(part[here]).sub_(shift)
             return work(slice(start + here.start, start + here.stop), X)
 
@@ -111,7 +110,7 @@ class Features:
 
 
 class _Sum:
-    """Running sums in float64 of lists of tensors."""
+    """Running float64 sums of lists of tensors."""
 
     def __init__(self) -> None:
         self.values: list[Tensor] = []
@@ -125,7 +124,7 @@ class _Sum:
 
 
 def _summed(work: Callable[[slice], list[Tensor]], rows: slice, size: int) -> list[Tensor]:
-    """The sums of what `work` gives of `rows`, some at a time."""
+    """The sums of the tensors that `work` returns for `rows`, `size` rows at a time."""
     total = _Sum()
     for first in range(rows.start, rows.stop, size):
         total.add(work(slice(first, min(first + size, rows.stop))))
@@ -133,10 +132,10 @@ def _summed(work: Callable[[slice], list[Tensor]], rows: slice, size: int) -> li
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
-    """Of each of M weightings: the sum of the weights [M], and mean and scale of the features [M, D], about the shift.
+class Scaling:
+    """For each of M weightings: the sum of the weights [M], and mean and inverse scale of each column [M, D].
 
-    A column that never varies has the inverse scale 0.
+    Means are relative to the shift. A constant column has the inverse scale 0.
     """
 
     total: Tensor
@@ -144,8 +143,8 @@ class Moments:
     inverse_scale: Tensor
 
 
-def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Moments, Tensor]:
-    """The moments under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift).
+def scaling_of(features: Features, weights: Tensor, standardise: bool) -> tuple[Scaling, Tensor]:
+    """The scaling under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift).
 
     Raises:
         DataError: NaN or infinity in the features.
@@ -157,7 +156,7 @@ def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Mom
         picked[rows.start] = X[-rows.start % step :: step].to(features.dtype, copy=True)
         return [W.T @ X, W.T @ X.square()]
 
-    first, second = features.sum(block, torch.float64)  # a mean may lie far from the shift: it is of other rows
+    first, second = features.sum(block, torch.float64)  # float64: a weighting's mean may be far from the shift
     if not torch.isfinite(second).all():
         raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
     total = weights.sum(dim=0)
@@ -166,7 +165,7 @@ def moments(features: Features, weights: Tensor, standardise: bool) -> tuple[Mom
     varies = variance > CONSTANT * square
     scale = variance.clamp_min(0).sqrt() if standardise else torch.ones_like(variance)
     inverse = torch.where(varies, 1 / scale.where(varies, 1), 0)
-    return Moments(total, mean, inverse), torch.cat([rows for _, rows in sorted(picked.items())])
+    return Scaling(total, mean, inverse), torch.cat([rows for _, rows in sorted(picked.items())])
 
 
 def _sample_size(d: int) -> int:
@@ -175,12 +174,12 @@ def _sample_size(d: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Directions in which the features' covariance is nearly diagonal.
+    """Directions in which the covariance of the features is nearly diagonal.
 
     Attributes:
         vectors: [D, R], orthonormal, float64.
         values: [R], the variance along each.
-        rest: the mean variance of what is orthogonal to all of them.
+        rest: the mean variance in directions orthogonal to all of them.
     """
 
     vectors: Tensor
@@ -189,19 +188,20 @@ class Basis:
 
 
 def basis(features: Features, sample: Tensor, inverse_scale: Tensor) -> Basis:
-    """The eigenvectors of the covariance of a sample of rows [S, D], each column times its inverse scale [D].
+    """The eigenvectors of the covariance of a sample of rows [S, D], with each column times its inverse scale [D].
 
-    A sample that spans less than all directions flatters those that it spans, so half of it only measures the
-    variances; unless it is all there is: then there is no variance elsewhere.
+    A sample that does not span all directions overestimates the variance in those it spans. So half of it gives the
+    directions and the other half their variances, unless the sample is all rows: then no other direction has variance.
     """
     S, D = sample.shape
-    whole = features.n == S
+    is_all = features.n == S
     Z = (sample - sample.mean(dim=0)) * inverse_scale.to(sample.dtype)
-    if S >= SAMPLE_PER_FEATURE * D or (whole and S >= D):
+    if S >= SAMPLE_PER_FEATURE * D or (is_all and S >= D):
         values, vectors = _eigh(_gram(features, Z) / S)
         return Basis(vectors, values.clamp_min(0), 0.0)
-    if whole:
-        return Basis(*_span(features, Z.double()), 0.0)  # no rest: a direction that leaks there would take over
+    if is_all:
+        # float64: without variance elsewhere nothing damps rounding errors there, and they would dominate
+        return Basis(*_span(features, Z.double()), 0.0)
     vectors, _ = _span(features, Z[::2])
     measured = Z[1::2].double()
     values, total = (measured @ vectors).square().mean(dim=0), measured.square().mean(dim=0).sum()
@@ -209,14 +209,14 @@ def basis(features: Features, sample: Tensor, inverse_scale: Tensor) -> Basis:
 
 
 def _span(features: Features, Z: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormal directions [D, R] that span rows [S, D] with S < D, and the variance along each [R]."""
+    """Orthonormal directions [D, R] that span the rows [S, D], S < D, and the variance along each [R]."""
     values, U = _eigh(_gram(features, Z.T) / len(Z))
     kept = values > 1e-6 * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
     return Z.T.double() @ (U[:, kept] / (values[kept] * len(Z)).sqrt()), values[kept]
 
 
 def _gram(features: Features, X: Tensor) -> Tensor:
-    """X'X in float64, from blocks in X's own type."""
+    """X'X in float64, summed over blocks in the type of X."""
     (total,) = features.sum_rows(lambda rows: [X[rows].T @ X[rows]], len(X))
     return total
 

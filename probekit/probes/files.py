@@ -1,4 +1,4 @@
-"""A fitted probe as two files: its arrays in safetensors, everything else in JSON. No pickle."""
+"""Save a fitted probe as two files: arrays in safetensors, everything else in JSON. No pickle."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ FORMAT = "probekit.probe/1"
 def write_probe(probe: Any, path: str | Path) -> Path:
     """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter."""
     stem = _stem(path)
-    # safetensors writes the buffer as it lies, so an array in Fortran's order would come back scrambled
+    # safetensors writes the raw buffer, so an array in Fortran order would come back scrambled
     arrays = {name.removesuffix("_"): np.array(getattr(probe, name), order="C") for name in probe.ARRAYS}
     weights = safetensors.numpy.save(arrays)
     about = {
@@ -42,10 +42,10 @@ def write_probe(probe: Any, path: str | Path) -> Path:
 
 
 def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
-    """The probe at `path`.safetensors and `path`.json, made by one of `known` (class name -> class).
+    """Load the probe at `path`.safetensors and `path`.json, of one of the classes `known` (name -> class).
 
     Raises:
-        DataError: no such files, or files that are not a whole probe.
+        DataError: missing or damaged files, or files that are not a complete probe.
     """
     stem = _stem(path)
     try:
@@ -56,15 +56,15 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
     except (OSError, ValueError) as error:
         raise DataError(f"could not read the probe {stem!a}: {error}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise DataError(f"{stem + '.json'!a} is not a probe's file (expected format {FORMAT})")
+        raise DataError(f"{stem + '.json'!a} is not a probe's file: expected format {FORMAT}")
     if about.get("probe") not in known:
         raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(str(about.get('probe')), known)}")
     if about.get("sha256") != hashlib.sha256(weights).hexdigest():
-        raise DataError(f"{stem + '.safetensors'!a} is damaged, or not the one that its .json was written with")
+        raise DataError(f"{stem + '.safetensors'!a} is damaged or does not belong to its .json")
     try:
         return _restored(known[about["probe"]](), about, safetensors.numpy.load(weights))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
-        raise DataError(f"{stem + '.json'!a} is not a whole probe: {error!a}") from None
+        raise DataError(f"{stem + '.json'!a} is not a complete probe: {error!a}") from None
 
 
 def _restored(probe: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
@@ -100,7 +100,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, or None for an infinite one, which JSON cannot hold."""
+    """A finite number, or None for infinity, which JSON cannot hold."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 

@@ -3,9 +3,11 @@
 Ledoit and Wolf 2004, "A well-conditioned estimator for large-dimensional covariance matrices", gives the shrinkage.
 """
 
+import warnings
+
 import numpy as np
 import torch
-from sklearn.covariance import ledoit_wolf
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.base import WithProbabilities, scale_of, standardise, unstandardise
@@ -14,13 +16,13 @@ from probekit.probes.ridge import eigen
 
 
 class LDAProbe(WithProbabilities, MomentsProbe):
-    """Gaussian classes that share one covariance: the difference of the means, whitened.
+    """Gaussian classes with one shared covariance: the whitened difference of the means.
 
-    The covariance is the mean of the classes' own, weighted by their rows, each shrunk towards a multiple of the
-    identity: scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr")` on standardised features.
+    scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr")` on standardised features. The shared covariance is the
+    mean of the classes' covariances, weighted by their rows and shrunk towards a multiple of the identity.
 
     Args:
-        shrinkage: "auto" for Ledoit and Wolf's, or a number from 0 (none) to 1 (nearly the difference of the means).
+        shrinkage: "auto" (Ledoit and Wolf), or a number from 0 (none) to 1 (nearly the difference of the means).
     """
 
     def __init__(self, shrinkage: str | float = "auto"):
@@ -28,18 +30,17 @@ class LDAProbe(WithProbabilities, MomentsProbe):
 
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         check_shrinkage(self.shrinkage)
-        counts = np.bincount(labels)
-        _check_counts(counts)
+        _check_counts(np.bincount(labels))
         Z, mean, scale = standardise(X)
-        rows = [Z[labels == c] for c in range(len(counts))]
-        covariance = np.sum([len(own) * _covariance(own, self.shrinkage) for own in rows], axis=0) / len(Z)
-        means = np.stack([own.mean(axis=0) for own in rows])
-        return unstandardise(*_discriminants(means, counts, covariance), mean, scale)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Only one sample available", UserWarning)  # its covariance is 0
+            fitted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=self.shrinkage).fit(Z, labels)
+        return unstandardise(fitted.coef_, fitted.intercept_, mean, scale)
 
     def _solve_moments(self, moments: RowMoments) -> tuple[np.ndarray, np.ndarray]:
         check_shrinkage(self.shrinkage)
         if isinstance(self.shrinkage, str):
-            raise UsageError("shrinkage='auto' looks at the rows; for statistics give a number from 0 to 1")
+            raise UsageError("shrinkage='auto' needs the rows; for statistics give a number from 0 to 1")
         counts = moments.class_counts
         _check_counts(counts)
         scale = scale_of(moments.covariance.diagonal(), moments.mean, moments.count)
@@ -58,27 +59,17 @@ def check_shrinkage(value: str | float) -> None:
 
 def _check_counts(counts: np.ndarray) -> None:
     if counts.sum() <= len(counts):
-        raise DataError(f"LDA needs more rows than classes; got {counts.sum():g} (samples) of {len(counts)}")
-
-
-def _covariance(rows: np.ndarray, shrinkage: str | float) -> np.ndarray:
-    """The shrunk covariance [D, D] of one class; Ledoit and Wolf's is that of the class's standardised rows."""
-    Z, _, scale = standardise(rows)
-    if isinstance(shrinkage, str):
-        scale = np.where(np.isinf(scale), 1, scale)
-        return scale * ledoit_wolf(Z, assume_centered=True)[0] * scale[:, None]
-    centred = rows - rows.mean(axis=0)
-    return _towards_identity(centred.T @ centred / len(rows), shrinkage)
+        raise DataError(f"LDA needs more rows than classes; got {counts.sum():g} samples, {len(counts)} classes")
 
 
 def _towards_identity(covariance: np.ndarray, shrinkage: float) -> np.ndarray:
-    """(1 - shrinkage) S + shrinkage (tr S / D) I; linear in S."""
+    """(1 - shrinkage) S + shrinkage (tr S / D) I. Linear in S, so the classes' mean can be shrunk at once."""
     D = len(covariance)
     return (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / D * np.eye(D)
 
 
 def _discriminants(means: np.ndarray, counts: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and intercepts: log odds for two classes, log posteriors up to a shared constant for more."""
+    """Weights and intercepts that give log odds (two classes) or log posteriors up to a shared constant (more)."""
     values, V = (x.numpy() for x in eigen(torch.from_numpy(covariance), int(counts.sum())))
     coef = means @ V / values @ V.T
     intercept = np.log(counts / counts.sum()) - (means * coef).sum(axis=1) / 2

@@ -1,4 +1,4 @@
-"""The probes by name, and reading a saved one."""
+"""Probes by name, and loading a saved one."""
 
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ REGRESSORS: dict[str, type[Any]] = {"ridge": RidgeRegressionProbe}
 
 
 def load_probe(path: str | Path) -> Any:
-    """The fitted probe that `probe.save(path)` wrote: same class, same predictions.
+    """Load the fitted probe that `probe.save(path)` wrote: same class, same predictions.
 
     Raises:
-        DataError: no such files, or files that are not a whole probe.
+        DataError: missing or damaged files, or files that are not a complete probe.
     """
     return read_probe(path, {probe.__name__: probe for probe in (*PROBES.values(), *REGRESSORS.values())})

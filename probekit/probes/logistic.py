@@ -1,4 +1,4 @@
-"""Logistic regression, solved to the optimum and certified (`probekit.probes.solver`)."""
+"""Logistic regression, solved to a certified optimum (see `probekit.probes.solver`)."""
 
 import warnings
 from collections.abc import Sequence
@@ -11,32 +11,35 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
-from probekit.probes.base import LinearProbe, WithProbabilities, check_classes, check_positive, check_whole
+from probekit.options.check import check_positive, check_whole
+from probekit.probes.base import LinearProbe, WithProbabilities, check_classes
 from probekit.probes.features import Stream
 from probekit.probes.problem import Labels, ProblemSet, every_problem, subset
 from probekit.probes.solver import MAX_ITER, TOLERANCE, Solutions, solve_logistic
 
 
 class LogisticProbe(WithProbabilities, LinearProbe):
-    """L2-regularised logistic regression; multinomial for several classes.
+    """L2-regularised logistic regression; multinomial for more than two classes.
 
-    The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), intercept free, of standardised features.
+    The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), on standardised features; the intercept is not
+    penalised.
 
     Args:
         C: inverse strength of the regularisation.
-        standardise: regularise the weights of standardised features; False regularises those of the features as they
-            are, as scikit-learn's LogisticRegression does. `coef_` is for the features as they are in either case.
-        tol: the relative distance to the optimum that counts as converged; float64 features are followed down to
-            rounding in any case.
-        max_iter: iterations after which the fit is given back unconverged.
+        standardise: whether to penalise the weights of standardised features, or of raw features as scikit-learn's
+            LogisticRegression does. `coef_` applies to raw features in either case.
+        tol: relative distance to the optimum that counts as converged. Float64 features are solved to rounding error
+            regardless.
+        max_iter: iterations after which the fit is returned unconverged.
 
     Attributes:
-        objective_: what was minimised, at the weights found.
-        gradient_norm_: of its gradient there, with the intercept minimised out.
-        gap_: an upper bound on (objective - optimum) / optimum; `converged_` says whether it is within `tol`. Infinite
-            where the bound says nothing.
+        objective_: the objective at the solution.
+        gradient_norm_: the norm of its gradient, with the intercept minimised out.
+        gap_: an upper bound on (objective - optimum) / optimum; `converged_` is whether it is within `tol`. Infinite if
+            there is no bound.
     """
 
+    has_C = certified = for_codelength = True
     FACTS = ("objective_", "gradient_norm_", "gap_")
     objective_: float
     gradient_norm_: float
@@ -49,15 +52,15 @@ class LogisticProbe(WithProbabilities, LinearProbe):
         self.max_iter = max_iter
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Find the weights for features [N, D] and labels [N]; float32 and less are summed in float32, then certified.
+        """Fit to features [N, D] and labels [N]. Up to float32, sums are in float32 and the certificate in float64.
 
         Args:
-            X: features, numpy or torch; a tensor is worked on where it lies.
+            X: features, numpy or torch; a tensor stays on its device.
             y: labels.
-            sample_weight: [N], not negative; how often each row counts.
+            sample_weight: [N], not negative: how often each row counts.
 
         Raises:
-            ValueError: NaN or infinity, shapes that do not fit, parameters out of range.
+            ValueError: NaN or infinity, shapes that do not agree, parameters out of range.
             DataError: fewer than two classes in `y`.
         """
         X, labels = self._validated(X, y)
@@ -71,7 +74,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
         return self
 
     def _validated(self, X: Any, y: Any) -> tuple[Tensor, np.ndarray]:
-        """X as a tensor where it lies, and labels 0..C-1; sets `classes_` and `n_features_in_`."""
+        """X as a tensor on its device, and labels 0..C-1; sets `classes_` and `n_features_in_`."""
         there = X if isinstance(X, Tensor) and X.device.type != "cpu" else None
         X, labels = self._checked(X, y, dtype=[np.float64, np.float32])
         return torch.from_numpy(X) if there is None else there, labels
@@ -93,7 +96,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
         self.n_iter_ = int(found.n_iter[p])
 
     def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
-        """A probe for each problem, all found in one solve; see `Probe.fit_many`. Takes any weights."""
+        """A probe for each problem, from one solve; see `Probe.fit_many`. Takes any weights."""
         probes = [self._with(problem.C) for problem in problems.problems]
         own = tuple(p._replace(C=probe.C) for probe, p in zip(probes, problems.problems, strict=True))
         problems = replace(problems, problems=own)
@@ -111,13 +114,13 @@ class LogisticProbe(WithProbabilities, LinearProbe):
 def fit_logistic_path(
     X: Any, y: Any, C: Sequence[float] = (1e-4, 1e-2, 1.0, 1e2, 1e4), **parameters: Any
 ) -> list[LogisticProbe]:
-    """One probe per C, found together: about as fast as the weakest regularisation alone.
+    """Fit one probe per C, all in one solve: about as fast as the largest C alone.
 
     Args:
         X: features [N, D].
         y: labels [N].
         C: inverse strengths of the regularisation.
-        parameters: of `LogisticProbe`, but for C.
+        parameters: the other parameters of `LogisticProbe`.
 
     Raises:
         ValueError: as from `LogisticProbe.fit`.

@@ -1,6 +1,6 @@
 """The log loss of a block of rows and its derivatives, for many problems at once, without cancellation.
 
-Scores z are [B, P, K]. Labels are as `prepare` made them, and weights of the rows may be None, [B, P] or [B, 1].
+Scores z are [B, P, K]. Labels come from `prepare`. Weights are None, [B, P] or [B, 1].
 
 Axes: B rows, P problems, K scores of a problem (1 for two classes, C for more), L sets of labels.
 """
@@ -11,11 +11,11 @@ from torch import Tensor
 
 
 class Binary:
-    """The logistic loss of one score; labels are -1 for class 1 and 1 for class 0: score * label is how wrong it is."""
+    """The logistic loss of one score. Labels are -1 for class 1 and 1 for class 0, so score * label is the error."""
 
     @staticmethod
     def prepare(labels: Tensor) -> Tensor:
-        """Labels 0 and 1 [N, L], int64, as the other methods take them: float32 [N, L]."""
+        """Convert int64 labels 0 and 1 [N, L] to what the other methods take: float32 [N, L]."""
         return (1 - 2 * labels).float()
 
     @staticmethod
@@ -25,20 +25,20 @@ class Binary:
 
     @staticmethod
     def derivatives(z: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """By the scores: the first, [B, P, K], and the sum over rows of the second, float64 [P, K, K]."""
+        """Derivatives by the scores: the first [B, P, K], and the row sum of the second, float64 [P, K, K]."""
         wrong = torch.sigmoid(z[..., 0] * y)
         second = _summed(wrong * (1 - wrong), weights)
         return _weighted(wrong.mul_(y), weights)[..., None], second[:, None, None]
 
     @staticmethod
     def curvature(z: Tensor, weights: Tensor | None) -> Tensor:
-        """The second derivative by the scores [B, K] of one problem, with weights [B, 1]: [B, K, K]."""
+        """The second derivative [B, K, K] by the scores [B, K] of one problem, with weights [B, 1]."""
         p = torch.sigmoid(z)
         return _weighted(p * torch.sigmoid(-z), weights)[..., None]
 
     @staticmethod
     def along(z: Tensor, move: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The summed loss's first and second derivative along `move` [B, P, K] of the scores: float64 [P] each."""
+        """The summed loss's first and second derivative along a move [B, P, K] of the scores: float64 [P] each."""
         wrong, step = torch.sigmoid(z[..., 0] * y), move[..., 0] * y
         slope = wrong * step
         return _summed(slope, weights), _summed(slope * (1 - wrong) * step, weights)
@@ -49,7 +49,7 @@ class Multinomial:
 
     @staticmethod
     def prepare(labels: Tensor) -> Tensor:
-        """Labels 0..K-1 [N, L], int64, as they are."""
+        """Return int64 labels 0..K-1 [N, L] unchanged."""
         return labels
 
     @staticmethod
@@ -59,7 +59,7 @@ class Multinomial:
 
     @staticmethod
     def derivatives(z: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """By the scores: the first, [B, P, K], and the sum over rows of the second, float64 [P, K, K]."""
+        """Derivatives by the scores: the first [B, P, K], and the row sum of the second, float64 [P, K, K]."""
         log_p = F.log_softmax(z, dim=2)
         p = log_p.exp()
         weighted = p if weights is None else p * weights[..., None]
@@ -71,14 +71,14 @@ class Multinomial:
 
     @staticmethod
     def curvature(z: Tensor, weights: Tensor | None) -> Tensor:
-        """The second derivative by the scores [B, K] of one problem, with weights [B, 1]: [B, K, K]."""
+        """The second derivative [B, K, K] by the scores [B, K] of one problem, with weights [B, 1]."""
         p = torch.softmax(z, dim=1)
         each = torch.diag_embed(p) - p[:, :, None] * p[:, None]
         return each if weights is None else each * weights[..., None]
 
     @staticmethod
     def along(z: Tensor, move: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The summed loss's first and second derivative along `move` [B, P, K] of the scores: float64 [P] each."""
+        """The summed loss's first and second derivative along a move [B, P, K] of the scores: float64 [P] each."""
         p = torch.softmax(z, dim=2)
         mean = (p * move).sum(dim=2)
         bend = (p * (move - mean[..., None]).square()).sum(dim=2)
@@ -86,7 +86,7 @@ class Multinomial:
 
 
 def _own(x: Tensor, y: Tensor) -> Tensor:
-    """What [B, P, K] has at the labels: [B, P]."""
+    """The entries of x [B, P, K] at the labels: [B, P]."""
     return x.gather(2, _index(x, y))[..., 0]
 
 

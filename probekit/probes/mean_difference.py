@@ -1,4 +1,4 @@
-"""The line between the class means ("mass-mean" in Marks and Tegmark 2023, arXiv 2310.06824)."""
+"""The difference of the class means ("mass-mean" in Marks and Tegmark 2023, arXiv 2310.06824)."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from probekit.probes.moments import MomentsProbe, RowMoments
 
 
 class MeanDifferenceProbe(MomentsProbe):
-    """The nearest class mean, as a linear classifier; nothing to choose, nothing to solve.
+    """The nearest class mean as a linear classifier; no parameters.
 
-    Two classes: the direction is mu_1 - mu_0 and the threshold lies midway. Several: class c scores
-    (mu_c - m) . (x - m) - |mu_c - m|^2 / 2, where m is the mean of the class means; the highest score is the nearest
-    mean, and moving the origin changes nothing.
+    Two classes: the direction is mu_1 - mu_0 and the threshold is midway. More: class c scores
+    (mu_c - m) . (x - m) - |mu_c - m|^2 / 2 with m the mean of the class means, so the highest score is the nearest
+    mean and a shift of the features changes nothing.
     """
 
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -21,7 +21,7 @@ class MeanDifferenceProbe(MomentsProbe):
 
 
 def _nearest(means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and intercepts that score each of C points by its nearness."""
+    """Weights and intercepts whose highest score is the nearest of C points [C, D]."""
     middle = means.mean(axis=0)
     if len(means) == 2:
         direction = means[1] - means[0]

@@ -1,6 +1,6 @@
-"""A multilayer perceptron with one hidden layer: what a probe finds that need not read linearly.
+"""A multilayer perceptron with one hidden layer: the nonlinear reference for linear probes.
 
-Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101), stopped early on rows held out.
+Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101), stopped early on held-out rows.
 
 Axes: N examples, D features, H hidden units, C classes.
 """
@@ -14,44 +14,43 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, relu
 
 from probekit.errors import UsageError
+from probekit.options.check import check_positive, check_whole
 from probekit.probes.base import (
     ClassifierProbe,
     WithProbabilities,
-    check_positive,
-    check_whole,
     standardise,
     unstandardise,
 )
 from probekit.probes.threads import one_thread
 
-TOLERANCE = 1e-4  # a loss that falls by less has not fallen
+TOLERANCE = 1e-4  # nats: a loss that changes by less has neither fallen nor risen; rounding changes it by some 1e-7
 
 Layers = tuple[Tensor, Tensor, Tensor, Tensor]  # weights [H, D], biases [H], weights [C, H], biases [C]
 
 
 class MLPProbe(WithProbabilities, ClassifierProbe):
-    """Standardised features, one hidden layer of ReLUs, a softmax; the nonlinear reference. Fitted on the CPU.
+    """Standardised features, one hidden layer of ReLUs, a softmax. Fitted on the CPU.
 
-    Of each class a part of the rows is held out; the fit ends when the loss on these has not fallen for `patience`
-    epochs, and keeps the weights that were best. With nothing to hold out it is the loss on the rows fitted to.
-    One machine and one `random_state` give one probe, bit for bit.
+    A share of each class is held out. The fit ends when the held-out loss has not fallen for `patience` epochs, and
+    keeps the best weights. If nothing is held out, the training loss takes its place. The same `random_state` on the
+    same machine gives the same probe, bit for bit.
 
     Args:
         hidden: H.
-        weight_decay: AdamW's, of the weights; the biases have none.
+        weight_decay: AdamW's, for the weights but not the biases.
         learning_rate: AdamW's.
-        batch_size: rows of one step.
-        max_epochs: passes over the rows at most; a fit that ends there has `converged_` False.
+        batch_size: rows in one step.
+        max_epochs: epochs at most; a fit that this limit cuts short has `converged_` False.
         patience: epochs without a lower loss after which the fit ends.
-        validation_fraction: share of each class that is held out, rounded down; 0 holds nothing out.
-        random_state: of the initial weights, the rows held out and the order of the rows.
+        validation_fraction: share of each class to hold out, rounded down; 0 holds out nothing.
+        random_state: seeds the initial weights, the held-out rows and the order of the rows.
 
     Attributes:
-        hidden_coef_: float64 [H, D], for features as they are.
+        hidden_coef_: float64 [H, D]; applies to raw features.
         hidden_intercept_: float64 [H].
         output_coef_: float64 [1, H] for two classes, [C, H] for more.
         output_intercept_: float64 [1] or [C].
-        loss_: the lowest mean log loss that the fit saw, on the rows held out if any; in nats.
+        loss_: the lowest mean log loss of the fit, on the held-out rows if there are any; in nats.
         n_iter_: epochs.
     """
 
@@ -105,26 +104,28 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
             raise UsageError(f"validation_fraction must be 0 or more and less than 1; got {self.validation_fraction!a}")
 
     def _train(self, Z: Tensor, labels: Tensor, held_out: Tensor, generator: torch.Generator) -> Layers:
-        """The layers with the lowest loss on the rows `held_out` [N], a mask; sets `loss_`, `n_iter_`, `converged_`."""
+        """The layers with the lowest loss on `held_out` [N], a mask; sets `loss_`, `n_iter_` and `converged_`."""
         fitted = (~held_out).nonzero()[:, 0]
-        judged = held_out if held_out.any() else ~held_out
-        Z_judged, labels_judged = Z[judged], labels[judged]
+        validation = held_out if held_out.any() else ~held_out
+        Z_validation, labels_validation = Z[validation], labels[validation]
         layers = _initial(Z.shape[1], self.hidden, len(self.classes_), generator)
         optimiser = self._optimiser(layers)
-        best, first = _copied(layers), self._loss(layers, Z_judged, labels_judged)
-        self.loss_, waited, self.n_iter_ = first, 0, 0
+        best, first = _copied(layers), self._loss(layers, Z_validation, labels_validation)
+        self.loss_ = loss = first
+        waited = self.n_iter_ = 0
         while waited < self.patience and self.n_iter_ < self.max_epochs:
             order = fitted[torch.randperm(len(fitted), generator=generator, device="cpu")]
             for rows in order.split(self.batch_size):
                 optimiser.zero_grad()
                 cross_entropy(_logits(layers, Z[rows]), labels[rows]).backward()
                 optimiser.step()
-            loss = self._loss(layers, Z_judged, labels_judged)
+            loss = self._loss(layers, Z_validation, labels_validation)
             self.n_iter_ += 1
             waited = 0 if loss < self.loss_ - TOLERANCE else waited + 1
             if loss < self.loss_:
                 best, self.loss_ = _copied(layers), loss
-        self.converged_ = waited == self.patience and self.loss_ < first  # a fit that only climbed is none
+        only_rose = self.loss_ >= first and not loss <= first + TOLERANCE  # or is NaN
+        self.converged_ = waited == self.patience and not only_rose
         return best
 
     @staticmethod
@@ -155,7 +156,7 @@ def _copied(layers: Layers) -> Layers:
 
 
 def _held_out(labels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
-    """A mask [N] of a random part of each class, rounded down."""
+    """A mask [N] of a random `fraction` of each class, rounded down."""
     mask = torch.zeros(len(labels), dtype=torch.bool, device="cpu")
     for label in labels.unique():
         rows = (labels == label).nonzero()[:, 0]
@@ -165,7 +166,7 @@ def _held_out(labels: Tensor, fraction: float, generator: torch.Generator) -> Te
 
 
 def _initial(D: int, H: int, C: int, generator: torch.Generator) -> Layers:
-    """Uniform in 1/sqrt(inputs), as `torch.nn.Linear` begins, but from a generator of one's own."""
+    """Weights uniform within 1/sqrt(inputs), as in `torch.nn.Linear`, but drawn from `generator`."""
 
     def uniform(*shape: int, inputs: int) -> Tensor:
         drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")

@@ -1,4 +1,4 @@
-"""Probes from the moments of their rows, which extraction can sum as it goes.
+"""Probes that need only the moments of the rows, which extraction can sum as it runs.
 
 Axes: N examples, D features, C classes.
 """
@@ -13,20 +13,20 @@ from probekit.probes.base import LinearProbe, as_numpy
 
 
 class MomentsProbe(LinearProbe):
-    """A probe that needs no more of its rows than their moments, which may have been summed elsewhere."""
+    """A probe that can be fitted to moments instead of rows."""
 
     def fit_statistics(self, count: int, mean: Any, covariance: Any, class_counts: Any, class_means: Any) -> Self:
-        """The probe that `fit` gives on N rows with labels 0..C-1, from the rows' moments.
+        """Fit to the moments of N rows with labels 0..C-1; the same probe as `fit` on the rows.
 
         Args:
             count: N.
             mean: [D].
             covariance: [D, D], divided by N.
-            class_counts: rows of each class, [C]; a class without rows is left out, as it is from `classes_` by `fit`.
+            class_counts: rows of each class, [C]; a class without rows is left out of `classes_`, as by `fit`.
             class_means: [C, D].
 
         Raises:
-            DataError: fewer than two classes with rows, shapes that do not fit, NaN or infinity.
+            DataError: fewer than two classes with rows, shapes that do not agree, NaN or infinity.
         """
         given = (as_numpy(x) for x in (mean, covariance, class_counts, class_means))
         every = RowMoments(int(count), *(np.asarray(x, dtype=np.float64) for x in given))
@@ -51,10 +51,10 @@ class RowMoments:
     class_means: np.ndarray
 
     def of_classes_with_rows(self) -> tuple[np.ndarray, "RowMoments"]:
-        """The numbers of the classes that have rows, and the moments without the others.
+        """The numbers of the classes that have rows, and the moments without the other classes.
 
         Raises:
-            DataError: no probe can be fitted to them.
+            DataError: moments that no probe can be fitted to.
         """
         self._check_shapes()
         there = np.flatnonzero(self.class_counts)
@@ -62,7 +62,7 @@ class RowMoments:
             raise DataError(f"a probe needs two classes or more with rows; there are {len(there)}")
         kept = replace(self, class_counts=self.class_counts[there], class_means=self.class_means[there])
         if not all(np.isfinite(x).all() for x in (kept.mean, kept.covariance, kept.class_means)):
-            raise DataError("NaN or infinity in the moments; check the activations that they were summed from")
+            raise DataError("NaN or infinity in the moments; check the activations they were summed from")
         return there, kept
 
     def _check_shapes(self) -> None:
@@ -71,6 +71,6 @@ class RowMoments:
         of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
         if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
             raise DataError(
-                f"moments that do not fit together: {self.count} rows, {self.class_counts.sum():g} with a class; "
+                f"moments that do not agree: {self.count} rows, {self.class_counts.sum():g} with a class; "
                 f"mean, covariance, class counts, class means of {', '.join(str(list(shape)) for shape in shapes)}"
             )

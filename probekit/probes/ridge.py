@@ -1,7 +1,7 @@
-"""Ridge regression on standardised features, of class labels or of numbers; a whole path from one eigendecomposition.
+"""Ridge regression of classes or numbers on standardised features; one eigendecomposition gives every strength.
 
 With Z the standardised features and Y the centred targets, w(alpha) = V (L + alpha)^-1 V' Z'Y where Z'Z = V L V' (Hoerl
-and Kennard 1970); for n < D the same from the smaller Z Z' = U L U': w(alpha) = Z' U (L + alpha)^-1 U' Y.
+and Kennard 1970). For n < D the smaller Z Z' = U L U' gives the same: w(alpha) = Z' U (L + alpha)^-1 U' Y.
 
 Axes: N examples, D features, C classes, T targets.
 """
@@ -16,19 +16,22 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from probekit.errors import DataError, UsageError
-from probekit.probes.base import Probe, check_positive, checked, rows_of, scale_of, unstandardise
+from probekit.options.check import check_positive
+from probekit.probes.base import Probe, checked, rows_of, scale_of, unstandardise
 from probekit.probes.moments import MomentsProbe, RowMoments
 from probekit.probes.problem import Labels, ProblemSet, every_problem
 
-Weights = tuple[np.ndarray, np.ndarray]  # [T, D] and [T], for features as they are
+Weights = tuple[np.ndarray, np.ndarray]  # [T, D] and [T], for raw features
 
 
 class RidgeProbe(MomentsProbe):
-    """Ridge regression of the class (-1 or 1; one against the rest for several) on standardised features.
+    """Ridge regression of the class (-1 or 1; one against the rest for more than two) on standardised features.
 
     Args:
         C: inverse strength of the regularisation; scikit-learn's alpha is 1 / (2 C).
     """
+
+    has_C = True
 
     def __init__(self, C: float = 1.0):
         self.C = C
@@ -50,7 +53,7 @@ class RidgeProbe(MomentsProbe):
         n, counts = moments.count, moments.class_counts
         scale = scale_of(moments.covariance.diagonal(), moments.mean, n)
         ZtZ = torch.from_numpy(n * moments.covariance / scale / scale[:, None])
-        ZtY = 2 * (counts[:, None] * (moments.class_means - moments.mean) / scale).T  # Y is -1 or 1, and Z'1 is 0
+        ZtY = 2 * (counts[:, None] * (moments.class_means - moments.mean) / scale).T  # since Y is -1 or 1 and Z'1 = 0
         own = slice(1, 2) if len(counts) == 2 else slice(None)
         values, V = eigen(ZtZ, n)
         coef = V @ (V.T @ torch.from_numpy(ZtY[:, own]) / (values + 1 / (2 * C))[:, None])
@@ -58,16 +61,18 @@ class RidgeProbe(MomentsProbe):
 
 
 class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
-    """Ridge regression of one number or several (latitude, year) on standardised features; `score` is R2.
+    """Ridge regression of one or more numbers (year, latitude) on standardised features; `score` is R2.
 
     Args:
         C: inverse strength of the regularisation; scikit-learn's alpha is 1 / (2 C).
 
     Attributes:
-        coef_: float64 [D], or [T, D] for targets [N, T], for features as they are.
+        coef_: float64 [D], or [T, D] for targets [N, T]; applies to raw features.
         intercept_: float64 [] or [T].
     """
 
+    predicts = "numbers"
+    has_C = linear = True
     coef_: np.ndarray
     intercept_: np.ndarray
 
@@ -75,10 +80,10 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
         self.C = C
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Find the weights for features [N, D] and targets [N] or [N, T].
+        """Fit to features [N, D] and targets [N] or [N, T].
 
         Raises:
-            ValueError: NaN or infinity, shapes that do not fit, C out of range.
+            ValueError: NaN or infinity, shapes that do not agree, C out of range.
         """
         C = check_positive("C", self.C)
         X, y = self._checked(X, y)
@@ -106,13 +111,13 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
         return rows_of(weights)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The target of each row: float64 [N], or [N, T] when fitted to several."""
+        """The target of each row: float64 [N], or [N, T] if fitted to [N, T]."""
         check_is_fitted(self)
         return checked(self, X, reset=False) @ self.coef_.T + self.intercept_
 
     @property
     def direction(self) -> np.ndarray:
-        """The weights in the model's own space: [D], or [T, D] for several targets."""
+        """The weights in activation space: [D], or [T, D] for targets [N, T]."""
         check_is_fitted(self)
         return self.coef_
 
@@ -125,13 +130,13 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
 def fit_ridge_path(
     X: Any, y: Any, C: Sequence[float] = (1e-4, 1e-2, 1.0, 1e2, 1e4), regression: bool = False
 ) -> list[Any]:
-    """One fitted `RidgeProbe` or `RidgeRegressionProbe` per C, all from one eigendecomposition of the features.
+    """Fit one `RidgeProbe` or `RidgeRegressionProbe` per C, all from one eigendecomposition of the features.
 
     Args:
         X: features [N, D].
         y: labels [N]; with `regression` targets [N] or [N, T].
         C: inverse strengths of the regularisation.
-        regression: whether `y` are numbers to predict rather than classes.
+        regression: whether `y` holds numbers rather than classes.
 
     Raises:
         ValueError: as from `fit`.
@@ -149,7 +154,7 @@ def fit_ridge_path(
 
 
 class RidgePath:
-    """Ridge regressions of float64 targets [N, T] on features X [N, D] at any strength: the costly part, done once."""
+    """Ridge regressions of float64 targets [N, T] on X [N, D]: the costly part, which all strengths share."""
 
     def __init__(self, X: Tensor, targets: Tensor):
         Z, self.mean, self.scale = _standardised(X)
@@ -157,22 +162,22 @@ class RidgePath:
         self.middle = targets.mean(dim=0).cpu().numpy()
         if Z.shape[1] <= len(Z):
             self.values, self.basis = eigen(Z.T @ Z, len(Z))
-            self.loadings = self.basis.T @ (Z.T @ targets)  # Z'1 is 0: targets need no centring
+            self.loadings = self.basis.T @ (Z.T @ targets)  # Z'1 = 0, so targets need no centring
         else:
             self.values, U = eigen(Z @ Z.T, len(Z))
             self.loadings = U.T @ (targets - targets.mean(dim=0))
             self.basis = Z.T @ U
 
     def weights(self, C: float, own: slice = slice(None)) -> Weights:
-        """Weights [T, D] and intercepts [T] of the targets `own`, for features as they are."""
+        """Weights [T, D] and intercepts [T] of the targets `own`, for raw features."""
         coef = self.basis @ (self.loadings[:, own] / (self.values + 1 / (2 * C))[:, None])
         return unstandardise(coef.T.cpu().numpy(), self.middle[own], self.mean, self.scale)
 
 
 def eigen(gram: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The eigenvalues [R] and eigenvectors [D, R] of a matrix [D, D] of sums over n rows, without those that are 0.
+    """The non-zero eigenvalues [R] and their eigenvectors [D, R] of a matrix [D, D] of sums over n rows.
 
-    In the directions left out the features do not vary, so a solution of least norm has no part in them.
+    The features do not vary in the other directions, so a least-norm solution is orthogonal to them.
     """
     values, vectors = torch.linalg.eigh(gram)
     kept = values > values.max() * max(n, len(gram)) * torch.finfo(gram.dtype).eps
@@ -180,7 +185,7 @@ def eigen(gram: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def signs(labels: np.ndarray, n_classes: int) -> Tensor:
-    """Targets of -1 or 1, of the second of two classes [N, 1] or of each of several [N, C]."""
+    """Targets of -1 or 1: for the second of two classes [N, 1], or for each of more [N, C]."""
     own = np.arange(n_classes) if n_classes > 2 else np.array([1])
     return torch.from_numpy(np.where(labels[:, None] == own, 1.0, -1.0))
 
@@ -191,7 +196,7 @@ def _labels(problems: ProblemSet) -> list[Labels]:
 
 
 def _solve_many(probes: Sequence[Any], X: Tensor, problems: ProblemSet) -> list[Weights]:
-    """The weights of each problem; one eigendecomposition for each weighting of the rows."""
+    """The weights of each problem, from one eigendecomposition per weighting of the rows."""
     solved: dict[int, Weights] = {}
     for weighting in dict.fromkeys(problem.weighting for problem in problems.problems):
         same_rows = [i for i, problem in enumerate(problems.problems) if problem.weighting == weighting]
@@ -220,7 +225,7 @@ def _columns(y: np.ndarray) -> Tensor:
 
 
 def _standardised(X: Tensor) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """`base.standardise` in float64 where X lies, with one copy of it."""
+    """`base.standardise` in float64 on the device of X, with one copy of X."""
     Z = X.detach().to(torch.float64, copy=True)
     mean = Z.mean(dim=0)
     if not torch.isfinite(mean).all():

@@ -1,18 +1,19 @@
-"""L2-regularised logistic regression to the optimum, many problems over the same features in one solve.
+"""L2-regularised logistic regression to a certified optimum, for many problems on the same features in one solve.
 
-The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), intercept free; for more than two classes w holds
-a row for each class (multinomial). Standardising is a change of variables, and a fold a weight of 0: neither copies X.
+The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), with a free intercept; for more than two classes w
+has a row for each class (multinomial). Standardising is a change of variables, and a fold is a weight of 0, so neither
+copies X.
 
-Problems go down together by L-BFGS (Liu and Nocedal 1989), so that a pass over X is one matrix product. In the
-eigenbasis of the covariance the Hessian is nearly diagonal, C * (curvature of the loss) * eigenvalue + 1, and that is
-what L-BFGS starts from at every iteration. A problem that is slow all the same (nearly separable, few rows) goes on by
-Newton's method, with its own Hessian.
+All problems descend together by L-BFGS (Liu and Nocedal 1989), so that a pass over X is one matrix product. In the
+eigenbasis of the covariance the Hessian is nearly diagonal, C * (curvature of the loss) * eigenvalue + 1; this is the
+initial Hessian of every L-BFGS iteration. Problems that still converge slowly (nearly separable, few rows) switch to
+Newton's method, each with its own Hessian.
 
-The certificate needs nothing but the gradient. With the intercept minimised out the objective F is 1-strongly convex in
-w, so F(w) - min F <= |grad F(w)|^2 / 2, which for logistic regression is the duality gap at the dual point that the
-residuals make. It is computed in float64, from X as it is, whatever the iterations were computed in. The intercept is
-taken as minimised when the residuals cancel to 1e-10 of their sum of sizes: scaling one side by as much makes the dual
-point feasible, at a cost of some 1e-20 of the objective. Where they do not, there is no certificate.
+The certificate needs only the gradient. With the intercept minimised out, the objective F is 1-strongly convex in w, so
+F(w) - min F <= |grad F(w)|^2 / 2; for logistic regression this is the duality gap at the dual point of the residuals.
+It is computed in float64 from X itself, whatever the type of the iterations. The intercept counts as minimised when the
+residuals sum to at most 1e-10 of the sum of their absolute values: scaling the positive or the negative ones by that
+much makes the dual point feasible, which changes the objective by about 1e-20. Otherwise there is no certificate.
 
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
@@ -31,47 +32,47 @@ from probekit.probes.objective import Objective, Point, objective_of
 from probekit.probes.problem import Labels, ProblemSet, subset
 from probekit.probes.threads import shares
 
-TOLERANCE = 1e-6  # of the relative distance to the optimum
-MEMORY = 10  # pairs that L-BFGS remembers
+TOLERANCE = 1e-6  # relative distance to the optimum
+MEMORY = 10  # pairs that L-BFGS keeps
 MAX_ITER = 500
-NEWTON_AFTER_LEAST, NEWTON_AFTER_MOST = 12, 250  # iterations
-NEWTON_STEPS = 8  # that a problem takes by Newton's method, about
-NEWTON_UP_TO = 2000  # unknowns of one problem
-ELEMENTWISE = 5000  # what a score costs in an iteration beside the products, in multiplications
-SMALL = 1 << 17  # features in all, up to which one thread is the fastest
-FEW_ROWS = 0.6  # a share; a problem on fewer of the rows has them copied
-MOST_SCORES = 1 << 26  # scores held at once; more problems than that go in parts
-ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.6  # Wolfe's conditions; the second is what a search along a line costs for
+NEWTON_AFTER_LEAST, NEWTON_AFTER_MOST = 12, 250  # L-BFGS iterations before Newton's method takes over
+NEWTON_STEPS = 8  # Newton steps that a problem needs, about
+NEWTON_UP_TO = 2000  # unknowns of one problem; with more the Hessian costs too much
+ELEMENTWISE = 5000  # cost of a score's elementwise work in one iteration, in multiplications
+SMALL = 1 << 17  # numbers in X up to which one thread is fastest
+FEW_ROWS = 0.6  # share of the rows; problems on fewer get a copy of their rows
+MOST_SCORES = 1 << 26  # scores in memory at once; problems with more are solved in parts
+ENOUGH_DECREASE, ENOUGH_FLATTER = 1e-4, 0.6  # Wolfe's conditions; a full step that meets both needs no line search
 
 
 @dataclass(frozen=True)
 class _Arithmetic:
-    """How far down each type of number is followed."""
+    """How far a type of number is worth descending."""
 
-    aim: float  # relative gap that is enough, where it is less than the tolerance
-    least: float  # relative decrease that is not worth a pass
-    rounding: float  # of the objective, relative
-    patience: int  # passes that gain nothing but a flatter gradient, which has more digits than the objective
+    aim: float  # relative gap to stop at, if less than the tolerance
+    least: float  # relative decrease that is not worth another pass
+    rounding: float  # relative rounding error of the objective
+    patience: int  # passes without progress before giving up
 
 
 ARITHMETIC = {
     torch.float32: _Arithmetic(aim=1.0, least=1e-7, rounding=1e-7, patience=1),
-    torch.float64: _Arithmetic(aim=1e-22, least=1e-23, rounding=1e-15, patience=5),  # down to rounding
+    torch.float64: _Arithmetic(aim=1e-22, least=1e-23, rounding=1e-15, patience=5),  # to rounding error
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Solutions:
-    """The optimum of each of P problems, for features as they are.
+    """The solutions of P problems.
 
     Attributes:
-        coef: float64 [P, K, D].
+        coef: float64 [P, K, D], for raw features.
         intercept: float64 [P, K].
-        objective: float64 [P], in the variables that are regularised.
+        objective: float64 [P], with the penalty on the variables that are regularised.
         gradient_norm: float64 [P], of the objective with the intercept minimised out.
         gap: float64 [P], an upper bound on (objective - optimum) / optimum.
         n_iter: int64 [P].
-        converged: bool [P], whether gap is within the tolerance.
+        converged: bool [P], whether `gap` is within the tolerance.
     """
 
     coef: np.ndarray
@@ -93,16 +94,16 @@ def solve_logistic(
     """Minimise each problem's objective to a relative distance of `tol` from its optimum.
 
     Args:
-        X: [N, D], of any float type, on a CPU or with CUDA; or a stream of its rows, which is read once a pass.
-        problems: all of one number of classes; every class of a problem has rows with weight.
-        standardise: regularise the weights of the features divided by their standard deviation among the problem's own
-            rows, instead of those of the features as they are. The intercept makes their means irrelevant in any case.
-        tol: which relative distance counts as converged.
-        max_iter: iterations, after which a problem is given back unconverged.
+        X: [N, D], of any float type, on a CPU or GPU; or a stream of rows, which is read once per pass.
+        problems: all with the same number of classes; each class has rows with a weight.
+        standardise: whether to penalise weights for features divided by their standard deviation among the problem's
+            own rows, instead of raw features. The features' means never matter: the intercept is free.
+        tol: relative distance to the optimum that counts as converged.
+        max_iter: iterations after which a problem is returned unconverged.
 
     Raises:
-        UsageError: no problems, or labels and weights that do not fit the rows.
-        DataError: NaN or infinity in the features; a stream of another number of rows.
+        UsageError: no problems, or labels or weights that do not match the rows.
+        DataError: NaN or infinity in the features, or a stream with another number of rows.
     """
     _check(X, problems)
     X = X.detach() if isinstance(X, Tensor) else X
@@ -181,7 +182,7 @@ def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, t
 
 
 class _Memory:
-    """The last steps and what they did to the gradient, for all problems: the two loops of L-BFGS."""
+    """The last steps and their changes of the gradient, for all problems: the two loops of L-BFGS."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -195,7 +196,7 @@ class _Memory:
         self._pairs = [(s[which], y[which], rho[which]) for s, y, rho in self._pairs]
 
     def apply(self, g: Tensor, initial: Callable[[Tensor], Tensor]) -> Tensor:
-        """The inverse Hessian times g [P, K, D + 1], where `initial` is what is known without the steps."""
+        """The inverse Hessian times g [P, K, D + 1]; `initial` multiplies by the initial inverse Hessian."""
         q, amounts = g, []
         for s, y, rho in reversed(self._pairs):
             share = rho * (s * q).sum(dim=(1, 2))
@@ -208,7 +209,7 @@ class _Memory:
 
 
 def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
-    """Down in the features' own type, then, what that leaves open, in float64."""
+    """Descend in the type of the features, then in float64 for the problems that are not within the tolerance."""
     P = len(objective.C)
     v = torch.zeros(P, objective.K, objective.features.d + 1, dtype=torch.float64, device=objective.C.device)
     dtype = objective.features.dtype
@@ -230,7 +231,7 @@ def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
 
 @dataclass(frozen=True, eq=False)
 class _Certified:
-    """v [P, K, D + 1] with the best intercept, its objective [P], its gradient's norm [P] and its relative gap [P]."""
+    """v [P, K, D + 1] with optimal intercepts, objectives [P], gradient norms [P] and relative gaps [P]."""
 
     v: Tensor
     f: Tensor
@@ -253,9 +254,9 @@ def _certify(objective: Objective, v: Tensor) -> _Certified:
 def _descend(
     objective: Objective, v: Tensor, before: Tensor, dtype: torch.dtype, tol: float, max_iter: int
 ) -> tuple[Tensor, Tensor]:
-    """L-BFGS until each problem's bound is `tol`, or what is left to win is rounding: v and iterations.
+    """L-BFGS until each problem's relative bound is `tol` or only rounding is left; returns v and iterations.
 
-    `before` [P] is how many iterations were spent on each already; `max_iter` counts them.
+    `before` [P] counts the iterations already spent on each problem, which `max_iter` includes.
     """
     found, n_iter = v.clone(), torch.zeros_like(before)
     patience = _patience(objective, max_iter)
@@ -278,7 +279,8 @@ def _descend(
             left, idle, best = left[going], idle[going], best[going]
             memory.of(going)
         new = _step(objective, point, d, how.rounding)
-        worse = torch.nonzero(~(new.f <= point.f * (1 + how.rounding)))[:, 0]  # or not a number
+        lower = new.f <= point.f * (1 + how.rounding)  # False where it is not a number
+        worse = torch.nonzero(~(lower | _closer(objective, point, new)))[:, 0]
         new.put(worse, point.of(worse))
         better = (new.f < point.f) | (new.bound() < 0.5 * point.bound())
         idle, best = torch.where(better, 0, idle + 1), torch.where(better[:, None, None], new.v, best)
@@ -288,7 +290,7 @@ def _descend(
 
 
 def _patience(objective: Objective, max_iter: int) -> float:
-    """The iterations that cost what Newton's method would have: those that need more had better had it at once."""
+    """The number of L-BFGS iterations that costs as much as Newton's method would; after it, Newton takes over."""
     features, K = objective.features, objective.K
     n, d = features.n, features.d
     if K * d > NEWTON_UP_TO or features.streamed:
@@ -299,17 +301,33 @@ def _patience(objective: Objective, max_iter: int) -> float:
 
 
 def _finished(objective: Objective, point: Point, d: Tensor, tol: float, least: float) -> Tensor:
-    decrease = -0.5 * (point.g * d).sum(dim=(1, 2))  # that is left, as far as the memory knows
+    decrease = -0.5 * (point.g * d).sum(dim=(1, 2))  # still possible, by the quadratic model of L-BFGS
+    return (_excess(objective, point) <= tol * point.f) | (decrease <= least * point.f)
+
+
+def _excess(objective: Objective, point: Point) -> Tensor:
+    """About the most that each objective can be above its optimum, by the gradient [P]."""
     drift = point.g[..., -1].square().sum(dim=1) / (objective.C * point.A.diagonal(dim1=1, dim2=2).sum(dim=1) + 1e-300)
-    return (point.bound() + drift <= tol * point.f) | (decrease <= least * point.f)
+    return point.bound() + drift
+
+
+def _closer(objective: Objective, point: Point, new: Point) -> Tensor:
+    """Whether the gradient shows a new point to be better where the objective has no digits left to show it: [P].
+
+    Nearly separable rows have large scores and tiny losses. At C = 1e10 another order of summation changed an objective
+    of 1e9 by 1e-4 (measured), where the gradient still bounded the distance to the optimum by 1e-7.
+    """
+    before, after = _excess(objective, point), _excess(objective, new)
+    return (before <= TOLERANCE * point.f) & (after < 0.5 * before) & (new.f <= point.f + before)
 
 
 def _step(objective: Objective, point: Point, d: Tensor, rounding: float) -> Point:
-    """The point one step further: the whole of d where that does, else as far along d as is best."""
+    """The next point: a full step d if it is good enough, else the minimum along d."""
     trial = objective.at(point.v + d, point.z.dtype)
     slope0, slope = ((p.g * d).sum(dim=(1, 2)) for p in (point, trial))
     enough = trial.f <= point.f + ENOUGH_DECREASE * slope0 + rounding * point.f
-    far = torch.nonzero(~(enough & (slope.abs() <= ENOUGH_FLATTER * slope0.abs())))[:, 0]
+    good = enough & (slope.abs() <= ENOUGH_FLATTER * slope0.abs())
+    far = torch.nonzero(~(good | _closer(objective, point, trial)))[:, 0]
     if len(far):
         part, here, there, along = objective.of(far), point.of(far), trial.of(far), d[far]
         t = part.search(here, there, along)

@@ -1,4 +1,4 @@
-"""Which few neurons tell: rankings of the features, and a probe of the k best.
+"""Sparse probing: rank the features, and fit a probe to the k best.
 
 Gurnee et al. 2023, "Finding neurons in a haystack" (arXiv 2305.01610). The elastic net (Zou and Hastie 2005) ranks by
 the order in which features enter its path.
@@ -12,35 +12,36 @@ import numpy as np
 from sklearn.linear_model import enet_path
 
 from probekit.errors import UsageError, nearest
-from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, check_whole, standardise
+from probekit.options.check import check_whole
+from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, standardise
 from probekit.probes.logistic import LogisticProbe
 
 METHODS = ("mean-difference", "elastic-net")
-PENALTIES = np.logspace(0, -3, 100)  # of the elastic net, of the least one that keeps every feature out
+PENALTIES = np.logspace(0, -3, 100)  # of the elastic net, relative to the smallest that keeps every feature out
 L1_RATIO = 0.9
 
 
 class Ranking(NamedTuple):
-    """Features from the best to the worst."""
+    """Features from best to worst."""
 
     neurons: np.ndarray  # int64 [D]
-    scores: np.ndarray  # float64 [D], of these neurons, falling
+    scores: np.ndarray  # float64 [D], the scores of these neurons, descending
 
 
 def rank_neurons(X: Any, y: Any, method: str = "mean-difference") -> Ranking:
-    """The features [N, D] in the order of how much each tells of the labels [N].
+    """Rank the features [N, D] by how much each says about the labels [N].
 
     Args:
         X: features [N, D].
         y: labels [N].
-        method: "mean-difference" scores by |mean of the class - mean of the rest| in standard deviations of the
+        method: "mean-difference" scores |mean of the class - mean of the rest| in standard deviations of the
             feature, the largest over classes. "elastic-net" fits each class against the rest by least squares on
-            all features together and scores by the largest penalty at which a feature has a weight, from 1 for the
-            first to enter to 0 for those that never do; so of features that tell the same, few come first.
+            all features together, and scores the largest penalty at which a feature has a weight: 1 for the first to
+            enter, 0 for those that never do. It ranks few of several redundant features highly.
 
     Raises:
         UsageError: an unknown method.
-        ValueError: NaN or infinity, shapes that do not fit, one class only.
+        ValueError: NaN or infinity, shapes that do not agree, one class only.
     """
     probe = ClassifierProbe()
     X, labels = probe._checked(X, y)
@@ -48,17 +49,18 @@ def rank_neurons(X: Any, y: Any, method: str = "mean-difference") -> Ranking:
 
 
 class KSparseProbe(WithProbabilities, LinearProbe):
-    """Logistic regression on the k features that rank best; every other weight is 0.
+    """Logistic regression on the k best features; every other weight is 0.
 
     Args:
-        k: features, or all of them where there are fewer.
+        k: features to use; all of them if there are fewer.
         C: inverse strength of the regularisation, as in `LogisticProbe`.
-        method: of `rank_neurons`.
+        method: how to rank; see `rank_neurons`.
 
     Attributes:
         neurons_: int64 [k], the features used, best first.
     """
 
+    has_C = certified = True
     ARRAYS = ("coef_", "intercept_", "neurons_")
     FACTS = LogisticProbe.FACTS
     neurons_: np.ndarray
@@ -79,9 +81,9 @@ class KSparseProbe(WithProbabilities, LinearProbe):
 
     def _check_arrays(self) -> None:
         super()._check_arrays()
-        elsewhere = np.delete(self.coef_, self.neurons_, axis=1)  # an IndexError if they are no features
+        elsewhere = np.delete(self.coef_, self.neurons_, axis=1)  # raises IndexError if they are not features
         if elsewhere.any():
-            raise ValueError("weights of features that the probe does not use")
+            raise ValueError("weights for features that the probe does not use")
 
 
 def _rank(X: np.ndarray, labels: np.ndarray, method: str) -> Ranking:
@@ -89,7 +91,7 @@ def _rank(X: np.ndarray, labels: np.ndarray, method: str) -> Ranking:
         raise UsageError(f"unknown method {method!a}; {nearest(str(method), METHODS)}")
     Z, _, _ = standardise(X)
     C = labels.max() + 1
-    own = np.arange(1, C) if C == 2 else np.arange(C)  # of two classes one stands for both
+    own = np.arange(1, C) if C == 2 else np.arange(C)  # for two classes, one target is enough
     targets = (labels[:, None] == own).astype(np.float64)
     share = targets.mean(axis=0)
     ZtY = Z.T @ (targets - share)  # [D, C]
@@ -103,7 +105,7 @@ def _rank(X: np.ndarray, labels: np.ndarray, method: str) -> Ranking:
 
 
 def _entered(Z: np.ndarray, targets: np.ndarray, ZtY: np.ndarray) -> np.ndarray:
-    """The largest of `PENALTIES` at which each feature has a weight for any of the targets [N, C], or 0: [D]."""
+    """The largest of `PENALTIES` at which each feature has a weight for any of the targets [N, C], else 0: [D]."""
     gram = Z.T @ Z
     entered = np.zeros(len(gram))
     largest = np.abs(ZtY).max() / (len(Z) * L1_RATIO)

@@ -1,7 +1,7 @@
-"""Threads that each compute on rows of their own.
+"""Threads that each compute on their own rows.
 
-Blocks of rows need nothing of one another. So threads with a block each are faster than threads that meet after every
-product, and many times faster where the machine has other work, and one of them always comes late.
+Blocks of rows are independent. So one block per thread is faster than threads that synchronise after every product,
+and many times faster on a busy machine, where one thread is always late.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import torch
 
-ALONE = Lock()  # torch's number of threads is one for the process: two solves at once would change each other's bits
+ALONE = Lock()  # torch's number of threads is global: two solves at once would change each other's bits
 Result = TypeVar("Result")
 Shares = Callable[[Callable[[slice], Result], int], list[Result]]
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes with one thread, so that sums have one order; small steps lose more to threads than they gain."""
+    """Make torch use one thread: sums keep one order, and threads slow small steps down."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -31,9 +31,9 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def shares(parallel: bool) -> Iterator[Shares]:
-    """A function that calls another on each thread's share of n rows and gives the results in the order of the rows.
+    """Yields a function that calls `work` on each thread's share of n rows and returns the results in row order.
 
-    Inside, torch computes with one thread in each; without `parallel` there is one share.
+    Torch uses one thread inside each share. Without `parallel` there is one share.
     """
     n_threads = torch.get_num_threads()
     with ALONE, torch.inference_mode(mode=False), torch.no_grad(), one_thread():

@@ -36,7 +36,7 @@ from probekit.verification.references import (
     run_single,
     transformers_reference,
 )
-from probekit.verification.result import CHECKS, SOFTMAX, Figure, Row, SelfTest
+from probekit.verification.result import CHECKS, SOFTMAX, Figure, PointErrors, SelfTest
 
 MEMORY = 512e6  # bytes of activations kept at once
 # A hook on one of these points makes the model compute step by step what one kernel does otherwise. They run apart from
@@ -310,11 +310,11 @@ def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:
     return figures
 
 
-def _rows(figures: list[Figure], references: list[Reference]) -> tuple[Row, ...]:
+def _rows(figures: list[Figure], references: list[Reference]) -> tuple[PointErrors, ...]:
     """One row per point, with the worst layer's figure for each check."""
     worst: dict[str, dict[str, Figure]] = {}
     for figure in figures:
         row = worst.setdefault(figure.point, {})
         row[figure.check] = max(row.get(figure.check, figure), figure, key=lambda f: f.error)
     points = [point for point in (*POINTS, LOGITS) if point in worst]
-    return tuple(Row(point, _reference_of(point, references).name, worst[point]) for point in points)
+    return tuple(PointErrors(point, _reference_of(point, references).name, worst[point]) for point in points)

@@ -1,10 +1,11 @@
-"""What a self-test found: for every point and check the largest relative error, and whether it is within its bound."""
+"""The result of a self-test: the largest relative error of every point in every check, with its bound."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from probekit.points import place_name
+from probekit.tables import text_table
 from probekit.text import printable
 
 CHECKS = {
@@ -14,13 +15,14 @@ CHECKS = {
     "right_pad": "right pad",
     "shuffled": "shuffled",
 }  # name -> heading
-# A softmax turns an absolute error d of its scores into one of d / 2 of the pattern (|dp| <= 2 p (1 - p) d), so what
-# comes of it in its layer cannot be as exact as the scores are where these are large.
+# A softmax turns an absolute error d of its scores into an error of up to d / 2 of the pattern (|dp| <= 2 p (1 - p) d).
+# With large scores, the points after it in the same layer are therefore less exact than the scores.
 SOFTMAX = ("attn_pattern", "z", "result", "attn_out")
+HEADER = ["point", "layer", "against", *CHECKS.values()]
 LEGEND = (
     "Each figure is max |a - b| / max |b| over all tokens, in the worst layer.",
-    "reference: a text alone, against the same in float64, computed by what the column 'against' names.",
-    "the others: packed blocks with shared prefixes (extract), padding on a side, another order; against a text alone.",
+    "reference: one text at a time, against float64, computed by what the column 'against' names.",
+    "others: packed blocks with shared prefixes (extract), padded batches, shuffled texts; against one text at a time.",
 )
 
 
@@ -30,10 +32,10 @@ class Figure:
 
     Attributes:
         point: short name, or "logits".
-        layer: where the error is largest; None where the point belongs to no layer.
+        layer: the layer with the largest error; None for a point that belongs to no layer.
         check: one of `CHECKS`.
-        error: max |a - b| / max |b|; infinite where there is NaN, or infinity where the other has none.
-        bound: what the error may be at most.
+        error: max |a - b| / max |b|; infinite if there is NaN, or infinity in one of the two only.
+        bound: the largest error that passes.
     """
 
     point: str
@@ -48,8 +50,8 @@ class Figure:
         return self.error <= self.bound
 
     def __str__(self) -> str:
-        where = place_name((self.point, self.layer))
-        return f"{where}, {CHECKS[self.check]}: {self.error:.1e} (bound {self.bound:.1e})"
+        place = place_name((self.point, self.layer))
+        return f"{place}, {CHECKS[self.check]}: {self.error:.1e} (bound {self.bound:.1e})"
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; an error that is not finite is None."""
@@ -58,13 +60,13 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One point.
+class PointErrors:
+    """The errors of one point.
 
     Attributes:
         point: short name, or "logits".
-        against: what computed the reference: "transformers" or "float64" (this project's own model).
-        figures: check -> figure; a check that does not reach the point is left out.
+        against: what computed the reference: "transformers", or "float64" for probekit's own model.
+        figures: check -> figure; checks that do not reach the point are left out.
     """
 
     point: str
@@ -73,7 +75,7 @@ class Row:
 
     @property
     def worst(self) -> Figure:
-        """The figure that is largest, measured by its bound."""
+        """The figure with the largest ratio to its bound."""
         return max(self.figures.values(), key=lambda figure: figure.error / figure.bound)
 
 
@@ -85,13 +87,13 @@ class SelfTest:
         model: its name.
         dtype: the type that the model computes in.
         device: where it ran.
-        texts: how many texts were read.
-        tokens: their tokens.
-        oracle: what transformers did, or why it did nothing.
+        texts: number of texts.
+        tokens: number of their tokens.
+        oracle: what transformers computed, or why it was not used.
         bounds: check -> the largest relative error that passes.
-        softmax: what multiplies the bounds of `SOFTMAX` at most: half a layer's largest attention score, 1 at least.
-        first: the first figure in the order of the forward that is out of its bound; None when there is none.
-        rows: one for each point, in the order of the forward.
+        softmax: the largest factor on the bounds of `SOFTMAX`: half a layer's largest attention score, at least 1.
+        first: the first figure in forward order that exceeds its bound; None if there is none.
+        rows: one per point, in forward order.
     """
 
     model: str
@@ -102,7 +104,7 @@ class SelfTest:
     oracle: str
     bounds: dict[str, float]
     softmax: float
-    rows: tuple[Row, ...]
+    rows: tuple[PointErrors, ...]
     first: Figure | None
 
     @property
@@ -112,7 +114,7 @@ class SelfTest:
 
     @property
     def worst(self) -> Figure:
-        """The figure that is largest, measured by its bound; of equal ones the first in the order of the forward."""
+        """The figure with the largest ratio to its bound; ties go to the first in forward order."""
         return max((row.worst for row in self.rows), key=lambda figure: figure.error / figure.bound)
 
     @property
@@ -120,12 +122,12 @@ class SelfTest:
         """One line: passed, or the worst point, layer and check with figure and bound."""
         n = sum(len(row.figures) for row in self.rows)
         if self.first is None:
-            return f"passed: {n} figures within their bounds; nearest to its own is {self.worst}"
+            return f"passed: {n} figures within their bounds; closest to its bound: {self.worst}"
         failed = sum(not figure.passed for row in self.rows for figure in row.figures.values())
-        return f"failed: {failed} of {n} figures; the first in the forward is {self.first}, the worst is {self.worst}"
+        return f"failed: {failed} of {n} figures; first in forward order: {self.first}; worst: {self.worst}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able values; an error that is not finite is None."""
+        """All fields as JSON-able values; an error that is not finite is None."""
         rows = [
             {"point": row.point, "against": row.against, **{check: f.as_dict() for check, f in row.figures.items()}}
             for row in self.rows
@@ -136,17 +138,17 @@ class SelfTest:
         return {**{name: getattr(self, name) for name in names}, "first": first, "rows": rows}
 
     def describe(self) -> str:
-        """Inputs, table, bounds and verdict, as lines for the terminal."""
+        """Inputs, table, bounds and verdict as text."""
         return "\n".join(
             [
                 f"{printable(self.model)}, {self.dtype} on {self.device}: {self.texts} texts, {self.tokens} tokens",
                 f"transformers: {printable(self.oracle)}",
                 "",
-                *self._table(),
+                text_table([HEADER, *map(_cells, self.rows)], left=3),
                 "",
                 *LEGEND,
                 "bounds: " + ", ".join(f"{CHECKS[check]} {bound:.1e}" for check, bound in self.bounds.items()),
-                f"({', '.join(SOFTMAX)}: times half their layer's largest attention score, 1 to {self.softmax:.1f})",
+                f"({', '.join(SOFTMAX)}: times half the layer's largest attention score, 1 to {self.softmax:.1f})",
                 self.verdict,
             ]
         )
@@ -154,13 +156,8 @@ class SelfTest:
     def __str__(self) -> str:
         return self.describe()
 
-    def _table(self) -> list[str]:
-        cells = [["point", "layer", "against", *CHECKS.values()], *(_cells(row) for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
-
-def _cells(row: Row) -> list[str]:
+def _cells(row: PointErrors) -> list[str]:
     layer = "" if row.worst.layer is None else str(row.worst.layer)
     return [row.point, layer, row.against, *(_cell(row.figures.get(check)) for check in CHECKS)]
 

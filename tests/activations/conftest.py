@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from store_cases import ROW_BYTES
 
-from probekit.activations.plan import plan as planning
+from probekit.activations.plan import build as planning
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import SPLITS, Task
 

@@ -9,8 +9,8 @@ import torch
 from gpt2_points import GPT2_POINTS
 from store_cases import plan_of
 
-from probekit.activations import ActivationSet, extract
-from probekit.activations.run.forward import shard_rows
+from probekit.activations import ActivationSet, as_dict, describe, extract
+from probekit.activations.run.loop import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.points import POINTS
 
@@ -178,7 +178,7 @@ def test_a_model_that_computes_in_bfloat16(tiny, task):
     ("changes", "message"),
     [
         ({"points": "resid_per"}, "resid_pre"),
-        ({"points": "resid_pre.1"}, "the layers apart"),
+        ({"points": "resid_pre.1"}, "layers separately"),
         ({"points": []}, "no points"),
         ({"layers": 3}, r"^layer 3 is not in 0\.\.2$"),
         ({"layers": "0-3"}, r"^layer 3 is not in 0\.\.2$"),
@@ -232,10 +232,10 @@ def test_long_texts_are_cut_at_the_right_and_counted(model, letters):
 
 def test_a_bos_takes_a_place_in_the_context(model, letters):
     task = letters(longest=11)
-    assert plan_of(model, task, bos=True).cut == 0
+    assert as_dict(plan_of(model, task, bos=True))["cut"] == 0
     task.inputs[0] = "abcdefghijkl"
-    assert plan_of(model, task, bos=True).cut == 1
-    assert plan_of(model, task).cut == 0
+    assert as_dict(plan_of(model, task, bos=True))["cut"] == 1
+    assert as_dict(plan_of(model, task))["cut"] == 0
 
 
 def test_a_text_without_tokens_names_its_row(model, task):
@@ -300,7 +300,7 @@ def test_the_first_row_that_is_not_a_number_is_named(model, task):
 def test_the_first_row_is_the_first_of_the_task_whichever_batch_comes_first(
     model, task, batch_tokens, where, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("probekit.activations.plan.plan.SHARD_BYTES", 2000)
+    monkeypatch.setattr("probekit.activations.plan.build.SHARD_BYTES", 2000)
     with torch.no_grad():
         model.embed.weight[26] = float("nan")
     for i, text in enumerate(task.inputs):
@@ -392,42 +392,43 @@ def test_the_model_goes_back_to_where_it_was(model, task):
 
 def test_the_plan_knows_everything_before(model, task):
     made = plan_of(model, task, points=["resid_pre", "q"], layers="all", batch_tokens=50)
-    assert made.texts == 23
-    assert made.tokens == sum(map(len, task.inputs)) <= made.padded_tokens
+    numbers = as_dict(made)
+    assert numbers["texts"] == 23
+    assert numbers["tokens"] == sum(map(len, task.inputs)) <= numbers["padded_tokens"]
     assert len(made.places) == len(made.widths) == 7
-    assert made.layers == [0, 1, 2]
-    assert made.bytes == 23 * 7 * 16 * 4
-    assert made.bytes == sum(
+    assert numbers["layers"] == [0, 1, 2]
+    assert numbers["bytes"] == 23 * 7 * 16 * 4
+    assert numbers["bytes"] == sum(
         x.numel() * x.element_size() for x in extract(model, task, points=["resid_pre", "q"]).values()
     )
-    assert made.as_dict()["dropped_blanks"] == 4
+    assert numbers["dropped_blanks"] == 4
 
 
 def test_the_plan_in_words(model, task):
     task.inputs[0] = "x" * 13
-    made = plan_of(model, task)
-    assert plan_of(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16").describe() == (
+    n = as_dict(plan_of(model, task))
+    assert describe(plan_of(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16")) == (
         "model    tiny: 3 layers, d_model 16, float32 on cpu\n"
         "task     evil\\x1b[2J\\ntask: 23 texts (8 train, 8 validation, 7 test)\n"
-        f"tokens   {made.tokens}, no BOS\n"
+        f"tokens   {n['tokens']}, no BOS\n"
         "read     resid_pre 0-2, resid_post 2; last token\n"
-        f"work     {made.nodes} nodes: {made.tokens / made.nodes:.2f}x less than the tokens, prefixes being shared\n"
-        "padding  none; batches of 32 in this order would compute 276 tokens\n"
+        f"work     {n['nodes']} nodes: {n['sharing']:.2f}x fewer than tokens, because prefixes are shared\n"
+        "padding  none; padded batches of 32 in this order would compute 276 tokens\n"
         "batches  2 of up to 2,048 nodes in blocks of 128\n"
         "size     0.0 MB: 23 rows x 4 places x 16, float16\n"
         "cut      1 texts to the first 12 tokens, the model's context\n"
         "blanks   dropped at the end of 4 texts of the data\n"
-        "skipped  2 rows of the data, of no use"
+        "skipped  2 rows of the data could not be used"
     )
 
 
 def test_texts_that_also_stand_in_train_are_said(model, task):
     def lines(**leaks):
-        return plan_of(model, replace(task, info={"also_in_train": leaks})).describe().splitlines()
+        return describe(plan_of(model, replace(task, info={"also_in_train": leaks}))).splitlines()
 
-    assert lines(validation=75, test=0)[-1] == "leaks    75 of the validation texts also stand in train"
+    assert lines(validation=75, test=0)[-1] == "leaks    75 of the validation texts are also in train"
     assert lines(validation=1, test=2000)[-1] == (
-        "leaks    1 of the validation texts and 2,000 of the test texts also stand in train"
+        "leaks    1 of the validation texts and 2,000 of the test texts are also in train"
     )
     assert not any(line.startswith("leaks") for line in lines(validation=0, test=0))
 

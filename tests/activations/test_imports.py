@@ -28,7 +28,8 @@ from probekit.activations import (
 )
 from probekit.activations.imports import plan as import_plan
 from probekit.activations.imports import run as imports
-from probekit.activations.imports.array_files import arrays_of, scan
+from probekit.activations.imports.array_files import arrays_in, read_rows, scan
+from probekit.activations.imports.check import read_checksums
 from probekit.activations.imports.place_names import place_of
 from probekit.errors import DataError, ProbekitError, ResumeMismatch, StorageError, UsageError
 from probekit.evaluation import train_probes
@@ -154,7 +155,7 @@ def test_any_block_of_rows_is_that_of_numpy(
     start = data.draw(st.integers(0, shape[axis] - 1))
     stop = data.draw(st.integers(start + 1, shape[axis]))
     expected = np.take(x, range(start, stop), axis=axis)
-    assert np.array_equal(arrays_of(path)[0].rows(axis, start, stop).numpy(), expected)
+    assert np.array_equal(read_rows(arrays_in(path)[0], axis, start, stop).numpy(), expected)
 
 
 def test_what_extract_keeps_comes_back_and_probes_find_the_same(tmp_path: Path, model, letters) -> None:
@@ -313,7 +314,7 @@ def test_broken_shards_are_taken_out_and_the_same_import_makes_them_again(
 
 def test_a_file_that_is_written_meanwhile_is_noticed(tmp_path: Path, acts: Path, labels: Path) -> None:
     plan = plan_import(acts, ImportOptions(labels))
-    assert plan.checksums
+    assert read_checksums(plan)
     np.save(acts / "resid_pre.1.npy", np.zeros((N, D), dtype=np.float32))
     with pytest.raises(DataError, match=r"resid_pre\.1\.npy' was written while it was imported"):
         imports.run_import(plan, tmp_path / "store")
@@ -460,7 +461,7 @@ def test_pickles_and_archives_are_refused_with_what_to_do(acts: Path, labels: Pa
 def test_names_that_say_nothing_are_refused_with_the_forms(acts: Path, labels: Path) -> None:
     for name in ("attention_mask", "resid_prae.0", "x\n\x1b[31m.0"):
         np.save(acts / f"{name}.npy", np.zeros((N, D), dtype=np.float32))
-        with pytest.raises(DataError, match=r"says no place.*blocks\.3\.hook_resid_pre") as caught:
+        with pytest.raises(DataError, match=r"gives no place.*blocks\.3\.hook_resid_pre") as caught:
             plan_import(acts, ImportOptions(labels))
         assert str(caught.value).isprintable()
         (acts / f"{name}.npy").unlink()
@@ -469,11 +470,11 @@ def test_names_that_say_nothing_are_refused_with_the_forms(acts: Path, labels: P
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("resid_pre", "says the point resid_pre and no layer"),
-        ("embed.0", "embed, which belongs to no layer"),
+        ("resid_pre", "gives the point resid_pre and no layer"),
+        ("embed.0", "embed, which has no layers"),
         (
             "blocks.1.hook_resid_pre",
-            r"two arrays are resid_pre\.1: 'blocks.1.hook_resid_pre.npy' and 'resid_pre.1.npy'",
+            r"two arrays hold resid_pre\.1: 'blocks.1.hook_resid_pre.npy' and 'resid_pre.1.npy'",
         ),
         ("resid_pre.12", r"layer 12 is not in 0\.\.11"),
     ],
@@ -487,7 +488,7 @@ def test_places_that_cannot_be(acts: Path, labels: Path, name: str, says: str) -
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"point": "resid_post"}, "every name says its point"),
+        ({"point": "resid_post"}, "every name gives its point"),
         ({"point": "resid_prae"}, "unknown point 'resid_prae'"),
         ({"point": "resid_pre.3"}, "without its layer"),
         ({"stack_axis": 0}, "no array has three axes, so --stack-axis"),
@@ -513,12 +514,12 @@ def test_stacks_are_not_guessed_at(tmp_path: Path, labels: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((N, N, D), dtype=np.float32))
     with pytest.raises(UsageError, match="--stack-axis"):
         plan_import(tmp_path / "x.npy", ImportOptions(labels, point="resid_pre"))
-    with pytest.raises(UsageError, match="says no point"):
+    with pytest.raises(UsageError, match="gives no point"):
         plan_import(tmp_path / "x.npy", ImportOptions(labels, stack_axis=0))
     with pytest.raises(UsageError, match=r"--layers names 2, .* has 40 on axis 1"):
         plan_import(tmp_path / "x.npy", ImportOptions(labels, point="resid_pre", stack_axis=1, layers=[0, 1]))
     shutil.move(tmp_path / "x.npy", tmp_path / "z.3.npy")
-    with pytest.raises(DataError, match="its name says one layer"):
+    with pytest.raises(DataError, match="its name gives one layer"):
         plan_import(tmp_path / "z.3.npy", ImportOptions(labels, stack_axis=1))
 
 
@@ -544,7 +545,7 @@ def test_links_to_files_are_followed_and_other_things_are_not_opened(tmp_path: P
         plan_import(acts, ImportOptions(labels))
     (acts / "resid_pre.3.npy").unlink()
     os.mkfifo(acts / "resid_pre.3.npy")
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         plan_import(acts, ImportOptions(labels))
 
 
@@ -553,6 +554,19 @@ def test_other_files_are_left_aside_and_named(acts: Path) -> None:
     (acts / "README.md").write_text("hello")
     (acts / ".DS_Store").write_text("")
     assert plan_import(acts, ImportOptions(labels)).left_aside == ["README.md"]
+
+
+def test_a_file_without_arrays_is_read_and_gives_nothing(tmp_path: Path, acts: Path, labels: Path) -> None:
+    save_file({}, acts / "empty.safetensors")
+    assert_same(import_activations(acts, labels, out=tmp_path / "store"), tensors())
+
+
+def test_labels_are_given_by_position_or_by_name(tmp_path: Path, acts: Path, labels: Path) -> None:
+    assert_same(import_activations(acts, labels=labels, out=tmp_path / "one"), tensors())
+    with pytest.raises(TypeError, match="positional"):
+        import_activations(acts, labels, tmp_path / "two")  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"has no option 'label'; did you mean labels"):
+        import_activations(acts, label=labels)  # pyright: ignore[reportCallIssue]
 
 
 BAD_LABELS = {
@@ -612,9 +626,10 @@ def test_checksums_are_those_of_the_files(tmp_path: Path, acts: Path, labels: Pa
     import hashlib
 
     save_file({f"resid_mid.{i}": torch.randn(N, D + i) for i in range(3)}, acts / "x.safetensors")
+    path = acts / "x.safetensors"
     expected = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in acts.iterdir()}
-    assert plan_import(acts, ImportOptions(labels)).checksums == expected
-    assert scan(arrays_of(acts / "x.safetensors"), lambda *_: None, lambda _: None) == expected["x.safetensors"]
+    assert read_checksums(plan_import(acts, ImportOptions(labels))) == expected
+    assert scan(path, arrays_in(path), lambda *_: None, lambda _: None) == expected["x.safetensors"]
 
 
 def test_types_that_differ_meet_in_float32(tmp_path: Path, labels: Path) -> None:

@@ -37,8 +37,8 @@ def test_listing(model, task, tmp_path, monkeypatch):
     assert list_stores(tmp_path / "nothing") == []
     extract(model, task, out=tmp_path / "a")
     extract(model, task, points="q", layers=1, out=tmp_path / "deep" / "b")
-    monkeypatch.setattr("probekit.activations.plan.plan.SHARD_BYTES", 1000)
-    monkeypatch.setattr("probekit.activations.store.reader.StoreWriter.finish", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("probekit.activations.plan.build.SHARD_BYTES", 1000)
+    monkeypatch.setattr("probekit.activations.store.writer.StoreWriter.finish", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         extract(model, task, batch_tokens=20, out=tmp_path / "unfinished")
     sorted((tmp_path / "unfinished" / "records").iterdir())[0].unlink()
@@ -105,7 +105,7 @@ def test_finding_the_newest_opens_no_other_store(model, task, tmp_path, monkeypa
         extract(model, task, out=tmp_path / name)
         os.utime(tmp_path / name / "manifest.json", (5, 5))
     opened = []
-    monkeypatch.setattr("probekit.activations.listing.Store", lambda path: opened.append(path) or Store(path))
+    monkeypatch.setattr("probekit.activations.store.listing.Store", lambda path: opened.append(path) or Store(path))
     assert newest_store(tmp_path) == tmp_path / "c", "equal dates: the last name"
     assert opened == [tmp_path / "c"]
     (tmp_path / "c" / "examples.json").write_text("{}")

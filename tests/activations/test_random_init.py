@@ -8,7 +8,7 @@ import pytest
 from store_cases import Stopped, assert_equal, files, lasting, stop_after
 
 from probekit.activations import Store, extract, import_activations, list_stores, newest_store, repair, verify
-from probekit.activations.plan import plan as planning
+from probekit.activations.plan import build as planning
 from probekit.activations.random_init import random_init_of
 from probekit.activations.store.format import read_plan
 from probekit.errors import ResumeMismatch, UsageError

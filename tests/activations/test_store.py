@@ -12,8 +12,8 @@ import torch
 from store_cases import HOW, Stopped, assert_equal, files, lasting, plan_of, rows_of, run, shard_of, stop_after
 
 from probekit.activations import Store, load_activations
-from probekit.activations.run.forward import shard_rows
-from probekit.activations.store import writer
+from probekit.activations.run.loop import shard_rows
+from probekit.activations.store import begin
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, ResumeMismatch, StorageError
 
@@ -191,7 +191,7 @@ def test_what_is_no_store(model, task, tmp_path):
     with pytest.raises(DataError, match=r"no store at .*nothing"):
         load_activations(tmp_path / "nothing")
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StorageError, match="holds something that is no store"):
+    with pytest.raises(StorageError, match="holds other files, not a store"):
         run(model, task, tmp_path)
     with pytest.raises(StorageError, match=r"notes\.txt"):
         run(model, task, tmp_path / "notes.txt")
@@ -214,6 +214,6 @@ def test_a_writer_that_begins_while_another_looks_is_no_stranger(tmp_path, monke
         return found
 
     store.mkdir()
-    monkeypatch.setattr(writer.os.path, "lexists", lexists)
-    writer._check_free(store)
+    monkeypatch.setattr(begin.os.path, "lexists", lexists)
+    begin._check_free(store)
     assert asked == [False]

@@ -12,7 +12,7 @@ from store_cases import Stopped, files, flip, lasting, run, shard_of, stop_after
 
 from probekit.activations import load_activations, verify
 from probekit.activations.store.format import read_plan, read_record
-from probekit.activations.store.shard import Record, TensorAt
+from probekit.activations.store.shard import Record, StoredTensor, record_body
 from probekit.durable import seal, unseal
 from probekit.errors import StorageError
 
@@ -135,7 +135,7 @@ def rewritten(path, number, rows, tensors):
     """A record that agrees with itself, with the checksums of a manifest that names it."""
     plan_seal = read_plan(path).seal
     file = path / "records" / f"{number:05d}.json"
-    data, checksum = seal(Record(np.array(rows), tensors).body(plan_seal))
+    data, checksum = seal(record_body(Record(np.array(rows), tensors), plan_seal))
     file.write_bytes(data)
     manifest, _ = unseal(path / "manifest.json")
     manifest["records"][number:] = [checksum, *manifest["records"][number + 1 :]]
@@ -146,7 +146,7 @@ def test_records_that_agree_with_themselves_alone_are_refused(model, task, path)
     run(model, task, path)
     plan_file, other = read_plan(path), read_record(path, read_plan(path), 0)[0]
     record, _ = read_record(path, plan_file, 1)
-    huge = {name: TensorAt(x.dtype, (10**11, 16), x.sha256) for name, x in record.tensors.items()}
+    huge = {name: StoredTensor(x.dtype, (10**11, 16), x.sha256) for name, x in record.tensors.items()}
     lies = {
         "do not hold every row once": (other.rows[: len(record.rows)], record.tensors),
         "has other rows than its examples": (record.rows, huge),
@@ -213,7 +213,7 @@ def test_a_json_file_without_end_is_not_read(model, task, path):
         good = victim.read_bytes()
         with victim.open("r+b") as file:
             file.truncate(1 << 40)
-        with pytest.raises(StorageError, match=rf"{victim.name}.* more than such a file ever has"):
+        with pytest.raises(StorageError, match=rf"{victim.name}.* and such a file has at most"):
             load_activations(path)
         victim.write_bytes(good)
 
@@ -271,5 +271,5 @@ def test_a_store_of_another_format_says_so(model, task, path):
     run(model, task, path)
     body, _ = unseal(path / "plan.json")
     (path / "plan.json").write_bytes(seal({**body, "identity": {**body["identity"], "version": 1}})[0])
-    with pytest.raises(StorageError, match="format 1, this probekit reads 2; extract again"):
+    with pytest.raises(StorageError, match="format 1, this probekit supports 2; extract again"):
         load_activations(path)

@@ -17,8 +17,11 @@ from store_cases import HOW, assert_equal, plan_of, rows_of, run
 
 from probekit import durable
 from probekit.activations import Store, list_stores, load_activations
-from probekit.activations.run.forward import shard_rows
+from probekit.activations.layout import Layout
+from probekit.activations.plan.identity import identity_of
+from probekit.activations.run.loop import shard_rows
 from probekit.activations.store import writer as writer_module
+from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.writer import StoreWriter
 from probekit.durable import seal, unseal
 from probekit.errors import DataError, StorageError
@@ -91,7 +94,9 @@ def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, ta
 
 def test_the_first_of_two_writers_wins(model, task, path):
     made = plan_of(model, task, **HOW)
-    writers = [StoreWriter(path, made.identity, "tiny", task) for _ in range(2)]
+    layout, positions = Layout(["last"], np.ones(len(task), dtype=np.int64), 0), ["last"]
+    new = NewStore(identity_of(made), "tiny", task, layout, positions, source=None, meta={})
+    writers = [StoreWriter(path, begin_store(path, new)) for _ in range(2)]
     for k in range(len(made.shards)):
         rows = shard_rows(made, k)
         for value, writer in [(k, writers[k % 2]), (-1, writers[1 - k % 2])]:
@@ -143,7 +148,7 @@ def test_sealed_json(tmp_path):
     assert back == {**body, "np": 3, "path": str(tmp_path), "list": [0, 1]}
     with pytest.raises(ValueError, match="JSON"):
         seal({"nan": float("nan")})
-    with pytest.raises(TypeError, match="no place in JSON"):
+    with pytest.raises(TypeError, match="JSON cannot hold a set"):
         seal({"set": {1}})
     for text in (b"", b"[]", b"{}", b"\xff", b"{" * 100_000, b'{"seal": 3}'):
         (tmp_path / "x.json").write_bytes(text)

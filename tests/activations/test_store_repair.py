@@ -8,6 +8,7 @@ import torch
 from store_cases import HOW, Stopped, assert_equal, files, flip, lasting, run, shard_of, stop_after
 
 from probekit.activations import Store, load_activations, repair, verify
+from probekit.activations.run import loop
 from probekit.activations.store.format import read_plan
 from probekit.activations.store.writer import write_manifest
 from probekit.durable import seal, unseal
@@ -164,9 +165,9 @@ def test_other_bits_are_not_taken(model, task, path, monkeypatch):
     run(model, task, path)
     flip(shard_of(path, 1))
     before = dates(path)
-    compute = repair.__globals__["compute_shard"]
-    wrong = {"compute_shard": lambda *a: {place: torch.nextafter(x, x + 1) for place, x in compute(*a).items()}}
-    monkeypatch.setitem(repair.__globals__, "compute_shard", wrong["compute_shard"])
+    compute = loop.compute_shard
+    wrong = lambda *a: {place: torch.nextafter(x, x + 1) for place, x in compute(*a).items()}  # noqa: E731
+    monkeypatch.setattr(loop, "compute_shard", wrong)
     with pytest.raises(StorageError, match=r"shard 1 .* other bits than were recorded .* repair it on the machine"):
         repair(path, model)
     assert dates(path) == before

@@ -23,7 +23,7 @@ GOOD = [f"text {i},{i % 2}" for i in range(40)]
             "no file or folder, no owner/name of the Hub; known are: agreement, counting, ranking",
         ),
         (["--points", "resid_per"], "did you mean resid_pre"),
-        (["--points", "resid_pre.1"], "points are given without a layer, 'resid_pre', and the layers apart"),
+        (["--points", "resid_pre.1"], "give points without a layer, such as 'resid_pre', and layers separately"),
         (["--points", ","], "no points given; give one or more, such as resid_pre"),
         (["--layers", "12"], "layer 12 is not in 0..2"),
         (["--layers", "0,3"], "layer 3 is not in 0..2"),

@@ -1,30 +1,46 @@
 """`--config` and `--set`: what is refused, and who wins."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from probekit.cli import main as cli
-from probekit.cli import options
-from probekit.cli.config import keys_of, read_config, read_setting
+from probekit.cli.config import read_config, read_setting
+from probekit.cli.fields import JsonOutput, cli_options, required
 from probekit.errors import UsageError
+from probekit.options.option import option
 
 
-def job(
-    name: str,
-    limit: int | None = None,
-    rate: float = 1.0,
-    on_long: str = "cut",
-    out: Path | None = None,
-    json_: bool = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Job(JsonOutput):
+    """The options of a command of the tests' own."""
+
+    name: str = required("A name.", "NAME")
+    limit: int | None = option(None, "A limit.")
+    rate: float = option(1.0, "A rate.")
+    on_long: Literal["cut", "error"] = option("cut", "What to do.")
+    out: Path | None = option(None, "Where.")
+
+
+def job(job: Job) -> None:
     """A command of the tests' own."""
 
 
-SECTIONS = {"job": keys_of(job), "other-job": {"layer": ("layer", str)}}
+@dataclass(frozen=True, kw_only=True)
+class OtherJob:
+    """The options of another command."""
+
+    layer: str = option("all", "Layers.")
+    probe: str | None = option(None, "A probe.", takes_parameters=True)
+
+
+def other_job(job: OtherJob) -> None:
+    """Another command."""
+
+
+SECTIONS = {"job": cli_options(job), "other-job": cli_options(other_job)}
 
 
 def _config(tmp_path: Path, text: str) -> Path:
@@ -34,19 +50,19 @@ def _config(tmp_path: Path, text: str) -> Path:
 
 
 def test_keys_are_the_long_options_without_dashes() -> None:
-    assert SECTIONS["job"] == {
-        "name": ("name", str),
-        "limit": ("limit", int),
-        "rate": ("rate", float),
-        "on-long": ("on_long", str),
-        "out": ("out", Path),
-        "json": ("json_", bool),
+    assert {one.key: one.kind for one in SECTIONS["job"].values()} == {
+        "name": str,
+        "limit": int,
+        "rate": float,
+        "on-long": Literal["cut", "error"],
+        "out": Path,
+        "json": bool,
     }
 
 
 def test_values_become_what_the_options_take(tmp_path: Path) -> None:
     path = _config(tmp_path, "job: {name: [a, 3], limit: 5, rate: 2, on_long: cut, out: x/y, json: true}\nother-job:\n")
-    expected = {"name": "a,3", "limit": 5, "rate": 2.0, "on_long": "cut", "out": "x/y", "json_": True}
+    expected = {"name": "a,3", "limit": 5, "rate": 2.0, "on_long": "cut", "out": "x/y", "json": True}
     assert read_config(path, SECTIONS) == {"job": expected, "other-job": {}}
 
 
@@ -94,6 +110,16 @@ def test_files_that_cannot_be_read_are_usage_errors(tmp_path: Path) -> None:
         read_config(latin, SECTIONS)
 
 
+def test_a_value_may_have_parameters(tmp_path: Path) -> None:
+    path = _config(tmp_path, "other-job: {probe: {name: k-sparse, k: 4}}")
+    assert read_config(path, SECTIONS) == {"other-job": {"probe": {"name": "k-sparse", "k": 4}}}
+    assert read_setting("other-job.probe.k=4", SECTIONS) == ("other-job", "probe", {"k": "4"})
+    with pytest.raises(UsageError, match=r"other-job\.layer has no parameters"):
+        read_setting("other-job.layer.k=4", SECTIONS)
+    with pytest.raises(UsageError, match=r"other-job\.probe: expected a name and its parameters"):
+        read_config(_config(tmp_path, "other-job: {probe: {name: [k-sparse]}}"), SECTIONS)
+
+
 def test_a_setting_is_read_as_if_typed() -> None:
     assert read_setting("job.limit=100", SECTIONS) == ("job", "limit", "100")
     assert read_setting("job.name=a=b.c", SECTIONS) == ("job", "name", "a=b.c")
@@ -109,15 +135,14 @@ def test_a_setting_is_read_as_if_typed() -> None:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What reached `extract`'s work, call by call."""
+    """The options that reached the work of `extract`, call by call."""
     calls: list[dict[str, Any]] = []
 
-    def load(model: str, dataset: str, seed: int, of_model: dict[str, Any], of_task: dict[str, Any]) -> tuple[str, str]:
-        calls.append({"model": model, "dataset": dataset, **of_model, **of_task, "seed": seed})
-        return "model", "task"
+    def planned(job: Any, model: Any, task: Any, options: Any) -> None:
+        calls.append({**vars(options), **vars(model), **vars(task), **vars(job)})
 
-    monkeypatch.setattr("probekit.cli.extract.load", load)
-    monkeypatch.setattr("probekit.cli.extract.run_extraction", lambda *loaded, **_: calls[-1].update(loaded[2]))
+    monkeypatch.setattr("probekit.cli.extract.planned", planned)
+    monkeypatch.setattr("probekit.cli.extract.write_store", lambda *_: "store")
     return calls
 
 
@@ -167,4 +192,4 @@ def test_bad_settings_end_with_exit_2(
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda p: p.name)
 def test_the_configs_that_come_along_are_sound(path: Path) -> None:
-    assert read_config(path, {name: keys_of(command) for name, command in cli.COMMANDS.items()})
+    assert read_config(path, cli.SECTIONS)

@@ -17,6 +17,7 @@ import torch
 import probekit
 from probekit.cli import main as cli
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.options import ExtractOptions, ModelOptions
 
 ARGS = ["extract", "--model", "m", "--dataset", "d"]
 Failing = Callable[[BaseException], None]
@@ -106,10 +107,14 @@ def test_usage_errors_exit_2_on_stderr(
     assert err.count("\n") == 1
 
 
-def test_both_spellings_of_a_type(failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr("probekit.cli.extract.load", lambda *loading: seen.append(loading[3]["dtype"]) or (None, None))
-    monkeypatch.setattr("probekit.cli.extract.run_extraction", lambda _, __, how, **___: seen.append(how["dtype"]))
+def test_both_spellings_of_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def planned(_: Any, model: ModelOptions, __: Any, options: ExtractOptions) -> None:
+        seen.extend([model.dtype, str(options.dtype)])
+
+    monkeypatch.setattr("probekit.cli.extract.planned", planned)
+    monkeypatch.setattr("probekit.cli.extract.write_store", lambda *_: "store")
     for compute, store in (("bf16", "fp16"), ("bfloat16", "float16"), ("fp32", "bfloat16")):
         assert cli.run([*ARGS, "--dtype", compute, "--store-dtype", store]) == 0
     assert seen == ["bfloat16", "float16", "bfloat16", "float16", "float32", "bfloat16"]

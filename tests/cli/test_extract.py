@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from probekit.activations import load_activations
+from probekit.activations.plan import build as planning
 from probekit.activations.plan import packing as batching
-from probekit.activations.plan import plan as planning
 from probekit.cli.main import run
 
 Capture = pytest.CaptureFixture[str]
@@ -165,24 +165,24 @@ def test_a_place_that_is_taken_is_a_storage_error(here: Path, job: list[str], ca
 def test_sigterm_says_what_is_kept_and_the_same_command_goes_on(
     here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = sys.modules["probekit.activations.run.forward"]
+    work = sys.modules["probekit.activations.run.loop"]
     job = [*job, "--batch-tokens", "100"]
     assert run([*job, "--out", "whole", "--quiet"]) == 0
-    run_batch, calls = work.run_batch, []
+    compute_batch, calls = work.compute_batch, []
 
     def interrupted(plan: Any, rows: np.ndarray) -> Any:
         calls.append(rows)
         if len(calls) == 4:
             signal.raise_signal(signal.SIGTERM)
-        return run_batch(plan, rows)
+        return compute_batch(plan, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "run_batch", interrupted)
+        patch.setattr(work, "compute_batch", interrupted)
         assert run([*job, "--out", "store"]) == 130
     err = capsys.readouterr().err
-    assert "probekit: error: kept " in err
-    assert " of 90 texts in store; run the same command again to go on" in err
-    kept = int(err.split("kept ")[1].split(" ")[0])
+    assert "probekit: error: saved " in err
+    assert " of 90 texts in store; run the same command again to resume" in err
+    kept = int(err.split("saved ")[1].split(" ")[0])
     assert 0 < kept < 90
     assert run([*job, "--out", "store", "--quiet"]) == 0
     assert torch.equal(load_activations("store")["resid_pre", 2], load_activations("whole")["resid_pre", 2])

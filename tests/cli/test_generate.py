@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_worlds import use_small_worlds
 
-from probekit.cli.generate import _show
+from probekit.cli.generate import _print
 from probekit.cli.main import run
 from probekit.models import load_model
 from probekit.text import printable
@@ -53,7 +53,7 @@ def test_why_it_ended_and_going_on_past_the_stop_token(gpt2_folder, model, capsy
     seed = next(i for i, (a, b, c) in enumerate(texts) if (a + c).isascii() and (a + c).isalpha() and c not in (a, b))
     first, _, last = texts[seed]
     args = ["--model", gpt2_folder, "--prompt", PROMPT, "--max-new-tokens", 3, "--temperature", 9, "--seed", seed]
-    said = f"nothing follows: the first token is the stop token {first!a} (--no-stop goes on)\n"
+    said = f"nothing follows: the first token is the stop token {first!a} (--no-stop continues)\n"
     assert printed(capsys, *args, "--stop", first) == ("\n", said)
     assert printed(capsys, *args, "--stop", last)[1] == f"ended after 3 tokens: the stop token {last!a}\n"
     said = json.loads(printed(capsys, *args, "--no-stop", "--json")[0])
@@ -111,10 +111,10 @@ def test_ids_are_continued_as_ids(gpt2_folder, model, capsys, tmp_path):
 
 def test_a_terminal_is_shown_no_control_characters(capsys, monkeypatch):
     hostile = "a\x1b[31mb\nc\u202ed"
-    _show([hostile])
+    _print([hostile])
     assert capsys.readouterr().out == hostile + "\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    _show([hostile])
+    _print([hostile])
     assert capsys.readouterr().out == "a\\x1b[31mb\nc\\u202ed\n"
 
 

@@ -118,7 +118,7 @@ def test_each_error_is_one_line_with_its_code(acts: Path, capsys: Capture) -> No
         (2, [*JOB, "--layers", "4-2-1", "--stack-axis", "0"], "0,4,8 or 2-6"),
         (3, ["import", "bad.pt", "--labels", "y.csv"], "is a pickle"),
         (3, ["import", "resid_pre.0.npy", "--labels", "y.csv"], "NaN in 'resid_pre.0.npy'"),
-        (4, [*JOB, "--out", "acts"], "holds something that is no store"),
+        (4, [*JOB, "--out", "acts"], "holds other files, not a store"),
         (5, [*JOB, "--out", "there", "--store-dtype", "bf16"], "dtype: 'float32' there, 'bfloat16' here"),
     ]
     capsys.readouterr()
@@ -144,11 +144,11 @@ def test_ctrl_c_says_what_is_kept(acts: Path, capsys: Capture, monkeypatch: pyte
 
     monkeypatch.setattr(imports.StoreWriter, "write", once)
     assert run([*JOB, "--out", "there", "--quiet"]) == 130
-    assert "kept 50 of 120 rows in there; run the same command again to go on" in capsys.readouterr().err
+    assert "saved 50 of 120 rows in there; run the same command again to resume" in capsys.readouterr().err
     monkeypatch.setattr(imports.StoreWriter, "write", write)
     assert run([*JOB, "--out", "there", "--quiet"]) == 0
     assert load_activations("there").n_examples == N
-    monkeypatch.setattr(import_plan, "scan", interrupt)
+    monkeypatch.setattr("probekit.activations.imports.check.scan", interrupt)
     assert run([*JOB, "--out", "other", "--quiet"]) == 130
     assert "nothing was written" in capsys.readouterr().err
 

@@ -68,7 +68,7 @@ def test_json_is_the_account(here: Path, capsys: Capture) -> None:
 
 def test_a_context_beyond_the_models_own_is_counted_and_noted(here: Path, capsys: Capture) -> None:
     assert run(["params", "gpt2-xl", "--context", "16384"]) == 0
-    assert "gpt2-xl was made for 1,024 tokens" in capsys.readouterr().err
+    assert "gpt2-xl supports 1,024 tokens" in capsys.readouterr().err
     assert run(["params", "gpt2-xl", "--context", "16384", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -141,7 +141,7 @@ def test_from_a_config_file(here: Path, capsys: Capture) -> None:
         (["--compare", "gpt2"], "--compare takes two or more models; got 'gpt2'"),
         (["--compare", "gpt2", "gpt2"], "--compare takes two or more models; got 'gpt2'"),
         (["gpt2", "gpt2-xl"], "one model, or several with --compare; got 'gpt2', 'gpt2-xl'"),
-        (["--compare", "gpt2", "gpt2-xl", "--revision", "main"], "--revision is of one model"),
+        (["--compare", "gpt2", "gpt2-xl", "--revision", "main"], "--revision is for one model"),
         (["gpt2", "--out", "x.png"], "--out is for the picture of --compare"),
         (["counting-gpt", "--revision", "main"], "'counting-gpt' is trained here"),
         ([], "Missing argument"),

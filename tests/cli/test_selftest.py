@@ -58,7 +58,7 @@ def test_a_failure_is_one_line_and_exit_code_3(make_model, here: Path, capsys: C
     assert "inf !" in out
     assert len(err.splitlines()) == 1
     assert err.startswith("probekit: error: 'broken': failed: ")
-    assert "the first in the forward is mlp_pre.1, reference: inf (bound 1.0e-05)" in err
+    assert "first in forward order: mlp_pre.1, reference: inf (bound 1.0e-05)" in err
 
 
 def test_without_a_tokenizer(make_model, here: Path, capsys: Capture) -> None:

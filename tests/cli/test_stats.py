@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from probekit.activations import load_activations, load_statistics
-from probekit.activations.plan import plan as planning
-from probekit.activations.sums import statistics as statistics_module
+from probekit.activations.plan import build as planning
+from probekit.activations.sums.tally import Tally
 from probekit.cli.main import run
 from probekit.models.gpt2 import GPT2
 
@@ -74,7 +74,7 @@ def test_ctrl_c_says_what_is_counted(
     here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "SHARD_BYTES", 4000)
-    monkeypatch.setattr(statistics_module.Tally, "_is_due", lambda _: True)
+    monkeypatch.setattr(Tally, "_is_due", lambda _: True)
     forward, calls = GPT2.forward, []
 
     def interrupted(self: GPT2, *args: object, **kwargs: object) -> object:
@@ -87,8 +87,8 @@ def test_ctrl_c_says_what_is_counted(
     job += ["--stats-only", "--quiet", "--batch-tokens", "100"]
     assert run(job) == 130
     err = capsys.readouterr().err
-    assert "of 90 texts in s; run the same command again to go on" in err
-    assert "kept 0" not in err
+    assert "of 90 texts in s; run the same command again to resume" in err
+    assert "saved 0" not in err
     assert run(["ls", "."]) == 0
     assert "of 90 texts counted" in capsys.readouterr().out
     monkeypatch.setattr(GPT2, "forward", forward)

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ import pytest
 import probekit
 from probekit.activations import load_activations
 from probekit.cli import demo
-from probekit.cli.extract import load
 from probekit.cli.main import run
 from probekit.evaluation import ProbeResults
+from probekit.options import TaskOptions
 
 Capture = pytest.CaptureFixture[str]
 FILES = ("accuracy_by_layer.png", "accuracy_by_layer.svg", "results.json", "results.csv", "probes")
@@ -26,7 +27,7 @@ def test_results_stand_in_the_store_under_what_was_asked(here: Path, store: Path
     results = Path("store/results/label-resid_pre-mean-diff-layers-0-1")
     assert sorted(p.name for p in results.iterdir()) == sorted(FILES)
     assert str(results / "accuracy_by_layer.png") in out.splitlines()[-1]
-    assert "chosen on validation" in out
+    assert "selected on validation" in out
     assert len(ProbeResults.load(results).layers) == 2
     with (results / "results.csv").open() as file:
         assert {row["layer"] for row in csv.DictReader(file)} >= {"0", "1"}
@@ -49,7 +50,7 @@ def test_other_strengths_and_seeds_have_results_of_their_own(here: Path, store: 
     ("where", "says"),
     [
         ("probekit.evaluation.train_probes", "no results were written"),
-        ("probekit.plots.save_plot", "the results in store/results/label-resid_pre-mean-diff-layers-0 are not"),
+        ("probekit.plots.save_plot", "the results in store/results/label-resid_pre-mean-diff-layers-0 are incomplete"),
     ],
 )
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
@@ -61,7 +62,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
     shutil.copytree(store, "store")
     monkeypatch.setattr(where, interrupt)
     assert run(["train-probe", "store", "--layer", "0", "--probe", "mean-diff"]) == 130
-    line = f"probekit: error: the store store is whole, {says}; run the same command again\n"
+    line = f"probekit: error: the store store is complete, {says}; run the same command again\n"
     assert capsys.readouterr() == ("", line)
 
 
@@ -108,11 +109,11 @@ def test_names_from_data_make_safe_paths(here: Path, gpt2_folder: Path, capsys: 
 
 
 def test_the_demo_is_the_two_commands_in_one(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "load", lambda model, task, seed, *_: load(model, task, seed, {}, {"limit": 80}))
+    monkeypatch.setattr(demo, "TaskOptions", partial(TaskOptions, limit=80))
     assert run(["demo"]) == 0
     out, err = capsys.readouterr()
     assert "agreement-gpt2" in err
-    assert "chosen on validation" in out
+    assert "selected on validation" in out
     picture = Path(out.splitlines()[-1].removeprefix("Picture: "))
     assert picture.read_bytes().startswith(b"\x89PNG")
     store = picture.parents[2]

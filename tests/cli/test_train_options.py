@@ -27,7 +27,8 @@ def test_the_full_answer_needs_no_options(here: Path, store: Path, capsys: Captu
     shutil.copytree(store, "store")
     assert run(["train-probe", "store", "--layer", "0-1"]) == 0
     text = capsys.readouterr().out
-    for part in ("selectivity", "bits)", "Cannot be told from the best", "p = ", "Had test picked the layer", "length"):
+    selecting = "Selecting the layer on test"
+    for part in ("selectivity", " bits", "statistically tied with the best", "p = ", selecting, "length"):
         assert part in text
     assert [path.name for path in Path("store/results").iterdir()] == ["label-resid_pre-logistic-layers-0-1"]
 
@@ -62,7 +63,9 @@ def test_random_weights_are_a_baseline(here: Path, store: Path, gpt2_folder: Pat
 
 def test_what_cannot_be_asked_is_one_line(here: Path, store: Path, refused: Callable[..., str]) -> None:
     job = ["train-probe", store, "--layer", "0"]
-    assert "no baseline 'randm'; the one that can be added is random-init" in refused(2, *job, "--baseline", "randm")
+    assert "no baseline 'randm'; the only one that can be added is random-init" in refused(
+        2, *job, "--baseline", "randm"
+    )
     assert "3" in refused(2, *job, "--folds", "2")
     assert "folds keep repeated and nearly repeated" in refused(2, *job, "--folds", "3", "--drop-leaks")
     assert "greater than or equal to 0" in refused(2, *job, "--controls", "-1")
@@ -159,7 +162,7 @@ def test_results_of_another_question_are_not_replaced(
     capsys.readouterr()
     before = Path("one/results.json").read_bytes()
     line = refused(5, "train-probe", store, *FAST, "--quiet", "--seed", "1", "--out", "one")
-    assert "results of another question (seed differ)" in line
+    assert "results of another question (different: seed)" in line
     assert Path("one/results.json").read_bytes() == before
     assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "one"]) == 0
     assert Path("one/results.json").read_bytes() == before
@@ -178,4 +181,4 @@ def test_results_by_another_metric_are_another_question(
     job = ["train-probe", str(store), *FAST, "--out", "one"]
     assert run([*job, "--quiet", "--metric", "accuracy"]) == 0
     capsys.readouterr()
-    assert "another question (metric differ)" in refused(5, *job)
+    assert "another question (different: metric)" in refused(5, *job)

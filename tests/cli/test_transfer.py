@@ -105,7 +105,7 @@ def never(*_: object, **__: object) -> None:
     ("where", "says"),
     [
         ("probekit.evaluation.transfer", "no results were written"),
-        ("probekit.plots.save_transfer_plot", "the results in there are not"),
+        ("probekit.plots.save_transfer_plot", "the results in there are incomplete"),
     ],
 )
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
@@ -116,7 +116,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
 
     monkeypatch.setattr(where, interrupt)
     assert run([*job, "--out", "there"]) == 130
-    line = f"probekit: error: the stores are whole, {says}; run the same command again\n"
+    line = f"probekit: error: the stores are complete, {says}; run the same command again\n"
     assert capsys.readouterr() == ("", line)
 
 

@@ -14,7 +14,7 @@ from hub_server import HubServer, hub_env
 
 import probekit
 from probekit.activations import Store, load_activations
-from probekit.activations.plan import plan as planning
+from probekit.activations.plan import build as planning
 from probekit.cli.main import run
 from probekit.probes import load_probe
 
@@ -58,7 +58,7 @@ def test_the_two_commands_as_they_stand_on_the_first_page(hub: HubServer, path: 
     assert str(store.relative_to(tmp_path)) in done.stderr
     results = store / "results" / "label-resid_pre-logistic"
     assert str((results / "accuracy_by_layer.png").relative_to(tmp_path)) in done.stdout
-    assert "chosen on validation" in done.stdout
+    assert "selected on validation" in done.stdout
     assert (results / "accuracy_by_layer.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (results / "accuracy_by_layer.svg").read_text()
     assert len(json.loads((results / "results.json").read_text())["layers"]) == 4
@@ -86,12 +86,12 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--batch-tokens", "100", "--out", "store"]
     slowly = (
         "import sys, time\n"
-        "from probekit.activations.plan import plan as planning\n"
+        "from probekit.activations.plan import build as planning\n"
         "from probekit.cli.main import run\n"
         "planning.SHARD_BYTES = 4000\n"
-        "work = sys.modules['probekit.activations.run.forward']\n"
-        "batch = work.run_batch\n"
-        "work.run_batch = lambda *args: (time.sleep(0.2), batch(*args))[1]\n"
+        "work = sys.modules['probekit.activations.run.loop']\n"
+        "batch = work.compute_batch\n"
+        "work.compute_batch = lambda *args: (time.sleep(0.2), batch(*args))[1]\n"
         f"sys.exit(run({job!r}))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -109,7 +109,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     kept, total = Store.progress("store")
     assert 0 < kept < total == 90
     assert err.splitlines()[-1] == (
-        f"probekit: error: kept {kept} of 90 texts in store; run the same command again to go on"
+        f"probekit: error: saved {kept} of 90 texts in store; run the same command again to resume"
     )
     assert "Traceback" not in err
     monkeypatch.setattr(planning, "SHARD_BYTES", 4000)

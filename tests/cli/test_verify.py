@@ -64,7 +64,7 @@ def test_broken_statistics_are_named(copy: Path, capsys: Capture) -> None:
         printed = capsys.readouterr()
         assert printed.out == out
         assert "00001.json' is damaged" in printed.err
-        assert printed.err.splitlines()[-1].endswith("and the same command makes it anew")
+        assert printed.err.splitlines()[-1].endswith("and run the same command again")
 
 
 def test_another_model_is_a_mismatch(

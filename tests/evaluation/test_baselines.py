@@ -4,7 +4,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from probekit.evaluation.compare.baselines import (
+from probekit.evaluation.compare.guesses import (
     BAG_OF_WORDS_C,
     WORD,
     Guess,
@@ -181,5 +181,5 @@ def test_words_whose_fit_did_not_converge_lose_against_those_whose_did(monkeypat
     alone = lambda name, features, labels, train, C, n: fitted(texts, labels, C, C == 0.1)  # noqa: E731
     best = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
     assert best.C != 0.1
-    monkeypatch.setattr("probekit.evaluation.compare.baselines._fit", alone)
+    monkeypatch.setattr("probekit.evaluation.compare.guesses._fit", alone)
     assert bag_of_words(texts, labels, TRAIN, VALIDATION, 2).C == 0.1

@@ -10,11 +10,13 @@ import torch
 from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
 from probekit.evaluation import train_probes
-from probekit.evaluation.compare.baselines import BAG_OF_WORDS_C, bags_of_words
-from probekit.evaluation.fits.choose import intervals_of, measured, pooled
-from probekit.evaluation.fits.protocol import of_folds, rows_together
+from probekit.evaluation.compare.guesses import BAG_OF_WORDS_C, bags_of_words
+from probekit.evaluation.fits.predict import pooled
+from probekit.evaluation.fits.protocol import fold_protocol
+from probekit.evaluation.fits.rows import linked_rows
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.score import score, score_intervals
 from probekit.tasks.base import Task
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
@@ -36,7 +38,8 @@ def assert_mean(values: list[float], expected: float) -> None:
 
 def quoted(results: Any) -> float:
     """The first number of the notes."""
-    (line,) = [line for line in results.summary().splitlines() if line.startswith(("Best", "Whole procedure"))]
+    lines = results.summary().splitlines()
+    (line,) = [line for line in lines if line.startswith(("Best:", "Nested cross-validation:"))]
     return float(line.split("accuracy ")[1][:5])
 
 
@@ -63,28 +66,28 @@ def test_pooling_keeps_a_perfect_order_and_undoes_shift_and_scale():
     shifted = [scale * each + shift for each, scale, shift in zip(scores, (1, 5, 0.1), (0, 9, -7), strict=True)]
     parts = [Predictions(t, t, s, 2) for t, s in zip(truths, scores, strict=True)]
     others = [Predictions(t, t, s, 2) for t, s in zip(truths, shifted, strict=True)]
-    assert measured(pooled(others)) == measured(pooled(parts))
-    assert measured(pooled(others))["auroc"] == 1
-    assert measure(others[0])["auroc"] == measured(pooled([others[0]]))["auroc"]
+    assert score(pooled(others)) == score(pooled(parts))
+    assert score(pooled(others))["auroc"] == 1
+    assert measure(others[0])["auroc"] == score(pooled([others[0]]))["auroc"]
     flat = [replace(part, scores=np.full(12, 1e3 + i)) for i, part in enumerate(parts)]
-    assert measured(pooled(flat))["auroc"] == 0.5
+    assert score(pooled(flat))["auroc"] == 0.5
 
 
 def test_a_regression_ranks_within_folds_and_measures_across():
     truth = np.arange(10.0)
     parts = [Predictions(truth, truth + shift, truth + shift, 0) for shift in (0, 100)]
     whole = pooled(parts)
-    assert measured(whole)["spearman"] == pytest.approx(1)
-    assert measured(whole)["mae"] == 50
-    assert intervals_of(Bootstrap(20), whole)["spearman"][1] == pytest.approx(1)
+    assert score(whole)["spearman"] == pytest.approx(1)
+    assert score(whole)["mae"] == 50
+    assert score_intervals(Bootstrap(20), whole)["spearman"][1] == pytest.approx(1)
 
 
 def test_folds_have_no_p_values_and_say_why():
     results = train_probes(noise(0, n_layers=2), probe="mean-diff", folds=3, **BARE)
     assert (results.meta["p_max"], results.meta["permutations"]) == (None, None)
     assert [layer.p_value for layer in results.layers] == [None, None]
-    assert "No p-values with folds: the pooled predictions depend on the labels" in results.summary()
-    assert "ignore that folds share training rows" in results.summary()
+    assert "no p-values" in results.summary()
+    assert "Intervals ignore that folds share training rows" in results.summary()
 
 
 def test_the_picture_rings_no_place_that_all_rows_chose():
@@ -94,8 +97,8 @@ def test_the_picture_rings_no_place_that_all_rows_chose():
     results = train_probes(noise(0, n_layers=3), probe="mean-diff", folds=3, **BARE)
     ax = results.plot(Figure().subplots())
     labels = [str(line.get_label()) for line in ax.lines]
-    assert not any("chosen" in label for label in labels)
-    assert f"whole procedure: accuracy {results.judged[0]:.3f}" in " ".join(labels)
+    assert not any("selected" in label for label in labels)
+    assert f"nested cross-validation: accuracy {results.judged[0]:.3f}" in " ".join(labels)
 
 
 def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
@@ -105,17 +108,18 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
     acts = noise(0, n=n, n_layers=1, inputs=[f"{' '.join(rng.choice(words, size=4))} b{i}" for i in range(n)])
     seen: list[Any] = []
     monkeypatch.setattr(
-        "probekit.evaluation.compare.judge_baselines.bags_of_words",
+        "probekit.evaluation.compare.baselines.bags_of_words",
         lambda inputs, labels, train, k: seen.append(set(train.tolist())) or bags_of_words(inputs, labels, train, k),
     )
     results = train_probes(acts, probe="mean-diff", folds=3, controls=0)
     labels, texts = acts.labels["kind"], acts.inputs
-    protocol = of_folds(labels, rows_together(texts, None), np.ones(n, dtype=bool), 3, 0)
+    protocol = fold_protocol(labels, linked_rows(texts, None), 3, 0)
     assert all(set(np.flatnonzero(protocol.masks[each.mask]).tolist()) in seen for each in protocol.rounds)
     scores = np.empty(n)
     for each in protocol.rounds:
         risks = np.zeros(len(BAG_OF_WORDS_C))
-        for mask, rows in each.choosers:
+        for mask, part in each.choosers:
+            rows = protocol.parts[part]
             guesses = bags_of_words(texts, labels, np.flatnonzero(protocol.masks[mask]), 2)
             risks += [(guess.predicted != labels)[rows].mean() for guess in guesses]
         kept = bags_of_words(texts, labels, np.flatnonzero(protocol.masks[each.mask]), 2)[int(risks.argmin())]
@@ -132,11 +136,11 @@ def test_repeated_texts_never_straddle_folds():
     inputs = [f"{words[i // 2]} {'now' if i % 2 else 'then'}" for i in range(n)]
     acts = noise(1, n=n, n_layers=1, inputs=inputs)
     results = train_probes(acts, probe="mean-diff", folds=4, **BARE)
-    assert "Audit: 80 texts stand in another row too, exactly or nearly; folds keep them together." in results.summary()
+    assert "Audit: 80 texts have an exact or near duplicate; folds keep them together." in results.summary()
     assert results.meta["audit"]["linked"] == n
-    together = rows_together(inputs, None)
-    assert together.tolist() == [i // 2 for i in range(n)]
-    for each in of_folds(acts.labels["kind"], together, np.ones(n, dtype=bool), 4, 0).rounds:
+    linked = linked_rows(inputs, None)
+    assert linked.tolist() == [i // 2 for i in range(n)]
+    for each in fold_protocol(acts.labels["kind"], linked, 4, 0).rounds:
         assert sorted(each.test ^ 1) == sorted(each.test)
     with pytest.raises(UsageError, match="folds keep repeated and nearly repeated texts together"):
         train_probes(acts, folds=4, drop_leaks=True)

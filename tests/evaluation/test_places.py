@@ -8,7 +8,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.evaluation import train_probes
 from probekit.evaluation.compare.controls import control_types
-from probekit.evaluation.fits.protocol import drawn_together
+from probekit.evaluation.fits.rows import resampling_units
 from probekit.points import Place
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit
@@ -51,13 +51,13 @@ def test_other_places_of_a_text_are_neither_conflicts_nor_leaks():
 
 def test_the_rows_of_a_text_are_resampled_together():
     acts = world()
-    together = drawn_together(acts.task)
-    assert together is not None
-    np.testing.assert_array_equal(together, np.repeat(np.arange(60), READS))
+    units = resampling_units(acts.task)
+    assert units is not None
+    np.testing.assert_array_equal(units, np.repeat(np.arange(60), READS))
     results = train_probes(acts, controls=0, codelength=False)
     assert results.meta["interval"]["unit"] == "text"
     once = acts.task.subset(np.arange(0, len(acts.task), READS))
-    assert drawn_together(once) is None
+    assert resampling_units(once) is None
 
 
 def test_the_type_is_the_token_that_is_read_and_nothing_stands_in_for_it():

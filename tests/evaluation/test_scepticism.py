@@ -12,7 +12,8 @@ from sklearn.model_selection import KFold
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import train_probes
-from probekit.evaluation.fits.layer import answers_of, selectivity
+from probekit.evaluation.compare.controls import selectivity
+from probekit.evaluation.curve import fit_curve
 from probekit.evaluation.request import DEFAULT_C
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
@@ -66,7 +67,7 @@ def test_the_control_is_that_of_the_words_and_can_be_left_out():
     acts = types_world(True)
     told = train_probes(acts, C=1, controls=2, baselines=False)
     assert told.meta["control"] == {"type": "word", "draws": 2, "asked": 2, "seen": 0.94}
-    assert "94% of the test rows have a word that stands in train" in told.summary()
+    assert "94% of the test rows have a word seen in train" in told.summary()
     assert " control  selectivity" in told.summary()
     bare = train_probes(acts, C=1, **BARE)
     assert bare.meta["control"] is None
@@ -84,7 +85,7 @@ def test_words_that_train_never_saw_measure_no_memory(world):
     assert results.meta["control"] == {"type": "word", "draws": 3, "asked": 3, "seen": 0.0}
     assert results.layers[0].control is not None
     assert results.layers[0].selectivity is None
-    assert "Only 0% of the test rows have a word that stands in train" in results.summary()
+    assert "only 0% of the test rows have a word seen in train" in results.summary()
 
 
 def test_no_skill_is_no_merit_of_a_regression():
@@ -125,7 +126,6 @@ def test_the_code_mixes_both_ends_of_a_long_grid(world):
     ]:
         results = train_probes(world(n=120), layers=0, C=grid, controls=0, baselines=False)
         assert results.meta["code"]["C"] == mixed
-        assert f"The code mixes C = {', '.join(f'{C:g}' for C in mixed)}" in results.summary()
 
 
 def test_a_simple_rule_is_a_shorter_code_than_random_labels(world):
@@ -155,10 +155,10 @@ def test_leaks_are_told_and_dropped_when_asked():
     assert kept.meta["n"] == {"train": 100, "validation": 50, "test": 50}
     assert dropped.meta["n"] == {"train": 98, "validation": 50, "test": 50}
     assert kept.meta["audit"]["shared"]["test in train"]["exact"] == 1
-    assert "1 of the 50 test texts also stand in train" in kept.summary()
-    assert "leaks: 2 of train would have to be left out" in kept.summary()
-    assert "1 of the 50 test texts also stood in train, before they were left out there" in dropped.summary()
-    assert "leaks: 2 of train were left out" in dropped.summary()
+    assert "1 of the 50 test texts also occur in train" in kept.summary()
+    assert "leaks: 2 of train, leave them out with drop_leaks" in kept.summary()
+    assert "1 of the 50 test texts also occur in train, where they were left out" in dropped.summary()
+    assert "leaks: 2 of train, left out" in dropped.summary()
     assert sum(dropped.meta["counts"]["train"].values()) == 98
     rows = np.flatnonzero(acts.splits == "train")
     rows = rows[~np.isin(rows, [1, 5])]
@@ -187,11 +187,12 @@ def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
     assert abs(results.layers[0].metrics["test"]["accuracy"] - 0.5) < 0.2
     procedure = results.meta["procedure"]
     assert len(procedure["layers"]) == 4
-    assert f"Whole procedure: accuracy {procedure['metrics']['accuracy']:.3f}, 95% interval [" in results.summary()
+    score = f"accuracy {procedure['metrics']['accuracy']:.3f}"
+    assert f"Nested cross-validation: {score}, 95% interval [" in results.summary()
     assert "120 examples in 4 nested folds" in results.summary()
-    assert "a curve, not an estimate for a place picked from it" in results.summary()
+    assert "a curve, not estimates for a layer picked from it" in results.summary()
     assert not any(line.startswith("*") for line in results.summary().splitlines())
-    assert repr(results) == f"ProbeResults(5 places; whole procedure, accuracy {procedure['metrics']['accuracy']:.3f})"
+    assert repr(results) == f"ProbeResults(5 layers; nested cross-validation, {score})"
     told: Any = results.meta["optimism"]
     assert told["over"] == told["value"] - procedure["metrics"]["accuracy"]
     best: Any = results.best
@@ -203,12 +204,12 @@ def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
 def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
     seen: list[Any] = []
 
-    def spy(acts, places, question, done):
-        answers = answers_of(acts, places, question, done)
-        seen.append((question.protocol, answers))
-        return answers
+    def spy(acts, places, plan, done):
+        fitted = fit_curve(acts, places, plan, done)
+        seen.append((plan.grid.protocol, fitted))
+        return fitted
 
-    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "answers_of", spy)
+    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "fit_curve", spy)
     # folds that do not follow the labels, so that they stay when labels change
     monkeypatch.setattr("probekit.evaluation.fits.protocol.StratifiedKFold", KFold)
     acts = world(n=120, strength=(0.5,) * 5)
@@ -221,10 +222,10 @@ def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
     np.testing.assert_array_equal(one_protocol.rounds[0].test, other_protocol.rounds[0].test)
     for a, b in zip(one, other, strict=True):
         mine, rest = slice(len(first)), slice(len(first), None)  # equal but for the solver's tolerance
-        np.testing.assert_allclose(a.verdict.test.scores[mine], b.verdict.test.scores[mine], rtol=1e-4, atol=1e-4)
-        np.testing.assert_array_equal(a.verdict.test.predicted[mine], b.verdict.test.predicted[mine])
-        assert a.verdict.chosen[0] == b.verdict.chosen[0]
-        assert not np.allclose(a.verdict.test.scores[rest], b.verdict.test.scores[rest], rtol=0.1)
+        np.testing.assert_allclose(a.fit.test.scores[mine], b.fit.test.scores[mine], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(a.fit.test.predicted[mine], b.fit.test.predicted[mine])
+        assert a.fit.by_round[0] == b.fit.by_round[0]
+        assert not np.allclose(a.fit.test.scores[rest], b.fit.test.scores[rest], rtol=0.1)
 
 
 def test_folds_need_every_class_in_every_training_part():
@@ -292,7 +293,7 @@ def test_at_imbalance_the_headline_is_auroc():
     assert dict(layer.tried)[layer.C] == layer.metrics["validation"]["auroc"] == max(v for _, v in layer.tried)
     assert layer.band[0] <= layer.metrics["test"]["auroc"] <= layer.band[1]
     assert "test AUROC" in results.summary()
-    assert "AUROC decides instead of accuracy" in results.summary()
+    assert "scored by AUROC, because one class has more than 80% of the training labels" in results.summary()
 
 
 def test_chance_the_best_set_and_optimism_are_told(world):
@@ -308,7 +309,9 @@ def test_chance_the_best_set_and_optimism_are_told(world):
     over = top - results.best.metrics["test"]["accuracy"]
     assert meta["optimism"]["value"] == top
     assert meta["optimism"]["over"] == pytest.approx(over)
-    assert "Cannot be told from the best on test (95%, all places at once): resid_pre 2" in results.summary()
+    lines = results.summary().splitlines()
+    assert {line.split()[1] for line in lines if line[1:2] == "="} == {x.place for x in layers if x.in_best_set}
+    assert "= statistically tied with the best on test (95%, all layers jointly)" in results.summary()
 
 
 def regression(n=240) -> ActivationSet:
@@ -326,13 +329,13 @@ def test_numbers_are_predicted_too(folds, tmp_path):
     assert results.best.metrics["test"]["r2"] > 0.95
     assert results.layers[0].metrics["test"]["r2"] < 0.2
     assert {"r2", "spearman", "mae"} <= set(results.best.metrics["test"])
-    assert ("Whole procedure: R2" if folds else "test R2") in results.summary()
+    assert ("Nested cross-validation: R2" if folds else "test R2") in results.summary()
     results.save(tmp_path)
     assert type(results).load(tmp_path) == results
 
 
 def test_a_probe_of_classes_refuses_numbers_and_says_what_to_take(world):
-    with pytest.raises(UsageError, match=r"logistic tells classes apart, and 'kind' is a number.*take ridge"):
+    with pytest.raises(UsageError, match=r"logistic predicts classes, and 'kind' holds a number.*take ridge"):
         train_probes(regression(), probe="logistic")
 
 
@@ -349,7 +352,7 @@ def test_random_weights_stand_beside_the_curve(world):
     assert set(results.to_frame()["kind"]) == {"probe", "random-init"}
     with pytest.raises(UsageError, match="other examples"):
         train_probes(acts, random_init=world(n=100), **BARE)
-    with pytest.raises(UsageError, match="other examples, or others' labels or splits"):
+    with pytest.raises(UsageError, match="other examples, or other labels or splits"):
         train_probes(acts, random_init=world(seed=9), **BARE)  # of the same ids
     few = ActivationSet({("resid_pre", 0): acts["resid_pre", 0]}, acts.task)
     with pytest.raises(UsageError, match=r"no activations of resid_pre\.1"):
@@ -370,7 +373,7 @@ def test_a_control_of_texts_is_at_chance_where_no_text_stands_twice(world):
     assert results.meta["control"] == {"type": "text", "draws": 3, "asked": 3, "seen": 0.0}
     assert all(layer.selectivity is None for layer in results.layers)
     assert "selectivity" not in results.summary().lower()
-    assert "Control: test accuracy where each text has a random label" in results.summary()
+    assert "Control task: random label per text" in results.summary()
     controls: list[Any] = [layer.control for layer in results.layers]
     assert all(abs(control - 0.5) < 0.1 for control in controls)
     with pytest.raises(UsageError, match="unknown control type 'texts'; did you mean"):
@@ -381,5 +384,5 @@ def test_rows_that_are_all_alike_are_said_to_be(world):
     acts = world(n=200)
     alike = ActivationSet({("resid_pre", 0): torch.ones(200, 3), ("resid_pre", 1): acts["resid_pre", 1]}, acts.task)
     results = train_probes(alike, **BARE)
-    assert "No feature has any weight at resid_pre 0: the rows are alike" in results.summary()
+    assert "All weights are 0 at resid_pre 0: the rows are identical" in results.summary()
     assert all(layer.converged for layer in results.layers)

@@ -4,7 +4,7 @@ import torch
 
 from probekit.activations.extract import extract
 from probekit.activations.imports.run import import_activations
-from probekit.activations.plan import plan as planning
+from probekit.activations.plan import build as planning
 from probekit.activations.store.reader import Store
 from probekit.evaluation.fits.stream import stream_of
 from probekit.models.gpt2 import GPT2, GPT2Config

@@ -12,7 +12,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults, train_probes
-from probekit.evaluation.results.report import metric_name
+from probekit.evaluation.results.wording import metric_name
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
 
@@ -127,7 +127,7 @@ def test_other_points_and_labels_can_be_asked_for(world):
         ({"probe": "\x1b[31m"}, r"unknown probe '\\x1b\[31m'"),
         ({"point": "resid_pr"}, "did you mean resid_pre"),
         ({"point": "attn_out"}, "no activations of attn_out here"),
-        ({"point": "resid_pre.1"}, "the layer beside it"),
+        ({"point": "resid_pre.1"}, "give the point without its layer"),
         ({"label": "othr"}, "no label set 'othr'; did you mean other"),
         ({"C": 0}, "C must be a positive"),
         ({"C": [1, -1]}, "got -1"),
@@ -288,9 +288,9 @@ def test_any_metric_can_choose(world, metric, folds, tmp_path):
     assert meta["headline"] == meta["metric"] == results.headline == metric
     assert meta["chosen_on"].endswith(metric)
     assert all(layer.metrics["validation"][metric] == dict(layer.tried)[layer.C] for layer in results.layers)
-    told = f"test {metric_name(metric)} " if folds is None else f"Whole procedure: {metric_name(metric)} "
+    told = f"test {metric_name(metric)} " if folds is None else f"Nested cross-validation: {metric_name(metric)} "
     assert told in results.summary()
-    assert f"As asked, {metric_name(metric)} decides." in results.summary()
+    assert f"scored by {metric_name(metric)}, as requested" in results.summary()
     results.save(tmp_path / "results")
     assert ProbeResults.load(tmp_path / "results").headline == metric
     assert results.plot().get_ylabel() == metric_name(metric)

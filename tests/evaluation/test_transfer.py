@@ -1,7 +1,6 @@
 """Transfer: every cell is what the train task's own probe scores on the other task's test split, and nothing else."""
 
 import json
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -101,11 +100,11 @@ def test_the_layer_is_the_train_tasks_own_choice_unless_it_is_fixed() -> None:
     results = transfer([early, late], probe="mean-diff")
     assert [row[0].layer for row in results.chosen] == [0, 1]
     assert {row[0].C for row in results.chosen} == {None}
-    assert "Layer was chosen" in results.summary()
+    assert "Layer selected" in results.summary()
     fixed = transfer([early, late], layers=0, probe="mean-diff")
     assert {cell.layer for cell in fixed.cells} == {0}
-    assert "Nothing was chosen" in fixed.summary()
-    assert "Layer and C were chosen" in transfer([early, late], C=C).summary()
+    assert "nothing was selected" in fixed.summary()
+    assert "Layer and C selected" in transfer([early, late], C=C).summary()
 
 
 def test_classes_are_matched_by_name_and_only_then_by_number() -> None:
@@ -244,7 +243,7 @@ def test_the_table_is_tidy_and_files_come_back_the_same(found: TransferResults, 
     assert TransferResults.load(found.save(tmp_path / "x")) == found
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["transfer.csv", "transfer.json"]
     (tmp_path / "x" / "transfer.json").write_text(json.dumps({"format": "other"}))
-    with pytest.raises(DataError, match="no whole results"):
+    with pytest.raises(DataError, match="no complete results"):
         TransferResults.load(tmp_path / "x")
 
 
@@ -254,9 +253,9 @@ def test_nothing_is_computed_that_is_not_shown(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("nobody sees this")
 
-    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "audit", never)  # the module, not the function
+    monkeypatch.setattr("probekit.evaluation.fits.rows.audit", never)
     for name in ("best_set", "curve_band", "permutation_test"):
-        monkeypatch.setattr(f"probekit.evaluation.fits.layer.{name}", never)
+        monkeypatch.setattr(f"probekit.evaluation.compare.layers.{name}", never)
     assert transfer(worlds, C=C) == found
 
 

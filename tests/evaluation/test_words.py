@@ -10,10 +10,10 @@ from sklearn.metrics import accuracy_score
 
 from probekit.activations.activations import ActivationSet
 from probekit.evaluation import train_probes
-from probekit.evaluation.compare.baselines import word_type
 from probekit.evaluation.compare.controls import control_types
+from probekit.evaluation.compare.guesses import word_type
 from probekit.tasks.base import Task
-from probekit.tasks.quality.audit import audit
+from probekit.tasks.quality.audit import audit, audit_lines
 
 RNG = np.random.default_rng(0)
 
@@ -102,7 +102,7 @@ def test_the_audit_counts_texts():
     task = world().task
     found = audit(task)
     assert found.conflicts["texts"] == 0
-    assert found.lines() == []
+    assert audit_lines(found) == []
     assert found.splits["train"]["texts"] == 46
     assert found.splits["train"]["n"] == 4 * 46
     assert found.splits["train"]["median_length"] == 4
@@ -112,7 +112,7 @@ def test_the_audit_counts_texts():
     assert leaky.shared["test in train"]["exact"] == 1
     assert leaky.shared["test in train"]["n"] == 22
     assert leaky.leaks.tolist() == [0, 1, 2, 3]
-    assert "1 of the 22 test texts also stand in train" in " ".join(leaky.lines())
+    assert "1 of the 22 test texts also occur in train" in " ".join(audit_lines(leaky))
 
 
 def test_one_word_with_two_labels_is_a_conflict():
@@ -123,4 +123,4 @@ def test_one_word_with_two_labels_is_a_conflict():
     labels[:2] = 0, 1
     found = audit(replace(task, spans=spans, labels={"y": labels}))
     assert (found.conflicts["texts"], found.conflicts["rows"]) == (1, 2)
-    assert "words that have different labels: 1 (2 rows)" in " ".join(found.lines())
+    assert "words with contradictory labels, 1 (2 rows)" in " ".join(audit_lines(found))

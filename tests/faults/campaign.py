@@ -32,11 +32,11 @@ import numpy as np
 import torch
 from children import Child, End, in_child, killed_after
 from disk import CHANGES, PowerLoss, Shim, events
-from small import Good, committed, digests, given, lost, make_model, named, read, run, run_cli, unsound
-from store_cases import plan_of
+from small import Good, committed, digests, given, lost, make_model, named, plan_of, read, run, run_cli, unsound
 from tqdm import tqdm
 
 from probekit.activations import Store, list_stores, load_activations, run_plan
+from probekit.activations.plan.identity import identity_of
 from probekit.errors import DataError, ResumeMismatch, StorageError
 
 FAULTS = ("create", "write", "fsync", "rename", "link", "mkdir")  # what must not fail unnoticed
@@ -348,7 +348,7 @@ def _noisy(path: Path, noise: float, delay: float = 0.0) -> None:
     """The identity is that of the model; what is computed is not."""
     model, task = given()
     planned = plan_of(model, task, points=["resid_pre", "q"], batch_tokens=30)
-    assert planned.identity
+    assert identity_of(planned)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(noise)

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from safetensors.torch import load as parse_shard
 
-from probekit.activations import Store, extract, list_stores, load_activations
+from probekit.activations import Store, extract, list_stores, load_activations, plan_extraction
 from probekit.activations.activations import Activations
-from probekit.activations.plan import plan as planning
+from probekit.activations.plan import build as planning
 from probekit.errors import DataError, StorageError
 from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.options import ExtractOptions
 from probekit.points import place_name
 from probekit.tasks.base import SPLITS, Task
 
@@ -60,6 +61,10 @@ def given() -> tuple[GPT2, Task]:
 def run(path: Path | None) -> Activations:
     model, task = given()
     return extract(model, task, out=path, progress=False, **HOW)
+
+
+def plan_of(model: GPT2, task: Task, **options: Any) -> Any:
+    return plan_extraction(model, task, ExtractOptions(**options))
 
 
 def run_cli(path: Path) -> int:

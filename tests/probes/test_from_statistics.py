@@ -85,13 +85,13 @@ def test_moments_that_make_no_probe_are_refused():
         {"class_counts": [-1, good["count"] + 1]},
         {"class_counts": good["count"]},
     ):
-        with pytest.raises(DataError, match="do not fit together"):
+        with pytest.raises(DataError, match="moments that do not agree"):
             MeanDifferenceProbe().fit_statistics(**{**good, **bad})
     with pytest.raises(DataError, match="NaN or infinity in the moments"):
         RidgeProbe().fit_statistics(**{**good, "mean": good["mean"] * torch.nan})
     with pytest.raises(UsageError, match="C must be a positive"):
         RidgeProbe(-1.0).fit_statistics(**good)
-    with pytest.raises(UsageError, match="looks at the rows"):
+    with pytest.raises(UsageError, match="needs the rows"):
         LDAProbe("auto").fit_statistics(**good)
     with pytest.raises(DataError, match="more rows than classes; got 2"):
         LDAProbe(0.1).fit_statistics(**moments_of(X[:2], np.array([0, 1]), 2, parts=1).for_probe("kind"))

@@ -68,6 +68,10 @@ def test_a_fit_that_was_cut_short_says_so():
     assert MLPProbe(patience=1, learning_rate=1e-9).fit(X, y).converged_
 
 
+def test_a_fit_that_only_made_things_worse_did_not_converge():
+    assert not MLPProbe(learning_rate=1e3).fit(*rings()).converged_
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

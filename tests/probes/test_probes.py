@@ -138,7 +138,7 @@ def test_a_damaged_probe_is_refused(tmp_path):
         ("[]", "not a probe"),
         (good.replace("RidgeProbe", "RidgeProbes"), "did you mean RidgeProbe"),
         (good.replace('"sha256": "', '"sha256": "0'), "damaged"),
-        (good.replace('"classes"', '"klasses"'), "not a whole probe"),
+        (good.replace('"classes"', '"klasses"'), "not a complete probe"),
     ]:
         path.write_text(bad)
         with pytest.raises(DataError, match=message):

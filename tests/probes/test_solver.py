@@ -301,6 +301,13 @@ def test_the_gap_is_a_bound_where_every_residual_is_tiny(n, C):
     assert early.objective[0] / best.objective[0] - 1 <= early.gap[0] + 1e-8
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_float64_features_are_followed_down_beyond_the_digits_of_the_objective(seed):
+    X, y = world(n=30_000, d=4, noise=0.0, seed=seed)
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y)], [1e4, 1e6, 1e8, 1e10, 1e12]))
+    assert found.gap.max() < 1e-12
+
+
 def test_rows_far_from_the_first_ones_are_standardised_as_they_are():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(5000, 3)).astype(np.float32)

@@ -1,7 +1,8 @@
-"""Arrays in .npy and .safetensors files of other programs: known from their headers, read in blocks of rows.
+"""Arrays in .npy and .safetensors files of other programs: described by their headers, read in blocks of rows.
 
-No header is believed: its length is bounded before it is read, and what it says must fill the file exactly. Nothing is
-mapped and nothing is unpickled. Formats: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html and
+Headers are checked before they are used: their length is bounded, and the arrays must fill the file exactly. Files are
+never mapped and never unpickled.
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 https://github.com/huggingface/safetensors#format
 """
 
@@ -22,26 +23,26 @@ from torch import Tensor
 from probekit.errors import DataError, UsageError
 from probekit.safetensors_header import HeaderError, check_size, read_header
 
-LABELS = "labels"  # the key, or the file labels.npy, that holds labels instead of activations
+LABELS = "labels"  # key of a tensor, or name of a .npy file, that holds labels instead of activations
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 SUFFIXES = (".npy", ".safetensors")
-MAX_NPY_HEADER = 10_000  # as numpy bounds it
-CHUNK = 8_000_000  # bytes, a multiple of every item's size
+MAX_NPY_HEADER = 10_000  # numpy's own limit
+CHUNK = 8_000_000  # bytes; a multiple of every item size
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bf16"}
 TYPES |= {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}
 
 
 @dataclass(frozen=True)
-class Held:
-    """One array of a file, as a header describes it.
+class FileArray:
+    """One array of a file, as the header describes it.
 
     Attributes:
-        file: where it stands.
+        file: its file.
         key: its name in a safetensors file; None in a .npy file.
         dtype: as numpy writes it ("<f4", ">f8"), or "bf16".
         shape: sizes of its axes.
-        fortran: whether the first axis runs fastest.
+        fortran: True if the first axis varies fastest.
         offset: the byte at which it begins.
     """
 
@@ -54,12 +55,12 @@ class Held:
 
     @property
     def name(self) -> str:
-        """The word that says what it holds: its key, or its file's name without the ending."""
+        """Its key, or its file's name without the suffix."""
         return self.file.name.removesuffix(self.file.suffix) if self.key is None else self.key
 
     @property
     def where(self) -> str:
-        """Its file, and its key where it has one, for messages."""
+        """Its file, and its key if it has one, for messages."""
         return ascii(self.file.name) if self.key is None else f"{self.key!a} of {self.file.name!a}"
 
     @property
@@ -77,63 +78,69 @@ class Held:
         """The type in words, such as "float32"."""
         return "bfloat16" if self.dtype == "bf16" else np.dtype(self.dtype).name
 
-    def values(self, data: bytearray) -> Tensor:
-        """These bytes as floating-point values, in the machine's own byte order."""
-        if self.dtype == "bf16":
-            return torch.frombuffer(data, dtype=torch.bfloat16)
-        there = np.dtype(self.dtype)
-        return torch.from_numpy(np.frombuffer(data, there).astype(there.newbyteorder("="), copy=False))
 
-    def rows(self, axis: int, start: int, stop: int) -> Tensor:
-        """The part from `start` to `stop` along one axis, all of the others.
-
-        Raises:
-            DataError: the file cannot be read, or ended early.
-        """
-        shape = list(self.shape[::-1] if self.fortran else self.shape)
-        at = len(shape) - 1 - axis if self.fortran else axis
-        inner = math.prod(shape[at + 1 :]) * self.itemsize
-        length, period, outer = (stop - start) * inner, shape[at] * inner, math.prod(shape[:at])
-        data = bytearray(outer * length)
-        with _opened(self.file) as file:
-            for i in range(outer):
-                file.seek(self.offset + i * period + start * inner)
-                _fill(file, memoryview(data)[i * length : (i + 1) * length], self.file)
-        shape[at] = stop - start
-        x = self.values(data).reshape(shape)
-        return x.permute(*reversed(range(x.dim()))) if self.fortran else x
-
-    def numbers(self) -> np.ndarray:
-        """All of it as numpy holds it, for labels.
-
-        Raises:
-            DataError: the file cannot be read, or ended early.
-        """
-        data = bytearray(self.n_bytes)
-        with _opened(self.file) as file:
-            file.seek(self.offset)
-            _fill(file, memoryview(data), self.file)
-        return np.frombuffer(data, np.dtype(self.dtype)).reshape(self.shape, order="F" if self.fortran else "C")
-
-
-def arrays_of(path: Path) -> list[Held]:
-    """Every array of a .npy or .safetensors file, in the order in which they stand there.
+def read_rows(array: FileArray, axis: int, start: int, stop: int) -> Tensor:
+    """The part of an array from `start` to `stop` along one axis; the other axes complete.
 
     Raises:
-        DataError: no regular file, damaged, cut short, longer than its header says, or a pickle.
+        DataError: the file cannot be read, or ended early.
+    """
+    shape = list(array.shape[::-1] if array.fortran else array.shape)
+    at = len(shape) - 1 - axis if array.fortran else axis
+    inner = math.prod(shape[at + 1 :]) * array.itemsize
+    length, period, outer = (stop - start) * inner, shape[at] * inner, math.prod(shape[:at])
+    data = bytearray(outer * length)
+    with _opened(array.file) as file:
+        for i in range(outer):
+            file.seek(array.offset + i * period + start * inner)
+            _fill(file, memoryview(data)[i * length : (i + 1) * length], array.file)
+    shape[at] = stop - start
+    x = _values(array, data).reshape(shape)
+    return x.permute(*reversed(range(x.dim()))) if array.fortran else x
+
+
+def read_labels(array: FileArray) -> np.ndarray:
+    """The values of an array of labels, [N].
+
+    Raises:
+        DataError: not one axis of numbers or texts; the file cannot be read, or ended early.
+    """
+    if len(array.shape) != 1 or array.dtype == "bf16" or np.dtype(array.dtype).kind not in "biufU":
+        what = f"{list(array.shape)} of {array.type_name}"
+        raise DataError(f"{array.where} must hold labels [N], numbers or texts; got {what}")
+    data = bytearray(array.n_bytes)
+    with _opened(array.file) as file:
+        file.seek(array.offset)
+        _fill(file, memoryview(data), array.file)
+    return np.frombuffer(data, np.dtype(array.dtype))
+
+
+def _values(array: FileArray, data: bytearray) -> Tensor:
+    """These bytes of an array as floating-point values, in the machine's byte order."""
+    if array.dtype == "bf16":
+        return torch.frombuffer(data, dtype=torch.bfloat16)
+    stored = np.dtype(array.dtype)
+    return torch.from_numpy(np.frombuffer(data, stored).astype(stored.newbyteorder("="), copy=False))
+
+
+def arrays_in(path: Path) -> list[FileArray]:
+    """Every array of a .npy or .safetensors file, in file order.
+
+    Raises:
+        DataError: not a regular file, damaged, cut short, longer than its header says, or a pickle.
     """
     try:
         about = path.stat()
     except OSError as error:
         raise _unreadable(path, error) from error
     if not stat.S_ISREG(about.st_mode):
-        raise DataError(f"{str(path)!a} is no regular file; name files or a folder of files")
+        raise DataError(f"{str(path)!a} is not a regular file; name files or a folder of files")
     with _opened(path) as file:
         return (_npy if path.suffix == ".npy" else _safetensors)(path, file)
 
 
-def state_of(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is written again.
+def file_state(path: Path) -> tuple[int, int, int]:
+    """A value that changes when the file is written again.
 
     Raises:
         DataError: the file cannot be read.
@@ -145,15 +152,26 @@ def state_of(path: Path) -> tuple[int, int, int]:
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
-def scan(arrays: list[Held], look: Callable[[Held, Tensor], None], advance: Callable[[int], object]) -> str:
-    """Read the file of these arrays (all that it holds) once, in order: its sha256; `look` sees their values in chunks.
+def scan(
+    path: Path,
+    arrays: list[FileArray],
+    check: Callable[[FileArray, Tensor], None],
+    advance: Callable[[int], object],
+) -> str:
+    """Read one file once, in order, and return its sha256; `check` gets its values in chunks.
+
+    Args:
+        path: the file.
+        arrays: all of its arrays, in file order.
+        check: called with an array and some of its values.
+        advance: called with bytes that were read.
 
     Raises:
-        DataError: the file cannot be read, or ended early; and what `look` raises.
+        DataError: the file cannot be read, or ended early; and the errors of `check`.
     """
-    digest, path = hashlib.sha256(), arrays[0].file
+    digest = hashlib.sha256()
     with _opened(path) as file:
-        head = bytearray(min(array.offset for array in arrays))
+        head = bytearray(arrays[0].offset if arrays else path.stat().st_size)
         _fill(file, memoryview(head), path)
         digest.update(head)
         for array in arrays:
@@ -161,7 +179,7 @@ def scan(arrays: list[Held], look: Callable[[Held, Tensor], None], advance: Call
                 data = bytearray(size)
                 _fill(file, memoryview(data), path)
                 digest.update(data)
-                look(array, array.values(data))
+                check(array, _values(array, data))
                 advance(size)
     return digest.hexdigest()
 
@@ -173,7 +191,7 @@ def _chunks(n_bytes: int) -> Iterator[int]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file to read; every OSError is a DataError that names it."""
+    """A file to read; an OSError becomes a DataError that names the file."""
     try:
         with path.open("rb") as file:
             yield file
@@ -183,14 +201,16 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 def _fill(file: BinaryIO, data: memoryview, path: Path) -> None:
     if file.readinto(data) != len(data):  # pyright: ignore[reportAttributeAccessIssue]
-        raise DataError(f"{str(path)!a} ended while it was read; leave it alone and run the same command again")
+        raise DataError(
+            f"{str(path)!a} ended while it was read; wait until it is complete and run the same command again"
+        )
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"{str(path)!a} cannot be read: {error.strerror}")
 
 
-def _npy(path: Path, file: BinaryIO) -> list[Held]:
+def _npy(path: Path, file: BinaryIO) -> list[FileArray]:
     try:
         version = np.lib.format.read_magic(file)
         if version not in _NPY_HEADERS:
@@ -206,7 +226,7 @@ def _npy(path: Path, file: BinaryIO) -> list[Held]:
             f"{str(path)!a} holds Python objects, a pickle, which is never read (allow_pickle=False); "
             "save numbers: np.save(path, np.stack(rows).astype(np.float32))"
         )
-    array = Held(path, None, dtype.str, shape, fortran, file.tell())
+    array = FileArray(path, None, dtype.str, shape, fortran, file.tell())
     try:
         check_size(array.offset + array.n_bytes, path.stat().st_size)
     except HeaderError as error:
@@ -215,7 +235,7 @@ def _npy(path: Path, file: BinaryIO) -> list[Held]:
 
 
 def _check_npy_header(file: BinaryIO, width: int) -> None:
-    """Numpy reads the header before it looks at its length, which may be 4 GB."""
+    """Refuse a long header: numpy would read all of it, up to 4 GB, before it checks the length."""
     length = int.from_bytes(file.read(width), "little")
     if length > MAX_NPY_HEADER:
         raise ValueError(f"its header claims {length:,} bytes")
@@ -228,7 +248,7 @@ _NPY_HEADERS: dict[tuple[int, int], Callable[[BinaryIO], tuple[tuple[int, ...], 
 }
 
 
-def _safetensors(path: Path, file: BinaryIO) -> list[Held]:
+def _safetensors(path: Path, file: BinaryIO) -> list[FileArray]:
     try:
         tensors = read_header(file).tensors
         for key, entry in tensors.items():
@@ -236,7 +256,7 @@ def _safetensors(path: Path, file: BinaryIO) -> list[Held]:
                 raise HeaderError(f"{key} is {entry.dtype}, which is not supported; save it as F32, F16 or BF16")
     except HeaderError as error:
         raise _damaged(path, str(error)) from error
-    return [Held(path, key, TYPES[x.dtype], x.shape, False, x.offset) for key, x in tensors.items()]
+    return [FileArray(path, key, TYPES[x.dtype], x.shape, False, x.offset) for key, x in tensors.items()]
 
 
 def _damaged(path: Path, why: str) -> DataError:
@@ -244,7 +264,7 @@ def _damaged(path: Path, why: str) -> DataError:
 
 
 def find_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
-    """The files of arrays in natural order, and the names of what else is there."""
+    """The files of arrays in natural order, and the names of other files."""
     if not source.exists():
         raise UsageError(f"no file or folder {str(source)!a}")
     try:
@@ -255,13 +275,13 @@ def find_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]
     for path in found:
         _refuse_pickle(path)
     files = [path for path in found if path.suffix in SUFFIXES]
-    aside = [path.name for path in found if path not in files]
+    left_aside = [path.name for path in found if path not in files]
     if not [path for path in files if path.name != f"{LABELS}.npy"]:
         if not source.is_dir():
-            raise DataError(f"{str(source)!a} is no .npy or .safetensors file, nor a folder of them")
-        there = ", ".join(map(ascii, aside[:8])) or "nothing"
-        raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {there}")
-    return files, aside
+            raise DataError(f"{str(source)!a} is neither a .npy or .safetensors file nor a folder of them")
+        others = ", ".join(map(ascii, left_aside[:8])) or "nothing"
+        raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {others}")
+    return files, left_aside
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -275,12 +295,12 @@ def _same(path: Path, labels: Path | None) -> bool:
 def _refuse_pickle(path: Path) -> None:
     if path.suffix.lower() in PICKLES:
         raise DataError(
-            f"{str(path)!a} is a pickle, which can run code and is never read; convert it where you trust it: "
+            f"{str(path)!a} is a pickle, which can run code and is never read; if you trust it, convert it: "
             "x = torch.load(path, weights_only=True), then np.save('resid_pre.3.npy', x.float().numpy()) for a tensor, "
             "safetensors.torch.save_file(x, 'acts.safetensors') for a dict of them"
         )
     if path.suffix.lower() == ".npz":
         raise DataError(
-            f"{str(path)!a} is an archive; write its arrays one by one: "
+            f"{str(path)!a} is an archive; save its arrays one by one: "
             "for name, x in np.load(path).items(): np.save(name + '.npy', x)"
         )

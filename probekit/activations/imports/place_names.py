@@ -1,10 +1,10 @@
-"""What the name of a file, or of a tensor in one, says of the place where its activations were read.
+"""The place that the name of a file, or of a tensor in it, gives.
 
 a point and a layer    resid_pre.3   resid_post_11   resid_mid-3   layer_3_resid_pre   blocks.3.hook_resid_pre
-a point without one    embed   ln_final   hook_embed
-a layer alone          layer_3   3   blocks.3   model.layers.3   transformer.h.3: whoever saved it must say the point
-Hugging Face's list    hidden_states_3: the input of block 3; the last, of as many as there are blocks, is the
-output of the final norm, which is the point ln_final, and not the output of the last block
+a point without layer  embed   ln_final   hook_embed
+a layer only           layer_3   3   blocks.3   model.layers.3   transformer.h.3: the point is given by an option
+Hugging Face's list    hidden_states_3: the input of block 3; in a model of n blocks, hidden_states_n is the output of
+the final norm, which is the point ln_final, not the output of the last block
 """
 
 import re
@@ -24,35 +24,35 @@ _BEFORE = re.compile(r"(?:layer|block)s?[._-]?(\d{1,4})[._-](.+)")
 
 
 def place_of(name: str, where: str, point: str | None, n_layers: int | None) -> tuple[str, int | None]:
-    """The place that a name says, with `point` for the name of a layer alone; no layer is None.
+    """The place that a name gives; `point` completes names that give only a layer.
 
     Args:
         name: of a file without its ending, or of a tensor.
-        where: the same, as errors call it.
+        where: the same, for messages.
         point: a short name, or "hidden_states".
-        n_layers: blocks of the model, where that is known.
+        n_layers: number of the model's blocks, where it is known.
 
     Raises:
-        DataError: the name is none of the forms above.
-        UsageError: what it says is not enough: --point or --n-layers is missing.
+        DataError: the name has none of the forms above.
+        UsageError: --point or --n-layers is needed and missing.
     """
     if match := _HIDDEN.fullmatch(name):
         return hidden_place(int(match[1]), where, n_layers)
     if match := _BARE.fullmatch(name):
         if point is None:
             raise UsageError(
-                f"{where} names a layer and no point; say what it holds with --point, such as resid_post for the "
-                f"output of block {int(match[1])} and resid_pre for its input, or hidden_states for Hugging Face's list"
+                f"{where} names a layer and no point; name it with --point: resid_post for the output of block "
+                f"{int(match[1])}, resid_pre for its input, or hidden_states for Hugging Face's list"
             )
         return hidden_place(int(match[1]), where, n_layers) if point == HIDDEN else (point, int(match[1]))
     place = _named(name)
     if place is None:
-        raise DataError(f"{where} has a name that says no place; rename it to one of these forms: {FORMS}")
+        raise DataError(f"the name of {where} gives no place; rename it to one of these forms: {FORMS}")
     return place
 
 
 def is_bare(name: str) -> bool:
-    """Whether a name says a layer alone."""
+    """True if a name gives a layer and no point."""
     return _BARE.fullmatch(name) is not None
 
 
@@ -61,12 +61,12 @@ def hidden_place(index: int, where: str, n_layers: int | None) -> Place:
 
     Raises:
         UsageError: the number of blocks is not known.
-        DataError: there are not so many.
+        DataError: the model has fewer blocks.
     """
     if n_layers is None:
         raise UsageError(
-            f"{where} is one of Hugging Face's hidden_states, the last of which stands after the final norm; "
-            "give the number of blocks of the model with --n-layers, so that it is not taken for another"
+            f"{where} is one of Hugging Face's hidden_states, the last of which is the output of the final norm; "
+            "give the number of the model's blocks with --n-layers, to tell the last one from the others"
         )
     if index > n_layers:
         raise DataError(f"{where} is hidden state {index}; a model of {n_layers} blocks has 0..{n_layers}")
@@ -74,16 +74,16 @@ def hidden_place(index: int, where: str, n_layers: int | None) -> Place:
 
 
 def check_place(place: tuple[str, int | None], where: str, n_layers: int | None) -> Place:
-    """The place itself, if it can be.
+    """The place, if it exists.
 
     Raises:
-        DataError: a layer too many, or none where there must be one.
+        DataError: a layer where there is none, out of range, or missing.
     """
     point, layer = place
     if "{layer}" in POINTS[point] and layer is None:
-        raise DataError(f"{where} says the point {point} and no layer; rename it to {point}.3 or so")
+        raise DataError(f"{where} gives the point {point} and no layer; rename it, for example to {point}.3")
     if "{layer}" not in POINTS[point] and layer is not None:
-        raise DataError(f"{where} says layer {layer} of {point}, which belongs to no layer; rename it to {point}")
+        raise DataError(f"{where} gives layer {layer} of {point}, which has no layers; rename it to {point}")
     if layer is not None and n_layers is not None:
         try:
             check_layer(layer, n_layers)
@@ -93,7 +93,7 @@ def check_place(place: tuple[str, int | None], where: str, n_layers: int | None)
 
 
 def _named(name: str) -> tuple[str, int | None] | None:
-    """The place of a name that holds a point, or None."""
+    """The place of a name with a point, or None."""
     tries: list[tuple[str, int | None]] = []
     if match := _BEFORE.fullmatch(name):
         tries.append((match[2], int(match[1])))

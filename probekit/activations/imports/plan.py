@@ -1,51 +1,48 @@
-"""What an import will do, known before it starts: what each array became, and whether every value can be kept.
+"""The plan of an import: which file gives which place. Only headers and labels are read for it.
 
-What the headers and the labels tell is known when the plan is made (`imports.plan_import`); every file is read once,
-for its checksum and for values that cannot be kept, when the plan's identity is asked for, or by `read`.
+`summary.py` describes a plan, `check.py` reads its files, and `run.py` carries it out.
 
-Axes: N examples, D width of a place.
+Axes: N examples, S layers stacked in one array, D width of a place.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from probekit.activations.activations import DTYPES
-from probekit.activations.imports.array_files import Held, arrays_of, scan, state_of
-from probekit.activations.imports.sources import Source, as_json, as_words
-from probekit.activations.listing import folder_name
-from probekit.activations.plan.plan import SHARD_BYTES
-from probekit.activations.store.reader import FORMAT_VERSION
-from probekit.activations.sums.statistics import identity_digest
-from probekit.errors import DataError
-from probekit.points import Place, place_name, spans_of
-from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.labelled import NO_TEXTS
-from probekit.text import printable
+from probekit.activations.imports.array_files import LABELS, FileArray, arrays_in, file_state, find_files, read_labels
+from probekit.activations.imports.sources import Naming, Source, point_option
+from probekit.activations.plan.build import SHARD_BYTES
+from probekit.devices import DTYPES, dtype_name
+from probekit.errors import DataError, UsageError, nearest
+from probekit.options import ImportOptions
+from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
+from probekit.tasks.base import POSITIONS, Task
+from probekit.tasks.labelled import labelled_task, labels_task
+
+NOT_RECORDED = "not recorded"
+STORED_AS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float32"}
 
 
 @dataclass(frozen=True, eq=False)
 class ImportPlan:
-    """One import, ready to run (`run_import`); print `describe()` to see what each file became.
+    """One import, ready to run with `run_import`.
 
     Attributes:
         source: the folder or file.
         sources: every array with its places.
         task: the N examples.
-        model: what titles call the model.
+        model: name of the model in titles.
         points: short names, the one that is probed by default first.
         places: every place, in curve order.
         widths: D of each place.
-        n_layers: blocks of the model.
-        position: the token that was read, in words, or "not recorded".
-        dtype: the type that is kept.
-        left_aside: names in the folder that are no arrays.
+        n_layers: number of the model's blocks.
+        position: the token that the activations belong to, in words, or "not recorded".
+        dtype: name of the type on disk.
+        shard_rows: rows of each shard but the last.
+        left_aside: names of files in the folder that are no arrays.
+        states: each file with its state when the plan was made, to notice later changes.
     """
 
     source: Path
@@ -58,176 +55,125 @@ class ImportPlan:
     n_layers: int
     position: str | int
     dtype: str
+    shard_rows: int
     left_aside: list[str]
-    _states: dict[Path, tuple[int, int, int]] = field(repr=False)
+    states: dict[Path, tuple[int, int, int]] = field(repr=False)
 
     @property
-    def texts(self) -> int:
-        """N."""
-        return len(self.task)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all tensors on disk."""
-        return self.texts * sum(self.widths) * DTYPES[self.dtype].itemsize
-
-    @property
-    def shard_rows(self) -> int:
-        """Rows of a shard."""
-        return max(1, SHARD_BYTES // (sum(self.widths) * DTYPES[self.dtype].itemsize))
+    def row_bytes(self) -> int:
+        """Bytes of one example on disk."""
+        return sum(self.widths) * DTYPES[self.dtype].itemsize
 
     @property
     def shards(self) -> list[np.ndarray]:
         """Row indices of each shard."""
-        return [
-            np.arange(start, min(start + self.shard_rows, self.texts))
-            for start in range(0, self.texts, self.shard_rows)
-        ]
-
-    @property
-    def is_read(self) -> bool:
-        """Whether every file was read and found good."""
-        return "checksums" in self.__dict__
-
-    @cached_property
-    def checksums(self) -> dict[str, str]:
-        """Name of each file -> sha256 of its bytes, every value having been looked at on the way.
-
-        Raises:
-            DataError: NaN, infinity or a value that the kept type cannot hold; a file that cannot be read.
-        """
-        return self._read_all(lambda n: None)
-
-    def read(self, advance: Callable[[int], object]) -> None:
-        """Read every file once, unless that was done; `advance` is called with bytes. Errors as of `checksums`."""
-        if not self.is_read:
-            self.__dict__["checksums"] = self._read_all(advance)
-
-    def _read_all(self, advance: Callable[[int], object]) -> dict[str, str]:
-        by_file: dict[Path, list[Held]] = {path: arrays_of(path) for path in self._states}
-        known = {(source.array.file, source.array.key): source for source in self.sources}
-
-        def look(array: Held, values: Tensor) -> None:
-            source = known.get((array.file, array.key))
-            if source is not None and not _all_finite(values.to(DTYPES[self.dtype])):
-                raise self._not_finite(source)
-
-        found = {ascii(path.name)[1:-1]: scan(arrays, look, advance) for path, arrays in by_file.items()}
-        self.check_unchanged()
-        return found
-
-    def _not_finite(self, source: Source) -> DataError:
-        """The error for the first row of an array that cannot be kept, at its first place."""
-        for rows in self.shards:
-            found = source.rows(int(rows[0]), int(rows[-1]) + 1)
-            bad = torch.stack([~x.to(DTYPES[self.dtype]).isfinite().all(1) for x in found.values()])
-            if bad.any():
-                row = int(bad.any(0).int().argmax())
-                place = source.places[int(bad[:, row].int().argmax())]
-                return _why(source, place, int(rows[row]), found[place][row], self)
-        return DataError(f"{source.array.where} changed while it was read; run the same command again")
-
-    def check_unchanged(self) -> None:
-        """Raise a DataError if a file was written since the plan was made."""
-        for path, state in self._states.items():
-            if state_of(path) != state:
-                raise DataError(f"{str(path)!a} was written while it was imported; run the same command again")
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides the bits of the result, JSON-able; reads every file once."""
-        return {
-            "version": FORMAT_VERSION,
-            "kind": "import",
-            "sources": self.checksums,
-            "source_fingerprint": identity_digest(self.checksums),
-            "arrays": {ascii(s.array.where): as_json(s) for s in self.sources},
-            "task_fingerprint": self.task.fingerprint(),
-            "model_name": self.model,
-            "task_name": self.task.name,
-            "n_layers": self.n_layers,
-            "rows": self.texts,
-            "points": self.points,
-            "places": [list(place) for place in self.places],
-            "widths": self.widths,
-            "position": self.position,
-            "dtype": self.dtype,
-            "shard_rows": self.shard_rows,
-            "shards": len(self.shards),
-        }
-
-    @property
-    def digest(self) -> str:
-        """Hex sha256 of the identity."""
-        return identity_digest(self.identity)
-
-    @property
-    def default_path(self) -> Path:
-        """The store of this import under runs/; equal imports find the same one."""
-        parts = [self.model, self.task.name, "-".join(self.points), "import", self.digest[:8]]
-        return Path("runs", folder_name(parts))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The plan as JSON-able numbers and names."""
-        return {
-            "kind": "import",
-            "source": str(self.source),
-            "model": self.model,
-            "task": self.task.name,
-            "texts": self.texts,
-            "splits": {split: int((self.task.splits == split).sum()) for split in SPLITS},
-            "points": self.points,
-            "n_layers": self.n_layers,
-            "places": [list(place) for place in self.places],
-            "widths": self.widths,
-            "position": self.position,
-            "dtype": self.dtype,
-            "bytes": self.bytes,
-            "shards": len(self.shards),
-            "arrays": [as_json(source) for source in self.sources],
-            "left_aside": self.left_aside,
-            "has_texts": not self.task.info.get(NO_TEXTS),
-        }
-
-    def describe(self, arrays: bool = True) -> str:
-        """The plan as short aligned lines for the terminal; with `arrays` what each of them became."""
-        splits = ", ".join(f"{(self.task.splits == split).sum():,} {split}" for split in SPLITS)
-        widths = "/".join(str(width) for width in dict.fromkeys(self.widths))
-        lines = [
-            ("model", f"{self.model}: {self.n_layers} layers"),
-            ("task", f"{self.task.name}: {self.texts:,} examples ({splits})"),
-            ("read", f"{spans_of(self.places)}; token {self.position}"),
-            ("size", f"{self.bytes / 1e6:,.1f} MB: {self.texts:,} x {len(self.places)} places x {widths} {self.dtype}"),
-        ]
-        if not self.task.n_classes():
-            labels = self.task.labels[self.task.target]
-            lines.append(("labels", f"numbers, {labels.min():g} to {labels.max():g}: a regression"))
-        if self.task.info.get(NO_TEXTS):
-            lines.append(("texts", "none: there will be no bag-of-words baseline (--text-column)"))
-        lines += [("rounded", what) for what in self._rounded()]
-        if self.left_aside:
-            lines.append(("aside", f"not read: {', '.join(self.left_aside)}"))
-        lines += [("array", as_words(source)) for source in self.sources] if arrays else []
-        return "\n".join(f"{key:<8}{printable(value)}" for key, value in lines)
-
-    def _rounded(self) -> Iterator[str]:
-        for held in dict.fromkeys(source.array.type_name for source in self.sources):
-            if torch.promote_types(getattr(torch, held), DTYPES[self.dtype]) != DTYPES[self.dtype]:
-                yield f"from {held} to {self.dtype}"
+        n, size = len(self.task), self.shard_rows
+        return [np.arange(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def _all_finite(values: Tensor) -> bool:
-    """Whether no value is NaN or infinite; both ends show it."""
-    return all(bool(end.isfinite()) for end in values.aminmax())
+def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
+    """The plan of `import_activations` with the same arguments; headers and labels are read, activations are not.
+
+    Raises:
+        UsageError: an unknown option, or one that is missing: point, stack_axis, n_layers, labels.
+        DataError: a file, name, shape, type or label that cannot be used.
+    """
+    source = Path(source).expanduser()
+    labels = None if options.labels is None else Path(options.labels).expanduser()
+    layers = None if options.layers is None else list(options.layers)
+    naming = Naming(point_option(options.point), options.stack_axis, layers, options.n_layers)
+    files, left_aside = find_files(source, labels)
+    arrays = [array for file in files for array in arrays_in(file)]
+    states = {file: file_state(file) for file in files if file.name != f"{LABELS}.npy"}
+    task = _task(source, labels, arrays, options)
+    sources = naming.sources([array for array in arrays if array.name != LABELS])
+    places, points, n_layers = _ordered(sources, options.n_layers)
+    width_of = {place: _checked_width(one, len(task)) for one in sources for place in one.places}
+    widths, dtype = [width_of[place] for place in places], _dtype(sources, options.dtype)
+    return ImportPlan(
+        source=source,
+        sources=sources,
+        task=_with_position(task, options.position),
+        model=options.model_name,
+        points=points,
+        places=places,
+        widths=widths,
+        n_layers=n_layers,
+        position=NOT_RECORDED if options.position is None else options.position,
+        dtype=dtype,
+        shard_rows=max(1, SHARD_BYTES // (sum(widths) * DTYPES[dtype].itemsize)),
+        left_aside=left_aside,
+        states=states,
+    )
 
 
-def _why(source: Source, place: Place, row: int, x: Tensor, plan: ImportPlan) -> DataError:
-    where = f"{source.array.where} ({place_name(place)}), first in row {row} (example {plan.task.ids[row]!a})"
-    if x.isfinite().all():
-        dtype = DTYPES[plan.dtype]
-        return DataError(
-            f"{x.abs().max():.3g} in {where} is more than {plan.dtype} holds ({torch.finfo(dtype).max:.3g}); "
-            "keep a wider type (--store-dtype), or look for what made it so large"
+def _task(source: Path, labels: Path | None, arrays: list[FileArray], options: ImportOptions) -> Task:
+    columns = {name: getattr(options, name) for name in ("text_column", "label_column", "group_column")}
+    name, seed = options.task_name or _task_name(source, labels), options.seed
+    if labels is not None and labels.suffix != ".npy":
+        return labelled_task(labels, **columns, name=name, seed=seed)
+    found = arrays_in(labels) if labels is not None else [array for array in arrays if array.name == LABELS]
+    if not found:
+        raise UsageError(f"no labels: name their file with --labels, or put labels.npy [N] into {str(source)!a}")
+    if given := [option for option, value in columns.items() if value is not None]:
+        raise UsageError(f"--{given[0].replace('_', '-')} needs a table of labels; {found[0].where} has no columns")
+    if len(found) > 1:
+        raise DataError(f"both {found[0].where} and {found[1].where} hold labels; keep one")
+    return labels_task(read_labels(found[0]).tolist(), found[0].where, name, seed)
+
+
+def _task_name(source: Path, labels: Path | None) -> str:
+    """The name of the labels file, or that of the source where the labels file has a general name."""
+    return source.resolve().stem if labels is None or labels.stem in (LABELS, "label") else labels.stem
+
+
+def _ordered(sources: list[Source], n_layers: int | None) -> tuple[list[Place], list[str], int]:
+    """Places in curve order, the points with the one that is probed by default first, and the number of blocks."""
+    order = list(POINTS)
+    places = [place for source in sources for place in source.places]
+    places.sort(key=lambda place: (place[1] is None, order.index(place[0]), place[1] or 0))
+    layers = [layer for _, layer in places if layer is not None]
+    points = list(dict.fromkeys(point for point, _ in places))
+    residual = [point for point in points if point in FOLLOWED_BY_OUTPUT]
+    last = ("resid_post", max(layers, default=-1))
+    if residual and last in places and n_layers is None:
+        raise UsageError(
+            f"{place_name(last)} ends the curve of {residual[0]} if it is the model's last block; "
+            "give the number of blocks with --n-layers"
         )
-    what = "NaN" if x.isnan().any() else "infinity"
-    return DataError(f"{what} in {where}; mend the activations where they were taken")
+    n_layers = max(layers, default=-1) + 1 if n_layers is None else n_layers
+    n_outputs = sum(point == "resid_post" for point, _ in places)
+    if residual and n_outputs == 1 and ("resid_post", n_layers - 1) in places:
+        points.remove("resid_post")
+    return places, points, n_layers
+
+
+def _checked_width(source: Source, n: int) -> int:
+    """The width of an array whose type and shape can be used."""
+    array = source.array
+    if array.type_name not in STORED_AS:
+        hint = "save bfloat16 in a .safetensors file" if array.type_name == "void16" else "save them as float32"
+        raise DataError(f"{array.where} is {array.type_name}, expected activations in floating point; {hint}")
+    rows, width = array.shape[source.rows_axis], array.shape[-1]
+    if rows != n:
+        shape = list(array.shape)
+        raise DataError(f"{array.where} has {rows:,} rows (shape {shape}), expected {n:,}, one for each label")
+    if not width:
+        raise DataError(f"{array.where} has the shape {list(array.shape)} and holds nothing")
+    return width
+
+
+def _dtype(sources: list[Source], wanted: str | torch.dtype | None) -> str:
+    if wanted is not None:
+        return dtype_name(wanted)
+    types = {STORED_AS[source.array.type_name] for source in sources}
+    return types.pop() if len(types) == 1 else "float32"
+
+
+def _with_position(task: Task, position: str | int | None) -> Task:
+    """The task with the position that titles show; an index is not set, since no model reads there again."""
+    if position is None or isinstance(position, int):
+        return task
+    if position not in POSITIONS:
+        raise UsageError(f"no position {position!a}; {nearest(position, POSITIONS)}, or the index of a token")
+    return replace(task, position=position)

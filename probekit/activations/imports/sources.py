@@ -1,4 +1,4 @@
-"""Which places an array of another program holds: read off its name, its shape, and the options that say the rest.
+"""The places that an array of another program holds, from its name, its shape and the options.
 
 Axes: N examples, S layers stacked in one array, D width of a place.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from probekit.activations.imports.array_files import Held
+from probekit.activations.imports.array_files import FileArray, read_rows
 from probekit.activations.imports.place_names import HIDDEN, check_place, hidden_place, is_bare, place_of
 from probekit.errors import DataError, UsageError
 from probekit.points import Place, place_name, spans_of, split_point
@@ -16,9 +16,9 @@ from probekit.points import Place, place_name, spans_of, split_point
 
 @dataclass(frozen=True)
 class Source:
-    """One array and the places that it holds: one, or one for each index of its axis of layers."""
+    """One array and its places: one place, or one for each index of its axis of layers."""
 
-    array: Held
+    array: FileArray
     places: list[Place]
     stack_axis: int | None
 
@@ -27,14 +27,15 @@ class Source:
         """The axis of the examples."""
         return 1 if self.stack_axis == 0 else 0
 
-    def rows(self, start: int, stop: int) -> dict[Place, Tensor]:
-        """Each place's rows from `start` to `stop`, [rows, D]."""
-        x = self.array.rows(self.rows_axis, start, stop)
-        parts = [x] if self.stack_axis is None else x.unbind(self.stack_axis)
-        return dict(zip(self.places, parts, strict=True))
+
+def source_rows(source: Source, start: int, stop: int) -> dict[Place, Tensor]:
+    """Each place's rows from `start` to `stop`, [rows, D]."""
+    x = read_rows(source.array, source.rows_axis, start, stop)
+    parts = [x] if source.stack_axis is None else x.unbind(source.stack_axis)
+    return dict(zip(source.places, parts, strict=True))
 
 
-def as_json(source: Source) -> dict[str, Any]:
+def source_as_json(source: Source) -> dict[str, Any]:
     """An array and its places, JSON-able."""
     return {
         "file": ascii(source.array.file.name)[1:-1],
@@ -46,51 +47,51 @@ def as_json(source: Source) -> dict[str, Any]:
     }
 
 
-def as_words(source: Source) -> str:
+def source_as_words(source: Source) -> str:
     """An array and its places in one line."""
     return f"{source.array.where} -> {spans_of(source.places)}, {list(source.array.shape)} {source.array.type_name}"
 
 
 @dataclass(frozen=True)
 class Naming:
-    """The options that say what names leave open."""
+    """The options that complete what names say."""
 
     point: str | None
     stack_axis: int | None
     layers: list[int] | None
     n_layers: int | None
 
-    def sources(self, arrays: list[Held]) -> list[Source]:
+    def sources(self, arrays: list[FileArray]) -> list[Source]:
         """Every array with its places.
 
         Raises:
-            DataError: a name or a shape that cannot be, or two arrays for one place.
-            UsageError: an option that is missing, or that nothing needs.
+            DataError: an invalid name or shape, or two arrays for one place.
+            UsageError: a missing option, or one that has no use.
         """
         self._check_options(arrays)
         sources = [self._source(array) for array in arrays]
-        seen: dict[Place, Held] = {}
+        seen: dict[Place, FileArray] = {}
         for source in sources:
             for place in source.places:
                 if place in seen:
                     both = f"{seen[place].where} and {source.array.where}"
-                    raise DataError(f"two arrays are {place_name(place)}: {both}; keep one, or rename one")
+                    raise DataError(f"two arrays hold {place_name(place)}: {both}; keep one, or rename one")
                 seen[place] = source.array
         return sources
 
-    def _check_options(self, arrays: list[Held]) -> None:
+    def _check_options(self, arrays: list[FileArray]) -> None:
         if self.stack_axis not in (None, 0, 1):
             raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {self.stack_axis!r}")
         if self.n_layers is not None and self.n_layers < 1:
             raise UsageError(f"--n-layers must be 1 or more; got {self.n_layers}")
         stacked = any(len(array.shape) == 3 for array in arrays)
         if self.point and not stacked and not any(is_bare(array.name) for array in arrays):
-            raise UsageError(f"every name says its point, so --point {self.point} has no use; leave it out")
+            raise UsageError(f"every name gives its point, so --point {self.point} has no use; leave it out")
         for option, value in (("--stack-axis", self.stack_axis), ("--layers", self.layers)):
             if value is not None and not stacked:
                 raise UsageError(f"no array has three axes, so {option} has no use; leave it out")
 
-    def _source(self, array: Held) -> Source:
+    def _source(self, array: FileArray) -> Source:
         if len(array.shape) == 3:
             return self._stacked(array)
         if len(array.shape) != 2:
@@ -98,9 +99,9 @@ class Naming:
         place = place_of(array.name, array.where, self.point, self.n_layers)
         return Source(array, [check_place(place, array.where, self.n_layers)], None)
 
-    def _stacked(self, array: Held) -> Source:
+    def _stacked(self, array: FileArray) -> Source:
         if self.stack_axis is None:
-            raise UsageError(f"{_wrong_shape(array)}; of layers that are stacked, name their axis with --stack-axis")
+            raise UsageError(f"{_wrong_shape(array)}; if layers are stacked, name their axis with --stack-axis")
         layers = list(range(array.shape[self.stack_axis])) if self.layers is None else self.layers
         if len(layers) != array.shape[self.stack_axis]:
             size = array.shape[self.stack_axis]
@@ -112,24 +113,24 @@ class Naming:
             places = [check_place((point, layer), array.where, self.n_layers) for layer in layers]
         return Source(array, places, self.stack_axis)
 
-    def _stacked_point(self, array: Held) -> str:
+    def _stacked_point(self, array: FileArray) -> str:
         if array.name.removesuffix("s") == HIDDEN.removesuffix("s"):
             return HIDDEN
         try:
             point, layer = split_point(array.name)
         except UsageError:
             if self.point is None:
-                raise UsageError(f"{array.where} says no point; say what it holds with --point") from None
+                raise UsageError(f"the name of {array.where} gives no point; name it with --point") from None
             return self.point
         if layer is not None:
-            raise DataError(f"{_wrong_shape(array)}; its name says one layer")
+            raise DataError(f"{_wrong_shape(array)}; its name gives one layer")
         return point
 
 
-def _wrong_shape(array: Held) -> str:
+def _wrong_shape(array: FileArray) -> str:
     return (
-        f"{array.where} has the shape {list(array.shape)}, expected [examples, width]: one token's activations of each "
-        "example, heads side by side"
+        f"{array.where} has the shape {list(array.shape)}, expected [examples, width]: one token's activations for "
+        "each example, heads side by side"
     )
 
 
@@ -137,11 +138,11 @@ def point_option(point: str | None) -> str | None:
     """The short name that `--point` means.
 
     Raises:
-        UsageError: no point, or one with its layer.
+        UsageError: an unknown point, or one with its layer.
     """
     if point is None or point == HIDDEN:
         return point
     short, layer = split_point(point)
     if layer is not None:
-        raise UsageError(f"--point is a point without its layer, such as {short}; got {point!r}")
+        raise UsageError(f"--point takes a point without its layer, such as {short}; got {point!r}")
     return short

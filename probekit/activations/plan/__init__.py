@@ -1,1 +1,1 @@
-"""What an extraction will do: which texts, tokens, places and blocks."""
+"""Plan an extraction: which texts, tokens, places and blocks."""

@@ -1,15 +1,15 @@
-"""Texts packed into prefix forests: no padding, and what texts share at their beginning is computed once.
+"""Pack texts into prefix forests: no padding, and a prefix that texts share is computed once.
 
-In a causal model a token's activations depend on the tokens before it alone, so texts with a common prefix share the
-nodes of that prefix. The texts, sorted by their tokens, are cut into blocks of at most N nodes of the prefix tree. A
-block is one forest, its nodes in depth-first order: a node's position is its depth, it attends to its ancestors and
-itself, and each text reads the nodes of its own path. Without sharing a block is block-diagonal: every text a tree of
-its own. So it is for models that look ahead, but that texts which are equal, as those of several words of one sentence,
-are one tree.
+In a causal model the activations of a token depend only on the tokens before it, so texts with a common prefix share
+its nodes. The texts are sorted by their tokens and cut into blocks of at most N nodes of the prefix tree. A block is a
+forest with its nodes in depth-first order: the position of a node is its depth, it attends to its ancestors and itself,
+and a text's activations are those of the nodes on its path. Without sharing, attention in a block is block-diagonal,
+each text being a tree of its own. The same holds for bidirectional models, except that equal texts (as for several
+words of one sentence) share one tree.
 
-Everything here is a pure function of the tokens, so that a run that goes on after a crash computes the same blocks.
+Everything here is a pure function of the tokens, so that a run resumed after a crash computes the same blocks.
 
-Axes: B blocks of a batch, N nodes of a block (query), M nodes (key), T tokens of all texts of a batch.
+Axes: B blocks of a batch, N nodes of a block (query), M nodes (key), S nodes of the sources, T tokens of all texts.
 """
 
 from dataclasses import dataclass
@@ -21,26 +21,27 @@ from torch import Tensor
 
 from probekit.activations.plan.token_ids import Sequences
 
-SIZES = (128, 256, 512, 1024, 2048)  # of blocks, to choose from
-FILLED = 7 / 8  # of its batch's largest block: a block that is smaller waits for another batch
-ATTENTION_COST = 2 / 3  # of one node against all N of its block, times N / d_model; the linear layers' is 1
+SIZES = (128, 256, 512, 1024, 2048)  # block sizes to choose from
+FILLED = 7 / 8  # a block smaller than this share of its batch's largest goes into another batch
+ATTENTION_COST = 2 / 3  # attention of one node to all N of its block, times N / d_model; its linear layers cost 1
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """Several blocks that run at once, filled up to the largest one's N with copies of their first node.
+class PackedBatch:
+    """Several blocks that run at once, each filled up to the largest one's N with copies of its first node.
 
-    Nobody reads the copies. Being of the block, they bring no NaN into it that its own texts do not (0 * NaN is NaN).
+    The copies are never read. They are copies, not zeros, because then a block gets no NaN that its own texts do not
+    have (0 * NaN is NaN).
 
     Attributes:
         rows: the texts, block by block, int64 [texts].
         tokens: ids, int64 [B, N].
         position_ids: depth of each node, int64 [B, N].
         first: the first node that may attend to this one, int64 [B, N].
-        end: the node behind the last that may, int64 [B, N]; depth-first order leaves no gap between.
+        end: one past the last node that may, int64 [B, N]; depth-first order leaves no gap between them.
         nodes: the path of each text one after the other, as indices into [B * N], int64 [T].
         lengths: nodes of each path, int64 [texts].
-        source: what the encoder reads where these are a decoder's: the same texts' sources, block by block.
+        source: for a decoder, the encoder's inputs: the sources of the same texts, block by block.
     """
 
     rows: np.ndarray
@@ -50,7 +51,7 @@ class Batch:
     end: Tensor
     nodes: np.ndarray
     lengths: np.ndarray
-    source: "Batch | None" = None
+    source: "PackedBatch | None" = None
 
     @property
     def starts(self) -> np.ndarray:
@@ -58,15 +59,15 @@ class Batch:
         return np.cumsum(self.lengths) - self.lengths
 
     def mask(self, device: torch.device) -> Tensor:
-        """Who attends to whom, bool [B, N, M]."""
+        """True where a node attends to a node, bool [B, N, M]."""
         query_N1 = torch.arange(self.tokens.shape[1], device=device)[:, None]
         first_B1M, end_B1M = self.first.to(device)[:, None], self.end.to(device)[:, None]
         return (first_B1M <= query_N1) & (query_N1 < end_B1M)
 
     def cross_mask(self, device: torch.device) -> Tensor:
-        """Which nodes of the source each node attends to, bool [B, N, S]: those of its own text.
+        """True where a node attends to a node of the source, which must be of its own text: bool [B, N, S].
 
-        What fills up a block looks at the source of its first text, and nobody looks at what fills up a source.
+        Nodes that fill up a block attend to the source of its first text; nodes that fill up a source are never seen.
         """
         assert self.source is not None
         texts, of_source = self._texts(), self.source._texts()
@@ -74,7 +75,7 @@ class Batch:
         return (texts[:, :, None] == of_source[:, None, :]).to(device)
 
     def _texts(self) -> Tensor:
-        """The text of each node, by its place in `rows`, int64 [B, N]; -1 where a block is filled up."""
+        """The text of each node, as an index into `rows`, int64 [B, N]; -1 where a block is filled up."""
         texts = torch.full((self.tokens.numel(),), -1)
         texts[torch.from_numpy(self.nodes)] = torch.from_numpy(np.repeat(np.arange(len(self.rows)), self.lengths))
         return texts.view(self.tokens.shape)
@@ -82,15 +83,15 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Which texts make up which block.
+    """The texts of each block.
 
     Attributes:
         sequences: the token ids.
         order: the texts in the order of the blocks, int64 [texts].
-        shared: leading tokens that a text shares with the one before it in its block, int64 [texts], by `order`.
+        shared: leading tokens that each text of `order` shares with the one before it in its block, int64 [texts].
         starts: where each block begins in `order`, and where the last one ends, int64 [blocks + 1].
         causal: whether a token sees only the tokens before it.
-        sources: of a decoder's texts, what the encoder reads: its blocks hold the same texts in the same order.
+        sources: for a decoder, the packing of the encoder's inputs: the same texts in the same order and blocks.
     """
 
     sequences: Sequences
@@ -108,12 +109,12 @@ class Packing:
 
     @cached_property
     def work(self) -> np.ndarray:
-        """Nodes of each block, with those of its sources, int64 [blocks]."""
+        """Nodes of each block and of its sources, int64 [blocks]."""
         return self.sizes if self.sources is None else self.sizes + self.sources.sizes
 
     @property
     def nodes(self) -> int:
-        """Nodes of all blocks: the tokens that are computed, but for what fills up batches."""
+        """Nodes of all blocks: the tokens that are computed, not counting those that fill up batches."""
         return int(self.sizes.sum())
 
     def rows(self, block: int) -> np.ndarray:
@@ -124,7 +125,7 @@ class Packing:
         """The texts of several blocks, one after the other."""
         return np.concatenate([self.rows(block) for block in blocks])
 
-    def batch(self, blocks: np.ndarray) -> Batch:
+    def batch(self, blocks: np.ndarray) -> PackedBatch:
         """The blocks as one batch."""
         B, N = len(blocks), int(self.sizes[blocks].max())
         tokens, depth = np.zeros((B, N), dtype=np.int64), np.zeros((B, N), dtype=np.int64)
@@ -138,7 +139,7 @@ class Packing:
             nodes += [path + b * N for path in paths]
         rows = self.rows_of(blocks)
         inputs = (torch.from_numpy(tokens), torch.from_numpy(depth))
-        return Batch(
+        return PackedBatch(
             rows,
             *inputs,
             torch.from_numpy(first),
@@ -151,11 +152,11 @@ class Packing:
     def _fill(
         self, block: int, tokens: np.ndarray, depth: np.ndarray, first: np.ndarray, end: np.ndarray
     ) -> list[np.ndarray]:
-        """Write a block's nodes into views of [N], and return the path of each of its texts."""
+        """Write a block's nodes into the given views of [N], and return the path of each of its texts."""
         paths, path, n = [], np.empty(0, dtype=np.int64), 0
         for at in range(self.starts[block], self.starts[block + 1]):
             text, shared = self.sequences[self.order[at]], self.shared[at]
-            end[path[shared:]] = n  # nobody after this one descends from them
+            end[path[shared:]] = n  # no later node descends from these
             new = np.arange(n, n + len(text) - shared)
             tokens[new], depth[new] = text[shared:], np.arange(shared, len(text))
             if not self.causal:
@@ -175,20 +176,19 @@ def pack(
     Args:
         sequences: the token ids.
         block_nodes: N.
-        share: whether texts share the nodes of a common prefix; where a token sees what comes after it, too, equal
-            texts alone do.
+        share: whether texts share the nodes of a common prefix; in a bidirectional model only equal texts do.
         causal: whether a token sees only the tokens before it.
-        sources: what the encoder reads of the same texts, where these are a decoder's; then nothing is shared, for what
-            a target's beginning comes to depends on its source.
+        sources: for a decoder, the encoder's inputs. Nothing is shared then, because activations of a target depend on
+            its source.
     """
     share = share and sources is None
     order = sequences.order
     lengths = sequences.lengths[order]
     shared = sequences.shared.copy() if share else np.zeros(len(order), dtype=np.int64)
     if not causal:
-        shared[(shared < lengths) | (shared < np.roll(lengths, 1))] = 0  # of texts that differ
+        shared[(shared < lengths) | (shared < np.roll(lengths, 1))] = 0  # texts that are not equal
     starts = _cut(lengths, shared, block_nodes)
-    shared[starts[:-1]] = 0  # a block begins with nothing
+    shared[starts[:-1]] = 0  # a block begins with nothing to share
     of_sources = None if sources is None else Packing(sources, order, np.zeros_like(shared), starts, causal=False)
     return Packing(sequences, order, shared, starts, causal, of_sources)
 
@@ -204,7 +204,7 @@ def _cut(lengths: np.ndarray, shared: np.ndarray, block_nodes: int) -> np.ndarra
 
 
 def choose_nodes(sequences: Sequences, share: bool, causal: bool, d_model: int, least: int) -> int:
-    """The N of blocks at which the whole work is least: large ones share more, and pay more for attention."""
+    """The block size with the least total work: large blocks share more, and pay more for attention."""
 
     def cost(size: int) -> float:
         return pack(sequences, size, share, causal).nodes * (1 + ATTENTION_COST * size / d_model)
@@ -215,10 +215,10 @@ def choose_nodes(sequences: Sequences, share: bool, causal: bool, d_model: int, 
 
 
 def cut_batches(sizes: np.ndarray, batch_tokens: int, filled: float = FILLED) -> list[np.ndarray]:
-    """The blocks in batches of at most `batch_tokens` nodes, filling included.
+    """The blocks in batches of at most `batch_tokens` nodes, counting those that fill up blocks.
 
     Large blocks come first, and a batch holds no block much smaller than its largest, so that little is filled up. A
-    larger block is a batch of its own.
+    block larger than `batch_tokens` is a batch by itself.
     """
     order = np.argsort(-sizes, kind="stable")
     smaller = -sizes[order]
@@ -233,9 +233,9 @@ def cut_batches(sizes: np.ndarray, batch_tokens: int, filled: float = FILLED) ->
 
 
 def group_batches(batches: list[np.ndarray], costs: np.ndarray, limit: float) -> list[list[np.ndarray]]:
-    """The batches in order, cut into shards in which the blocks' costs add up to `limit` at most.
+    """The batches in order, cut into shards in which the costs of the blocks sum to at most `limit`.
 
-    A batch that costs more is a shard of its own.
+    A batch that costs more is a shard by itself.
     """
     shards: list[list[np.ndarray]] = []
     room = 0.0
@@ -250,5 +250,5 @@ def group_batches(batches: list[np.ndarray], costs: np.ndarray, limit: float) ->
 
 
 def filled_nodes(sizes: np.ndarray, batches: list[np.ndarray]) -> int:
-    """How many nodes the batches compute, filling included."""
+    """Nodes that the batches compute, counting those that fill up blocks."""
     return sum(int(sizes[batch].max()) * len(batch) for batch in batches)

@@ -1,7 +1,4 @@
-"""Which places an extraction keeps: points and layers as they are asked for, and how far the model has to run for them.
-
-Axes: B batch, L position.
-"""
+"""The places that an extraction keeps, and how far the model must run for them."""
 
 import math
 from collections.abc import Iterable
@@ -15,8 +12,8 @@ OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decode
 _BEFORE_BLOCKS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")
 
 
-def points_of(points: str | Iterable[str]) -> list[str]:
-    """Short names, each once.
+def parse_points(points: str | Iterable[str]) -> list[str]:
+    """Short names, each once, from a list or from a text with commas.
 
     Raises:
         UsageError: no such point, none at all, or one with a layer.
@@ -25,15 +22,15 @@ def points_of(points: str | Iterable[str]) -> list[str]:
     for spec in [part.strip() for part in points.split(",")] if isinstance(points, str) else points:
         short, layer = split_point(spec)
         if layer is not None:
-            raise UsageError(f"points are given without a layer, {short!r}, and the layers apart; got {spec!r}")
+            raise UsageError(f"give points without a layer, such as {short!r}, and layers separately; got {spec!r}")
         names.append(short)
     if not names:
         raise UsageError("no points given; give one or more, such as resid_pre")
     return list(dict.fromkeys(names))
 
 
-def places_of(model: LanguageModel, points: list[str], layers: str | int | Iterable[int]) -> list[Place]:
-    """Every point at every layer; behind a residual curve of "all" layers stands the last block's output.
+def find_places(model: LanguageModel, points: list[str], layers: str | int | Iterable[int]) -> list[Place]:
+    """Every point at every layer; with "all" layers, a residual curve ends with the last block's output.
 
     Raises:
         UsageError: a layer out of range.
@@ -51,6 +48,11 @@ def places_of(model: LanguageModel, points: list[str], layers: str | int | Itera
     return list(dict.fromkeys(places))
 
 
+def full_name(place: Place) -> str:
+    """The full name of a place, as in `model.points`: ("resid_pre", 5) -> "blocks.5.hook_resid_pre"."""
+    return POINTS[place[0]].format(layer=place[1])
+
+
 def width_of(model: LanguageModel, place: Place) -> int:
     """Width of one row at this place: the product of the axes after B and L, or the heads of a pair of tokens."""
     axes = model.points[model.resolve(place)[0]].axes.split()
@@ -58,7 +60,13 @@ def width_of(model: LanguageModel, place: Place) -> int:
     return math.prod(size for size in sizes if size is not None)
 
 
-def needed_blocks(place: Place) -> int | None:
+def stop_at_layer(places: Iterable[Place]) -> int | None:
+    """The block before which the forward can stop; None if the final norm must run too."""
+    stops = [_blocks_before(place) for place in places]
+    return None if None in stops else max(stop for stop in stops if stop is not None)
+
+
+def _blocks_before(place: Place) -> int | None:
     """How many blocks run before this place is reached; None where the final norm must run too."""
     point, layer = base_name(place[0]), place[1]
     if layer is None:
@@ -66,16 +74,16 @@ def needed_blocks(place: Place) -> int | None:
     return layer if point == "resid_pre" else layer + 1
 
 
-def stack_of(model: LanguageModel, points: list[str]) -> str:
-    """The stack that these points belong to.
+def stack_of(points: list[str]) -> str:
+    """The stack that these points belong to: "encoder", "decoder", or "" in models with one stack.
 
     Raises:
-        UsageError: points of both, or of cross-attention from targets to sources, whose rows no layout has.
+        UsageError: points of both stacks, or of cross-attention from targets to sources, whose rows have no layout.
     """
     stacks = {point.rpartition(".")[0] for point in points}
     if len(stacks) > 1:
-        raise UsageError("the encoder reads inputs and the decoder targets: extract the points of each by themselves")
+        raise UsageError("the encoder reads inputs and the decoder targets: extract the points of each separately")
     for point in points:
         if point in OF_SOURCES:
-            raise UsageError(f"{point} has a row for each token of the source; model.run_with_cache(...) shows it")
+            raise UsageError(f"{point} has a row for each token of the source; model.run_with_cache(...) returns it")
     return stacks.pop()

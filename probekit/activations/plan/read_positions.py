@@ -1,8 +1,8 @@
-"""Which tokens of each example are read.
+"""The tokens to read in each example.
 
-Positions count the text's own tokens. A BOS, BERT's [CLS] and [SEP], or Marian's </s> is context that stands around
-them: it is never token 0 and never the last, never part of a mean, and moves no index. Where the examples are words of
-their texts, "first", "last" and "mean" are of the word.
+Positions count a text's own tokens. Context tokens (a BOS, BERT's [CLS] and [SEP], Marian's </s>) are never token 0,
+never the last token, never part of a mean, and shift no index. Where the examples are words of their texts, "first",
+"last" and "mean" refer to the tokens of the word.
 
 Axes: N examples.
 """
@@ -13,50 +13,41 @@ from typing import Any
 
 import numpy as np
 
+from probekit.activations.layout import position_name
 from probekit.activations.plan.token_ids import Sequences
 from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.base import POSITIONS, Task
 
-OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for all, one for each
-Position = OnePosition | Sequence[OnePosition] | None  # several at once; None is the task's own
+OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for every text, an array of one each
+Position = OnePosition | Sequence[OnePosition] | None  # or several at once; None is the task's own
 ALL = "all"
-PER_EXAMPLE = "per example"
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The tokens that are read of each example.
+    """The tokens to read in each example.
 
     Attributes:
-        positions: one or several of "last", "first", "mean", an int, an int64 [N]; or "all" alone.
-        index: of each position, its index into the sequence (BOS counted) of each example, int64 [N]; None where every
+        positions: one or several of "last", "first", "mean", an int, an int64 [N]; or "all" by itself.
+        names: each position in words, for files and people.
+        index: for each position, the index of its token in each sequence (BOS counted), int64 [N]; None where every
             token is read, for the mean or for "all".
-        words: the tokens of each example's word, which are those of its mean, int64 [N, 2]; None: the whole text's.
+        words: the tokens of each example's word, over which the mean is taken, int64 [N, 2]; None: all of the text's.
     """
 
     positions: list[OnePosition]
+    names: list[str]
     index: list[np.ndarray | None]
     words: np.ndarray | None = None
 
-    @property
-    def names(self) -> list[str]:
-        """Each position in words, for files and people."""
-        return [name_of(position) for position in self.positions]
-
-    @property
-    def kept(self) -> str | int | list[str]:
-        """The positions for people, JSON-able: one as it is, several by name."""
-        only = self.positions[0]
-        return self.names if len(self.positions) > 1 else PER_EXAMPLE if isinstance(only, np.ndarray) else only
-
     def needed(self, lengths: np.ndarray) -> np.ndarray:
-        """Leading tokens of each example that have to be computed in a causal model, int64 [N]."""
+        """Leading tokens of each example that a causal model must compute, int64 [N]."""
         if self.words is not None:
             return self.words[:, 1]
         index = [i for i in self.index if i is not None]
         return lengths if len(index) < len(self.index) else np.max(index, axis=0) + 1
 
-    def tokens(self, sequences: Sequences) -> np.ndarray:
+    def token_ids(self, sequences: Sequences) -> np.ndarray:
         """Id of each token that is read, those of example 0 first, -1 for a mean: int64 [R]."""
         if self.names == [ALL]:
             return sequences.own.astype(np.int64)
@@ -65,47 +56,44 @@ class Reading:
         return np.stack(ids, axis=1).ravel().astype(np.int64)
 
 
-def name_of(position: OnePosition) -> str:
-    """One position in words."""
-    return PER_EXAMPLE if isinstance(position, np.ndarray) else str(position)
-
-
-def read(position: Position, sequences: Sequences, task: Task) -> Reading:
-    """What `position` means for these examples.
+def read_positions(position: Position, sequences: Sequences, task: Task) -> Reading:
+    """Find the tokens at `position` in each example.
 
     Raises:
-        UsageError: none of the positions that there are, or one twice.
-        DataError: an array that does not have one index for each example, or an example too short for its index.
+        UsageError: an unknown position, or the same one twice.
+        DataError: an array without exactly one index for each example, or an example too short for its index.
     """
     given: Any = task.position if position is None else position
-    several = [check_position(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
+    several = [_check_position(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
     if sequences.words is not None:
-        return _of_words(several, sequences.words)
-    names = [name_of(one) for one in several]
+        return _read_words(several, sequences.words)
+    names = [position_name(one) for one in several]
     if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
-        raise UsageError(f"several positions are different ones, and all stands alone; got {', '.join(names) or '[]'}")
-    return Reading(
-        several, [None if name_of(one) in (ALL, "mean") else index_of(one, sequences, task) for one in several]
-    )
+        raise UsageError(f"several positions must differ, and all cannot be combined; got {', '.join(names) or '[]'}")
+    index = [
+        None if name in (ALL, "mean") else _token_index(one, sequences, task)
+        for name, one in zip(names, several, strict=True)
+    ]
+    return Reading(several, names, index)
 
 
-def _of_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
-    """First, last and mean of each word's tokens, from the first to behind the last, int64 [N, 2]."""
-    names = [name_of(one) for one in positions]
+def _read_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
+    """First, last and mean of each word's tokens, first to one past the last, int64 [N, 2]."""
+    names = [position_name(one) for one in positions]
     if not set(names) <= set(POSITIONS) or len(set(names)) < len(names) or not names:
         raise UsageError(
             f"words are read at {', '.join(POSITIONS)}, or several of these; got {', '.join(names) or '[]'}"
         )
     index = {"first": words[:, 0], "last": words[:, 1] - 1, "mean": None}
-    return Reading(positions, [index[name] for name in names], words)
+    return Reading(positions, names, [index[name] for name in names], words)
 
 
-def check_position(position: Any, task: Task) -> OnePosition:
+def _check_position(position: Any, task: Task) -> OnePosition:
     """One position: a word, an int, or an int64 [N].
 
     Raises:
-        UsageError: none of these.
-        DataError: an array that does not have one index for each example.
+        UsageError: anything else.
+        DataError: an array without exactly one index for each example.
     """
     words = [*POSITIONS, ALL]
     if isinstance(position, str):
@@ -123,8 +111,8 @@ def check_position(position: Any, task: Task) -> OnePosition:
     return index.astype(np.int64)
 
 
-def index_of(position: OnePosition, sequences: Sequences, task: Task) -> np.ndarray:
-    """Index into the sequence (BOS counted) of the token at a position in each example, int64 [N].
+def _token_index(position: OnePosition, sequences: Sequences, task: Task) -> np.ndarray:
+    """Index in each sequence (BOS counted) of the token at a position, int64 [N].
 
     Raises:
         DataError: an example too short for its index.
@@ -138,6 +126,6 @@ def index_of(position: OnePosition, sequences: Sequences, task: Task) -> np.ndar
         cut = " (texts longer than the context were cut)" if sequences.n_cut else ""
         raise DataError(
             f"example {task.ids[first]!a} has {lengths[first]} tokens{cut}: there is no token {index[first]} to read; "
-            "choose another position, or leave it out"
+            "choose another position, or leave the example out"
         )
     return np.where(index < 0, index + lengths, index) + sequences.n_bos

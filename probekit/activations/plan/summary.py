@@ -1,107 +1,149 @@
-"""A plan in words, for the terminal."""
+"""A plan in numbers (`as_dict`) and in words for the terminal (`describe`)."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
+import numpy as np
+
+from probekit.activations.layout import row_bytes
+from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import ALL
-from probekit.points import PAIR_POINTS, spans_of
+from probekit.activations.plan.token_ids import Sequences
+from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.tasks.base import SPLITS, Task
 from probekit.text import printable
 
-if TYPE_CHECKING:
-    from probekit.activations.plan.plan import ExtractionPlan
-
-CONTEXT = {  # by its tokens before a text and behind it
+CONTEXT = {  # by the number of tokens before a text and after it
     (0, 0): "no BOS",
     (1, 0): "a BOS before each text",
-    (1, 1): "[CLS] before each text and [SEP] behind it",
-    (0, 1): "</s> behind each text",
+    (1, 1): "[CLS] before and [SEP] after each text",
+    (0, 1): "</s> after each text",
 }
+PADDED_BATCH = 32  # texts in a batch of the usual padded run
 
 
-def describe(plan: "ExtractionPlan") -> str:
-    """The plan as short aligned lines."""
+def as_dict(plan: ExtractionPlan) -> dict[str, Any]:
+    """The plan as JSON-able numbers and names.
+
+    `tokens` are those of all texts, cut, with their context tokens. `nodes` are the tokens that are computed: a shared
+    prefix once per block, and nothing after the last token that is read. `padded_tokens` are what padded batches of 32
+    in the task's order would compute. A text that several words share counts once per split.
+    """
+    task, lengths = plan.task, plan.sequences.lengths[plan.task.texts()[0]]
+    tokens, nodes = int(lengths.sum()), plan.packing.nodes
+    inputs = plan.sequences if plan.sources is None else plan.sources
+    return {
+        "model": plan.model.name,
+        "task": task.name,
+        "texts": len(lengths),
+        "words": None if task.spans is None else len(task),
+        "splits": {split: int((task.splits == split).sum()) for split in SPLITS},
+        "tokens": tokens,
+        "nodes": nodes,
+        "sharing": tokens / nodes,
+        "padded_tokens": _padded_tokens(lengths),
+        "points": plan.points,
+        "layers": sorted({layer for point, layer in plan.places if point in plan.points and layer is not None}),
+        "places": [list(place) for place in plan.places],
+        "widths": plan.widths,
+        "position": "+".join(plan.reading.names),
+        "dtype": plan.dtype,
+        "device": str(plan.device),
+        "bytes": int(row_bytes(plan.layout, plan.places, plan.widths, plan.dtype).sum()),
+        "batches": len(plan.batches),
+        "batch_tokens": plan.batch_tokens,
+        "block_nodes": plan.block_nodes,
+        "blocks": len(plan.packing.sizes),
+        "shards": len(plan.shards),
+        "bos": bool(inputs.n_bos + inputs.n_end),
+        "on_long": plan.on_long,
+        "cut": plan.sequences.n_cut + (0 if plan.sources is None else plan.sources.n_cut),
+        "dropped_blanks": int(task.info.get("dropped_blanks", 0)),
+        "skipped_rows": int(task.info.get("skipped_rows", 0)),
+    }
+
+
+def describe(plan: ExtractionPlan) -> str:
+    """The plan as short aligned lines for the terminal."""
+    n, cfg, task = as_dict(plan), plan.model.cfg, plan.task
+    compute = str(plan.model.dtype).removeprefix("torch.")
     lines = {
-        "model": _model(plan),
-        "task": f"{plan.task.name}: {_examples(plan)}",
-        "tokens": _tokens(plan),
-        "read": f"{spans_of(plan.places)}; {_read(plan)}",
-        "work": f"{plan.nodes:,} nodes{_shared(plan)}",
-        "padding": f"none; batches of 32 in this order would compute {plan.padded_tokens:,} tokens",
-        "batches": f"{len(plan.batches):,} of up to {plan.batch_tokens:,} nodes in blocks of {plan.block_nodes:,}",
-        "size": _size(plan),
-        **_remarks(plan),
+        "model": f"{n['model']}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {n['device']}",
+        "task": f"{n['task']}: {_examples(n)}",
+        "tokens": _tokens(n["tokens"], plan.sequences, plan.sources),
+        "read": f"{spans_of(plan.places)}; {_tokens_read(plan.places, plan.points, plan.reading.names, task)}",
+        "work": f"{n['nodes']:,} nodes{_sharing(n, plan.share and plan.sources is None, plan.packing.causal)}",
+        "padding": f"none; padded batches of {PADDED_BATCH} in this order would compute {n['padded_tokens']:,} tokens",
+        "batches": f"{n['batches']:,} of up to {n['batch_tokens']:,} nodes in blocks of {n['block_nodes']:,}",
+        "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
+        **_remarks(n, task, cfg.n_ctx),
     }
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
 
 
-def _model(plan: "ExtractionPlan") -> str:
-    cfg, compute = plan.model.cfg, str(plan.model.dtype).removeprefix("torch.")
-    return f"{plan.model.name}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {plan.device}"
+def _padded_tokens(lengths: np.ndarray) -> int:
+    """Tokens of padded batches in the order of the task."""
+    batches = np.split(lengths, range(PADDED_BATCH, len(lengths), PADDED_BATCH))
+    return sum(int(batch.max()) * len(batch) for batch in batches)
 
 
-def _examples(plan: "ExtractionPlan") -> str:
-    task = plan.task
-    splits = ", ".join(f"{(task.splits == split).sum():,} {split}" for split in SPLITS)
-    texts = f"{plan.distinct_texts:,} texts"
-    return f"{texts if task.spans is None else f'{plan.texts:,} words in {texts}'} ({splits})"
+def _examples(n: dict[str, Any]) -> str:
+    texts = f"{n['texts']:,} texts"
+    words = "" if n["words"] is None else f"{n['words']:,} words in "
+    return f"{words}{texts} ({', '.join(f'{size:,} {split}' for split, size in n['splits'].items())})"
 
 
-def _tokens(plan: "ExtractionPlan") -> str:
-    """How many are read, and in which context; of pairs, those of the targets and those of the sources."""
-    own, sources = plan.sequences, plan.sources
+def _tokens(n_tokens: int, sequences: Sequences, sources: Sequences | None) -> str:
+    """The number of tokens and their context; for a decoder, of the targets and of the sources."""
     if sources is None:
-        return f"{plan.tokens:,}, {CONTEXT[own.n_bos, own.n_end]}"
-    start = ", the start token before each" if own.n_bos else ""
+        return f"{n_tokens:,}, {CONTEXT[sequences.n_bos, sequences.n_end]}"
+    start = ", the start token before each" if sequences.n_bos else ""
     of_sources = f"{sources.lengths.sum():,} of sources, {CONTEXT[sources.n_bos, sources.n_end]}"
-    return f"{plan.tokens:,} of targets{start}; {of_sources}"
+    return f"{n_tokens:,} of targets{start}; {of_sources}"
 
 
-def _read(plan: "ExtractionPlan") -> str:
-    pairs = {point for point, _ in plan.places if point in PAIR_POINTS}
-    if pairs == set(plan.points):
+def _tokens_read(places: list[Place], points: list[str], names: list[str], task: Task) -> str:
+    pairs = {point for point, _ in places if point in PAIR_POINTS}
+    if pairs == set(points):
         return "every pair of tokens"
-    read = ", ".join(map(_position, plan.reading.names)) + ("" if plan.task.spans is None else " of each word")
-    return f"{read}, of attention every pair" if pairs else read
+    tokens = ", ".join(map(_position, names)) + ("" if task.spans is None else " of each word")
+    return f"{tokens}; attention of every pair" if pairs else tokens
 
 
 def _position(name: str) -> str:
-    words = {"mean": "mean over the tokens", "per example": "a token of its own in each text", ALL: "all tokens"}
+    words = {"mean": "mean over the tokens", "per example": "one given token in each text", ALL: "all tokens"}
     return words.get(name, f"{name} token" if name in ("last", "first") else f"token {name}")
 
 
-def _shared(plan: "ExtractionPlan") -> str:
-    if not plan.share or plan.sources is not None:
+def _sharing(n: dict[str, Any], share: bool, causal: bool) -> str:
+    if not share:
         return ", nothing shared"
-    if plan.task.spans is not None:
-        return ": the words of a text in one block have it in common"
-    shared = "prefixes" if plan.causal else "equal texts"
-    return f": {plan.tokens / plan.nodes:.2f}x less than the tokens, {shared} being shared"
+    if n["words"] is not None:
+        return ": the words of a text share it within a block"
+    return f": {n['sharing']:.2f}x fewer than tokens, because {'prefixes' if causal else 'equal texts'} are shared"
 
 
-def _size(plan: "ExtractionPlan") -> str:
-    widths = "/".join(str(width) for width in dict.fromkeys(plan.widths))
-    rows = "/".join(f"{n:,}" for n in dict.fromkeys(int(plan.layout.counts(p).sum()) for p in plan.places))
-    return f"{plan.bytes / 1e6:,.1f} MB: {rows} rows x {len(plan.places)} places x {widths}, {plan.dtype}"
+def _size(n: dict[str, Any], rows: list[int]) -> str:
+    widths = "/".join(map(str, dict.fromkeys(n["widths"])))
+    rows_text = "/".join(f"{count:,}" for count in dict.fromkeys(rows))
+    return f"{n['bytes'] / 1e6:,.1f} MB: {rows_text} rows x {len(n['places'])} places x {widths}, {n['dtype']}"
 
 
-def _remarks(plan: "ExtractionPlan") -> dict[str, str]:
-    """What was done to the data, and what to know of it, where there is something."""
-    task, lines = plan.task, {}
+def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
+    """What was changed in the data or left out of it, where there is something to say."""
+    lines = {}
     if not task.n_classes():
         labels = task.labels[task.target]
         lines["labels"] = f"{task.target} is a number, {labels.min():g} to {labels.max():g}: a regression"
-    if plan.cut:
-        lines["cut"] = f"{plan.cut:,} texts to the first {plan.model.cfg.n_ctx:,} tokens, the model's context"
-    if plan.dropped_blanks:
-        lines["blanks"] = f"dropped at the end of {plan.dropped_blanks:,} texts of the data"
-    if plan.skipped_rows:
-        lines["skipped"] = f"{plan.skipped_rows:,} rows of the data, of no use"
+    if n["cut"]:
+        lines["cut"] = f"{n['cut']:,} texts to the first {n_ctx:,} tokens, the model's context"
+    if n["dropped_blanks"]:
+        lines["blanks"] = f"dropped at the end of {n['dropped_blanks']:,} texts of the data"
+    if n["skipped_rows"]:
+        lines["skipped"] = f"{n['skipped_rows']:,} rows of the data could not be used"
     if unlabelled := task.info.get("unlabelled_words"):
-        lines["without"] = f"{unlabelled:,} words of the data have no {task.target}, and are no examples"
-    return lines | _leaks(task)
-
-
-def _leaks(task: Task) -> dict[str, str]:
-    leaks = {split: n for split, n in task.info.get("also_in_train", {}).items() if n}
-    told = " and ".join(f"{n:,} of the {split} texts" for split, n in leaks.items())
-    return {"leaks": f"{told} also stand in train"} if leaks else {}
+        lines["without"] = f"{unlabelled:,} words of the data have no {task.target} and are left out"
+    leaks = {split: count for split, count in task.info.get("also_in_train", {}).items() if count}
+    if leaks:
+        copies = " and ".join(f"{count:,} of the {split} texts" for split, count in leaks.items())
+        lines["leaks"] = f"{copies} are also in train"
+    return lines

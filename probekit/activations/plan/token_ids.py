@@ -1,4 +1,4 @@
-"""A task's inputs as token ids that fit the model, and what they have in common at their beginning."""
+"""A task's inputs as token ids that fit the model's context, and the prefixes that they share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,28 +8,27 @@ from typing import Any
 
 import numpy as np
 
+from probekit.activations.plan.word_tokens import word_tokens
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.options.extract import OnLong
 from probekit.tasks.base import Task
 
-CHUNK = 4096  # examples whose ids stand in memory as lists
+CHUNK = 4096  # examples whose ids are Python lists at one time
 
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """What the model reads: the token ids of each example, with those of its context.
-
-    That is a BOS, BERT's [CLS] and [SEP], or the </s> behind what Marian's encoder reads.
+    """The token ids of each example, with its context tokens: a BOS, BERT's [CLS] and [SEP], Marian's </s>.
 
     Attributes:
         flat: the ids of all examples one after the other, int32.
         offsets: where each example begins in `flat`, and where the last one ends, int64 [N + 1].
-        n_bos: tokens of context before each text's own: 0 or 1.
-        n_cut: how many examples had to be cut to fit the context.
-        words: the tokens of each example's word, from the first to behind the last, int64 [N, 2]; counted as in the
-            sequence, the BOS included. None where the examples are whole texts.
-        n_end: tokens of context behind each text's own: 0 or 1.
+        n_bos: context tokens before each text: 0 or 1.
+        n_cut: how many examples were cut to fit the context.
+        words: the tokens of each example's word, first to one past the last, int64 [N, 2]; indices count the BOS. None
+            where the examples are complete texts.
+        n_end: context tokens after each text: 0 or 1.
     """
 
     flat: np.ndarray
@@ -54,17 +53,17 @@ class Sequences:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example, those of the context included, int64 [N]."""
+        """Tokens of each example, context included, int64 [N]."""
         return np.diff(self.offsets)
 
     @property
     def own_lengths(self) -> np.ndarray:
-        """Tokens of each text itself, int64 [N]."""
+        """Tokens of each text without its context, int64 [N]."""
         return self.lengths - self.n_bos - self.n_end
 
     @property
     def own(self) -> np.ndarray:
-        """The ids of the texts themselves, one after the other."""
+        """The ids of the texts without their context, one after the other."""
         return without_context(self.flat, self.offsets[:-1], self.offsets[1:], self.n_bos, self.n_end)
 
     def subset(self, rows: np.ndarray) -> "Sequences":
@@ -73,7 +72,7 @@ class Sequences:
         return replace(some, words=None if self.words is None else self.words[rows], n_end=self.n_end)
 
     def first(self, lengths: np.ndarray) -> "Sequences":
-        """The first so many tokens of each example; `lengths` int64 [N]."""
+        """The first `lengths` [N] tokens of each example, int64."""
         if (lengths >= self.lengths).all():
             return self
         index = np.repeat(self.offsets[:-1], lengths) + np.arange(lengths.sum())
@@ -82,43 +81,43 @@ class Sequences:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """The examples sorted by their tokens, a prefix before what it begins, int64 [N]."""
+        """The examples sorted by their tokens, int64 [N]; a prefix comes before the texts that it begins."""
         data = self.flat.astype(">i4").tobytes()  # big-endian: bytes compare as the ids do
         keys = [data[4 * start : 4 * end] for start, end in pairwise(self.offsets.tolist())]
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
     @cached_property
     def shared(self) -> np.ndarray:
-        """Leading tokens that each example of `order` has in common with the one before it, int64 [N]."""
-        return np.array([0, *(_in_common(self[a], self[b]) for a, b in pairwise(self.order))], dtype=np.int64)
+        """Leading tokens that each example of `order` shares with the one before it, int64 [N]."""
+        return np.array([0, *(_common_prefix(self[a], self[b]) for a, b in pairwise(self.order))], dtype=np.int64)
 
 
 def without_context(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, n_bos: int, n_end: int) -> np.ndarray:
-    """What x has for each token of some examples, without the tokens before and behind each text's own.
+    """The entries of x that belong to the texts' own tokens.
 
     Args:
-        x: [T], the examples one after the other.
-        starts: where each begins, int64 [N].
-        ends: where each ends, int64 [N].
-        n_bos: tokens before each text's own, 0 or 1.
-        n_end: tokens behind them, 0 or 1.
+        x: one entry for each token, [T], the examples one after the other.
+        starts: where each example begins, int64 [N].
+        ends: where each example ends, int64 [N].
+        n_bos: context tokens before each text, 0 or 1.
+        n_end: context tokens after each text, 0 or 1.
     """
     return np.delete(x, [*(starts if n_bos else ()), *(ends - 1 if n_end else ())]) if n_bos or n_end else x
 
 
-def _in_common(a: np.ndarray, b: np.ndarray) -> int:
+def _common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     differ = a[: len(b)] != b[: len(a)]
     return int(differ.argmax()) if differ.any() else len(differ)
 
 
-def sequences_of(model: LanguageModel, task: Task, bos: bool | None, on_long: OnLong) -> Sequences:
+def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long: OnLong) -> Sequences:
     """Tokenise the texts (or check the ids), and cut at the right what is longer than the context.
 
     Args:
-        model: that reads them.
-        task: whose inputs they are.
-        bos: whether each text stands in its context: a BOS before it, [CLS] before and [SEP] behind it, or </s> behind
-            it. None: where the model knows no text without, which is so of BERT and of Marian's encoder.
+        model: the model that will run on them.
+        task: the examples.
+        bos: whether each text gets context tokens: a BOS before it, [CLS] before and [SEP] after it, or </s> after it.
+            None: only for models that were never trained without, such as BERT and Marian's encoder.
         on_long: "cut" or "error".
 
     Raises:
@@ -130,7 +129,7 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool | None, on_long: On
         raise DataError(f"task {task.name!a} has no examples")
     around = sep_of(model) is not None
     bos = around and not model.causal and has_texts(task) if bos is None else bos
-    n_ctx, n_bos, n_end = model.cfg.n_ctx, int(bos and not _ends_alone(model)), int(bos and around)
+    n_ctx, n_bos, n_end = model.cfg.n_ctx, int(bos and not _only_ends(model)), int(bos and around)
     parts, lengths = [], []
     for start in range(0, len(task), CHUNK):
         tokens = _checked(model, task, slice(start, start + CHUNK), bos, n_bos + n_end)
@@ -144,39 +143,25 @@ def sequences_of(model: LanguageModel, task: Task, bos: bool | None, on_long: On
             f"{task.ids[first]!a} with {lengths[first]}; shorten them, or cut them with --on-long cut"
         )
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
-    words = None if task.spans is None else words_of(model, task, n_bos, n_end, np.array(lengths))
+    words = None if task.spans is None else word_tokens(model, task, n_bos, n_end, np.array(lengths))
     return Sequences(np.concatenate(parts), offsets, n_bos, len(long), words, n_end)
 
 
-def sep_of(model: LanguageModel) -> int | None:
-    """The id that stands behind a text in its context (BERT's [SEP], Marian's </s>); None where there is none."""
-    return None if model.tokenizer is None else model.tokenizer.sep_token_id
+def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Sequences:
+    """The token ids that the decoder of an encoder-decoder takes: the task's targets after the decoder's start token.
 
-
-def _ends_alone(model: LanguageModel) -> bool:
-    """Whether something stands behind a text, and nothing before it: Marian's </s>."""
-    return model.tokenizer is not None and sep_of(model) is not None and model.tokenizer.bos_token_id is None
-
-
-def _cut(ids: list[int], n_ctx: int, n_end: int) -> list[int]:
-    return ids if len(ids) <= n_ctx else [*ids[: n_ctx - n_end], *ids[len(ids) - n_end :]]
-
-
-def targets_of(model: LanguageModel, task: Task, on_long: OnLong) -> Sequences:
-    """What the decoder of an encoder-decoder reads: the task's targets, from the decoder's start token on.
-
-    Targets that do not begin with it get it put before them, as a BOS: context, and never token 0.
+    The start token is prepended where it is missing. Like a BOS it is context and never token 0.
 
     Raises:
-        DataError: as `sequences_of`; no targets, or some with and some without the start token.
+        DataError: as `tokenise_inputs`; no targets, or only some of them with the start token.
     """
     if task.targets is None:
         raise DataError(
-            f"task {task.name!a} has no targets, which the decoder of {model.name!a} reads; give Task(targets=...), or "
-            "extract points of the encoder"
+            f"task {task.name!a} has no targets, and the decoder of {model.name!a} needs them; give Task(targets=...), "
+            "or extract points of the encoder"
         )
     side = replace(task, inputs=task.targets, spans=None, targets=None)
-    given, start = sequences_of(model, side, False, on_long), model.cfg.decoder_start_token_id
+    given, start = tokenise_inputs(model, side, False, on_long), model.cfg.decoder_start_token_id
     begun = given.flat[given.offsets[:-1]] == start
     if begun.all():
         return given
@@ -184,66 +169,27 @@ def targets_of(model: LanguageModel, task: Task, on_long: OnLong) -> Sequences:
         raise DataError(
             f"{begun.sum()} of {len(task)} targets begin with the decoder's start token {start}; all or none"
         )
-    whole = replace(side, inputs=[[start, *given[i].tolist()] for i in range(len(task))])
-    return replace(sequences_of(model, whole, False, on_long), n_bos=1)
+    with_start = replace(side, inputs=[[start, *given[i].tolist()] for i in range(len(task))])
+    return replace(tokenise_inputs(model, with_start, False, on_long), n_bos=1)
+
+
+def sep_of(model: LanguageModel) -> int | None:
+    """The id of the context token after a text (BERT's [SEP], Marian's </s>); None if the model has none."""
+    return None if model.tokenizer is None else model.tokenizer.sep_token_id
 
 
 def has_texts(task: Task) -> bool:
-    """Whether the inputs are texts; token ids otherwise."""
+    """True if the inputs are texts, False if they are token ids."""
     return isinstance(task.inputs[0], str)
 
 
-def words_of(model: LanguageModel, task: Task, n_bos: int, n_end: int, lengths: np.ndarray) -> np.ndarray:
-    """The tokens that hold a character of each example's span, from the first to behind the last, int64 [N, 2].
-
-    A word that is a part of one token has that token; so has each of several words in one.
-
-    Args:
-        model: with a tokenizer.
-        task: with spans.
-        n_bos: tokens before the text's own.
-        n_end: tokens behind them.
-        lengths: tokens of each example, those of the context included, int64 [N].
-
-    Raises:
-        DataError: a word of which the tokenizer makes no token, or that lies behind the context; names the example.
-    """
-    assert model.tokenizer is not None
-    assert task.spans is not None
-    rows_of: dict[Any, list[int]] = {}
-    for row, text in enumerate(task.inputs):
-        rows_of.setdefault(text, []).append(row)
-    words = np.empty((len(task), 2), dtype=np.int64)
-    for text, rows in rows_of.items():
-        offsets = np.array(model.tokenizer.offsets(text), dtype=np.int64)
-        assert len(offsets) == lengths[rows[0]] - n_bos - n_end, "offsets of other tokens"
-        words[rows] = token_spans(offsets, task.spans[rows]) + n_bos
-    for row in np.flatnonzero(words[:, 0] == words[:, 1])[:1]:
-        start, end = task.spans[row].tolist()
-        raise DataError(
-            f"example {task.ids[row]!a}: the tokenizer makes no token of {str(task.inputs[row])[start:end]!a}; leave "
-            "it out"
-        )
-    if (behind := words[:, 1] > model.cfg.n_ctx - n_end).any():
-        row = int(behind.argmax())
-        raise DataError(
-            f"{behind.sum()} words lie behind the context of {model.cfg.n_ctx} tokens, the first is example "
-            f"{task.ids[row]!a}; leave them out, or shorten the texts"
-        )
-    return words
+def _only_ends(model: LanguageModel) -> bool:
+    """True if the context is a token after each text and none before it: Marian's </s>."""
+    return model.tokenizer is not None and sep_of(model) is not None and model.tokenizer.bos_token_id is None
 
 
-def token_spans(offsets: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """The first token with a character of each span, and the one behind the last, int64 [W, 2]; equal: there is none.
-
-    Args:
-        offsets: characters of each token, int64 [T, 2], as `Tokenizer.offsets` gives them.
-        spans: characters of each word, int64 [W, 2].
-    """
-    starts, ends = offsets.T
-    meets_WT = (starts < spans[:, 1:]) & (ends > spans[:, :1]) & (starts < ends)
-    first, last = meets_WT.argmax(axis=1), offsets.shape[0] - 1 - meets_WT[:, ::-1].argmax(axis=1)
-    return np.stack([first, np.where(meets_WT.any(axis=1), last + 1, first)], axis=1)
+def _cut(ids: list[int], n_ctx: int, n_end: int) -> list[int]:
+    return ids if len(ids) <= n_ctx else [*ids[: n_ctx - n_end], *ids[len(ids) - n_end :]]
 
 
 def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool, n_context: int) -> list[list[int]]:
@@ -267,8 +213,8 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
         try:
             if task.spans is None:
                 return model.tokenizer.encode_batch(texts, bos=bos)
-            known = list(dict.fromkeys(texts))  # words repeat their text
-            encoded = dict(zip(known, model.tokenizer.encode_batch(known, bos=bos), strict=True))
+            distinct = list(dict.fromkeys(texts))  # the words of a text repeat it
+            encoded = dict(zip(distinct, model.tokenizer.encode_batch(distinct, bos=bos), strict=True))
             return [encoded[text] for text in texts]
         except DataError:
             for row, text in zip(task.ids[rows], texts, strict=True):
@@ -277,13 +223,13 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
                 except DataError as error:
                     raise DataError(f"example {row!a}: {error}") from error
             raise
-    start, end = _around(model) if bos else ([], [])
+    start, end = _context_ids(model) if bos else ([], [])
     ids: Any = task.inputs[rows]
     return [[*start, *row, *end] for row in ids]
 
 
-def _around(model: LanguageModel) -> tuple[list[int], list[int]]:
-    """The ids of the context, before and behind a text's own."""
+def _context_ids(model: LanguageModel) -> tuple[list[int], list[int]]:
+    """The ids of the context tokens before and after a text."""
     tokenizer, sep = model.tokenizer, sep_of(model)
     start = getattr(model.cfg, "bos_token_id", None) if tokenizer is None or sep is None else tokenizer.bos_token_id
     if start is None and sep is None:
@@ -299,7 +245,7 @@ def _check_ids(model: LanguageModel, task: Task, rows: slice, tokens: list[list[
     for row, ids in zip(task.ids[rows], tokens, strict=True):
         for token in ids:
             if not isinstance(token, int | np.integer) or not 0 <= token < d_vocab:
-                whose = "; the tokenizer belongs to another model" if has_texts(task) else ""
+                hint = "; the tokenizer belongs to another model" if has_texts(task) else ""
                 raise DataError(
-                    f"example {row!a}: token ids of {model.name!a} are 0..{d_vocab - 1}, got {token!r}{whose}"
+                    f"example {row!a}: token ids of {model.name!a} are 0..{d_vocab - 1}, got {token!r}{hint}"
                 )

@@ -1,4 +1,4 @@
-"""From the device to the host's memory, without making the device wait."""
+"""Copy shards from the device to host memory without making the device wait."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -14,10 +14,10 @@ Shard = tuple[int, np.ndarray, dict[Place, Tensor]]  # number, rows, values
 
 
 def on_host(shards: Iterator[Shard]) -> Iterator[Shard]:
-    """The same shards in the host's memory.
+    """The same shards in host memory.
 
-    From a GPU they go into pinned memory on a stream of their own, one while the next is computed, so that two are held
-    at most.
+    Shards on a GPU are copied into pinned memory on a separate stream, each while the next one is computed, so that at
+    most two are held.
     """
     waiting: tuple[Shard, Sequence[Any]] | None = None
     for number, rows, values in shards:

@@ -1,1 +1,13 @@
-"""Activations on disk: immutable shards, their records, and a manifest."""
+"""Activations on disk: immutable shards, one small record each, the manifest last.
+
+STORE/plan.json                    the settings that decide the bits, and the source of the model
+      examples.json                inputs (spans, targets), labels, splits, ids, positions, lengths
+      shards/<sha256>.safetensors  rows of every place, named by their content
+      records/00000.json           a shard's rows and file, and the checksum of each tensor
+      manifest.json                provenance; written when the store is complete
+
+A shard is on disk before its record, and every record before the manifest (`durable` has the order of each write).
+Plan and examples are written before the first shard, so that every other file can be made again (`repair`). Readers
+trust records only, and use read(2) instead of mapping files: a mapped file that is truncated kills the process. JSON
+files carry a checksum of themselves; the manifest holds the checksums of all others.
+"""

@@ -1,8 +1,8 @@
 """One shard of a store and its record: written from tensors, and read back with every byte checked.
 
 A shard is a safetensors file. Its name is the sha256 of its header followed by the sha256 of each tensor (32 bytes
-each), in the order of the file, so that every byte is hashed once and a single tensor can be checked alone. The record
-holds what the header says and those checksums: where each tensor stands, the name and the size of the file follow.
+each), in file order, so that every byte is hashed once and a single tensor can be checked without the others. The
+record holds the content of the header and those checksums; offsets, file name and size follow from them.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.activations import DTYPES
-from probekit.durable import open_plain, unseal
+from probekit.devices import DTYPES
+from probekit.durable import matches, open_plain, unseal
 from probekit.errors import StorageError
 
-CHUNK = 1 << 19  # bytes that are read, hashed and put in place while they are in the processor's cache
-_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}  # as safetensors calls them
+CHUNK = 1 << 19  # bytes that are read, hashed and copied while they are in the processor's cache
+_SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_MOST = 1 << 40  # of one size of a tensor; larger ones would overflow sums of bytes
+_RECORD = {
+    "plan": str,
+    "file": str,
+    "n_bytes": int,
+    "rows": [int],
+    "tensors": {str: {"dtype": str, "shape": (int, int), "sha256": str}},
+}
 
 
-def mend(path: Path) -> str:
-    """What to do about a store whose shards, records or manifest are broken."""
+def repair_advice(path: Path) -> str:
+    """What to do about a store with broken shards, records or manifest."""
     return f"run: probekit repair {str(path)!a}"
 
 
 @dataclass(frozen=True)
-class TensorAt:
+class StoredTensor:
     """One tensor of a shard."""
 
     dtype: str
@@ -51,55 +59,21 @@ class TensorAt:
         """Bytes of all rows."""
         return self.shape[0] * self.row_bytes
 
-    def is_sound(self) -> bool:
-        """Whether such a tensor can be."""
-        sizes = all(type(n) is int and 0 <= n < 1 << 40 for n in self.shape)
-        return len(self.shape) == 2 and sizes and self.dtype in _NAMES and bool(_SHA256.fullmatch(self.sha256))
-
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What stands in one shard: rows of the task, and a tensor for each place, by `place_name`, in the file's order."""
+    """The content of one shard: rows of the task, and a tensor for each place, by `place_name`, in file order."""
 
     rows: np.ndarray
-    tensors: dict[str, TensorAt]
-
-    @classmethod
-    def load(cls, path: Path, plan_seal: str | None) -> tuple["Record", str]:
-        """Read and check one record; with it the checksum of its file. Without `plan_seal` it may be of any plan.
-
-        Raises:
-            StorageError: missing, damaged, of another plan, or naming what cannot be.
-        """
-        advice = mend(path.parent.parent)
-        body, seal = unseal(path, advice=advice)
-        try:
-            tensors = {name: TensorAt(**{**at, "shape": tuple(at["shape"])}) for name, at in body["tensors"].items()}
-            record = cls(whole_numbers(body["rows"]), tensors)
-            if plan_seal in (None, body["plan"]) and record._is_sound() and record._head() == _head_of(body):
-                return record, seal
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            pass
-        raise StorageError(f"{str(path)!a} is no record of this store; {advice}")
-
-    def body(self, plan_seal: str) -> dict[str, Any]:
-        """The content of the record's file."""
-        tensors = {name: {"dtype": x.dtype, "shape": x.shape, "sha256": x.sha256} for name, x in self.tensors.items()}
-        return {"plan": plan_seal, **self._head(), "rows": self.rows, "tensors": tensors}
-
-    def _head(self) -> dict[str, Any]:
-        return {"file": self.file, "n_bytes": self.n_bytes}
-
-    def _is_sound(self) -> bool:
-        distinct = len(np.unique(self.rows)) == len(self.rows) > 0 and self.rows.min() >= 0
-        return bool(distinct) and len(self.tensors) > 0 and all(x.is_sound() for x in self.tensors.values())
+    tensors: dict[str, StoredTensor]
 
     @cached_property
     def header(self) -> bytes:
-        """The first bytes of the shard, as safetensors wants them."""
+        """The first bytes of the shard: the safetensors header with its length."""
         entries, end = {}, 0
         for name, x in self.tensors.items():
-            entries[name] = {"dtype": _NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [end, end + x.n_bytes]}
+            dtype = _SAFETENSORS_NAMES[x.dtype]
+            entries[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [end, end + x.n_bytes]}
             end += x.n_bytes
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
@@ -117,37 +91,59 @@ class Record:
         return len(self.header) + sum(x.n_bytes for x in self.tensors.values())
 
     def offset(self, name: str) -> int:
-        """Where a tensor begins in the shard."""
+        """The byte of the shard at which a tensor begins."""
         names = list(self.tensors)
         return len(self.header) + sum(self.tensors[sooner].n_bytes for sooner in names[: names.index(name)])
 
 
-def _head_of(body: dict[str, Any]) -> dict[str, Any]:
-    return {"file": body["file"], "n_bytes": body["n_bytes"]}
+def load_record(path: Path, plan_seal: str | None) -> tuple[Record, str]:
+    """Read and check one record; also the checksum of its file. Without `plan_seal` a record of any plan is taken.
+
+    Raises:
+        StorageError: missing, damaged, of another plan, or inconsistent.
+    """
+    advice = repair_advice(path.parent.parent)
+    body, seal = unseal(path, advice=advice)
+    if matches(body, _RECORD) and plan_seal in (None, body["plan"]):
+        tensors = {
+            name: StoredTensor(x["dtype"], tuple(x["shape"]), x["sha256"]) for name, x in body["tensors"].items()
+        }
+        if all(map(_is_possible, tensors.values())) and _are_distinct(body["rows"]):
+            record = Record(np.array(body["rows"], dtype=np.int64), tensors)
+            if tensors and (record.file, record.n_bytes) == (body["file"], body["n_bytes"]):
+                return record, seal
+    raise StorageError(f"{str(path)!a} is no record of this store; {advice}")
 
 
-def whole_numbers(values: Any) -> np.ndarray:
-    """A list of ints as int64; ValueError for anything else."""
-    array = np.array(values)
-    if not isinstance(values, list) or array.ndim != 1 or (array.dtype.kind != "i" and len(array)):
-        raise ValueError("a list of whole numbers")
-    return array.astype(np.int64)
+def _is_possible(x: StoredTensor) -> bool:
+    sizes = all(0 <= n < _MOST for n in x.shape)
+    return sizes and x.dtype in _SAFETENSORS_NAMES and bool(_SHA256.fullmatch(x.sha256))
+
+
+def _are_distinct(rows: list[int]) -> bool:
+    return len(set(rows)) == len(rows) > 0 and 0 <= min(rows) <= max(rows) < _MOST
+
+
+def record_body(record: Record, plan_seal: str) -> dict[str, Any]:
+    """The content of a record's file."""
+    tensors = {name: asdict(x) for name, x in record.tensors.items()}
+    head = {"plan": plan_seal, "file": record.file, "n_bytes": record.n_bytes}
+    return {**head, "rows": record.rows, "tensors": tensors}
 
 
 def record_of(rows: np.ndarray, tensors: dict[str, Tensor]) -> Record:
-    """The record of these tensors, each [R, D]: every byte is hashed."""
-    about = {}
-    for name, x in tensors.items():
-        sha256 = hashlib.sha256(bytes_of(x)).hexdigest()
-        rows_width = (int(x.shape[0]), int(x.shape[1]))
-        about[name] = TensorAt(str(x.dtype).removeprefix("torch."), rows_width, sha256)
-    return Record(rows, about)
+    """The record of these tensors, each [R, D]; every byte is hashed."""
+    return Record(rows, {name: _described(x, hashlib.sha256(bytes_of(x)).hexdigest()) for name, x in tensors.items()})
 
 
 def header_of(rows: np.ndarray, tensors: dict[str, Tensor]) -> bytes:
-    """The header alone, before anything is hashed."""
-    shapes = {name: (str(x.dtype).removeprefix("torch."), tuple(x.shape)) for name, x in tensors.items()}
-    return Record(rows, {name: TensorAt(*about, "") for name, about in shapes.items()}).header  # pyright: ignore
+    """The header of the shard of these tensors, before anything is hashed."""
+    return Record(rows, {name: _described(x, "") for name, x in tensors.items()}).header
+
+
+def _described(x: Tensor, sha256: str) -> StoredTensor:
+    rows, width = x.shape
+    return StoredTensor(str(x.dtype).removeprefix("torch."), (int(rows), int(width)), sha256)
 
 
 def bytes_of(x: Tensor) -> memoryview:
@@ -157,7 +153,7 @@ def bytes_of(x: Tensor) -> memoryview:
 
 @contextmanager
 def open_shard(path: Path, record: Record) -> Iterator[Any]:
-    """The shard of the store at `path`, open for reading, after its size is compared; raises StorageError."""
+    """The shard of the store at `path`, open for reading, its size checked; raises StorageError."""
     shard = path / "shards" / record.file
     try:
         with open_plain(shard) as fd, open(fd, "rb", buffering=0, closefd=False) as file:
@@ -166,15 +162,15 @@ def open_shard(path: Path, record: Record) -> Iterator[Any]:
                 raise _damaged(path, record, f"{size} bytes instead of {record.n_bytes}")
             yield file
     except FileNotFoundError:
-        raise StorageError(f"shard {str(shard)!a} is missing; {mend(path)}") from None
+        raise StorageError(f"shard {str(shard)!a} is missing; {repair_advice(path)}") from None
 
 
 def _damaged(path: Path, record: Record, why: str) -> StorageError:
-    return StorageError(f"shard {str(path / 'shards' / record.file)!a} is damaged: {why}; {mend(path)}")
+    return StorageError(f"shard {str(path / 'shards' / record.file)!a} is damaged: {why}; {repair_advice(path)}")
 
 
 def check_size(path: Path, record: Record) -> None:
-    """Raise a StorageError unless the shard is a plain file of its size."""
+    """Raise a StorageError unless the shard is a regular file of the recorded size."""
     with open_shard(path, record):
         pass
 
@@ -191,32 +187,32 @@ def check_shard(path: Path, record: Record) -> None:
 
 
 def chunks(path: Path, record: Record, name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """One tensor of a shard as (first row, bytes uint8 [rows, bytes of a row]), each valid until the next is asked for.
+    """One tensor of a shard as (first row, bytes uint8 [rows, row_bytes]), each valid until the next is requested.
 
-    What came is not to be used before the last one has come: the checksum is compared then.
+    The checksum is compared after the last chunk: use the bytes only when the iteration has ended.
 
     Raises:
         StorageError: the shard is missing or damaged.
     """
-    at, digest = record.tensors[name], hashlib.sha256()
+    x, digest = record.tensors[name], hashlib.sha256()
     with open_shard(path, record) as file:
         file.seek(record.offset(name))
-        step = max(1, CHUNK // max(1, at.row_bytes))
-        buffer = np.empty((min(step, at.shape[0]), at.row_bytes), dtype=np.uint8)
-        for first in range(0, at.shape[0] if at.row_bytes else 0, step):
-            part = buffer[: at.shape[0] - first]
+        step = max(1, CHUNK // max(1, x.row_bytes))
+        buffer = np.empty((min(step, x.shape[0]), x.row_bytes), dtype=np.uint8)
+        for first in range(0, x.shape[0] if x.row_bytes else 0, step):
+            part = buffer[: x.shape[0] - first]
             if file.readinto(part) != part.nbytes:
                 raise _damaged(path, record, f"{name} ends too soon")
             digest.update(part.data)
             yield first, part
-    if digest.hexdigest() != at.sha256:
+    if digest.hexdigest() != x.sha256:
         raise _damaged(path, record, f"{name} does not match its checksum")
 
 
 def read_tensor(path: Path, record: Record, name: str) -> Tensor:
-    """One tensor of a shard, checked, without a look at the others."""
-    at = record.tensors[name]
-    values = np.empty((at.shape[0], at.row_bytes), dtype=np.uint8)
+    """One tensor of a shard, checked; the others are not read."""
+    x = record.tensors[name]
+    values = np.empty((x.shape[0], x.row_bytes), dtype=np.uint8)
     for first, part in chunks(path, record, name):
         values[first : first + len(part)] = part
-    return torch.from_numpy(values.reshape(-1)).view(DTYPES[at.dtype]).view(at.shape)
+    return torch.from_numpy(values.reshape(-1)).view(DTYPES[x.dtype]).view(x.shape)

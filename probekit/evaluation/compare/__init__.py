@@ -1,1 +1,1 @@
-"""What a probe is compared with: baselines, control tasks, codelength."""
+"""Baselines, control tasks and codelength of a probe, and the comparison of the layers."""

@@ -1,169 +1,96 @@
-"""What needs no model: the commonest class, the words, the length. A probe that does no better has shown nothing.
+"""The baselines of a curve, scored on the same rows and resamples as its probes."""
 
-Where the examples are words of texts, it is what each word is most often, and no words and length of the text. A
-regression (n_classes 0) has the mean, and ridge regressions on the same features.
-
-Axes: N examples, C classes.
-"""
-
-import warnings
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
 
+from probekit.evaluation.compare.guesses import Guess, bags_of_words, length, majority, mean, merit, word_type
+from probekit.evaluation.fits.predict import pooled
+from probekit.evaluation.fits.protocol import Protocol, Round
+from probekit.evaluation.request import Request
+from probekit.evaluation.results.data import BaselineResult, LayerResult
+from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
-from probekit.probes.base import predicted_labels
+from probekit.evaluation.scores.score import score, score_intervals
+from probekit.points import Place, base_name
 
-# Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
-BAG_OF_WORDS_C = (0.1, 1.0, 10.0, 100.0)
-LENGTH_C = 1.0
-WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single marks: every text that is not blank has one
-MAX_WORDS = 50_000
+EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))  # of any stack
 
 
-@dataclass(frozen=True)
-class Guess:
-    """A baseline's answers for all examples, and how it was chosen.
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """A baseline's result, and its predictions for the test rows."""
 
-    Attributes:
-        name: of the baseline.
-        predicted: classes int64 [N], or values float64 [N] of a regression.
-        scores: [N] or [N, C]; of a regression the values again.
-        C: inverse strength of regularisation; None where there is none.
-        converged: whether the fit ended at its optimum.
-        probabilities: [N, C]; None of a regression.
+    result: BaselineResult
+    test: Predictions
+
+
+def model_free_baselines(request: Request, protocol: Protocol, metric: str, bootstrap: Bootstrap) -> list[Baseline]:
+    """The majority class (or mean), and bag of words and length, or the word itself.
+
+    Each is fitted on the rows that the round's probe is fitted on; the validation parts choose the C of the bag of
+    words.
     """
-
-    name: str
-    predicted: np.ndarray
-    scores: np.ndarray
-    C: float | None = None
-    converged: bool = True
-    probabilities: np.ndarray | None = None
+    bags: dict[int, list[Guess]] = {}  # of each mask, for every C
+    rounds = [_guesses(request, protocol, each, bags, metric) for each in protocol.rounds]
+    return [_scored(list(guesses), request, protocol, bootstrap) for guesses in zip(*rounds, strict=True)]
 
 
-def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
-    """The commonest class of the training rows (the first of equals), for everything, as probable as it is there."""
-    counts = np.bincount(labels[train], minlength=n_classes)
-    shape = len(labels) if n_classes == 2 else (len(labels), n_classes)
-    probabilities = np.tile(counts / counts.sum(), (len(labels), 1))
-    return Guess("majority", np.full(len(labels), counts.argmax()), np.zeros(shape), probabilities=probabilities)
+def embedding_baseline(first: LayerResult, test: Predictions) -> Baseline | None:
+    """The first place of a curve as a baseline, if it is the embedding; `test` are its predictions."""
+    if (base_name(first.point), first.layer) not in EMBEDDINGS:
+        return None
+    result = BaselineResult("embedding", first.C, "probe" not in first.late, first.metrics, first.intervals)
+    return Baseline(result, test)
 
 
-def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
-    """The mean of the training rows, for everything: the majority of a regression."""
-    return _values("mean", np.full(len(labels), labels[train].mean()))
+def _guesses(
+    request: Request, protocol: Protocol, each: Round, bags: dict[int, list[Guess]], metric: str
+) -> list[Guess]:
+    """The guesses of one round."""
+    labels, n_classes, task = request.labels, request.n_classes, request.acts.task
+    train = np.flatnonzero(protocol.masks[each.mask])
+    guesses = [majority(labels, train, n_classes) if n_classes else mean(labels, train)]
+    if task.words is not None:
+        guesses.append(word_type(task.words, labels, train, n_classes))
+    elif not task.info.get("no_texts"):
+        bags_of = partial(_bags, request, protocol, bags)
+        merits = [
+            [merit(guess, labels, protocol.parts[part], n_classes, metric) for guess in bags_of(mask)]
+            for mask, part in each.choosers
+        ]
+        sound, values = np.mean(merits, axis=0).T
+        guesses.append(bags_of(each.mask)[int(np.lexsort((-values, -sound))[0])])
+        guesses.append(length(task.inputs, labels, train, n_classes))
+    return guesses
 
 
-def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
-    """What the training rows of a word say: its commonest class there, or its mean; of a new word that of all rows.
-
-    Of equally common classes it is the one that is commoner in train as a whole. Probabilities are the shares.
-
-    Args:
-        types: N words.
-        labels: int64 [N], or float64 [N] of a regression.
-        train: rows to count.
-        n_classes: C, or 0 for a regression.
-    """
-    known: dict[Hashable, int] = {}
-    number = np.array([known.setdefault(one, len(known)) for one in types])
-    rows = np.bincount(number[train], minlength=len(known))
-    if not n_classes:
-        sums = np.bincount(number[train], labels[train], minlength=len(known))
-        means = np.where(rows > 0, sums / np.maximum(rows, 1), labels[train].mean())
-        return _values("word-type", means[number])
-    whole = np.bincount(labels[train], minlength=n_classes) / len(train)
-    shares_TC = np.bincount(number[train] * n_classes + labels[train], minlength=len(known) * n_classes)
-    shares_TC = np.where(rows[:, None] > 0, shares_TC.reshape(-1, n_classes) / np.maximum(rows, 1)[:, None], whole)
-    best = np.lexsort((np.broadcast_to(whole, shares_TC.shape), shares_TC), axis=1)[:, -1]
-    likely = shares_TC[number]
-    return Guess("word-type", best[number], likely[:, 1] if n_classes == 2 else likely, probabilities=likely)
+def _bags(request: Request, protocol: Protocol, bags: dict[int, list[Guess]], mask: int) -> list[Guess]:
+    """The bags of words of every C for a mask, fitted once."""
+    if mask not in bags:
+        train = np.flatnonzero(protocol.masks[mask])
+        bags[mask] = bags_of_words(request.acts.task.inputs, request.labels, train, request.n_classes)
+    return bags[mask]
 
 
-def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
-    """Logistic (or ridge) regressions on the TF-IDF of the words (or token ids) of the whole text, smallest C first.
-
-    The vocabulary and its weights come from the training rows alone. Texts without a word in them say nothing, so then
-    there is one guess: the commonest class, or the mean. `merit` chooses among them, of equals the first.
-
-    Args:
-        inputs: N texts, or N lists of token ids.
-        labels: int64 [N], or float64 [N] of a regression.
-        train: rows to fit on.
-        n_classes: C, or 0 for a regression.
-    """
-    features = _tf_idf(inputs, train)
-    if features is None:
-        nothing = majority(labels, train, n_classes) if n_classes else mean(labels, train)
-        return [replace(nothing, name="bag-of-words")]
-    return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in BAG_OF_WORDS_C]
+def _scored(guesses: Sequence[Guess], request: Request, protocol: Protocol, bootstrap: Bootstrap) -> Baseline:
+    """One baseline's guesses, its rounds pooled."""
+    rounds = zip(guesses, protocol.rounds, strict=True)
+    test = pooled([_predictions(guess, each.test, request) for guess, each in rounds])
+    others = [split for split in protocol.rows if split != "test"]
+    metrics = {split: measure(_predictions(guesses[0], protocol.rows[split], request)) for split in others}
+    result = BaselineResult(
+        name=guesses[0].name,
+        C=guesses[0].C if len({guess.C for guess in guesses}) == 1 else None,
+        converged=all(guess.converged for guess in guesses),
+        metrics={**metrics, "test": score(test)},
+        intervals=score_intervals(bootstrap, test),
+    )
+    return Baseline(result, test)
 
 
-def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
-    """Logistic (or ridge) regression on the logarithms of a text's characters and words, or of its number of token ids.
-
-    Args:
-        inputs: N texts, or N lists of token ids.
-        labels: int64 [N], or float64 [N] of a regression.
-        train: rows to fit on.
-        n_classes: C, or 0 for a regression.
-    """
-    sizes = [(len(one), len(one.split())) if isinstance(one, str) else (len(one),) for one in inputs]
-    features = np.log1p(np.array(sizes, dtype=np.float64))
-    features = StandardScaler().fit(features[train]).transform(features)
-    return _fit("length", features, labels, train, LENGTH_C, n_classes)
-
-
-def _values(name: str, values: np.ndarray, C: float | None = None, converged: bool = True) -> Guess:
-    return Guess(name, values, values, C, converged)
-
-
-def merit(
-    guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int, metric: str | None = None
-) -> tuple[bool, float]:
-    """What chooses between guesses, more being better: whether it converged, then the metric on these rows.
-
-    None is accuracy, or R2. Where a metric is not defined nothing is better than anything else.
-    """
-    metric = metric or ("accuracy" if n_classes else "r2")
-    said = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes)
-    return guess.converged, measure(said, [metric]).get(metric, 0.0)
-
-
-def _fit(name: str, features: Any, labels: np.ndarray, train: np.ndarray, C: float, n_classes: int) -> Guess:
-    model: Any = LogisticRegression(C=C, max_iter=1000, tol=1e-5)
-    if not n_classes:
-        model = Ridge(alpha=1 / C, tol=1e-8)
-    with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
-        warnings.simplefilter("always")
-        model.fit(features[train], labels[train])
-    converged = not any(issubclass(w.category, ConvergenceWarning) for w in caught)
-    if not n_classes:
-        return _values(name, model.predict(features), C, converged)
-    scores = model.decision_function(features)
-    return Guess(name, predicted_labels(scores), scores, C, converged, model.predict_proba(features))
-
-
-def _tf_idf(inputs: Sequence[Any], train: np.ndarray) -> Any:
-    ids = not isinstance(inputs[0], str)
-    how: dict[str, Any] = {"analyzer": _as_words} if ids else {"token_pattern": WORD}
-    vectoriser = TfidfVectorizer(**how, max_features=MAX_WORDS)
-    try:
-        vectoriser.fit([inputs[i] for i in train])
-    except ValueError as error:
-        if "empty vocabulary" in str(error):
-            return None
-        raise
-    return vectoriser.transform(inputs)
-
-
-def _as_words(ids: Sequence[int]) -> list[str]:
-    return [str(i) for i in ids]
+def _predictions(guess: Guess, rows: np.ndarray, request: Request) -> Predictions:
+    likely = None if guess.probabilities is None else guess.probabilities[rows]
+    return Predictions(request.labels[rows], guess.predicted[rows], guess.scores[rows], request.n_classes, likely)

@@ -1,37 +1,88 @@
 """Control tasks: how much of a probe's accuracy could be memory.
 
-Each type is given one label at random, the same wherever it stands. A probe can only learn that by heart; what it does
-better on the real labels is its *selectivity* (Hewitt and Liang 2019, "Designing and Interpreting Probes with Control
-Tasks"). The type is the token that is read: a control task that test can be good at. Or it is the whole text, which
-test has never seen: that must come out at chance, and says that nothing leaks. Where the examples are words of texts,
-the type is the word, as it is written.
+Each type gets one random label, the same wherever it occurs. A probe can only memorise these labels; how much better it
+does on the real ones is its *selectivity* (Hewitt and Liang 2019, "Designing and Interpreting Probes with Control
+Tasks"). The type is the token that is read, so that test rows can score on the control task. Or it is the text, which
+test has never seen: this control must come out at chance, and shows that nothing leaks. Where the examples are words of
+texts, the type is the word as it is written.
 
 Axes: N examples, T types, C classes.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.activations.plan.read_positions import PER_EXAMPLE
-from probekit.tasks.quality.duplicates import words_of
+from probekit.activations.layout import PER_EXAMPLE
+from probekit.evaluation.fits.protocol import Protocol
+from probekit.evaluation.request import Request
+from probekit.evaluation.results.data import LEAST_SEEN
+from probekit.evaluation.scores.metrics import Predictions
+from probekit.evaluation.scores.score import value_of
+from probekit.options import ProbeOptions
+from probekit.tasks.quality.duplicates import normalised_words
 
-MOST_COMMON = 0.5  # share of the examples; above it a type tells them apart too little
+MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them
 TRIES = 100
 
 
+@dataclass(frozen=True, eq=False)
+class ControlTasks:
+    """The control tasks of a request.
+
+    Attributes:
+        labels: random labels [N], one array per draw.
+        record: {"type", "draws", "asked", "seen"}: what has a random label, how many draws there are and were asked
+            for, and the share of the test rows whose type train has. None where none were asked for.
+    """
+
+    labels: list[np.ndarray]
+    record: dict[str, Any] | None
+
+
+def draw_controls(request: Request, protocol: Protocol, options: ProbeOptions) -> ControlTasks:
+    """As many control tasks as the options ask for, without those that some training part cannot fit."""
+    draws, kind = options.controls, options.control_type
+    if draws == 0:
+        return ControlTasks([], None)
+    types = control_types(request.acts, kind)
+    if types is None:
+        return ControlTasks([], {"type": None, "draws": 0, "asked": draws, "seen": 0.0})
+    drawn = control_labels(request.labels, types, request.n_classes, draws, options.seed, protocol.train)
+    labels = with_every_class(protocol, drawn, request.n_classes)
+    name = kind if kind == "text" or isinstance(types[0], int) else "word"
+    return ControlTasks(
+        labels, {"type": name, "draws": len(labels), "asked": draws, "seen": _share_seen(protocol, types)}
+    )
+
+
+def measures_memory(controls: ControlTasks) -> bool:
+    """Whether a probe that memorises can do well on the control tasks, so that selectivity means something."""
+    record = controls.record
+    return record is not None and record["type"] != "text" and record["seen"] >= LEAST_SEEN
+
+
+def _share_seen(protocol: Protocol, types: Sequence[Hashable]) -> float:
+    """The share of the test rows whose type is also among the rows that are fitted for them."""
+    known = [{types[i] for i in np.flatnonzero(protocol.masks[each.mask]).tolist()} for each in protocol.rounds]
+    rounds = zip(protocol.rounds, known, strict=True)
+    seen = [types[i] in of_round for each, of_round in rounds for i in each.test.tolist()]
+    return float(np.mean(seen))
+
+
 def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
-    """The type of each example: the id of the token that is read (an int), or else the last word of its text (a str).
+    """The type of each example: the id of the token that is read (an int), or the last word of its text (a str).
 
-    Of the kind "text" it is the whole input instead. Where the examples are words of their texts it is that word (a
-    str), as Hewitt and Liang have it.
+    For the kind "text" it is the input. Where the examples are words of their texts it is that word (a str), as in
+    Hewitt and Liang.
 
-    The last word stands in where the tokens were not written down (imports, older stores), where a mean is read, and
-    where half of the examples end in one token, such as a full stop; marks are no words then. The first word stands in
-    where the first token is read. Nothing stands in where each example has a position of its own.
+    The last word, punctuation left out, replaces the token where tokens were not recorded (imports, older stores),
+    where a mean is read, and where half of the examples end in one token, such as a full stop. The first word replaces
+    it where the first token is read. Nothing replaces it where each example has its own position.
 
     Args:
         acts: activations of one position (`acts.at`).
@@ -41,8 +92,8 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
         N types, or None: no texts, or more than half of them are of one type.
     """
     if kind == "text":
-        whole = None if acts.task.info.get("no_texts") else [_whole(given) for given in acts.inputs]
-        return whole if whole and _varied(whole) else None
+        texts = None if acts.task.info.get("no_texts") else [_hashable(given) for given in acts.inputs]
+        return texts if texts and _varied(texts) else None
     words = acts.task.words
     if words is not None:
         return words if _varied(words) else None
@@ -56,14 +107,14 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     return types if _varied(types) else None
 
 
-def _whole(given: Any) -> Hashable:
+def _hashable(given: Any) -> Hashable:
     return given if isinstance(given, str) else tuple(given)
 
 
 def _word(given: Any, at: int) -> Hashable:
     if not isinstance(given, str):
         return int(given[at])
-    words = words_of(given)
+    words = normalised_words(given)
     return ([word for word in words if word[0].isalnum()] or words)[at]
 
 
@@ -81,16 +132,16 @@ def control_labels(
 ) -> np.ndarray:
     """Random labels that depend on the type alone: [draws, N], int64, or float64 for a regression.
 
-    Each type gets a label with the chance that it has among the training labels, independently of all others. A draw
-    by which a class would have no training row is made again, `TRIES` times at most; fewer draws come back where that
-    does not help, none where there are fewer types than classes.
+    Each type gets a label with its frequency among the training labels, independently of the other types. A draw that
+    leaves a class without a training row is repeated, `TRIES` times at most. If that does not help, fewer draws come
+    back, and none where there are fewer types than classes.
 
     Args:
         labels: the training labels, whose distribution is drawn from; with `train` those of all N.
         types: N types.
         n_classes: C, or 0 for a regression, whose control must have two values.
         draws: how many.
-        seed: of the draws; draw i is the same whatever their number.
+        seed: of the draws; draw i is the same for any number of draws.
         train: training rows, int64; None is all of them.
     """
     rows = np.arange(len(types)) if train is None else train
@@ -111,3 +162,35 @@ def _draw(
         if len(np.unique(control[rows])) >= wanted:
             return control
     return None
+
+
+def with_every_class(protocol: Protocol, draws: np.ndarray, n_classes: int) -> list[np.ndarray]:
+    """The control tasks [draws, N] that can be fitted: each mask has all classes, or two values of a regression."""
+
+    def can_be_fitted(labels: np.ndarray) -> bool:
+        values = set(np.unique(labels).tolist())
+        return len(values) >= 2 if n_classes == 0 else values == set(range(n_classes))
+
+    return [labels for labels in draws if all(can_be_fitted(labels[mask > 0]) for mask in protocol.masks)]
+
+
+def compare_with_controls(
+    target: Predictions, controls: Sequence[Predictions], metric: str
+) -> tuple[float | None, float | None]:
+    """The mean of the metric over the control tasks, and the selectivity; None where undefined."""
+    known = [value for each in controls if np.isfinite(value := value_of(each, metric))]
+    if not known:
+        return None, None
+    mean = float(np.mean(known))
+    return mean, selectivity(value_of(target, metric), mean, metric)
+
+
+def selectivity(value: float, control: float, metric: str) -> float | None:
+    """The metric less the control's; an R2 below 0 is no skill, and counts as 0.
+
+    None where the control's R2 is below 0: it learnt nothing that could be subtracted, and how far below is no merit of
+    the probe.
+    """
+    if metric != "r2":
+        return value - control
+    return max(value, 0.0) - control if control >= 0 else None

@@ -1,7 +1,8 @@
 """Every fit of one layer, as problems that share its features: label sets x masks x strengths of regularisation.
 
-What a round needs of them is looked up again by (label set, mask, strength). The problems know nothing of the layer, so
-that one list serves all.
+The problems do not depend on the layer, so one grid serves all layers.
+
+Axes: N examples.
 """
 
 from collections.abc import Sequence
@@ -13,56 +14,47 @@ from probekit.evaluation.fits.protocol import Protocol
 from probekit.probes.problem import Labels, Problem, ProblemSet
 
 Key = tuple[int, int, int]
-"""Which label set, which mask, which strength."""
+"""Numbers of a label set, a mask and a strength."""
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class FitGrid:
     """The problems of a layer.
 
     Attributes:
-        protocol: whose masks they are fitted on.
+        protocol: whose masks are fitted.
         label_sets: int64 [N] or float64 [N] each; the target first, then the control tasks.
-        n_classes: of all of them; 0 for a regression.
-        grid: strengths to choose from, rising; [None] for a probe without one.
-        problems: in the order in which they are fitted, over the protocol's `used` rows alone.
-        where: the number of each.
+        n_classes: of every label set; 0 for a regression.
+        strengths: values of C to choose from, rising; [None] for a probe without C.
+        problems: over the protocol's `fitted` rows.
+        index: (label set, mask, strength) -> number of the problem.
     """
 
     protocol: Protocol
     label_sets: list[np.ndarray]
     n_classes: int
-    grid: list[float | None]
+    strengths: list[float | None]
     problems: ProblemSet
-    where: dict[Key, int]
-
-    def alone(self) -> "Columns":
-        """The target's columns without the control tasks'."""
-        return columns_of(self.protocol, self.label_sets[:1], self.n_classes, self.grid)
+    index: dict[Key, int]
 
 
-def columns_of(
-    protocol: Protocol, label_sets: Sequence[np.ndarray], n_classes: int, grid: Sequence[float | None]
-) -> Columns:
-    """The problems of all label sets; only the target's are fitted for the probe that is kept."""
-    problems, where, used = [], {}, protocol.used
-    masks = tuple(None if mask[used].all() else mask[used] for mask in protocol.masks)
-    asked = {mask for mask, _ in protocol.choosers} | {each.mask for each in protocol.rounds}
+def fit_grid(
+    protocol: Protocol, label_sets: Sequence[np.ndarray], n_classes: int, strengths: Sequence[float | None]
+) -> FitGrid:
+    """The problems of all label sets; the final mask is fitted for the target alone."""
+    problems, index, rows = [], {}, protocol.fitted
+    weightings = tuple(None if mask[rows].all() else mask[rows] for mask in protocol.masks)
+    tested = {mask for mask, _ in protocol.choosers} | {each.mask for each in protocol.rounds}
     for number in range(len(label_sets)):
-        for mask in sorted(asked | {protocol.final} if number == 0 else asked):
-            for i, C in enumerate(grid):
-                where[number, mask, i] = len(problems)
+        for mask in sorted(tested | {protocol.final} if number == 0 else tested):
+            for i, C in enumerate(strengths):
+                index[number, mask, i] = len(problems)
                 problems.append(Problem(number, mask, C))
-    labels = tuple(Labels(given[used], n_classes) for given in label_sets)
-    every = ProblemSet(labels, masks, tuple(problems))
-    return Columns(protocol, list(label_sets), n_classes, list(grid), every, where)
+    labels = tuple(Labels(given[rows], n_classes) for given in label_sets)
+    problem_set = ProblemSet(labels, weightings, tuple(problems))
+    return FitGrid(protocol, list(label_sets), n_classes, list(strengths), problem_set, index)
 
 
-def with_every_class(protocol: Protocol, draws: np.ndarray, n_classes: int) -> list[np.ndarray]:
-    """Those of the control tasks [draws, N] that can be fitted: each training part has all classes (or two values)."""
-
-    def whole(labels: np.ndarray) -> bool:
-        there = set(np.unique(labels).tolist())
-        return len(there) >= 2 if n_classes == 0 else there == set(range(n_classes))
-
-    return [labels for labels in draws if all(whole(labels[mask > 0]) for mask in protocol.masks)]
+def target_only(grid: FitGrid) -> FitGrid:
+    """The grid without the control tasks."""
+    return fit_grid(grid.protocol, grid.label_sets[:1], grid.n_classes, grid.strengths)

@@ -1,4 +1,4 @@
-"""A place of a store as a stream of rows, for fits on more than the memory holds."""
+"""A place of a store as a stream of rows, for fits on more rows than memory holds."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,13 @@ from probekit.probes.features import Stream
 
 
 def stream_of(store: Store, key: PointSpec) -> Stream:
-    """The rows of one place, shard by shard, each pass reading them anew; two shards are held at a time.
+    """The rows of one place, shard by shard; every pass reads them again, and two shards are in memory at a time.
 
-    Labels and weights of a problem are in the order of `store[key]`: a row an example, or, where several or all
+    Labels and weights of a problem are in the order of `store[key]`: one row per example, or, where several or all
     positions were kept, the rows of example 0 first.
 
     Raises:
-        UnknownPoint: nothing of this place is here.
+        UnknownPoint: the store has no such place.
         StorageError: a shard is missing or damaged.
     """
     place = store._known(key)

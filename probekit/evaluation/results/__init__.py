@@ -1,1 +1,1 @@
-"""Results of training: numbers, files and text."""
+"""Results: the data, their files, their tables, and where they come from."""

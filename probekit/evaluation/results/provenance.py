@@ -1,55 +1,62 @@
-"""Where results come from, as JSON: what was asked, of what, with which rows, seeds, settings, versions and hashes."""
+"""Where results come from, as JSON: request, activations, rows, seeds, settings, versions and hashes."""
 
+import sys
 from typing import Any
 
+import numpy as np
 import torch
 
 from probekit.activations.activations import Activations
 from probekit.evaluation.compare.codelength import FRACTIONS
-from probekit.evaluation.fits.layer import Question
+from probekit.evaluation.curve import CurvePlan
 from probekit.evaluation.fits.protocol import Protocol
-from probekit.evaluation.request import Asked
+from probekit.evaluation.request import CARVED, Request
+from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES
-from probekit.tasks.quality.audit import Audit
+from probekit.probes.find import probe_name
+from probekit.tasks.quality.audit import Audit, audit_dict
 from probekit.versions import versions_of
 
+LONGEST = 200  # characters of a parameter that is no number
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
-# what of the activations' own record goes into that of the results
+# keys of the activations' record that are copied into the record of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
 ORIGIN += ("kind", "source_fingerprint")  # of imports
 
 
-def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, seed: int) -> dict[str, Any]:
-    """The `meta` of the results, but for what only the curve can tell."""
-    acts, rows = asked.acts, question.protocol
+def origin_of(request: Request, plan: CurvePlan, audit: Audit, seed: int, drop_leaks: bool = False) -> dict[str, Any]:
+    """The `meta` of the results, without the entries that depend on the curve."""
+    acts, rows = request.acts, plan.grid.protocol
     return {
         "model": acts.meta.get("model", "unnamed"),
         "task": acts.meta.get("task", "unnamed"),
-        "label": asked.label,
-        "classes": list(acts.label_names[asked.label]),
-        "n_classes": asked.n_classes,
-        "point": asked.point,
-        "probe": asked.probe,
-        "C": None if asked.grid == [None] else asked.grid,
+        "label": request.label,
+        "classes": list(acts.label_names[request.label]),
+        "n_classes": request.n_classes,
+        "point": request.point,
+        "probe": probe_name(request.probe),
+        "estimator": probe_record(request.probe),
+        "C": None if request.strengths == [None] else request.strengths,
         "seed": seed,
         "position": _position(acts),
         "n_layers": acts.n_layers,
         "output": acts.output,
         "n": {split: len(which) for split, which in rows.rows.items()},
         "folds": rows.folds,
-        "counts": _counts(asked, rows),
-        "headline": question.headline,
-        "metric": question.metric,
-        "chosen_on": f"{'validation' if rows.folds is None else 'inner folds:'} {question.headline}",
-        "code": None if question.code is None else {"C": question.code.grid, "fractions": list(FRACTIONS)},
+        "counts": _counts(request, rows),
+        "headline": plan.headline,
+        "metric": plan.metric,
+        "chosen_on": f"{'validation' if rows.folds is None else 'inner folds:'} {plan.headline}",
+        "code": None if plan.code is None else {"C": plan.code.grid, "fractions": list(FRACTIONS)},
         "interval": {
-            "kind": _kinds(asked.n_classes),
+            "kind": _kinds(request.n_classes),
             "level": LEVEL,
             "resamples": RESAMPLES,
-            "unit": _unit(asked, question),
+            "unit": _unit(request, plan),
         },
+        "validation_carved": acts.task.info.get(CARVED),
         "no_texts": bool(acts.task.info.get("no_texts")),
-        "audit": {**found.as_dict(), "lines": found.lines()},
+        "audit": audit_dict(audit),
         "drop_leaks": drop_leaks,
         "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta} | _task_fingerprint(acts),
         "versions": versions_of(*PACKAGES),
@@ -57,31 +64,52 @@ def origin_of(asked: Asked, question: Question, found: Audit, drop_leaks: bool, 
     }
 
 
-def _unit(asked: Asked, question: Question) -> str:
-    """What is resampled."""
-    if question.bootstrap.groups is None:
-        return "example"
-    return "text" if asked.acts.task.groups is None else "group"
-
-
-def _counts(asked: Asked, rows: Protocol) -> dict[str, dict[str, int]]:
-    """Of the rows that are used: split -> class -> n."""
-    names = asked.acts.label_names[asked.label]
+def probe_record(probe: Any) -> dict[str, Any]:
+    """The probe's class, parameters, whether its fits have certificates, and the version of its package; JSON-able."""
+    estimator = getattr(probe, "estimator", probe)
+    kind = type(estimator)
     return {
-        split: {name: int((asked.labels[which] == k).sum()) for k, name in enumerate(names)}
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "parameters": {name: _plain(value) for name, value in sorted(estimator.get_params().items())},
+        "certified": probe.certified,
+        "saved": is_saved(probe),
+        "version": getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__version__", None),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON: numbers, texts and truth values as they are, anything else as a short text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and np.isfinite(value)):
+        return value
+    return str(getattr(value, "__qualname__", None) or repr(value))[:LONGEST]
+
+
+def _unit(request: Request, plan: CurvePlan) -> str:
+    """The unit that is resampled: example, text or group."""
+    if plan.bootstrap.groups is None:
+        return "example"
+    return "text" if request.acts.task.groups is None else "group"
+
+
+def _counts(request: Request, rows: Protocol) -> dict[str, dict[str, int]]:
+    """Class counts of the rows in use: split -> class -> n."""
+    names = request.acts.label_names[request.label]
+    return {
+        split: {name: int((request.labels[which] == k).sum()) for k, name in enumerate(names)}
         for split, which in rows.rows.items()
     }
 
 
 def _kinds(n_classes: int) -> dict[str, str]:
-    """How the interval of each metric is made."""
+    """The kind of interval of each metric."""
     names = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")
     names = names if n_classes else ("r2", "spearman", "mae")
     return {name: "Wilson" if name == "accuracy" else "studentised bootstrap" for name in names}
 
 
 def random_origin(acts: Activations | None) -> dict[str, Any] | None:
-    """Which random weights stand beside the curve: their seed, and what identifies them."""
+    """Seed and fingerprint of the random weights that the curve is compared with."""
     if acts is None:
         return None
     source = getattr(acts, "source", None) or {}

@@ -23,7 +23,7 @@ from probekit.evaluation.scores.metrics import (
     weighted_metrics,
 )
 
-PERMUTATIONS = 1000
+PERMUTATIONS = 1000  # the smallest p-value is 1 / 1001
 _CHUNK = 250_000  # weights held at once: 2 MB, which stay in the processor's cache
 
 

@@ -1,1 +1,1 @@
-"""Check the data before a probe is fitted: duplicates, contradictory labels, imbalance."""
+"""Check the data before a probe is fitted: duplicates, contradictory labels, imbalanced classes."""

@@ -1,4 +1,4 @@
-"""What is wrong with the data before a probe is fitted: texts in two splits, contradictory labels, lopsided splits.
+"""Audit a task before a probe is fitted: texts in two splits, contradictory labels, imbalanced classes and splits.
 
 Axes: N examples.
 """
@@ -11,30 +11,30 @@ import numpy as np
 
 from probekit.tasks.base import IMBALANCED, SPLITS, Task
 from probekit.tasks.files import quote
-from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, torn_rows
+from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 
-SHIFT = 0.1  # a class whose share in a split is so far from that in train is noted
-LONGER = 1.5  # and texts that are so many times as long
+SHIFT = 0.1  # report a class whose share in a split differs from its share in train by this much
+LONGER = 1.5  # report a split whose median length is this many times train's, or train's its
+Finding = tuple[str, str]  # what was found, and its first example
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What was found, for people (`lines`) and for files (`as_dict`).
+    """The findings about a task: for people (`audit_lines`), for files (`audit_dict`).
 
     Attributes:
-        label: the label set that was looked at.
-        splits: split -> n, unit and median, mean and longest length of its texts; where examples are words, how many
-            texts that are; n of each class and the commonest one's share, or
-            mean, std, low and high of a regression's target.
-        shared: "validation in train" -> texts of the one that stand in the other too: exact, near (those that only
-            nearly do), rows of the other they meet, n of the one, and the first example of each kind.
-        conflicts: texts, or words of one text, with several labels: texts, rows, and the first example.
-        groups_across_splits: groups that stand in several splits; None where there are no groups.
-        leaks: rows to leave out, int64 ascending: then no text of validation or test, and none that is nearly one,
-            stands in train, and none of test in validation; nor does a group stand in two splits.
+        label: the label set that was audited.
+        splits: split -> n; unit, median, mean and longest length of its texts; the number of texts if examples are
+            words; n of each class, the largest class and its share, or mean, std, low and high of a regression target.
+        shared: "validation in train" -> validation texts that also occur in train: number of exact and of near
+            duplicates, the train rows they match, n of validation, and the first example of each kind.
+        conflicts: texts, or words of a text, with several labels: texts, rows, and the first example.
+        groups_across_splits: number of groups that span splits; None without groups.
+        leaks: rows to leave out, int64 ascending. Without them no text of validation or test, nor a near-duplicate of
+            one, is in train, and none of test is in validation; nor does a group span splits.
         no_texts: whether there were no texts to compare.
         dropped: whether the leaks were left out.
-        linked: with folds, rows whose text stands, exactly or nearly, in another row; they are in its fold.
+        linked: with folds, the number of texts that have an exact or near duplicate, which is in the same fold.
     """
 
     label: str
@@ -47,61 +47,71 @@ class Audit:
     dropped: bool = False
     linked: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able; of the leaks their number in each split."""
-        kept = {name: value for name, value in vars(self).items() if name != "leaks"}
-        return {**kept, "near": THRESHOLD, "leaks": {split: one["leaks"] for split, one in self.splits.items()}}
 
-    def lines(self) -> list[str]:
-        """One line for each finding, with its number and its first example; none when all is well."""
-        found = [
-            _shared_line(name, one, kind, self.dropped)
-            for name, one in self.shared.items()
-            for kind in ("exact", "near")
-        ]
-        found += [_conflict_line(self.conflicts)] if self.conflicts["texts"] else []
-        found += (
-            [f"groups that stand in several splits: {self.groups_across_splits:,}"] if self.groups_across_splits else []
-        )
-        found += [_linked_line(self.linked)] if self.linked else []
-        found += [line for split in SPLITS if split in self.splits for line in _split_lines(self.splits, split)]
-        left_out = [f"{one['leaks']:,} of {split}" for split, one in self.splits.items() if one["leaks"]]
-        were = "were left out" if self.dropped else "would have to be left out"
-        found += [f"leaks: {' and '.join(left_out)} {were}"] if left_out else []
-        return [line for line in found if line]
+def audit_dict(result: Audit) -> dict[str, Any]:
+    """The audit as JSON-able values, with the number of leaks in each split instead of their rows."""
+    kept = {name: value for name, value in vars(result).items() if name != "leaks"}
+    kept |= {"near": THRESHOLD, "leaks": {split: one["leaks"] for split, one in result.splits.items()}}
+    return {**kept, "lines": audit_lines(result), "findings": [what for what, _ in _findings(result)]}
+
+
+def audit_lines(result: Audit) -> list[str]:
+    """One line per finding, with its number and its first example; empty if there is nothing to report."""
+    return [f"{what}: {example}" if example else what for what, example in _findings(result)]
+
+
+def _findings(result: Audit) -> list[Finding]:
+    """The findings, leaks first."""
+    found = [
+        _shared_finding(name, one, kind, result)
+        for name, one in result.shared.items()
+        for kind in ("exact", "near")
+        if one[kind]
+    ]
+    if leaks := [f"{one['leaks']:,} of {split}" for split, one in result.splits.items() if one["leaks"]]:
+        done = "left out" if result.dropped else "leave them out with drop_leaks (--drop-leaks)"
+        found.append((f"leaks: {' and '.join(leaks)}, {done}", ""))
+    if result.conflicts["texts"]:
+        found.append(_conflict_finding(result.conflicts))
+    if result.groups_across_splits:
+        found.append((f"groups that span splits: {result.groups_across_splits:,}", ""))
+    if result.linked:
+        found.append((f"{result.linked:,} texts have an exact or near duplicate; folds keep them together", ""))
+    known = [split for split in SPLITS if split in result.splits]
+    return found + [(line, "") for split in known for line in _split_lines(result.splits, split)]
 
 
 def audit(task: Task, label_set: str | None = None) -> Audit:
-    """Look at a checked task and one of its label sets (default: the target); changes nothing.
+    """Audit a checked task and one of its label sets (default: the target); changes nothing.
 
-    What counts as equal or nearly equal is told in `evaluation.duplicates`. Where inputs only stand for rows (an import
-    without texts) they are not compared.
+    `tasks.quality.duplicates` defines exact and near duplicates. Inputs that are placeholders (an import without texts)
+    are not compared.
 
     Raises:
         UsageError: no such label set.
     """
     label_set = task.target if label_set is None else label_set
-    task.n_classes(label_set)  # raises where it is unknown
+    task.n_classes(label_set)  # raises if it is unknown
     no_texts = bool(task.info.get("no_texts"))
     splits = {split: _split(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
-    found = Audit(label_set, splits, groups_across_splits=_torn_groups(task), no_texts=no_texts)
+    result = Audit(label_set, splits, groups_across_splits=_groups_spanning_splits(task), no_texts=no_texts)
     leaks = np.zeros(len(task), dtype=bool)
     if not no_texts:
         rows, of = task.texts()
         texts = task if task.spans is None else task.subset(rows)
         number, shared, leaks_T = _compare(texts)
-        _spread(texts, leaks_T)
+        _add_hidden_leaks(texts, leaks_T)
         leaks = leaks_T[of]
-        found = replace(found, shared=shared, conflicts=_conflicts(task, number[of], task.labels[label_set]))
+        result = replace(result, shared=shared, conflicts=_conflicts(task, number[of], task.labels[label_set]))
     if task.groups is not None:
-        leaks[torn_rows(task.groups, task.splits)] = True
+        leaks[rows_spanning_splits(task.groups, task.splits)] = True
     for split in splits:
         splits[split]["leaks"] = int((leaks & (task.splits == split)).sum())
-    return replace(found, leaks=np.flatnonzero(leaks))
+    return replace(result, leaks=np.flatnonzero(leaks))
 
 
-def _spread(task: Task, leaks: np.ndarray) -> None:
-    """Add the leaks that come to light without the first ones: what is a template depends on what is there."""
+def _add_hidden_leaks(task: Task, leaks: np.ndarray) -> None:
+    """Add the leaks that appear once the first ones are gone: which shingles are templates depends on all texts."""
     while leaks.any():
         rest = np.flatnonzero(~leaks)
         more = _compare(task.subset(rest))[2]
@@ -111,12 +121,12 @@ def _spread(task: Task, leaks: np.ndarray) -> None:
 
 
 def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
-    """The same of all rows together, which folds part anew.
+    """Audit all rows together, because folds replace the splits.
 
     Args:
         task: of N rows.
-        label_set: to look at.
-        texts: which rows are of one text, exactly or nearly: equal numbers, int64 [N] (`protocol.rows_together`).
+        label_set: to audit.
+        texts: int64 [N], equal for rows whose texts are exact or near duplicates (`protocol.rows_together`).
     """
     if task.info.get("no_texts"):
         return Audit(label_set, {}, no_texts=True, linked=0)
@@ -125,12 +135,8 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
     return Audit(label_set, {}, conflicts=conflicts, linked=int((np.bincount(own)[own] > 1).sum()))
 
 
-def _linked_line(rows: int) -> str:
-    return f"{rows:,} texts stand in another row too, exactly or nearly; folds keep them together"
-
-
 def _compare(task: Task) -> tuple[np.ndarray, dict[str, dict[str, Any]], np.ndarray]:
-    """Number of each input, equal for equal ones; what each two splits share; and the rows that leak, bool [N]."""
+    """Each input's number (equal inputs share one), what each two splits share, and the rows that leak, bool [N]."""
     inputs = Inputs.of(task.inputs)
     pairs = near_pairs(inputs.shingles(), np.unique(inputs.number[task.splits != SPLITS[0]]))
     shared, leaks = {}, np.zeros(len(task), dtype=bool)
@@ -155,18 +161,18 @@ def _split(task: Task, label_set: str, split: str) -> dict[str, Any]:
         low, high = float(labels.min()), float(labels.max())
         return {**about, "mean": float(labels.mean()), "std": float(labels.std()), "low": low, "high": high}
     counts = {name: int((labels == k).sum()) for k, name in enumerate(task.label_names[label_set])}
-    commonest = max(counts, key=lambda name: counts[name])
-    return {**about, "classes": counts, "commonest": commonest, "share": counts[commonest] / len(rows)}
+    largest = max(counts, key=lambda name: counts[name])
+    return {**about, "classes": counts, "commonest": largest, "share": counts[largest] / len(rows)}
 
 
 def _shared(
     task: Task, number: np.ndarray, pairs: tuple[np.ndarray, np.ndarray, np.ndarray], here: str, there: str
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """What of split `there` stands in split `here` too, and the rows of `here` that it meets, bool [N]."""
+    """Duplicates of split `there` in split `here`, and the rows of `here` that they match, bool [N]."""
     in_here, in_there = task.splits == here, task.splits == there
     exact = np.intersect1d(number[in_here], number[in_there])
-    pairs_held = np.isin(pairs[0], number[in_there]) & np.isin(pairs[1], number[in_here])
-    one, other, index = (values[pairs_held] for values in pairs)
+    is_between = np.isin(pairs[0], number[in_there]) & np.isin(pairs[1], number[in_here])
+    one, other, index = (values[is_between] for values in pairs)
     is_exact = in_there & np.isin(number, exact)
     is_near = in_there & np.isin(number, one) & ~is_exact
     rows = in_here & np.isin(number, np.concatenate([exact, other]))
@@ -184,8 +190,8 @@ def _shared(
 
 
 def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Equal texts, read at the same token or word, with different labels."""
-    if task.spans is not None:  # to the letter: spans count letters
+    """Equal texts that are read at the same token or word and have different labels."""
+    if task.spans is not None:  # compare exact characters, which spans count
         known: dict[Any, int] = {}
         texts = [known.setdefault(text, len(known)) for text in task.inputs]
         number = np.unique(np.column_stack([texts, task.spans]), axis=0, return_inverse=True)[1].ravel()
@@ -195,16 +201,16 @@ def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, 
     seen = np.unique(np.stack([number, classes]), axis=1)[0]
     texts = np.flatnonzero(np.bincount(seen) > 1)
     rows = np.flatnonzero(np.isin(number, texts))
-    found: dict[str, Any] = {"texts": len(texts), "rows": len(rows)}
+    conflicts: dict[str, Any] = {"texts": len(texts), "rows": len(rows)}
     if task.spans is not None:
-        found["unit"] = "words"
+        conflicts["unit"] = "words"
     if len(rows):
         other = int(((number == number[rows[0]]) & (labels != labels[rows[0]])).argmax())
-        found["first"] = _example(task, int(rows[0]), other)
-    return found
+        conflicts["first"] = _example(task, int(rows[0]), other)
+    return conflicts
 
 
-def _torn_groups(task: Task) -> int | None:
+def _groups_spanning_splits(task: Task) -> int | None:
     if task.groups is None:
         return None
     groups = np.unique(task.groups, return_inverse=True)[1].ravel()
@@ -213,44 +219,40 @@ def _torn_groups(task: Task) -> int | None:
 
 
 def _example(task: Task, one: int, other: int) -> dict[str, Any]:
-    """Two rows for people, every strange character escaped."""
+    """Ids and texts of two rows, shortened, with special characters escaped."""
     return {"ids": [quote(task.ids[i]) for i in (one, other)], "texts": [quote(task.inputs[i]) for i in (one, other)]}
 
 
-def _shared_line(name: str, one: dict[str, Any], kind: str, dropped: bool) -> str:
-    if not one[kind]:
-        return ""
+def _shared_finding(name: str, one: dict[str, Any], kind: str, result: Audit) -> Finding:
     there, here = name.split(" in ")
     (one_id, other_id), (text, other) = one[f"first_{kind}"]["ids"], one[f"first_{kind}"]["texts"]
+    gone = ", where they were left out" if result.dropped else ""
     if kind == "exact":
-        stand = f"also stood in {here}, before they were left out there" if dropped else f"also stand in {here}"
-        return f"{one[kind]:,} of the {one['n']:,} {there} texts {stand}: {text} ({one_id}, {other_id})"
+        what = f"{one[kind]:,} of the {one['n']:,} {there} texts also occur in {here}{gone}"
+        return what, f"{text} ({one_id}, {other_id})"
     more = "more " if one["exact"] else ""
-    their = f"{here} texts, which were left out" if dropped else f"{here} texts"
-    return (
-        f"{one[kind]:,} {more}of the {one['n']:,} {there} texts are near duplicates of {their}: "
-        f"{text} ({one_id}) and {other} ({other_id})"
-    )
+    grams = "word trigrams" if result.splits[there]["unit"] == "words" else "token n-grams"
+    what = f"{one[kind]:,} {more}of the {one['n']:,} {there} texts are near-duplicates of {here} texts{gone}"
+    return f"{what} (Jaccard similarity of {grams} >= {THRESHOLD:g})", f"{text} ({one_id}) and {other} ({other_id})"
 
 
-def _conflict_line(conflicts: dict[str, Any]) -> str:
+def _conflict_finding(conflicts: dict[str, Any]) -> Finding:
     ids, texts = conflicts["first"]["ids"], conflicts["first"]["texts"]
     number = f"{conflicts['texts']:,} ({conflicts['rows']:,} rows)"
-    return (
-        f"{conflicts.get('unit', 'texts')} that have different labels: {number}, first {texts[0]} ({ids[0]}, {ids[1]})"
-    )
+    return f"{conflicts.get('unit', 'texts')} with contradictory labels, {number}", f"{texts[0]} ({ids[0]}, {ids[1]})"
 
 
 def _split_lines(splits: dict[str, dict[str, Any]], split: str) -> list[str]:
+    """Imbalanced classes in train; in other splits, lengths and class shares that differ from train's."""
     own, train = splits[split], splits.get("train", {})
     lines = []
     if split == "train" and own.get("share", 0) > IMBALANCED:
-        lines.append(f"{own['share']:.0%} of train is of one class, {quote(own['commonest'])}")
+        lines.append(f"imbalanced classes: {own['share']:.0%} of train is {quote(own['commonest'])}")
     lengths = [about.get("median_length", 1.0) for about in (own, train)]
     if max(lengths) >= LONGER * min(lengths):
-        lines.append(f"a text of {split} has {lengths[0]:g} {own['unit']} (median), of train {lengths[1]:g}")
+        lines.append(f"median length: {lengths[0]:g} {own['unit']} in {split}, {lengths[1]:g} in train")
     for name, n in own.get("classes", {}).items():
         share, usual = n / own["n"], train["classes"][name] / train["n"] if train else 0.0
         if train and abs(share - usual) >= SHIFT:
-            lines.append(f"class {quote(name)} is {share:.0%} of {split} and {usual:.0%} of train")
+            lines.append(f"class {quote(name)}: {share:.0%} of {split}, {usual:.0%} of train")
     return lines

@@ -1,0 +1,107 @@
+"""Build the plan of an extraction from the model, the task and the options.
+
+Axes: N examples, D width of a place.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from probekit.activations.layout import Layout, row_bytes
+from probekit.activations.plan.packing import Packing, choose_nodes, cut_batches, group_batches, pack
+from probekit.activations.plan.places import find_places, parse_points, stack_of, stop_at_layer, width_of
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.read_positions import Reading, read_positions
+from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, tokenise_targets
+from probekit.devices import dtype_name, find_device
+from probekit.models.base import LanguageModel
+from probekit.options import ExtractOptions
+from probekit.points import PAIR_POINTS, Place
+from probekit.tasks.base import Task
+
+SHARD_BYTES = 64_000_000
+SHARD_FLOPS = {"cpu": 1.4e12}  # a few seconds of work: what a run that is stopped can lose
+BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
+BATCH_TOKENS_ELSEWHERE = 16384
+LEAST_NODES = {"cpu": 128}  # in a block
+LEAST_NODES_ELSEWHERE = 256
+
+
+def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -> ExtractionPlan:
+    """The plan of `extract` with these options: texts, tokens, places, blocks.
+
+    Raises:
+        UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width.
+        DataError: inputs that the model cannot take; the message names the example.
+    """
+    points = [model.in_stack(point) for point in parse_points(options.points)]
+    stack, places = stack_of(points), find_places(model, points, options.layers)
+    widths = [width_of(model, place) for place in places]
+    dtype, device = dtype_name(options.dtype), find_device(options.device, default=model.device)
+    sequences, sources = _tokenise(model, task, options, stack)
+    reading = read_positions(options.position, sequences, task)
+    layout = Layout(reading.names, sequences.lengths, sequences.n_bos, reading.token_ids(sequences), sequences.n_end)
+    batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)
+    causal = model.causal or stack == "decoder"
+    needed = _needed_tokens(causal, places, sequences, reading)
+    block_nodes = options.block_nodes
+    if block_nodes is None:
+        least = LEAST_NODES.get(device.type, LEAST_NODES_ELSEWHERE)
+        block_nodes = choose_nodes(needed, options.share and sources is None, causal, model.cfg.d_model, least)
+    packing = pack(needed, block_nodes, options.share, causal, sources)
+    example_bytes = row_bytes(layout, places, widths, dtype)
+    return ExtractionPlan(
+        model=model,
+        task=task,
+        points=points,
+        places=places,
+        widths=widths,
+        stack=stack,
+        stop_at_layer=stop_at_layer(places),
+        reading=reading,
+        layout=layout,
+        dtype=dtype,
+        device=device,
+        on_long=options.on_long,
+        batch_tokens=batch_tokens,
+        block_nodes=block_nodes,
+        share=options.share,
+        sequences=sequences,
+        sources=sources,
+        packing=packing,
+        shards=_cut_shards(packing, batch_tokens, example_bytes, _flops_per_node(model), device),
+    )
+
+
+def _tokenise(
+    model: LanguageModel, task: Task, options: ExtractOptions, stack: str
+) -> tuple[Sequences, Sequences | None]:
+    """The sequences to read, and for a decoder the sources that its encoder takes."""
+    inputs = tokenise_inputs(model, task, options.bos, options.on_long)
+    if stack == "decoder":
+        return tokenise_targets(model, task, options.on_long), inputs
+    return inputs, None
+
+
+def _needed_tokens(causal: bool, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:
+    """The tokens of each text that must be computed: in a causal model, none after the last one that is read."""
+    if not causal or any(point in PAIR_POINTS for point, _ in places):
+        return sequences
+    return sequences.first(reading.needed(sequences.lengths))
+
+
+def _cut_shards(
+    packing: Packing, batch_tokens: int, example_bytes: np.ndarray, flops_per_node: float, device: torch.device
+) -> list[list[np.ndarray]]:
+    """The batches of each shard: at most SHARD_BYTES of values and SHARD_FLOPS of work."""
+    batches = cut_batches(packing.work, batch_tokens)
+    by_work = packing.work * flops_per_node / SHARD_FLOPS.get(device.type, math.inf)
+    by_bytes = np.add.reduceat(example_bytes[packing.order], packing.starts[:-1]) / SHARD_BYTES
+    return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)
+
+
+def _flops_per_node(model: LanguageModel) -> float:
+    """About the FLOPs of one token in all blocks."""
+    cfg = model.cfg
+    return 2 * cfg.n_layers * (4 * cfg.d_model**2 + 2 * cfg.d_model * cfg.d_mlp)

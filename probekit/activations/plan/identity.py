@@ -1,0 +1,105 @@
+"""What decides the bits of an extraction, and the record of a run.
+
+Two plans with equal identities end in equal tensors, so that an interrupted run can be resumed. They are equal bit for
+bit on one machine with one version of torch and one number of threads; elsewhere they are equal up to rounding.
+"""
+
+import dataclasses
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from probekit.activations.digest import FORMAT_VERSION, identity_digest
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.read_positions import OnePosition, Reading
+from probekit.activations.plan.summary import as_dict
+from probekit.activations.plan.token_ids import has_texts
+from probekit.versions import versions_of
+
+_COUNTS = ("tokens", "nodes", "cut", "dropped_blanks", "skipped_rows")  # of a plan that the record of a run repeats
+_known: WeakKeyDictionary[ExtractionPlan, dict[str, Any]] = WeakKeyDictionary()
+
+
+def identity_of(plan: ExtractionPlan) -> dict[str, Any]:
+    """Everything that decides the result, JSON-able: all but versions, threads and the processor.
+
+    Computed once for each plan, because it hashes every weight of the model.
+    """
+    if plan not in _known:
+        _known[plan] = _identity(plan)
+    return _known[plan]
+
+
+def digest_of(plan: ExtractionPlan) -> str:
+    """Hex sha256 of the plan's identity."""
+    return identity_digest(identity_of(plan))
+
+
+def _identity(plan: ExtractionPlan) -> dict[str, Any]:
+    tokenizer = plan.model.tokenizer if has_texts(plan.task) else None
+    counts = as_dict(plan)
+    return {
+        "version": FORMAT_VERSION,
+        "family": type(plan.model).__name__,
+        "config": dataclasses.asdict(plan.model.cfg),
+        "model_fingerprint": plan.model.fingerprint(),
+        "tokenizer_fingerprint": None if tokenizer is None else tokenizer.fingerprint,
+        "task_fingerprint": plan.task.fingerprint(),
+        "rows": len(plan.task),
+        "points": plan.points,
+        "places": counts["places"],
+        "widths": plan.widths,
+        "position": _json_position(plan.reading.positions),
+        "dtype": plan.dtype,
+        "compute_dtype": str(plan.model.dtype).removeprefix("torch."),
+        "device": plan.device.type,
+        "bos": counts["bos"],
+        "on_long": plan.on_long,
+        "batch_tokens": plan.batch_tokens,
+        "block_nodes": plan.block_nodes,
+        "share": plan.share,
+        "shards": len(plan.shards),
+    }
+
+
+def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
+    """Where the values come from: the `meta` of activations, and most of a store's manifest."""
+    counts, identity = as_dict(plan), identity_of(plan)
+    return {
+        **identity,
+        "model": plan.model.name,
+        "task": plan.task.name,
+        "task_info": plan.task.info,
+        "target": plan.task.target,
+        "position": _plain_position(plan.reading),
+        "position_fingerprint": identity["position"],
+        "n_layers": plan.model.n_layers_of(plan.points[0]) or plan.model.n_layers,
+        "output": plan.model.output_of(plan.points[0]),
+        "seed": plan.task.info.get("seed"),
+        **{name: counts[name] for name in _COUNTS},
+        "versions": versions_of("torch", "numpy", "safetensors", "tokenizers"),
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+
+
+def _json_position(positions: list[OnePosition]) -> str | int | list[str | int]:
+    """The positions, JSON-able; an array of indices as its fingerprint."""
+    names = [_fingerprint(one) if isinstance(one, np.ndarray) else one for one in positions]
+    return _one_or_all(names)
+
+
+def _plain_position(reading: Reading) -> str | int | list[str]:
+    """The positions for people, JSON-able: one as it was given, several by name."""
+    only = reading.positions[0]
+    return only if len(reading.positions) == 1 and not isinstance(only, np.ndarray) else _one_or_all(reading.names)
+
+
+def _one_or_all(names: list[Any]) -> Any:
+    return names[0] if len(names) == 1 else names
+
+
+def _fingerprint(index: np.ndarray) -> str:
+    return "sha256:" + hashlib.sha256(index.astype("<i8").tobytes()).hexdigest()

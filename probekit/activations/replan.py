@@ -1,0 +1,79 @@
+"""Plan the extraction of a store again, from its own files."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from probekit.activations.plan.build import plan_extraction
+from probekit.activations.plan.identity import identity_of
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.store.begin import check_same
+from probekit.activations.store.examples import Examples
+from probekit.activations.store.format import AGAIN, PlanFile
+from probekit.durable import matches
+from probekit.errors import StorageError
+from probekit.models.base import LanguageModel
+from probekit.options import ExtractOptions
+from probekit.points import FOLLOWED_BY_OUTPUT, Place
+
+_OPTIONS = {
+    "points": [str],
+    "device": str,
+    "dtype": str,
+    "batch_tokens": int,
+    "bos": bool,
+    "on_long": str,
+    "block_nodes": int,
+    "share": bool,
+}  # of ExtractOptions, as the identity has them
+_GIVE_MODEL = "give the model that made it with --model"
+
+
+def check_extracted(path: Path, identity: dict[str, Any]) -> None:
+    """Raise a StorageError unless the identity has every option of an extraction."""
+    if not matches(identity, {**_OPTIONS, "compute_dtype": str}):
+        raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
+
+
+def plan_again(plan: PlanFile, examples: Examples, model: LanguageModel) -> ExtractionPlan:
+    """The plan of a store for this model: the same examples, points, layers, positions, types and batches."""
+    identity, positions = plan.identity, examples.positions
+    options = ExtractOptions(
+        layers=_layers(plan.places, identity["points"], model),
+        position=positions[0] if len(positions) == 1 else positions,
+        **{key: identity[key] for key in _OPTIONS},
+    )
+    return plan_extraction(model, examples.task, options)
+
+
+def same_plan(path: Path, plan: PlanFile, examples: Examples, model: LanguageModel) -> ExtractionPlan:
+    """The plan that made the store at `path`.
+
+    Raises:
+        ResumeMismatch: with this model, or this probekit, it would be another store.
+    """
+    of_model = {
+        "family": type(model).__name__,
+        "config": dataclasses.asdict(model.cfg),  # pyright: ignore[reportArgumentType]
+        "model_fingerprint": model.fingerprint(),
+        "compute_dtype": str(model.dtype).removeprefix("torch."),
+    }
+    # first the model by itself: another one may not allow these layers or points
+    _compare(path, plan, {**plan.identity, **of_model}, model)
+    again = plan_again(plan, examples, model)
+    _compare(path, plan, identity_of(again), model)
+    return again
+
+
+def _compare(path: Path, plan: PlanFile, identity: dict[str, Any], model: LanguageModel) -> None:
+    wanted = {"identity": identity, "model": model.name, "task": plan.task}
+    check_same(path, plan, json.loads(json.dumps(wanted)), _GIVE_MODEL)
+
+
+def _layers(places: list[Place], points: list[str], model: LanguageModel) -> str | list[int]:
+    """The layers that were requested: "all" when the last output ends the curve of a residual point."""
+    layers = sorted({layer for point, layer in places if point in points and layer is not None})
+    n_layers = model.n_layers_of(points[0])
+    ends = (model.output_of(points[0]), n_layers - 1) in places and bool(set(points) & set(FOLLOWED_BY_OUTPUT))
+    return "all" if not layers or (ends and layers == list(range(n_layers))) else layers

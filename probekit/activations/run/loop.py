@@ -1,0 +1,135 @@
+"""The one shard loop of every extraction: in memory, to a store, or of statistics only.
+
+Axes: N examples, R rows of a place, D their width.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.plan.packing import cut_batches, pack
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.run.device_copy import Shard
+from probekit.activations.run.forward import compute_batch, running
+from probekit.activations.run.soundness import sound_rows, unsound_error
+from probekit.activations.store.writer import StoreWriter
+from probekit.activations.sums.tally import Tally
+from probekit.devices import DTYPES
+from probekit.models.base import LanguageModel
+from probekit.points import Place
+from probekit.progress import progress_bar
+
+Advance = Callable[[np.ndarray, int], None]  # takes the rows that are done, and the bytes that were computed for them
+
+
+def run_shards(
+    plan: ExtractionPlan,
+    progress: bool | None,
+    writer: StoreWriter | None = None,
+    tally: Tally | None = None,
+    keep: bool = True,
+) -> Generator[Shard, None, None]:
+    """Compute every shard that is missing on disk, and count every shard on the way.
+
+    Args:
+        plan: the plan.
+        progress: show a progress bar on stderr; None shows it on a terminal only.
+        writer: the store; shards that it has are read if they must be counted, and not computed.
+        tally: adds up the sums of every shard.
+        keep: whether shards are wanted at all; False computes only those that the tally has not counted.
+
+    Yields:
+        (number, rows, values [R, D] on the plan's device) of each computed shard; none without `keep`.
+
+    Raises:
+        DataError: NaN, infinity, or a value that the kept type cannot hold.
+    """
+    with running(plan.model, plan.device), _progress(plan.sequences.lengths, progress) as advance:
+        for number in range(len(plan.shards)):
+            rows = shard_rows(plan, number)
+            uncounted = tally is not None and tally.wants(number)
+            on_disk = writer is not None and (keep or uncounted) and writer.has(number, rows)
+            values: dict[Place, Tensor] = {}
+            if not on_disk and (keep or uncounted):
+                values = compute_shard(plan, number, advance)
+            else:
+                values = writer.read(number) if writer is not None and uncounted else {}
+                advance(rows, 0)
+            if tally is not None:
+                tally.add(number, rows, values)
+            if not on_disk and keep:
+                yield number, rows, values
+
+
+def shard_rows(plan: ExtractionPlan, number: int) -> np.ndarray:
+    """The examples of a shard, in its order."""
+    return plan.packing.rows_of(np.concatenate(plan.shards[number]))
+
+
+@torch.inference_mode()
+def compute_shard(plan: ExtractionPlan, number: int, advance: Advance | None = None) -> dict[Place, Tensor]:
+    """Every place of a shard's rows, [R, D] of the kept type, on the plan's device.
+
+    Raises:
+        DataError: NaN, infinity, or a value that the kept type cannot hold.
+    """
+    parts, sound = [], []
+    for blocks in plan.shards[number]:
+        batch = plan.packing.batch(blocks)
+        kept = {place: x.to(DTYPES[plan.dtype]) for place, x in compute_batch(plan, batch).items()}
+        parts.append(kept)
+        rows = sound_rows(plan.model, batch, plan.packing.causal, kept)
+        sound.append(torch.stack([of_place.all() for of_place in rows.values()]).all())
+        if advance:
+            advance(batch.rows, sum(x.nbytes for x in kept.values()))
+    if not torch.stack(sound).all():  # looked at once per shard: each look makes a GPU wait
+        later = [shard_rows(plan, other) for other in range(number, len(plan.shards))]
+        raise unsound_error(plan, np.concatenate(later))
+    return {place: torch.cat([part[place] for part in parts]) for place in plan.places}
+
+
+def hooked_points(model: LanguageModel) -> list[str]:
+    """Full names of the points with a hook on them."""
+    return [name for name, point in model.points.items() if point.hooked]
+
+
+def unpacked(plan: ExtractionPlan) -> ExtractionPlan:
+    """The plan with batches of texts of one length instead of blocks, as hooks that expect [B, L] need them.
+
+    For an encoder-decoder that holds for sources and targets: nothing is filled up, and `x[:, -1]` is a last token.
+    """
+    packing = pack(plan.sequences, 1, share=False, causal=plan.packing.causal, sources=plan.sources)
+    of_sources = np.zeros_like(packing.sizes) if packing.sources is None else packing.sources.sizes
+    shards = []
+    for length in np.unique(of_sources):
+        texts = np.flatnonzero(of_sources == length)
+        shards += [[texts[some]] for some in cut_batches(packing.sizes[texts], plan.batch_tokens, filled=1)]
+    return replace(plan, packing=packing, shards=shards, share=False, block_nodes=1)
+
+
+@contextmanager
+def _progress(lengths: np.ndarray, show: bool | None) -> Iterator[Advance]:
+    """A bar on stderr: texts done and time left, tokens per second, megabytes so far.
+
+    Args:
+        lengths: tokens of each example, int64 [N].
+        show: None shows the bar on a terminal only.
+    """
+    start, tokens, n_bytes = time.monotonic(), 0, 0
+    with progress_bar("extract", "texts", len(lengths), show) as bar:
+
+        def advance(rows: np.ndarray, computed_bytes: int) -> None:
+            nonlocal tokens, n_bytes
+            note = ""
+            if computed_bytes:
+                tokens, n_bytes = tokens + int(lengths[rows].sum()), n_bytes + computed_bytes
+                rate = tokens / (time.monotonic() - start)
+                note = f"{rate:,.0f} tokens/s, {n_bytes / 1e6:,.0f} MB"
+            bar.advance(len(rows), note)
+
+        yield advance

@@ -1,0 +1,135 @@
+"""Begin a store, or find the one that is there and compare its settings."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.layout import Layout
+from probekit.activations.store.examples import examples_body, read_examples
+from probekit.activations.store.format import FORMAT, MOST_EXAMPLES, PlanFile, read_plan
+from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first
+from probekit.errors import ResumeMismatch, StorageError
+from probekit.tasks.base import Task
+
+ELSEWHERE = "name another folder, or remove it"
+DERIVED = ("widths", "shards", "rows")  # fields of an identity that follow from others, which say more
+EXPLAINED = {
+    "task_fingerprint": " (texts, labels or splits; a seed or a limit changes them)",
+    "model_fingerprint": " (the weights, in the type that computes)",
+}
+_MOST_SHOWN = 60  # characters of a value in a message
+
+
+@dataclass(frozen=True, eq=False)
+class NewStore:
+    """Everything that is known of a store before its first shard.
+
+    Attributes:
+        identity: the settings that decide the bits; must equal those of a store that is there.
+        model: name of the model, for people; the identity holds the fingerprint.
+        task: the examples.
+        layout: how many rows each has at a place.
+        positions: the positions that were requested, arrays as they are.
+        source: arguments with which `load_model` loads the model again, JSON-able.
+        meta: provenance for the manifest, JSON-able; it is kept in the plan, so that a lost manifest can be rewritten.
+    """
+
+    identity: dict[str, Any]
+    model: str
+    task: Task
+    layout: Layout
+    positions: Sequence[str | int | np.ndarray]
+    source: dict[str, Any] | None
+    meta: dict[str, Any]
+
+
+def begin_store(path: Path, new: NewStore) -> PlanFile:
+    """Write plan and examples at `path`, unless the same store is there already.
+
+    Raises:
+        ResumeMismatch: `path` holds a store with another identity; the message names every field that differs.
+        StorageError: the disk refused, `path` holds something else, or a damaged store.
+    """
+    _check_free(path)
+    for folder in (path, path / "shards", path / "records"):
+        make_folder(folder)
+        sweep(folder)
+    about = {key: value for key, value in new.meta.items() if key != "created"}
+    body = {"format": FORMAT, "model": new.model, "task": new.task.name, "identity": new.identity}
+    data, _ = seal({**body, "source": new.source, "meta": about})
+    if not os.path.lexists(path / "plan.json"):  # a complete store may be where nothing can be written
+        write_first(path / "plan.json", data)
+    plan = read_plan(path)
+    check_same(path, plan, json.loads(data))
+    if not os.path.lexists(path / "examples.json"):
+        examples = examples_body(new.task, new.layout, new.positions)
+        write_first(path / "examples.json", seal(examples, MOST_EXAMPLES)[0])
+    else:
+        read_examples(path, plan)  # with damaged examples, shards that are computed now would be lost
+    return plan
+
+
+def _check_free(path: Path) -> None:
+    if os.path.lexists(path) and not os.path.lexists(path / "plan.json"):
+        try:
+            names = {p.name for p in path.iterdir() if not p.name.startswith(TEMPORARY)}
+        except OSError as error:
+            raise refused(path, error) from error
+        other = names - {"shards", "records"} or any((path / "records").glob("*.json"))
+        if other and not os.path.lexists(path / "plan.json"):  # another writer may have begun meanwhile
+            raise StorageError(f"{str(path)!a} holds other files, not a store; name an empty or a new folder")
+
+
+def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str = ELSEWHERE) -> None:
+    """Compare the identity of the store at `path` with that of this run.
+
+    Args:
+        path: the store.
+        plan: its plan.
+        wanted: identity, model and task of this run, as JSON gives them back.
+        advice: what to do if they differ.
+
+    Raises:
+        ResumeMismatch: they differ; the message names every field.
+    """
+    theirs, ours = _flat(plan.identity), _flat(wanted["identity"])
+    differing = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    if not differing:
+        return
+    differing = [key for key in differing if key not in DERIVED] or differing
+    theirs |= {"model": plan.model, "task": plan.task}
+    ours |= {key: wanted[key] for key in ("model", "task")}
+    named = [key for key in ("model", "task") if theirs[key] != ours[key]] + differing
+    fields = "; ".join(
+        f"{key}{EXPLAINED.get(key, '')}: {_shown(theirs, key)} there, {_shown(ours, key)} here" for key in named
+    )
+    if _other_version(theirs, ours):
+        raise ResumeMismatch(
+            f"{str(path)!a} was made by another version of probekit, whose {ours['family']} has other settings "
+            f"({fields}); a complete store can still be loaded; to resume or repair it, use that version, or extract "
+            "again"
+        )
+    raise ResumeMismatch(f"{str(path)!a} was made with other settings ({fields}); {advice}")
+
+
+def _other_version(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+    """True if the configs of one family do not have the same fields."""
+    same_family = "family" in ours and theirs.get("family") == ours["family"]
+    return same_family and any(key.startswith("config.") for key in theirs.keys() ^ ours.keys())
+
+
+def _flat(identity: dict[str, Any]) -> dict[str, Any]:
+    flat = {key: value for key, value in identity.items() if not isinstance(value, dict)}
+    for key, value in identity.items():
+        flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {}
+    return flat
+
+
+def _shown(flat: dict[str, Any], key: str) -> str:
+    text = ascii(flat[key]) if key in flat else "nothing"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:24]}...{text[-24:]}"

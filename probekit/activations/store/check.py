@@ -1,0 +1,261 @@
+"""Check that a store is as it was written: read every file and name each broken one."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from probekit.activations.store.examples import Examples, read_examples
+from probekit.activations.store.format import (
+    AGAIN,
+    MOST_EXAMPLES,
+    PlanFile,
+    check_layout,
+    read_manifest,
+    read_plan,
+    read_record,
+    record_numbers,
+    record_path,
+    unfinished_advice,
+)
+from probekit.activations.store.shard import Record, check_shard, load_record, repair_advice
+from probekit.activations.sums.statistics import FOLDER as STATISTICS
+from probekit.activations.sums.statistics import check_statistics
+from probekit.durable import unseal
+from probekit.errors import StorageError
+
+THREADS = 4  # reading and hashing release the GIL
+
+T = TypeVar("T")
+Advance = Callable[[int, int], object] | None  # called with (bytes read, bytes in all)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A file that is missing or altered; its path in the store."""
+
+    file: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of `verify`.
+
+    Attributes:
+        path: the store.
+        finished: True if it has a manifest.
+        files: number of files, including broken and missing ones.
+        bytes: bytes of all files that could be read.
+        rows: examples of the sound records.
+        total: examples in all; 0 when the plan cannot be read.
+        broken: files that are broken or missing, in the order plan, examples, manifest, records, shards; statistics are
+            one entry, the folder.
+        shards: numbers of the shards that must be computed again.
+        counted: texts in the statistics; None where there are none.
+        command: name of the command that makes such a store.
+    """
+
+    path: Path
+    finished: bool
+    files: int
+    bytes: int
+    rows: int
+    total: int
+    broken: list[Broken]
+    shards: list[int]
+    counted: int | None
+    command: str
+
+    @property
+    def is_sound(self) -> bool:
+        """True if nothing is broken; an unfinished store can be sound."""
+        return not self.broken
+
+    @property
+    def has_sums_alone(self) -> bool:
+        """True if the store holds statistics of every text, and no activations."""
+        return not self.finished and self.rows == 0 < self.total and self.counted == self.total
+
+    @property
+    def advice(self) -> str:
+        """What to do; empty if there is nothing to do."""
+        names = {one.file for one in self.broken}
+        if names & {"plan.json", "examples.json"}:
+            return AGAIN
+        if names == {STATISTICS}:
+            return f"remove the folder {str(self.path / STATISTICS)!a} and run the same command again"
+        if names:
+            return repair_advice(self.path)
+        if self.finished or self.has_sums_alone:
+            return ""
+        return unfinished_advice(self.path, self.command, self.rows == self.total)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {**asdict(self), "path": str(self.path), "sound": self.is_sound}
+
+
+def verify(path: str | Path, advance: Advance = None) -> Verification:
+    """Read every byte of a store, finished or not, and compare all checksums.
+
+    Args:
+        path: the store.
+        advance: called with (bytes read, bytes in all).
+
+    Raises:
+        DataError: no store there.
+    """
+    check = _Check(Path(path))
+    plan = check.attempt("plan.json", lambda: read_plan(check.path))
+    records = _loose_records(check) if plan is None else _planned_records(check, plan)
+    rows, total = sum(len(record.rows) for record in records.values()), plan.rows if plan else 0
+    _check_shards(check, records, advance)
+    if check.finished and not check.broken and rows < total:
+        check.add("manifest.json", f"it names records of {rows} of {total} rows")
+    counted = None if plan is None else _check_statistics(check)
+    return Verification(
+        path=check.path,
+        finished=check.finished,
+        files=check.files,
+        bytes=check.bytes,
+        rows=rows,
+        total=total,
+        broken=check.broken,
+        shards=sorted(check.shards),
+        counted=counted,
+        command=plan.command if plan else "extract",
+    )
+
+
+class _Check:
+    """Counts the files of a store, and lists the broken ones."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.finished = (path / "manifest.json").exists()
+        self.files = self.bytes = 0
+        self.broken: list[Broken] = []
+        self.shards: list[int] = []
+
+    def add(self, file: str | Path, why: object) -> None:
+        """Note a broken file, given by its name in the store or its path."""
+        name = file if isinstance(file, str) else str(file.relative_to(self.path))
+        self.broken.append(Broken(name, str(why)))
+
+    def attempt(self, file: str | Path, read: Callable[[], T]) -> T | None:
+        """The value that `read` returns; None if it fails, and then the file is broken."""
+        self.files += 1
+        try:
+            value = read()
+            self.bytes += (self.path / file).stat().st_size
+            return value
+        except (StorageError, OSError) as error:
+            self.add(file, error)
+        return None
+
+
+def _loose_records(check: _Check) -> dict[int, Record]:
+    """The sound records where the plan is broken; each file is checked by itself."""
+    path = check.path
+    check.attempt("examples.json", lambda: unseal(path / "examples.json", MOST_EXAMPLES))
+    if check.finished:
+        check.attempt("manifest.json", lambda: read_manifest(path))
+    files = {number: record_path(path, number) for number in _record_numbers(check)}
+    loaded = {number: check.attempt(file, lambda file=file: load_record(file, None)) for number, file in files.items()}
+    return {number: one[0] for number, one in loaded.items() if one}
+
+
+def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
+    """The sound records; those that are missing or broken are noted in `check.shards`."""
+    examples = check.attempt("examples.json", lambda: read_examples(check.path, plan))
+    manifest = check.attempt("manifest.json", lambda: _manifest_of(check.path, plan)) if check.finished else None
+    if manifest and examples and manifest["examples"] != examples.seal:
+        check.add("examples.json", "it is not the one that the manifest names")
+    seals: list[str] | None = manifest["records"] if manifest else None
+    n = len(seals) if seals is not None else (plan.shards or 0) if check.finished else 0
+    sound: dict[int, Record] = {}
+    taken = np.zeros(plan.rows, dtype=bool)
+    for number in sorted({*_record_numbers(check), *range(n)}):
+        record = check.attempt(
+            record_path(check.path, number),
+            lambda number=number: _checked_record(check.path, plan, examples, seals, number, taken),
+        )
+        if record is None:
+            check.shards.append(number)
+        else:
+            sound[number] = record
+            taken[record.rows] = True
+    return sound
+
+
+def _manifest_of(path: Path, plan: PlanFile) -> dict[str, Any]:
+    manifest = read_manifest(path)
+    if manifest["plan"] != plan.seal:
+        raise StorageError("it belongs to another plan")
+    return manifest
+
+
+def _checked_record(
+    path: Path, plan: PlanFile, examples: Examples | None, seals: list[str] | None, number: int, taken: np.ndarray
+) -> Record:
+    """One record, if it agrees with plan, examples, manifest, and the rows that earlier records hold."""
+    record, seal = read_record(path, plan, number)
+    if seals is not None and (number >= len(seals) or seals[number] != seal):
+        raise StorageError("it is not the one that the manifest names")
+    if examples:
+        check_layout(path, plan, examples.layout, {number: record})
+    if taken[record.rows].any():
+        raise StorageError("it holds rows that another record holds")
+    return record
+
+
+def _record_numbers(check: _Check) -> list[int]:
+    try:
+        return record_numbers(check.path)
+    except (StorageError, OSError) as error:
+        check.add("records", error)
+        return []
+
+
+def _check_shards(check: _Check, records: dict[int, Record], advance: Advance) -> None:
+    total, done = sum(record.n_bytes for record in records.values()), 0
+    errors = _shard_errors(check.path, records.values())
+    for (number, record), error in zip(records.items(), errors, strict=True):
+        check.files += 1
+        check.bytes += record.n_bytes
+        done += record.n_bytes
+        if advance:
+            advance(done, total)
+        if error:
+            check.add(f"shards/{record.file}", error)
+            check.shards.append(number)
+
+
+def _shard_errors(path: Path, records: Iterable[Record]) -> Iterable[StorageError | None]:
+    def error_of(record: Record) -> StorageError | None:
+        try:
+            check_shard(path, record)
+        except StorageError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        yield from pool.map(error_of, records)
+
+
+def _check_statistics(check: _Check) -> int | None:
+    """Texts that are counted; None where there are no statistics, or broken ones."""
+    folder = check.path / STATISTICS
+    files = [path for path in folder.glob("[0-9a-f]*") if path.suffix in (".json", ".safetensors")]
+    check.files += len(files)
+    try:
+        counted = check_statistics(check.path)
+        check.bytes += sum(path.stat().st_size for path in files)
+    except (StorageError, OSError) as error:
+        check.add(folder, error)
+        return None
+    return None if counted is None else counted[0]

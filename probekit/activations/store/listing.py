@@ -1,0 +1,125 @@
+"""List the stores under a folder, and find the newest one."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from probekit.activations.store.format import read_plan
+from probekit.activations.store.reader import Store
+from probekit.activations.sums.statistics import load_statistics, statistics_progress
+from probekit.errors import DataError, ProbekitError
+from probekit.points import spans_of
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """One line of `probekit ls`; fields that a damaged store can no longer give are empty.
+
+    Attributes:
+        path: the store.
+        state: "complete", "statistics" without activations, "3 of 7 rows", "3 of 7 texts counted" or "damaged".
+        model: its name.
+        task: its name.
+        places: points and layers.
+        rows: examples of the complete store.
+        bytes: of shards and statistics.
+        created: ISO 8601, UTC; empty until complete.
+        statistics: True if the store holds statistics.
+    """
+
+    path: Path
+    state: str
+    model: str = ""
+    task: str = ""
+    places: str = ""
+    rows: int = 0
+    bytes: int = 0
+    created: str = ""
+    statistics: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the store can be loaded."""
+        return self.state == "complete"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def list_stores(root: str | Path = "runs") -> list[StoreInfo]:
+    """Every store at `root` or below, by path; damaged stores are listed as such and raise nothing."""
+    folders = sorted(
+        Path(folder)
+        for folder, inside, files in os.walk(root)
+        if "records" in inside and {"plan.json", "manifest.json"} & set(files)
+    )
+    return [_info(folder) for folder in folders]
+
+
+def newest_store(root: str | Path = "runs") -> Path:
+    """The complete store at `root` or below that was finished, or requested again, last.
+
+    Stores inside another one, such as its random-init baseline, are left out.
+
+    Raises:
+        DataError: there is none.
+    """
+    for _, path in sorted(_dated(Path(root)), reverse=True):
+        if _info(path).is_complete:
+            return path
+    raise DataError(f"no complete store under {str(root)!a}; make one with probekit extract, or name one")
+
+
+def _dated(root: Path) -> Iterator[tuple[int, Path]]:
+    """(date of the manifest, store) of every store with a manifest."""
+    with contextlib.suppress(OSError):
+        for manifest in root.rglob("manifest.json"):
+            with contextlib.suppress(OSError):
+                if not (manifest.resolve().parents[1] / "plan.json").exists():
+                    yield manifest.stat().st_mtime_ns, manifest.parent
+
+
+def _info(path: Path) -> StoreInfo:
+    size = _size(path)
+    try:
+        plan = read_plan(path)
+    except (ProbekitError, OSError):
+        return StoreInfo(path, "damaged", bytes=size)
+    known: dict[str, Any] = {
+        "model": plan.model,
+        "task": plan.task,
+        "places": spans_of(plan.places),
+        "rows": plan.rows,
+        "bytes": size,
+    }
+    try:
+        known["statistics"] = any(path.glob("statistics/*.json"))
+        state, created = _state(path)
+    except (ProbekitError, OSError):
+        return StoreInfo(path, "damaged", **known)
+    return StoreInfo(path, state, created=created, **known)
+
+
+def _state(path: Path) -> tuple[str, str]:
+    """The state of a store, and its date."""
+    if (path / "manifest.json").exists():
+        return "complete", Store(path).meta["created"]
+    stored, total = Store.progress(path)
+    counted = None if stored else statistics_progress(path)
+    if counted == (total, total):
+        return "statistics", str(load_statistics(path).meta["created"])
+    return f"{counted[0]} of {total} texts counted" if counted else f"{stored} of {total} rows", ""
+
+
+def _size(path: Path) -> int:
+    """Bytes of shards and statistics; files that disappear meanwhile count as nothing."""
+    size = 0
+    with contextlib.suppress(OSError):
+        for shard in path.glob("s*/*.safetensors"):
+            with contextlib.suppress(OSError):
+                size += shard.lstat().st_size
+    return size

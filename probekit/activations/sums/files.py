@@ -1,0 +1,316 @@
+"""Statistics on disk: how they are written, checked and resumed.
+
+    STORE/statistics/<sha256>.safetensors   the moments of one place, named by their content
+                     00012.json             after 12 shards: which files, of which plan; it carries its own checksum
+
+The files of all places are on disk before the JSON record that names them, and older ones are removed afterwards.
+
+Axes: D width of a place, C classes.
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from probekit.activations.digest import identity_digest
+from probekit.activations.sums.moments import SplitMoments
+from probekit.durable import open_plain, refused, seal, unseal, write_as, write_first
+from probekit.errors import StorageError
+from probekit.points import Place, place_name, split_point
+from probekit.tasks.base import SPLITS
+
+FORMAT = "probekit-statistics"
+FORMAT_VERSION = 1
+FOLDER = "statistics"
+STALE_SECONDS = 3600  # a file without a record that is older was left by a run that died
+_MOST_HEADER = 1_000_000  # bytes of a safetensors file's header
+_FILE_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
+_RECORD_NAME = re.compile(r"\d+\.json")
+
+Key = tuple[Place, str]
+T = TypeVar("T")
+
+
+class Contents(NamedTuple):
+    """The content of statistics: moments by place and split, label set -> class names, and the record of the run."""
+
+    moments: Mapping[Key, SplitMoments]
+    label_names: dict[str, list[str]]
+    meta: dict[str, Any]
+
+    @property
+    def places(self) -> list[Place]:
+        """In the order of the curve."""
+        return list(dict.fromkeys(place for place, _ in self.moments))
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that have examples."""
+        return list(dict.fromkeys(split for _, split in self.moments))
+
+
+@dataclass(frozen=True)
+class CountProgress:
+    """How far a run has counted.
+
+    Attributes:
+        plan: digest of the identity of the run.
+        shards: of the run.
+        texts: of the run.
+        shards_done: shards that are counted.
+        texts_done: texts that are counted.
+        order: sha256 over the counted examples in their order.
+    """
+
+    plan: str = ""
+    shards: int = 0
+    texts: int = 0
+    shards_done: int = 0
+    texts_done: int = 0
+    order: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every shard is counted."""
+        return self.shards_done == self.shards
+
+
+def progress_after(progress: CountProgress, rows: np.ndarray, digest: Any) -> CountProgress:
+    """The progress after one more shard with these rows; updates the running sha256 `digest` of the order."""
+    digest.update(rows.astype("<i8").tobytes() + b"|")
+    done = (progress.shards_done + 1, progress.texts_done + len(rows), digest.hexdigest())
+    return CountProgress(progress.plan, progress.shards, progress.texts, *done)
+
+
+def read_progress(record: Path, body: dict[str, Any]) -> CountProgress:
+    """The progress in a record.
+
+    Raises:
+        StorageError: it is not a record of statistics, or has another format.
+    """
+    try:
+        found = CountProgress(**body["progress"])
+    except (KeyError, TypeError):
+        raise damaged(record, "is not a record of statistics") from None
+    numbers = (found.shards_done, found.shards, found.texts_done, found.texts)
+    sound = all(type(n) is int and n >= 0 for n in numbers) and found.shards_done <= found.shards
+    if body.get("format") != FORMAT or not sound:
+        raise damaged(record, "is not a record of statistics")
+    if body.get("version") != FORMAT_VERSION:
+        raise StorageError(f"{str(record)!a} has format {body.get('version')!a}, this probekit reads {FORMAT_VERSION}")
+    return found
+
+
+def write_checkpoint(folder: Path, contents: Contents, progress: CountProgress) -> None:
+    """Write the files of all places, then their record, then remove older ones.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    body = {**_about(contents, progress), "files": write_files(folder, contents)}
+    record = record_path(folder, progress.shards_done)
+    write_first(record, seal(body)[0])
+    remove_older(record, body)
+
+
+def write_files(folder: Path, contents: Contents) -> dict[str, Any]:
+    """Write a file for each place, with at most one place in memory twice; returns the record's entry for them."""
+    files = {}
+    for place in contents.places:
+        data = safetensors.torch.save({name: x.cpu() for name, x in place_tensors(contents, place).items()})
+        file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
+        write_as(folder / file, data)
+        files[place_name(place)] = {"file": file, "n_bytes": len(data)}
+    return files
+
+
+def place_tensors(contents: Contents, place: Place) -> dict[str, Tensor]:
+    """All tensors of a place by their names in its file. Label sets are numbered there: their names can be any text."""
+    tensors = {"shift": contents.moments[place, contents.splits[0]].shift}
+    for split in contents.splits:
+        moments = contents.moments[place, split]
+        tensors[f"{split}.count"] = torch.tensor(moments.count)
+        tensors |= {f"{split}.sum": moments.shifted_sum, f"{split}.gram": moments.shifted_gram}
+        for i, name in enumerate(contents.label_names):
+            tensors[f"{split}.class_counts.{i}"] = moments.class_counts[name]
+            tensors[f"{split}.class_sums.{i}"] = moments.shifted_class_sums[name]
+    return {name: x.contiguous() for name, x in tensors.items()}
+
+
+def _about(contents: Contents, progress: CountProgress) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "progress": vars(progress),
+        "places": [list(place) for place in contents.places],
+        "widths": [len(contents.moments[place, contents.splits[0]].shift) for place in contents.places],
+        "splits": contents.splits,
+        "label_names": [[name, names] for name, names in contents.label_names.items()],
+        "meta": contents.meta,
+    }
+
+
+def record_path(folder: Path, shards_done: int) -> Path:
+    """The record of a checkpoint after this many shards."""
+    return folder / f"{shards_done:05d}.json"
+
+
+def list_records(folder: Path) -> list[Path]:
+    """All records, oldest first."""
+    try:
+        found = [path for path in folder.iterdir() if _RECORD_NAME.fullmatch(path.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise refused(folder, error) from error
+    return sorted(found, key=lambda path: int(path.stem))
+
+
+def read_newest(folder: Path, read: Callable[[Path, dict[str, Any]], T]) -> T | None:
+    """Call `read` with the newest record and its content; None if there is no record.
+
+    A run that is still counting removes a record, and then its files, once a newer one is there. If that happens
+    meanwhile, the newer one is read.
+    """
+    while records := list_records(folder):
+        try:
+            return read(records[-1], _unsealed(records[-1]))
+        except StorageError:
+            if os.path.lexists(records[-1]):
+                raise
+    return None
+
+
+def check_same_run(store: Path, progress: CountProgress, record: Path) -> None:
+    """Check that the statistics within a store belong to its plan.
+
+    Raises:
+        StorageError: they belong to another run.
+    """
+    plan = store / "plan.json"
+    if plan.exists() and identity_digest(unseal(plan)[0].get("identity", {})) != progress.plan:
+        raise damaged(record, "is of another run than the store")
+
+
+def damaged(path: Path, why: str) -> StorageError:
+    """The error for a file that is missing or altered."""
+    folder = str(path.parent)
+    return StorageError(f"{str(path)!a} {why}; remove the folder {folder!a} and run the same command again")
+
+
+def _unsealed(path: Path) -> dict[str, Any]:
+    try:
+        return unseal(path)[0]
+    except StorageError:
+        raise damaged(path, "is damaged: its content does not match its checksum, or cannot be read") from None
+
+
+def remove_older(record: Path, body: dict[str, Any]) -> None:
+    """Remove the records older than this one, and the files that only they name."""
+    folder = record.parent
+    kept = {at["file"] for at in body["files"].values()}
+    for old in list_records(folder):
+        if int(old.stem) < int(record.stem):
+            with contextlib.suppress(StorageError, OSError, KeyError, TypeError, AttributeError):
+                files = {at["file"] for at in _unsealed(old)["files"].values()}
+                old.unlink()
+                for file in files - kept:
+                    if _FILE_NAME.fullmatch(file):
+                        (folder / file).unlink()
+
+
+def remove_orphans(folder: Path, body: dict[str, Any]) -> None:
+    """Remove files of a run that died before it wrote their record; a young file may belong to a live run."""
+    kept = {at["file"] for at in body["files"].values()}
+    for path in folder.glob("*.safetensors"):
+        with contextlib.suppress(OSError):
+            if path.name not in kept and time.time() - path.stat().st_mtime > STALE_SECONDS:
+                path.unlink()
+
+
+def read_contents(record: Path, body: dict[str, Any]) -> Contents:
+    """The statistics that a record names, with every byte, name, type and shape checked.
+
+    Raises:
+        StorageError: a file is missing or damaged, or the record is incomplete.
+    """
+    try:
+        places = [split_point((point, layer)) for point, layer in body["places"]]
+        label_names = {name: [str(one) for one in names] for name, names in body["label_names"]}
+        splits, widths = body["splits"], body["widths"]
+        if not places or not splits or len(set(splits) & set(SPLITS)) != len(splits):
+            raise ValueError
+        if not all(type(D) is int and D > 0 for D in widths):
+            raise ValueError
+        moments: dict[Key, SplitMoments] = {}
+        for place, D in zip(places, widths, strict=True):
+            at = body["files"][place_name(place)]
+            shapes = _shapes(splits, D, [len(names) for names in label_names.values()])
+            tensors = _read_file(record.parent, at["file"], at["n_bytes"], shapes)
+            moments |= {(place, split): _moments(tensors, split, list(label_names)) for split in splits}
+        return Contents(moments, label_names, dict(body["meta"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise damaged(record, "is not a record of statistics") from None
+
+
+def _shapes(splits: list[str], D: int, classes: list[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Type and shape of each tensor of a place's file."""
+    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"shift": (torch.float64, (D,))}
+    for split in splits:
+        shapes[f"{split}.count"] = (torch.int64, ())
+        shapes |= {f"{split}.sum": (torch.float64, (D,)), f"{split}.gram": (torch.float64, (D, D))}
+        for i, C in enumerate(classes):
+            shapes[f"{split}.class_counts.{i}"] = (torch.int64, (C,))
+            shapes[f"{split}.class_sums.{i}"] = (torch.float64, (C, D))
+    return shapes
+
+
+def _read_file(folder: Path, file: Any, n_bytes: Any, shapes: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a place's file; its size is checked before a byte of it is read."""
+    if not (isinstance(file, str) and _FILE_NAME.fullmatch(file) and type(n_bytes) is int):
+        raise ValueError
+    path = folder / file
+    content = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values())
+    try:
+        with open_plain(path) as fd, open(fd, "rb", closefd=False) as opened:
+            size = os.fstat(fd).st_size
+            if not size == n_bytes <= content + _MOST_HEADER:
+                raise damaged(path, f"is damaged: it has {size} bytes, not those of its record")
+            data = opened.read()
+    except FileNotFoundError:
+        raise damaged(path, "is missing") from None
+    if hashlib.sha256(data).hexdigest() != path.stem:
+        raise damaged(path, "is damaged: its content does not match its checksum")
+    try:
+        tensors = safetensors.torch.load(data)
+    except SafetensorError:
+        raise damaged(path, "is not a safetensors file") from None
+    if {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()} != dict(shapes):
+        raise damaged(path, "does not hold the tensors of its record")
+    if not all(x.isfinite().all() for x in tensors.values()):
+        raise damaged(path, "holds NaN or infinity")
+    return tensors
+
+
+def _moments(tensors: Mapping[str, Tensor], split: str, label_sets: list[str]) -> SplitMoments:
+    return SplitMoments(
+        int(tensors[f"{split}.count"]),
+        tensors["shift"],
+        tensors[f"{split}.sum"],
+        tensors[f"{split}.gram"],
+        {name: tensors[f"{split}.class_counts.{i}"] for i, name in enumerate(label_sets)},
+        {name: tensors[f"{split}.class_sums.{i}"] for i, name in enumerate(label_sets)},
+    )

@@ -1,0 +1,163 @@
+"""The options and arguments of a command, read from the dataclasses that its function takes."""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from probekit.options.option import OptionHelp, help_of, option
+from probekit.options.parse import DTYPES
+
+T = TypeVar("T")
+
+ARGUMENT = ""  # the flag of a positional argument
+_SHORT_DTYPES = {name: short for short, name in DTYPES.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOutput:
+    """What every command that prints a result takes."""
+
+    json: bool = option(False, "Print one JSON object on stdout.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(JsonOutput):
+    """`JsonOutput`, and whether progress and notes are printed."""
+
+    quiet: bool = option(False, "Print only the result and errors.", flag="--quiet, -q")
+
+
+@dataclass(frozen=True)
+class Given:
+    """Marks a dictionary of the options that were given, in place of an options object.
+
+    Attributes:
+        options: the dataclass that declares them.
+        default: where the values of the others come from, as `--help` says it.
+    """
+
+    options: type
+    default: str
+
+
+@dataclass(frozen=True)
+class CliOption:
+    """One option or positional argument of a command.
+
+    Attributes:
+        owner: the parameter of the command's function that gets the value.
+        field: the field of its dataclass.
+        help: the field's help.
+        name: the name of the value while typer handles it; with hyphens, the key in `--config` files.
+        flags: the names on the command line; none for a positional argument.
+        kind: the type that typer checks: str for everything that is parsed later.
+        default: as it would be typed; MISSING if the option is required.
+        negates: whether the flag makes the field false, as `--no-codelength` does.
+    """
+
+    owner: str
+    field: "dataclasses.Field[Any]"
+    help: OptionHelp
+    name: str
+    flags: tuple[str, ...]
+    kind: Any
+    default: Any
+    negates: bool
+
+    @property
+    def key(self) -> str:
+        """The key in a section of a `--config` file."""
+        return self.name.replace("_", "-")
+
+
+def required(text: str, metavar: str) -> Any:
+    """A field for an option that must be given."""
+    return dataclasses.field(metadata={"help": dataclasses.replace(_help(text, metavar), flag="--")})
+
+
+def argument(text: str, metavar: str | None = None, default: Any = MISSING) -> Any:
+    """A field for a positional argument."""
+    return dataclasses.field(default=default, metadata={"help": _help(text, metavar)})
+
+
+def _help(text: str, metavar: str | None) -> OptionHelp:
+    return OptionHelp(text, metavar, ARGUMENT, parse=None)
+
+
+def cli_options(function: Callable[..., Any], order: str = "") -> dict[str, CliOption]:
+    """The options of a command by name: first those named in `order`, and those of `JsonOutput` and `Output` last."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    found = [one for owner, hint in hints.items() if owner != "return" for one in _options_of(owner, hint)]
+    by_name = {one.name: one for one in found}
+    if len(by_name) < len(found):
+        raise TypeError(f"{function.__name__}: two options have one name among {[one.name for one in found]}")
+    first = order.split()
+    if unknown := set(first) - set(by_name):
+        raise TypeError(f"{function.__name__}: no options {sorted(unknown)}")
+    last = [field.name for field in dataclasses.fields(Output)]
+    names = [*first, *(name for name in by_name if name not in (*first, *last)), *(x for x in last if x in by_name)]
+    return {name: by_name[name] for name in names}
+
+
+def _options_of(owner: str, hint: Any) -> list[CliOption]:
+    given = given_of(hint)
+    found = [_cli_option(owner, field) for field in dataclasses.fields(given.options if given else hint)]
+    options = [one for one in found if one is not None]
+    return [_without_default(one, given.default) for one in options] if given else options
+
+
+def given_of(hint: Any) -> Given | None:
+    """The `Given` of an annotation, if it has one."""
+    return next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Given)), None)
+
+
+def _cli_option(owner: str, field: "dataclasses.Field[Any]") -> CliOption | None:
+    known = help_of(field)
+    if known.flag is None:
+        return None
+    flags = tuple(flag.strip() for flag in known.flag.split(",") if flag.strip())
+    name = flags[0].partition("/")[0].removeprefix("--").replace("-", "_") if flags else field.name
+    negates = field.default is True and name == f"no_{field.name}"
+    default = False if negates else field.default
+    default = _SHORT_DTYPES.get(default, default) if isinstance(default, str) else default
+    return CliOption(owner, field, known, name, flags, _kind(field, known), default, negates)
+
+
+def _without_default(one: CliOption, default: str) -> CliOption:
+    text = f"{one.help.text}  [default: {default}]"
+    return dataclasses.replace(one, default=None, help=dataclasses.replace(one.help, text=text))
+
+
+def _kind(field: "dataclasses.Field[Any]", known: OptionHelp) -> Any:
+    """The type of what is typed; annotations that need torch or numpy are strings, and stay text here."""
+    if known.repeats:
+        return list[str]
+    if known.parse is not None or isinstance(field.type, str):
+        return str
+    if typing.get_origin(field.type) in (list, Literal):
+        return field.type
+    members = typing.get_args(field.type) or (field.type,)
+    return next((kind for kind in (Path, bool, str, int, float) if kind in members), str)
+
+
+def built(function: Callable[..., Any], options: Mapping[str, CliOption], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a command's function, from the values of its options as typer hands them over.
+
+    Raises:
+        UsageError: a value that cannot be parsed, or that its dataclass refuses.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    given: dict[str, dict[str, Any]] = {owner: {} for owner in hints if owner != "return"}
+    for name, one in options.items():
+        if values[name] != one.default and values[name] is not None:
+            given[one.owner][one.field.name] = _parsed(one, values[name])
+    return {owner: kept if given_of(hints[owner]) else hints[owner](**kept) for owner, kept in given.items()}
+
+
+def _parsed(one: CliOption, value: Any) -> Any:
+    if one.negates:
+        return not value
+    return one.help.parse(value) if one.help.parse is not None and isinstance(value, str) else value

@@ -1,0 +1,87 @@
+"""Probes with parameters, from `--set train-probe.probe.k=4` or a mapping in a `--config` file."""
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from probekit.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from probekit.activations import Activations
+    from probekit.options import CurveOptions
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def with_parameters(options: "CurveOptions", activations: "Activations") -> Any:
+    """`options.probe`, with the types of the parameters checked: {"name": ..., ...}, or the name if there are none.
+
+    Raises:
+        UsageError: an unknown probe or parameter, or a parameter of the wrong type.
+    """
+    if not isinstance(options.probe, dict):
+        return options.probe
+    given = dict(options.probe)
+    name = given.pop("name", None) or ("logistic" if _classes(options, activations) else "ridge")
+    known = _known(_class_of(name, options, activations))
+    return {"name": name, **{key: _checked(name, key, value, known) for key, value in given.items()}}
+
+
+def made(probe: Any, options: "CurveOptions", activations: "Activations") -> Any:
+    """A probe for `train_probes`: an instance if `probe` has parameters, else the name as it is."""
+    if not isinstance(probe, dict):
+        return probe
+    parameters = {key: value for key, value in probe.items() if key != "name"}
+    return _class_of(probe["name"], options, activations)(**parameters)
+
+
+def _classes(options: "CurveOptions", activations: "Activations") -> int:
+    """The number of classes of the label; 0 if its labels are numbers, or there is no such label."""
+    return len(activations.label_names.get(options.label or activations.target, ()))
+
+
+def _class_of(name: str, options: "CurveOptions", activations: "Activations") -> Any:
+    from probekit.probes import PROBES, REGRESSORS
+
+    first, second = (PROBES, REGRESSORS) if _classes(options, activations) else (REGRESSORS, PROBES)
+    found = first.get(name) or second.get(name)
+    if found is None:
+        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBES | REGRESSORS)}")
+    return found
+
+
+def _known(probe: Any) -> Mapping[str, Any]:
+    """The parameters of a probe's constructor, with their defaults."""
+    return {name: one.default for name, one in inspect.signature(probe).parameters.items()}
+
+
+def _checked(probe: str, key: str, value: Any, known: Mapping[str, Any]) -> Any:
+    if key not in known:
+        there = f"it has {', '.join(known)}" if known else "it has none"
+        raise UsageError(f"probe {probe} has no parameter {key!a}; {there}")
+    kind = type(known[key])
+    try:
+        return _number(value) if kind not in _WORDS else _as(kind, value)
+    except ValueError:
+        raise UsageError(f"probe {probe}: {key} takes {_WORDS[kind]}, got {value!a:.60}") from None
+
+
+def _as(kind: type, value: Any) -> Any:
+    """A typed text, or a value of YAML, as this type. Raises ValueError."""
+    if isinstance(value, str):
+        value = _number(value) if kind is not bool else {"true": True, "false": False}.get(value.lower(), value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(value)
+    return value
+
+
+def _number(value: Any) -> Any:
+    """A text that is a number as that number; anything else as it is."""
+    for kind in (int, float):
+        try:
+            return kind(value) if isinstance(value, str) else value
+        except ValueError:
+            continue
+    return value

@@ -1,0 +1,148 @@
+"""Where results go, which question they answer, and how they are saved and shown."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from probekit.cli import console
+from probekit.cli.fields import Output
+from probekit.errors import ResumeMismatch, UsageError
+from probekit.options import CurveOptions, ProbeOptions
+from probekit.options.option import help_of
+
+NAME_ORDER = (
+    "position",
+    "layers",
+    "C",
+    "folds",
+    "drop_leaks",
+    "random_init",
+    "controls",
+    "control_type",
+    "metric",
+    "codelength",
+)
+"""Options in the order of a folder's name; those of later versions follow, and the seed is last."""
+
+_IN_FRONT = ("label", "point", "probe")  # always part of the name
+_LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
+
+
+def asked(options: CurveOptions) -> dict[str, Any]:
+    """The question that results answer, as JSON: every option that the command line has."""
+    shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
+    return json.loads(json.dumps({name: getattr(options, name) for name in shown}))
+
+
+def results_folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
+    """The default folder: options that differ from their defaults are in its name, so each question has its own.
+
+    Args:
+        store: the store's path.
+        meta: of the results: the label, point and probe that were used.
+        question: from `asked`, with `random_init`.
+    """
+    name = "-".join([meta["label"], meta["point"], _probe_tag(question["probe"], meta["probe"]), *_tags(question)])
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
+    if plain != name or len(name) > _LONGEST:  # 0,3 and 0-3 would have the same name
+        plain = f"{plain[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return store / "results" / plain
+
+
+def _probe_tag(probe: Any, name: str) -> str:
+    if not isinstance(probe, dict):
+        return name
+    return "-".join([probe["name"], *(f"{key}-{value}" for key, value in probe.items() if key != "name")])
+
+
+def _tags(question: Mapping[str, Any]) -> list[str]:
+    fields = {field.name: field for field in dataclasses.fields(ProbeOptions)}
+    later = [name for name in question if name not in (*_IN_FRONT, *NAME_ORDER, "seed")]
+    tags = []
+    for name in (*NAME_ORDER, *later, "seed"):
+        default, tag = (fields[name].default, help_of(fields[name]).tag) if name in fields else (False, None)
+        if question[name] != default:
+            tags.append(_tag(name.replace("_", "-") if tag is None else tag, question[name]))
+    return tags
+
+
+def _tag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no-{name}"
+    values = [str(each).removesuffix(".0") for each in value] if isinstance(value, list) else [str(value)]
+    return "-".join([name, *values] if name else values)
+
+
+def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, Any]) -> None:
+    """Check that results may go to `out`: it is free, or holds those of the same question about the same activations.
+
+    Args:
+        out: a folder, or nothing yet.
+        activations: what is known about the activations (`Store.meta`).
+        question: from `asked`, with `random_init`.
+
+    Raises:
+        StorageError: something other than results is there.
+        ResumeMismatch: results of another question.
+    """
+    from probekit.evaluation import check_folder
+
+    check_folder(out)
+    try:
+        meta = json.loads((out / "results.json").read_bytes())["meta"]
+        there, read = meta["asked"], meta["activations"]
+        different = _different(there, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # no complete results are there
+    if different:
+        raise ResumeMismatch(
+            f"{str(out)!a} holds results of another question (different: {', '.join(sorted(different))}); give another "
+            "folder (--out), or remove that one"
+        )
+
+
+def _different(there: Mapping[str, Any], question: Mapping[str, Any]) -> list[str]:
+    """The options that differ; results of earlier versions do not list those that were left at their defaults."""
+    names = {field.name for field in dataclasses.fields(ProbeOptions)}
+    try:
+        before = asked(ProbeOptions(**{name: value for name, value in there.items() if name in names}))
+    except (UsageError, TypeError, ValueError):
+        before = {}
+    before["random_init"] = there.get("random_init", False)
+    return [name for name, value in question.items() if before.get(name) != value]
+
+
+def save_and_show(
+    results: Any,
+    folder: Path,
+    draw: Callable[[Any, Path], Path],
+    file: str,
+    where: dict[str, Any],
+    complete: str,
+    output: Output,
+) -> None:
+    """Save results and their picture, and print them.
+
+    Args:
+        results: `ProbeResults` or `TransferResults`.
+        folder: where they go.
+        draw: writes the picture into the folder.
+        file: the name of the JSON file in the folder.
+        where: the paths that the JSON output begins with.
+        complete: what is complete already, for Ctrl-C.
+        output: how to print.
+    """
+    with console.interrupt_says(f"{complete}, the results in {folder} are incomplete; run the same command again"):
+        results.save(folder)
+        picture = draw(results, folder)
+    if output.json:
+        paths = {**where, "results": str(folder), "picture": str(picture)}
+        console.result_json(paths | json.loads((folder / file).read_text()))
+    elif output.quiet:
+        console.result(picture)
+    else:
+        console.result(f"{results.summary()}\n\nPicture: {picture}")

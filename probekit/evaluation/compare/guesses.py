@@ -1,0 +1,169 @@
+"""Baselines without a model: majority class, bag of words, length. A probe that does no better has shown nothing.
+
+Where the examples are words of texts, each word's most frequent class replaces bag of words and length. A regression
+(n_classes 0) has the mean, and ridge regressions on the same features.
+
+Axes: N examples, C classes.
+"""
+
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
+
+from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.probes.base import predicted_labels
+
+# Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
+BAG_OF_WORDS_C = (0.1, 1.0, 10.0, 100.0)
+LENGTH_C = 1.0
+WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single punctuation marks: every text that is not blank has one
+MAX_WORDS = 50_000
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A fitted baseline's predictions for all examples.
+
+    Attributes:
+        name: of the baseline.
+        predicted: classes int64 [N], or values float64 [N] of a regression.
+        scores: [N] or [N, C]; the values again for a regression.
+        C: inverse strength of regularisation; None where there is none.
+        converged: whether the solver reached its tolerance.
+        probabilities: [N, C]; None for a regression.
+    """
+
+    name: str
+    predicted: np.ndarray
+    scores: np.ndarray
+    C: float | None = None
+    converged: bool = True
+    probabilities: np.ndarray | None = None
+
+
+def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
+    """The majority class of train (ties go to the first), with the class frequencies of train as probabilities."""
+    counts = np.bincount(labels[train], minlength=n_classes)
+    shape = len(labels) if n_classes == 2 else (len(labels), n_classes)
+    probabilities = np.tile(counts / counts.sum(), (len(labels), 1))
+    return Guess("majority", np.full(len(labels), counts.argmax()), np.zeros(shape), probabilities=probabilities)
+
+
+def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
+    """The mean of the training rows: the majority baseline of a regression."""
+    return _values("mean", np.full(len(labels), labels[train].mean()))
+
+
+def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
+    """Each word's most frequent class in train, or its mean; for a word that train lacks, that of all training rows.
+
+    Ties go to the class that is more frequent in train. Probabilities are the word's class frequencies.
+
+    Args:
+        types: N words.
+        labels: int64 [N], or float64 [N] of a regression.
+        train: rows to count.
+        n_classes: C, or 0 for a regression.
+    """
+    known: dict[Hashable, int] = {}
+    number = np.array([known.setdefault(one, len(known)) for one in types])
+    rows = np.bincount(number[train], minlength=len(known))
+    if not n_classes:
+        sums = np.bincount(number[train], labels[train], minlength=len(known))
+        means = np.where(rows > 0, sums / np.maximum(rows, 1), labels[train].mean())
+        return _values("word-type", means[number])
+    prior = np.bincount(labels[train], minlength=n_classes) / len(train)
+    shares_TC = np.bincount(number[train] * n_classes + labels[train], minlength=len(known) * n_classes)
+    shares_TC = np.where(rows[:, None] > 0, shares_TC.reshape(-1, n_classes) / np.maximum(rows, 1)[:, None], prior)
+    best = np.lexsort((np.broadcast_to(prior, shares_TC.shape), shares_TC), axis=1)[:, -1]
+    likely = shares_TC[number]
+    return Guess("word-type", best[number], likely[:, 1] if n_classes == 2 else likely, probabilities=likely)
+
+
+def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
+    """Logistic (or ridge) regressions on the TF-IDF of a text's words (or token ids), smallest C first.
+
+    The vocabulary and its weights come from the training rows alone. If no training text has a word, the only guess is
+    the majority class, or the mean. `merit` chooses among the guesses; ties go to the first.
+
+    Args:
+        inputs: N texts, or N lists of token ids.
+        labels: int64 [N], or float64 [N] of a regression.
+        train: rows to fit on.
+        n_classes: C, or 0 for a regression.
+    """
+    features = _tf_idf(inputs, train)
+    if features is None:
+        constant = majority(labels, train, n_classes) if n_classes else mean(labels, train)
+        return [replace(constant, name="bag-of-words")]
+    return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in BAG_OF_WORDS_C]
+
+
+def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
+    """Logistic (or ridge) regression on the logarithms of a text's characters and words, or of its number of token ids.
+
+    Args:
+        inputs: N texts, or N lists of token ids.
+        labels: int64 [N], or float64 [N] of a regression.
+        train: rows to fit on.
+        n_classes: C, or 0 for a regression.
+    """
+    sizes = [(len(one), len(one.split())) if isinstance(one, str) else (len(one),) for one in inputs]
+    features = np.log1p(np.array(sizes, dtype=np.float64))
+    features = StandardScaler().fit(features[train]).transform(features)
+    return _fit("length", features, labels, train, LENGTH_C, n_classes)
+
+
+def _values(name: str, values: np.ndarray, C: float | None = None, converged: bool = True) -> Guess:
+    return Guess(name, values, values, C, converged)
+
+
+def merit(
+    guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int, metric: str | None = None
+) -> tuple[bool, float]:
+    """What chooses between guesses: whether it converged, then the metric on these rows (0 if undefined).
+
+    The metric None is accuracy, or R2.
+    """
+    metric = metric or ("accuracy" if n_classes else "r2")
+    predictions = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes)
+    return guess.converged, measure(predictions, [metric]).get(metric, 0.0)
+
+
+def _fit(name: str, features: Any, labels: np.ndarray, train: np.ndarray, C: float, n_classes: int) -> Guess:
+    model: Any = LogisticRegression(C=C, max_iter=1000, tol=1e-5)
+    if not n_classes:
+        model = Ridge(alpha=1 / C, tol=1e-8)
+    with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
+        warnings.simplefilter("always")
+        model.fit(features[train], labels[train])
+    converged = not any(issubclass(w.category, ConvergenceWarning) for w in caught)
+    if not n_classes:
+        return _values(name, model.predict(features), C, converged)
+    scores = model.decision_function(features)
+    return Guess(name, predicted_labels(scores), scores, C, converged, model.predict_proba(features))
+
+
+def _tf_idf(inputs: Sequence[Any], train: np.ndarray) -> Any:
+    ids = not isinstance(inputs[0], str)
+    tokens: dict[str, Any] = {"analyzer": _as_words} if ids else {"token_pattern": WORD}
+    vectoriser = TfidfVectorizer(**tokens, max_features=MAX_WORDS)
+    try:
+        vectoriser.fit([inputs[i] for i in train])
+    except ValueError as error:
+        if "empty vocabulary" in str(error):
+            return None
+        raise
+    return vectoriser.transform(inputs)
+
+
+def _as_words(ids: Sequence[int]) -> list[str]:
+    return [str(i) for i in ids]

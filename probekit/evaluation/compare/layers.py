@@ -1,0 +1,71 @@
+"""Compare the layers of a curve with one another and with chance, on the same test rows and resamples.
+
+Axes: L layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probekit.evaluation.scores.band import curve_band
+from probekit.evaluation.scores.best_set import best_set
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
+from probekit.evaluation.scores.metrics import Predictions
+from probekit.evaluation.scores.permutation import PERMUTATIONS, permutation_test
+from probekit.evaluation.scores.score import for_metric, value_of
+
+
+@dataclass(frozen=True)
+class LayerComparison:
+    """How the layers of a curve compare.
+
+    Attributes:
+        bands: (low, high) for each layer; together they hold the curve with 95%. None where undefined.
+        in_best_set: for each layer, whether it is statistically tied with the best.
+        p_values: of each layer against permuted labels; None with folds.
+        chance: {"p_max", "null_high", "permutations"} of the best of all layers; the values are None with folds.
+    """
+
+    bands: list[tuple[float, float] | None]
+    in_best_set: list[bool]
+    p_values: list[float | None]
+    chance: dict[str, Any]
+
+
+def compare_layers(
+    predictions: Sequence[Predictions], metric: str, bootstrap: Bootstrap, seed: int | None
+) -> LayerComparison:
+    """Bands, best set and p-values of a curve.
+
+    Args:
+        predictions: for the test rows, one per layer.
+        metric: the headline.
+        bootstrap: resamples of the test rows.
+        seed: of the permutations; None leaves them out. With folds they would be wrong: each fold's predictions come
+            from fits on the labels of the others, so they would change if labels were permuted.
+    """
+    predictions = [for_metric(each, metric) for each in predictions]
+    values = np.array([value_of(each, metric) for each in predictions])
+    resampled = np.stack([bootstrap.resampled(each, metric) for each in predictions])
+    bands = curve_band(bootstrap, predictions, metric, resampled, LEVEL)
+    jackknifed = np.stack([bootstrap.jackknifed(each, metric) for each in predictions])
+    tied = best_set(values, resampled, LEVEL, jackknifed)
+    p_values, chance = _chance(predictions, metric, bootstrap, seed)
+    return LayerComparison([_ends(band) for band in bands], tied.tolist(), p_values, chance)
+
+
+def _chance(
+    predictions: Sequence[Predictions], metric: str, bootstrap: Bootstrap, seed: int | None
+) -> tuple[list[float | None], dict[str, Any]]:
+    if seed is None:
+        return [None] * len(predictions), {"p_max": None, "null_high": None, "permutations": None}
+    null = permutation_test(predictions, metric, seed, bootstrap.groups)
+    null_high = float(null.null_high) if np.isfinite(null.null_high) else None
+    chance = {"p_max": float(null.p_max), "null_high": null_high, "permutations": PERMUTATIONS}
+    return null.p_values.tolist(), chance
+
+
+def _ends(band: np.ndarray) -> tuple[float, float] | None:
+    return (float(band[0]), float(band[1])) if np.isfinite(band).all() else None

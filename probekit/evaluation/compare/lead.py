@@ -1,0 +1,51 @@
+"""What is quoted, against the best baseline, and against the layer that test would have picked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import t
+
+from probekit.evaluation.results.data import LayerResult
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
+from probekit.evaluation.scores.metrics import Predictions
+from probekit.evaluation.scores.score import for_metric, value_of
+
+
+def lead(
+    best: Predictions, baselines: Sequence[tuple[str, Predictions]], metric: str, bootstrap: Bootstrap
+) -> dict[str, Any] | None:
+    """How far the quoted predictions are ahead of the best baseline's on test, with a 95% interval.
+
+    The difference is taken within each resample, so that examples that both get right or wrong cancel; the interval is
+    Student's t times its standard error.
+
+    Args:
+        best: the predictions that are quoted.
+        baselines: name and test predictions of each.
+        metric: the headline.
+        bootstrap: resamples of the test rows.
+    """
+    values = [(value_of(predictions, metric), name, predictions) for name, predictions in baselines]
+    values = [each for each in values if np.isfinite(each[0])]
+    if not values:
+        return None
+    value, name, predictions = max(values, key=lambda each: each[0])
+    ahead = value_of(best, metric) - value
+    one, other = (bootstrap.resampled(for_metric(each, metric), metric) for each in (best, predictions))
+    difference = (one - other)[np.isfinite(one - other)]
+    n = bootstrap.n_units
+    if n < 2 or not len(difference):
+        return {"baseline": name, "over": ahead, "interval": None}
+    half = float(t.ppf((1 + LEVEL) / 2, n - 1) * difference.std() * np.sqrt(n / (n - 1)))
+    return {"baseline": name, "over": ahead, "interval": [ahead - half, ahead + half]}
+
+
+def optimism(results: Sequence[LayerResult], best: LayerResult, metric: str, quoted: float) -> dict[str, Any]:
+    """The layer that selecting on test would have picked, its value, and how far that is over the quoted value.
+
+    Ties go to the chosen layer, or else to the first.
+    """
+    top = max(results, key=lambda layer: (layer.metrics["test"][metric], layer is best))
+    value = top.metrics["test"][metric]
+    return {"layer": top.place, "value": value, "over": value - quoted}

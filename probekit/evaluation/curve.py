@@ -1,0 +1,168 @@
+"""A curve: the same fits and scores at every place, one place's activations in memory at a time.
+
+Axes: N examples.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.activations import Activations
+from probekit.evaluation.compare.codelength import OnlineCode, layer_codelength
+from probekit.evaluation.compare.controls import compare_with_controls
+from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fits
+from probekit.evaluation.fits.fit_grid import FitGrid, fit_grid, target_only
+from probekit.evaluation.fits.layer import LayerFits, features_of, fit_layer
+from probekit.evaluation.fits.predict import predict
+from probekit.evaluation.fits.protocol import Protocol
+from probekit.evaluation.fits.rows import resampling_units
+from probekit.evaluation.request import Request
+from probekit.evaluation.results.data import LayerResult
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import headline, measure
+from probekit.evaluation.scores.score import score, score_intervals
+from probekit.points import Place
+
+CODE_STRENGTHS = 5  # the online code mixes its probes, so a few strengths of a long grid lose next to nothing
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePlan:
+    """What is fitted and scored at every place.
+
+    Attributes:
+        probe: unfitted; copied for each problem.
+        grid: the fits; its label sets after the first are control tasks.
+        headline: the metric that chooses.
+        metric: the headline where it was asked for by name; None where the labels decided.
+        bootstrap: resamples of the test rows.
+        code: online code of the training labels, or None.
+        selectivity: whether the control tasks can be learnt for the test rows, so that selectivity measures memory.
+    """
+
+    probe: Any
+    grid: FitGrid
+    headline: str
+    metric: str | None
+    bootstrap: Bootstrap
+    code: OnlineCode | None = None
+    selectivity: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPlace:
+    """One place: its result, and the target's chosen fit, whose test predictions are compared between places.
+
+    Attributes:
+        result: the numbers.
+        fit: the chosen fit.
+        width: D of the place.
+    """
+
+    result: LayerResult
+    fit: ChosenFit
+    width: int
+
+
+def plan_curve(
+    request: Request, protocol: Protocol, seed: int, metric: str | None = None, controls: Sequence[np.ndarray] = ()
+) -> CurvePlan:
+    """The plan of a request, without a code.
+
+    Args:
+        request: the curve.
+        protocol: the rows that are fitted, choose and test.
+        seed: of the resamples.
+        metric: the headline; None leaves it to the labels.
+        controls: label sets [N] of the control tasks.
+    """
+    labels, units = request.labels[protocol.train], resampling_units(request.acts.task)
+    counts = np.bincount(labels, minlength=request.n_classes) if request.n_classes else []
+    return CurvePlan(
+        probe=request.probe,
+        grid=fit_grid(protocol, [request.labels, *controls], request.n_classes, request.strengths),
+        headline=metric or headline(counts),
+        metric=metric,
+        bootstrap=Bootstrap(len(protocol.test), seed, None if units is None else np.asarray(units)[protocol.test]),
+    )
+
+
+def online_code(request: Request, protocol: Protocol, seed: int) -> OnlineCode | None:
+    """The code of the training labels; None for a probe that has none."""
+    if not request.probe.for_codelength:
+        return None
+    rows, units, grid = protocol.fitted, resampling_units(request.acts.task), request.strengths
+    if len(grid) > CODE_STRENGTHS:  # both ends included
+        grid = [grid[i] for i in np.linspace(0, len(grid) - 1, CODE_STRENGTHS).round().astype(int)]
+    train, groups = np.searchsorted(rows, protocol.train), None if units is None else np.asarray(units)[rows]
+    return OnlineCode(request.labels[rows], request.n_classes, train, grid, seed, groups)
+
+
+def numbers_only(plan: CurvePlan) -> CurvePlan:
+    """The plan without control tasks and code."""
+    return replace(plan, grid=target_only(plan.grid), code=None)
+
+
+def fit_curve(
+    acts: Activations, places: Sequence[Place], plan: CurvePlan, done: Callable[[], None]
+) -> list[FittedPlace]:
+    """Fit and score every place; calls `done` after each."""
+    fitted = []
+    for place in places:
+        code = None if plan.code is None else plan.code.problems()
+        fits = fit_layer(features_of(acts, place), plan.probe, plan.grid, code)
+        fitted.append(_scored(place, fits, plan))
+        done()
+    return fitted
+
+
+def ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
+    """A function that counts its calls for `progress`."""
+    done = itertools.count(1)
+    return lambda: None if progress is None else progress(next(done), total)
+
+
+def _scored(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
+    fit, *controls = choose_fits(fits, plan.headline)
+    certificates = {"probe": (fit.converged, fit.gap)}
+    if controls:
+        certificates["control"] = _worst([(each.converged, each.gap) for each in controls])
+    if fits.code_probes:
+        certificates["code"] = certified(fits.code_probes)
+    converged, gap = _worst(list(certificates.values()))
+    control, selectivity = compare_with_controls(fit.test, [each.test for each in controls], plan.headline)
+    result = LayerResult(
+        point=place[0],
+        layer=place[1],
+        C=fit.C,
+        converged=converged,
+        metrics=_metrics(fits, fit, plan.headline),
+        intervals=score_intervals(plan.bootstrap, fit.test),
+        tried=fit.tried,
+        probe=fit.probe,
+        gap=gap,
+        late=[name for name, (is_converged, _) in certificates.items() if not is_converged],
+        control=control,
+        selectivity=selectivity if plan.selectivity else None,
+        codelength=None if plan.code is None else layer_codelength(plan.code, fits),
+    )
+    return FittedPlace(result, fit, fits.X.shape[1])
+
+
+def _worst(certificates: Sequence[tuple[bool, float | None]]) -> tuple[bool, float | None]:
+    """Whether all converged, and the largest gap; None where one has none."""
+    gaps = [gap for _, gap in certificates if gap is not None]
+    return all(converged for converged, _ in certificates), max(gaps) if len(gaps) == len(certificates) else None
+
+
+def _metrics(fits: LayerFits, fit: ChosenFit, headline: str) -> dict[str, dict[str, float]]:
+    grid, test = fits.grid, score(fit.test)
+    if grid.protocol.folds is not None:
+        return {"validation": {headline: dict(fit.tried)[fit.C]}, "test": test}
+    labels, metrics = grid.label_sets[0], {}
+    for split in ("train", "validation"):
+        metrics[split] = measure(predict(fit.probe, fits.X, grid.protocol.rows[split], labels, grid.n_classes))
+    return {**metrics, "test": test}

@@ -1,0 +1,115 @@
+"""What fitted probes predict for rows of one layer, and predictions of several rounds as one.
+
+Axes: N examples, D width, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+from torch import Tensor
+
+from probekit.evaluation.scores.metrics import Predictions
+from probekit.probes.base import Probe, as_numpy, predicted_labels, probabilities
+
+ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
+
+
+class Decision(NamedTuple):
+    """What a probe decides for rows, before it is compared with their labels.
+
+    Attributes:
+        scores: [N] for two classes, [N, C] for more; the values [N] of a regression.
+        predicted: int64 [N]; None where the highest score is the prediction.
+    """
+
+    scores: np.ndarray
+    predicted: np.ndarray | None = None
+
+
+def decisions(probes: Sequence[Probe], X: Tensor, rows: np.ndarray) -> list[Decision]:
+    """The decision of each probe for these rows of X [N, D]; all linear probes are one matrix product."""
+    index = torch.from_numpy(rows).to(X.device)
+    if all(probe.linear for probe in probes):
+        return [Decision(scores) for scores in _linear(probes, X, index)]
+    features = X[index]
+    return [_decide(probe, features) for probe in probes]
+
+
+def _decide(probe: Any, features: Tensor) -> Decision:
+    if probe.predicts == "numbers":
+        return Decision(probe.predict(features))
+    return Decision(probe.decision_function(features), None if probe.by_score else probe.predict(features))
+
+
+def _linear(probes: Sequence[Any], X: Tensor, index: Tensor) -> list[np.ndarray]:
+    coefs = [np.atleast_2d(probe.coef_) for probe in probes]
+    W = torch.from_numpy(np.concatenate(coefs)).to(X.device)
+    b = torch.from_numpy(np.concatenate([np.atleast_1d(probe.intercept_) for probe in probes])).to(X.device)
+    parts = [as_numpy(X[part].double() @ W.T + b) for part in index.split(ROWS_AT_ONCE)]
+    scores = np.concatenate(parts)
+    ends = np.cumsum([len(coef) for coef in coefs])[:-1]
+    return [part[:, 0] if part.shape[1] == 1 else part for part in np.split(scores, ends, axis=1)]
+
+
+def predictions_of(truth: np.ndarray, decision: Decision, n_classes: int, probe: Probe | None = None) -> Predictions:
+    """The decision as predictions of the true labels; with probabilities where `probe` makes its scores from them."""
+    scores = decision.scores
+    if n_classes == 0:
+        return Predictions(truth, scores, scores, 0)
+    likely = probabilities(scores) if probe is not None and probe.log_odds else None
+    predicted = predicted_labels(scores) if decision.predicted is None else decision.predicted
+    return Predictions(truth, predicted, scores, n_classes, likely)
+
+
+def predict(probe: Probe, X: Tensor, rows: np.ndarray, labels: np.ndarray, n_classes: int) -> Predictions:
+    """The predictions of one probe for rows of X [N, D], whose labels are `labels[rows]`."""
+    (decision,) = decisions([probe], X, rows)
+    return predictions_of(labels[rows], decision, n_classes, probe)
+
+
+def log_probabilities(scores: np.ndarray) -> np.ndarray:
+    """Natural logarithms of the probabilities [N, C], from log odds [N] of two classes or logits [N, C] of more."""
+    if scores.ndim == 1:
+        return -np.logaddexp(0, np.stack([scores, -scores], axis=1))
+    return scores - logsumexp(scores, axis=1, keepdims=True)
+
+
+def pooled(parts: Sequence[Predictions]) -> Predictions:
+    """Predictions of several rounds as one, each round predicted by its own probe.
+
+    Scores of different probes are not comparable: their zero and unit depend on the training rows, in which classes are
+    rare where they are common among the round's test rows. So the scores of each round are standardised. Predicted
+    labels and probabilities stay as they are.
+    """
+    if len(parts) > 1:
+        parts = [replace(part, scores=_standardised(part.scores)) for part in parts]
+
+    def joined(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if any(value is None for value in values) else np.concatenate(values)
+
+    names = ("truth", "predicted", "scores")
+    return Predictions(*map(joined, names), n_classes=parts[0].n_classes, probabilities=joined("probabilities"))
+
+
+def _standardised(scores: np.ndarray) -> np.ndarray:
+    """Scores [N] or [N, C] with mean 0 (per class) and one spread; 0 where they do not vary."""
+    centred = scores - scores.mean(axis=0)
+    spread = np.sqrt((centred**2).mean())
+    return centred / spread if spread > 1e-9 * np.abs(scores).max(initial=0) else np.zeros_like(centred)
+
+
+def part_of(predictions: Predictions, rows: slice) -> Predictions:
+    """The predictions for some of the examples."""
+    likely = predictions.probabilities
+    return replace(
+        predictions,
+        truth=predictions.truth[rows],
+        predicted=predictions.predicted[rows],
+        scores=predictions.scores[rows],
+        probabilities=None if likely is None else likely[rows],
+    )

@@ -1,0 +1,77 @@
+"""The rows of a task: which may be fitted, which share a fold, and which are resampled together.
+
+Axes: N examples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from probekit.errors import DataError
+from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protocol, split_protocol
+from probekit.evaluation.request import Request
+from probekit.options import ProbeOptions
+from probekit.tasks.base import Task
+from probekit.tasks.quality.audit import Audit, audit, audit_of_folds
+from probekit.tasks.quality.duplicates import Inputs, near_pairs
+from probekit.tasks.splits import components
+
+
+def audited_protocol(request: Request, options: ProbeOptions) -> tuple[Audit, Protocol]:
+    """The audit of the task, and its rows by split or fold, without leaks where the options drop them.
+
+    Raises:
+        DataError: a split or fold without all classes, before or after leaks are dropped.
+    """
+    task = request.acts.task
+    if options.folds is not None:
+        return _folds(request, options.folds, options.seed)
+    task.check(request.label)
+    found = audit(task, request.label)
+    kept = np.ones(len(task), dtype=bool)
+    if not options.drop_leaks:
+        return found, split_protocol(task.splits, kept)
+    kept[found.leaks] = False
+    try:
+        task.subset(kept).check(request.label)
+    except DataError as error:
+        raise DataError(
+            f"too little is left once the texts that are also in a later split are left out (drop_leaks): {error}"
+        ) from None
+    return replace(found, dropped=True), split_protocol(task.splits, kept)
+
+
+def _folds(request: Request, folds: int, seed: int) -> tuple[Audit, Protocol]:
+    task = request.acts.task
+    texts = np.arange(len(task)) if task.info.get("no_texts") else linked_rows(task.inputs, None)
+    linked = texts if task.groups is None else components(texts.tolist(), task.groups.tolist())
+    protocol = fold_protocol(request.labels, linked, folds, seed)
+    check_masks(protocol, request.labels, task.label_names[request.label], request.label)
+    return audit_of_folds(task, request.label, texts), protocol
+
+
+def linked_rows(inputs: Sequence[str | list[int]], groups: np.ndarray | None) -> np.ndarray:
+    """Rows that must share a fold, because they share a group or a text, have equal numbers: int64 [N].
+
+    Texts that are equal or near-duplicates, by the audit's rules, count as one.
+    """
+    found = Inputs.of(inputs)
+    shingles = found.shingles()
+    one, other, _ = near_pairs(shingles, np.arange(shingles.shape[0]))
+    links = sparse.coo_array((np.ones(len(one)), (one, other)), shape=(shingles.shape[0],) * 2)
+    texts = connected_components(links, directed=False)[1][found.number].tolist()
+    return components(texts) if groups is None else components(texts, groups.tolist())
+
+
+def resampling_units(task: Task) -> np.ndarray | None:
+    """Rows that depend on one another, and are resampled together, have equal numbers or names: [N]; None for no such.
+
+    The units are the groups. Without groups, where each row is read at its own token, they are the rows of one text.
+    """
+    if task.groups is not None or isinstance(task.position, str) or task.info.get("no_texts"):
+        return task.groups
+    number = Inputs.of(task.inputs).number
+    return number if len(np.unique(number)) < len(number) else None

@@ -1,0 +1,208 @@
+"""Results as data: per layer, per baseline, per pair of tasks. Tables, files and pictures are made from these."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from probekit.points import place_name
+
+# Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
+# is at chance on the others, so the control task would measure nothing there.
+LEAST_SEEN = 0.5
+
+
+@dataclass(frozen=True)
+class BaselineResult:
+    """The score of a baseline, which uses no activations, or only those before the first block.
+
+    Attributes:
+        name: "majority" ("mean" for a regression), "bag-of-words", "length", "word-type" or "embedding".
+        C: the regularisation selected on validation, if there was a choice.
+        converged: whether its solver reached its tolerance.
+        metrics: split -> metric -> value; undefined metrics are left out.
+        intervals: metric -> (low, high) on test.
+    """
+
+    name: str
+    C: float | None
+    converged: bool
+    metrics: dict[str, dict[str, float]]
+    intervals: dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """The probe of one place (a point of one layer) and its scores.
+
+    The headline is the metric `meta["headline"]` that selects: the one requested, else accuracy; AUROC where one class
+    has more than 80% of the training labels; R2 for a regression.
+
+    Attributes:
+        point: short name, such as "resid_pre".
+        layer: None for a point that belongs to no layer.
+        C: the regularisation selected on validation; None for a probe without one.
+        converged: whether every fit that the numbers depend on converged, including control tasks and codelength.
+        metrics: split -> metric -> value; undefined metrics are left out. With nested folds, "validation" is the mean
+            over inner folds, "test" is computed on the pooled predictions of the outer folds (their scores standardised
+            within each), and there is no "train".
+        intervals: metric -> (low, high) on test.
+        tried: (C, headline on validation) of each candidate.
+        probe: the fitted probe; None where only numbers are kept, as for random weights.
+        gap: the worst certificate of these fits: an upper bound on (objective - optimum) / optimum. None if the probe
+            gives none, or if a fit that did not converge has no finite one.
+        band: (low, high) of the headline on test; the bands of all layers hold the complete curve with 95%.
+        in_best_set: whether the layer is statistically tied with the best on test (95%, all layers jointly).
+        p_value: of the headline on test, against permuted labels; None with nested folds.
+        control: mean headline on test over the control tasks (random labels per type).
+        selectivity: headline on test minus `control`. None for a control task of complete texts, if less than half of
+            the test rows have a type seen in train, and if the control R2 of a regression is below 0.
+        codelength: of the training labels given the activations: {"bits", "uniform_bits", "prior_bits" (from the class
+            frequencies alone), "compression" (uniform_bits / bits), "gain" (prior_bits / bits)}.
+        late: which fits did not converge: "probe", "control", "code".
+    """
+
+    point: str
+    layer: int | None
+    C: float | None
+    converged: bool
+    metrics: dict[str, dict[str, float]]
+    intervals: dict[str, tuple[float, float]]
+    tried: list[tuple[float | None, float]]
+    probe: Any = field(default=None, compare=False, repr=False)
+    gap: float | None = None
+    band: tuple[float, float] | None = None
+    in_best_set: bool | None = None
+    p_value: float | None = None
+    control: float | None = None
+    selectivity: float | None = None
+    codelength: dict[str, float] | None = None
+    late: list[str] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """Point and layer in one word: "resid_pre.5"."""
+        return place_name((self.point, self.layer))
+
+
+@dataclass(frozen=True)
+class ProbeData:
+    """A curve: one result per layer, with the baselines.
+
+    Attributes:
+        layers: in the order of the curve.
+        baselines: what to compare with; empty if none were requested.
+        meta: JSON-able: model, task, label, point, position, probe, C (the grid), seed, n, headline, audit, versions
+            and more.
+        random_init: the same layers of the same architecture with random weights, numbers only; may be empty.
+    """
+
+    layers: list[LayerResult]
+    baselines: list[BaselineResult]
+    meta: dict[str, Any]
+    random_init: list[LayerResult] = field(default_factory=list)
+
+    @property
+    def best(self) -> LayerResult:
+        """The layer with the highest headline on validation; ties go to the earlier one. Test plays no part.
+
+        With nested folds every row took part in the selection, so no score of this layer is an estimate: `judged` is. A
+        layer whose fit did not converge is taken only if none did.
+        """
+        name = self.headline
+        return max(self.layers, key=lambda layer: ("probe" not in layer.late, layer.metrics["validation"][name]))
+
+    @property
+    def headline(self) -> str:
+        """The metric that selects: "accuracy", "auroc", "r2", or the one requested."""
+        return self.meta["headline"]
+
+    @property
+    def procedure(self) -> dict[str, Any] | None:
+        """With nested folds, the score of the complete procedure, which selects layer and C inside each fold."""
+        return self.meta.get("procedure")
+
+    @property
+    def judged(self) -> tuple[float, tuple[float, float] | None]:
+        """The headline to quote, with its interval, on rows that selected nothing.
+
+        That is the selected layer's on test or, with nested folds, the complete procedure's.
+        """
+        metrics, intervals = self.best.metrics["test"], self.best.intervals
+        if self.procedure is not None:
+            metrics, intervals = self.procedure["metrics"], self.procedure["intervals"]
+        ends = intervals.get(self.headline)
+        return metrics[self.headline], None if ends is None else (ends[0], ends[1])
+
+
+def is_output(data: ProbeData, layer: LayerResult) -> bool:
+    """Whether this is the output of the last block, at the end of another point's curve."""
+    return layer.point != data.meta["point"]
+
+
+@dataclass(frozen=True)
+class TransferCell:
+    """A probe of one layer, trained on one task, on the test split of one task.
+
+    Attributes:
+        train_task: the task on whose train split it was fitted.
+        test_task: the task on whose test split it was scored.
+        point: short name, such as "resid_pre".
+        layer: None for a point that belongs to no layer.
+        C: the regularisation selected on the train task's validation split; None for a probe without one.
+        converged: whether the solver reached its tolerance.
+        validation: the headline on the train task's validation split.
+        chosen: whether this is the train task's best layer.
+        metrics: metric -> value.
+        intervals: metric -> (low, high).
+    """
+
+    train_task: str
+    test_task: str
+    point: str
+    layer: int | None
+    C: float | None
+    converged: bool
+    validation: float
+    chosen: bool
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+
+    @property
+    def place(self) -> str:
+        """Point and layer in one word: "resid_pre.5"."""
+        return place_name((self.point, self.layer))
+
+
+@dataclass(frozen=True)
+class TransferData:
+    """Scores for every pair of tasks: train on the rows, test on the columns.
+
+    Attributes:
+        cells: one per train task, test task and layer, in this order.
+        meta: JSON-able: tasks, labels, headline, chance, model, point, position, probe, seed, n, notes and more.
+    """
+
+    cells: list[TransferCell]
+    meta: dict[str, Any]
+
+    @property
+    def tasks(self) -> list[str]:
+        """T names."""
+        return self.meta["tasks"]
+
+    @property
+    def headline(self) -> str:
+        """The metric of the matrix: "accuracy", "auroc" or "r2"."""
+        return self.meta["headline"]
+
+    @property
+    def chosen(self) -> list[list[TransferCell]]:
+        """[T][T]: train task, test task, at the train task's best layer on its own validation split."""
+        cells = {(cell.train_task, cell.test_task): cell for cell in self.cells if cell.chosen}
+        return [[cells[train, test] for test in self.tasks] for train in self.tasks]
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The headline of `chosen`, float64 [T, T]; nan where it is undefined."""
+        return np.array([[cell.metrics.get(self.headline, np.nan) for cell in row] for row in self.chosen])

@@ -1,0 +1,163 @@
+"""Results on disk: `probekit.results/2` (results.json, results.csv and the probes) and `probekit.transfer/1`."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from probekit.durable import write_as
+from probekit.errors import DataError
+from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
+from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
+from probekit.evaluation.results.frames import probe_frame, transfer_frame
+from probekit.evaluation.scores.metrics import HEADLINES
+from probekit.probes import PROBES, REGRESSORS, load_probe
+
+FORMAT = "probekit.results/2"
+OLDER = ("probekit.results/1",)
+TRANSFER_FORMAT = "probekit.transfer/1"
+
+
+def save_results(data: ProbeData, folder: Path) -> None:
+    """Write results.csv, probes/ and, last, results.json into `folder`; earlier results there are deleted first.
+
+    results.json holds the hash of every probe.
+
+    Raises:
+        StorageError: the disk refused, or the folder holds something else.
+    """
+    layers = [_as_dict(layer) for layer in data.layers]
+    lists = {"baselines": data.baselines, "random_init": data.random_init}
+    body = {"format": FORMAT, "meta": data.meta, "best": data.best.place, "layers": layers}
+    body |= {name: [_as_dict(result) for result in results] for name, results in lists.items()}
+    json.dumps(body, allow_nan=False)  # fails before anything is deleted
+    table = probe_frame(data).to_csv(index=False, lineterminator="\n").encode()
+    clear_folder(folder)
+    for entry, layer in zip(layers, data.layers, strict=True):
+        entry["probe"] = _save_probe(layer, folder)
+    write_as(folder / "results.csv", table)
+    write_as(folder / "results.json", json.dumps(body, indent=1, allow_nan=False).encode())
+
+
+def load_results(folder: Path) -> ProbeData:
+    """Read what `save_results` wrote.
+
+    Raises:
+        DataError: no results there, damaged ones, or a probe that is not the one of these results.
+    """
+    path = folder / "results.json"
+    body = _read(path)
+    try:
+        layers = [_layer_of(entry, folder) for entry in body["layers"]]
+        baselines = [BaselineResult(**_with_tuples(entry)) for entry in body["baselines"]]
+        random_init = [LayerResult(**_with_tuples(entry)) for entry in body["random_init"]]
+        _check_headline(body["meta"]["headline"], layers, path)
+        return ProbeData(layers, baselines, body["meta"], random_init)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{str(path)!a} is not a complete file of results: {error!a}") from None
+
+
+def save_transfer(data: TransferData, folder: Path) -> None:
+    """Write transfer.csv and, last, transfer.json into `folder`; earlier results there are deleted first.
+
+    Raises:
+        StorageError: the disk refused, or the folder holds something else.
+    """
+    body = {"format": TRANSFER_FORMAT, "meta": data.meta, "cells": [vars(cell) for cell in data.cells]}
+    text = json.dumps(body, indent=1, allow_nan=False)
+    table = transfer_frame(data).to_csv(index=False, lineterminator="\n").encode()
+    clear_folder(folder, TRANSFER_RESULTS)
+    write_as(folder / "transfer.csv", table)
+    write_as(folder / "transfer.json", text.encode())
+
+
+def load_transfer(folder: Path) -> TransferData:
+    """Read what `save_transfer` wrote.
+
+    Raises:
+        DataError: no such results there, or incomplete ones.
+    """
+    path = folder / "transfer.json"
+    try:
+        body = json.loads(path.read_bytes())
+        if body["format"] != TRANSFER_FORMAT:
+            raise ValueError(f"format {body['format']!a}, expected {TRANSFER_FORMAT}")
+        cells = [TransferCell(**_with_tuples(cell)) for cell in body["cells"]]
+        return TransferData(cells, body["meta"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"no complete results of transfer at {str(path)!a}: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"no results here: {str(path)!a} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"could not read {str(path)!a}: {error}") from None
+    version = body.get("format") if isinstance(body, dict) else None
+    if version in OLDER:
+        raise DataError(f"{str(path)!a} has an older format of results ({version}, now {FORMAT}); train again")
+    if version != FORMAT:
+        raise DataError(
+            f"{str(path)!a} is not a file of results (expected format {FORMAT}, got {version!a}); train again"
+        )
+    return body
+
+
+def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
+    if name not in HEADLINES:
+        raise DataError(f"{str(path)!a} has the headline {name!a}; expected {', '.join(HEADLINES)}; train again")
+    lacking = [layer.place for layer in layers for split in ("validation", "test") if name not in layer.metrics[split]]
+    if lacking or not layers:
+        place = lacking[0] if lacking else "any layer"
+        raise DataError(f"{str(path)!a} lacks the headline {name} of {place}; train again")
+
+
+def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:
+    return {name: value for name, value in vars(result).items() if name != "probe"}
+
+
+def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
+    if layer.probe is None or not is_saved(layer.probe):
+        return None
+    layer.probe.save(folder / "probes" / layer.place)
+    return {"file": f"probes/{layer.place}", "sha256": _probe_hash(folder / "probes" / layer.place)}
+
+
+def is_saved(probe: Any) -> bool:
+    """Whether results keep the fitted probe: only a class that `load_probe` knows can be read again without pickle."""
+    return bool(probe.saveable) and type(probe) in (*PROBES.values(), *REGRESSORS.values())
+
+
+def _probe_hash(path: Path) -> str:
+    # the .json holds the hash of the weights, so its own hash covers both files
+    return hashlib.sha256(Path(f"{path}.json").read_bytes()).hexdigest()
+
+
+def _layer_of(entry: dict[str, Any], folder: Path) -> LayerResult:
+    layer = dict(entry)
+    saved = layer.pop("probe")
+    path = folder / "probes" / _place_of(layer)
+    probe = None if saved is None else load_probe(path)
+    if saved is not None and _probe_hash(path) != saved["sha256"]:
+        raise DataError(f"the probe of {path.name!a} in {str(folder)!a} is not the one of these results; train again")
+    return LayerResult(**_with_tuples(layer), probe=probe)
+
+
+def _place_of(entry: dict[str, Any]) -> str:
+    point, layer = entry["point"], entry["layer"]
+    parts = str(point).split(".")  # "encoder.resid_pre"
+    if not all(part.isidentifier() for part in parts) or not isinstance(layer, int | None):  # it becomes a path
+        raise DataError(f"no place is called {point!a}, {layer!a}")
+    return point if layer is None else f"{point}.{layer}"
+
+
+def _with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where results have tuples."""
+    fixed = {**entry, "intervals": {name: tuple(ends) for name, ends in entry["intervals"].items()}}
+    if "tried" in entry:
+        fixed["tried"] = [tuple(pair) for pair in entry["tried"]]
+    if entry.get("band") is not None:
+        fixed["band"] = tuple(entry["band"])
+    return fixed

@@ -1,0 +1,79 @@
+"""Folders of results: which files belong to them, and how they are replaced."""
+
+import re
+from pathlib import Path
+
+from probekit.durable import refused
+from probekit.errors import StorageError
+
+# the files of a folder of results; any other file belongs to somebody else and is never touched
+PROBE_RESULTS = re.compile(r"results\.(json|csv)|\w+_by_layer\.(png|svg)|probes")
+TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg)")
+_PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
+
+
+def check_folder(folder: str | Path, own: re.Pattern[str] = PROBE_RESULTS) -> None:
+    """Check that results may be written to `folder`: it does not exist, is empty or holds only results.
+
+    Args:
+        folder: where results would be written.
+        own: names of the files that belong to this kind of results.
+
+    Raises:
+        StorageError: it is a file, or holds a file that is not of results and would be in danger.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise StorageError(f"{str(folder)!a} is a file; results need a folder, give another one (--out)")
+    foreign = [path.name for path in _entries(folder) if not _is_own(path, own)]
+    if foreign:
+        raise StorageError(
+            f"{str(folder)!a} holds {min(foreign)!a}, which is not of results; give a new or empty folder (--out)"
+        )
+
+
+def check_transfer_folder(folder: str | Path) -> None:
+    """Check that results of transfer may be written to `folder`, as `check_folder` does.
+
+    Raises:
+        StorageError: it is a file, or holds a file that is not of transfer results.
+    """
+    check_folder(folder, TRANSFER_RESULTS)
+
+
+def clear_folder(folder: Path, own: re.Pattern[str] = PROBE_RESULTS) -> None:
+    """Delete the results in `folder`, its .json first, so that a half-deleted folder cannot be loaded.
+
+    Args:
+        folder: where the results are.
+        own: as for `check_folder`.
+
+    Raises:
+        StorageError: the disk refused, or the folder holds something else.
+    """
+    check_folder(folder, own)
+    files = [path for path in _entries(folder) if path.is_file()]
+    files = [*sorted(files, key=lambda path: path.suffix != ".json"), *_entries(folder / "probes")]
+    try:
+        for path in files:
+            path.unlink()
+    except OSError as error:
+        raise refused(folder, error) from error
+
+
+def _entries(folder: Path) -> list[Path]:
+    """The entries of a folder, without hidden files, which other programs leave (such as .DS_Store)."""
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+def _is_own(path: Path, own: re.Pattern[str]) -> bool:
+    if own.fullmatch(path.name) is None:
+        return False
+    if path.name != "probes":
+        return path.is_file()
+    inside = (_PROBES.fullmatch(inner.name) and inner.is_file() for inner in _entries(path))
+    return path.is_dir() and not path.is_symlink() and all(inside)

@@ -1,0 +1,53 @@
+"""Transfer as text for a terminal and as HTML for a notebook: train on the rows, test on the columns."""
+
+from probekit.evaluation.results.data import TransferCell, TransferData
+from probekit.evaluation.results.wording import interval_text, metric_name, position_name, selected
+from probekit.tables import html_page, html_table, text_table
+from probekit.text import printable
+
+
+def transfer_summary(data: TransferData) -> str:
+    """Title, matrix and footnotes as text."""
+    table = text_table(_rows(data)).split("\n")
+    return "\n".join(map(printable, [transfer_title(data), "", *table, "", *transfer_notes(data)]))
+
+
+def transfer_html(data: TransferData) -> str:
+    """The same as HTML."""
+    return html_page(transfer_title(data), html_table(_rows(data)), transfer_notes(data))
+
+
+def transfer_title(data: TransferData) -> str:
+    """Model, point, position, probe and metric in one line."""
+    meta = data.meta
+    read = f"{meta['point']}, {position_name(meta['position'])}; {meta['probe']} probe"
+    return printable(f"Transfer in {meta['model']}: {read}; test {metric_name(data.headline)}")
+
+
+def transfer_notes(data: TransferData) -> list[str]:
+    """How layers were selected, what did not converge, and the notes that `transfer` made."""
+    what = selected(len({cell.place for cell in data.cells}) > 1, len(data.meta["C"] or []) > 1)
+    note = f"{what[:1].upper()}{what[1:]} selected on the validation split of the training task; test selected nothing."
+    notes = [note if what else "One layer, one setting: nothing was selected."]
+    if late := [row[0].train_task for row in data.chosen if not row[0].converged]:
+        notes.append(f"! not converged: {', '.join(late)}; a smaller C helps.")
+    return [*notes, *data.meta["notes"]]
+
+
+def _rows(data: TransferData) -> list[tuple[str, ...]]:
+    rows = [("train on \\ test on", *data.tasks, "layer", "C"), *(_row(data, row) for row in data.chosen)]
+    if data.headline == "accuracy":
+        rows.append(("(majority class)", *[f"{share:.3f}" for share in data.meta["majority"]], "", ""))
+    return rows
+
+
+def _row(data: TransferData, row: list[TransferCell]) -> tuple[str, ...]:
+    mark = "" if row[0].converged else " !"
+    C = "" if row[0].C is None else f"{row[0].C:g}"
+    return (row[0].train_task + mark, *[_value(cell, data.headline) for cell in row], row[0].place, C)
+
+
+def _value(cell: TransferCell, metric: str) -> str:
+    if metric not in cell.metrics:
+        return "-"
+    return f"{cell.metrics[metric]:.3f} {interval_text(cell.intervals.get(metric))}".rstrip()

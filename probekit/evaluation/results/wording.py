@@ -1,0 +1,38 @@
+"""Names of metrics and tokens for a reader, and sentences that tables and pictures share."""
+
+from collections.abc import Sequence
+
+from probekit.text import printable
+
+_METRICS = {"auroc": "AUROC", "r2": "R2", "f1": "F1", "spearman": "Spearman correlation"}
+_POSITIONS = {
+    "last": "last token",
+    "first": "first token",
+    "mean": "mean of all tokens",
+    "per example": "a token of each text's own",
+}
+
+
+def metric_name(metric: str) -> str:
+    """The name of a metric for a reader: "auroc" -> "AUROC"."""
+    return _METRICS.get(metric, metric.replace("_", " "))
+
+
+def position_name(position: object) -> str:
+    """The token that is read: "last" -> "last token"."""
+    return _POSITIONS.get(str(position), f"token {printable(position)}")
+
+
+def interval_text(ends: Sequence[float] | None) -> str:
+    """(0.5, 0.6) -> "[0.500, 0.600]"; empty for None."""
+    return "" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
+
+
+def number_text(value: float | None) -> str:
+    """0.5 -> "0.500", never "-0.000"; empty for None."""
+    return "" if value is None else f"{value:z.3f}"
+
+
+def selected(several_layers: bool, several_C: bool) -> str:
+    """What was selected: "layer and C", "layer", "C" or ""."""
+    return " and ".join(["layer"] * several_layers + ["C"] * several_C)

@@ -1,0 +1,38 @@
+"""The metrics of predictions that may be pooled from several rounds, and their intervals.
+
+Between rounds, only the standardised scores of a regression can be ranked (see `fits.predict.pooled`), so Spearman's
+correlation is that of the scores; all other metrics use what was predicted.
+"""
+
+from dataclasses import replace
+
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import Predictions, measure
+
+
+def score(predictions: Predictions) -> dict[str, float]:
+    """Every metric that is defined: name -> value."""
+    ranked = measure(_by_score(predictions), ["spearman"]) if predictions.n_classes == 0 else {}
+    return {name: ranked.get(name, value) for name, value in measure(predictions).items()}
+
+
+def score_intervals(bootstrap: Bootstrap, predictions: Predictions) -> dict[str, tuple[float, float]]:
+    """The 95% interval of each metric of `score`."""
+    intervals = bootstrap.intervals(predictions)
+    if predictions.n_classes == 0:
+        intervals |= bootstrap.intervals(_by_score(predictions), names=["spearman"])
+    return intervals
+
+
+def value_of(predictions: Predictions, metric: str) -> float:
+    """One metric; nan where it is undefined."""
+    return measure(for_metric(predictions, metric), [metric]).get(metric, float("nan"))
+
+
+def for_metric(predictions: Predictions, metric: str) -> Predictions:
+    """The predictions that this metric is computed from."""
+    return _by_score(predictions) if metric == "spearman" else predictions
+
+
+def _by_score(predictions: Predictions) -> Predictions:
+    return replace(predictions, predicted=predictions.scores)

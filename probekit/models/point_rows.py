@@ -1,0 +1,21 @@
+"""The points of a model as rows of a table."""
+
+from typing import Any
+
+from probekit.models.base import LanguageModel
+from probekit.points import POINTS, split_point
+
+
+def point_rows(model: LanguageModel) -> list[dict[str, Any]]:
+    """Short name, full name and shape of every point; one row for all layers, with their range in the full name."""
+    rows: dict[str, dict[str, Any]] = {}
+    for full, point in model.points.items():
+        short, layer = split_point(full)
+        if short not in rows:
+            layers = f"{{0..{model.n_layers_of(short) - 1}}}"
+            rows[short] = {
+                "short": short,
+                "full": full if layer is None else POINTS[short].format(layer=layers),
+                "shape": [model.size_of(axis, short) or axis for axis in point.axes.split()],
+            }
+    return sorted(rows.values(), key=lambda row: list(POINTS).index(row["short"]))

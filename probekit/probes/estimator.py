@@ -1,0 +1,187 @@
+"""Any scikit-learn classifier or regressor as a probe.
+
+Axes: N examples, D features, C classes.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin, clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+
+from probekit.errors import DataError, UsageError
+from probekit.probes.base import ClassifierProbe, Probe, as_numpy, check_classes, checked, rows_of
+from probekit.probes.problem import Labels, ProblemSet
+
+
+class EstimatorProbe(Probe):
+    """A scikit-learn estimator, cloned for every fit and left with the parameters that it was given.
+
+    It has no certificate: `converged_` is False where the fit raised a ConvergenceWarning, and `gap_` is None. It has
+    no C either; give a `GridSearchCV` to choose its parameters. It cannot be saved, since that would take a pickle.
+
+    Args:
+        estimator: anything that scikit-learn can clone, with `fit` and `predict`.
+
+    Attributes:
+        estimator_: the fitted clone; of a classifier its classes are 0..C-1.
+    """
+
+    saveable = False
+    ARRAYS = ()
+    estimator_: Any
+
+    def __init__(self, estimator: Any):
+        self.estimator = estimator
+
+    def fit_many(self, X: torch.Tensor, problems: ProblemSet) -> list[Self]:
+        """A fitted copy for each problem; see `Probe.fit_many`. Takes other weights than 0 and 1 if the estimator does.
+
+        Raises:
+            DataError: what the estimator itself refuses.
+        """
+        features: np.ndarray = as_numpy(X)
+        pairs = ((problems.labels[p.label], problems.weightings[p.weighting]) for p in problems.problems)
+        return [self._fitted(features, labels, weights) for labels, weights in pairs]
+
+    def _fitted(self, X: np.ndarray, labels: Labels, weights: np.ndarray | None) -> Self:
+        probe: Self = clone(self)  # pyright: ignore[reportAssignmentType]
+        rows = self._rows(labels, weights)
+        X, y = (X, labels.values) if rows is None else (X[rows], labels.values[rows])
+        if weights is None or rows is None or (weights[rows] == 1).all():
+            return probe._learn(X, y)
+        return probe._learn(X, y, sample_weight=weights[rows])
+
+    def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
+        """Fit a clone; sets the fitted attributes but warns of nothing."""
+        raise NotImplementedError
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit a clone of the estimator to features [N, D] and labels [N].
+
+        Raises:
+            ValueError: what the estimator itself refuses.
+        """
+        self._learn(X, y)
+        if not self.converged_:
+            warnings.warn(f"{_name(self.estimator)} did not converge", ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _fit_clone(self, X: np.ndarray, y: np.ndarray, weights: dict[str, Any]) -> None:
+        self.estimator_ = clone(self.estimator)
+        try:
+            with _convergence() as late:
+                self.estimator_.fit(X, y, **weights)
+        except ValueError as error:
+            raise DataError(f"{_name(self.estimator)} cannot be fitted: {_one_line(error)}") from None
+        self.converged_ = not late
+        n_iter = getattr(self.estimator_, "n_iter_", None)
+        self.n_iter_ = 0 if n_iter is None else int(np.max(n_iter))
+
+    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
+        if weights is not None and has_fit_parameter(self.estimator, "sample_weight"):
+            return np.flatnonzero(weights)
+        return rows_of(weights)
+
+    def save(self, path: str | Path) -> Path:
+        """Raise a UsageError: only a pickle could hold any estimator."""
+        raise UsageError(f"{_name(self.estimator)} cannot be saved: probekit writes no pickle; keep the fitted object")
+
+
+class EstimatorClassifier(EstimatorProbe, ClassifierProbe):
+    """A scikit-learn classifier.
+
+    Its decisions are the first of these that it has: `decision_function`, where that gives one score for each class;
+    log probabilities (log odds for two classes); 1 for the predicted class and 0 for the others. The prediction is
+    the estimator's own, which need not be the highest decision: an `SVC` of several classes votes by pairs.
+    """
+
+    by_score = False
+
+    @property
+    def log_odds(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether decisions are made from the estimator's probabilities."""
+        return not hasattr(self.estimator, "decision_function") and hasattr(self.estimator, "predict_proba")
+
+    def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
+        X, labels = self._checked(X, y, dtype=[np.float64, np.float32])
+        self._fit_clone(X, labels, weights)
+        return self
+
+    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
+        rows = EstimatorProbe._rows(self, labels, weights)
+        check_classes(labels.values if rows is None else labels.values[rows], labels.n_classes)
+        return rows
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of each row: [N]."""
+        check_is_fitted(self)
+        return self.classes_[np.asarray(self.estimator_.predict(checked(self, X, reset=False)))]
+
+    def _decide(self, X: np.ndarray) -> np.ndarray:
+        C = len(self.classes_)
+        if hasattr(self.estimator_, "decision_function") and (C == 2 or not _of_pairs(self.estimator_)):
+            scores = np.asarray(self.estimator_.decision_function(X), dtype=np.float64).reshape(len(X), -1)
+            if scores.shape[1] == (1 if C == 2 else C):
+                return scores
+        if hasattr(self.estimator_, "predict_proba"):
+            # a probability of 0, as a forest gives, has no logarithm: the least positive number instead
+            logs = np.log(np.maximum(self.estimator_.predict_proba(X), np.finfo(np.float64).tiny))
+        else:
+            logs = (np.asarray(self.estimator_.predict(X))[:, None] == np.arange(C)).astype(np.float64)
+        return logs[:, 1:] - logs[:, :1] if C == 2 else logs
+
+
+class EstimatorRegressor(RegressorMixin, EstimatorProbe):
+    """A scikit-learn regressor."""
+
+    predicts = "numbers"
+
+    def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
+        X, y = checked(self, X, y, dtype=[np.float64, np.float32], y_numeric=True)
+        self._fit_clone(X, y, weights)
+        return self
+
+    def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
+        if labels.n_classes != 0:
+            raise UsageError(f"a regression needs a problem with n_classes=0; got {labels.n_classes}")
+        return super()._rows(labels, weights)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The target of each row: float64 [N]."""
+        check_is_fitted(self)
+        return np.asarray(self.estimator_.predict(checked(self, X, reset=False)), dtype=np.float64)
+
+
+@contextmanager
+def _convergence() -> Iterator[list[warnings.WarningMessage]]:
+    """Collects the ConvergenceWarnings of what runs inside; passes other warnings on."""
+    late: list[warnings.WarningMessage] = []
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always", ConvergenceWarning)
+        yield late
+    for each in raised:
+        if issubclass(each.category, ConvergenceWarning):
+            late.append(each)
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _of_pairs(estimator: Any) -> bool:
+    """Whether decisions are of pairs of classes: of three classes they are as many as if they were of classes."""
+    shapes = (value for name, value in estimator.get_params().items() if name.endswith("decision_function_shape"))
+    return "ovo" in shapes
+
+
+def _name(estimator: Any) -> str:
+    return type(estimator).__name__
+
+
+def _one_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

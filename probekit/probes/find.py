@@ -1,0 +1,76 @@
+"""Find a probe by name, class or instance: one of this package, or any scikit-learn estimator."""
+
+from typing import Any
+
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
+
+from probekit.errors import UsageError, nearest
+from probekit.probes.base import Probe
+from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor
+from probekit.probes.load import PROBES, REGRESSORS
+
+
+def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
+    """An unfitted probe for labels with `n_classes` classes, or for numbers (0).
+
+    Args:
+        given: a name of `PROBES` or `REGRESSORS`; a probe or its class; a scikit-learn classifier or regressor or its
+            class. An instance's parameters are kept. None is the default: logistic, or ridge for numbers.
+        n_classes: 0 for a regression.
+        label: the label set's name, for messages.
+
+    Raises:
+        UsageError: not a probe, or a probe of classes for numbers, or of numbers for classes.
+    """
+    probe = _instance(("logistic" if n_classes else "ridge") if given is None else given, n_classes)
+    if probe.predicts == "classes" and n_classes == 0:
+        raise UsageError(
+            f"the probe {probe_name(probe)} predicts classes, and {label!a} holds a number for each example; "
+            f"take {', '.join(REGRESSORS)} or a scikit-learn regressor, or make classes of the numbers"
+        )
+    if probe.predicts == "numbers" and n_classes:
+        raise UsageError(
+            f"the probe {probe_name(probe)} predicts numbers, and {label!a} has classes; "
+            f"take {', '.join(PROBES)} or a scikit-learn classifier"
+        )
+    return probe
+
+
+def probe_name(probe: Probe) -> str:
+    """The probe's name ("k-sparse"), or its call if a parameter is not the default ("KSparseProbe(k=4)")."""
+    names = {kind: name for name, kind in (PROBES | REGRESSORS).items()} | {kind: name for name, kind in PROBES.items()}
+    if type(probe) in names and probe.get_params() == type(probe)().get_params():
+        return names[type(probe)]
+    shown = probe.estimator if isinstance(probe, EstimatorProbe) else probe
+    return " ".join(ascii(shown).split())
+
+
+def _instance(given: Any, n_classes: int) -> Probe:
+    if isinstance(given, str):
+        return _named(given, n_classes)
+    if isinstance(given, type):
+        try:
+            given = given()
+        except TypeError as error:
+            raise UsageError(f"probe {given.__name__} needs arguments ({error}); give an instance") from None
+    if isinstance(given, Probe):
+        return _clone(given)
+    if not isinstance(given, BaseEstimator) or not (is_classifier(given) or is_regressor(given)):
+        raise UsageError(
+            f"probe must be a name ({', '.join(PROBES)}), a probe, or a scikit-learn classifier or regressor; got "
+            f"{type(given).__name__}"
+        )
+    return (EstimatorClassifier if is_classifier(given) else EstimatorRegressor)(_clone(given))
+
+
+def _clone(estimator: Any) -> Any:
+    return clone(estimator)
+
+
+def _named(name: str, n_classes: int) -> Probe:
+    """The probe with this name; "ridge" names two, and the labels decide."""
+    first, second = (PROBES, REGRESSORS) if n_classes else (REGRESSORS, PROBES)
+    kind = first.get(name, second.get(name))
+    if kind is None:
+        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBES | REGRESSORS)}")
+    return kind()

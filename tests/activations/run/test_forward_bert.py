@@ -1,0 +1,217 @@
+"""Packed texts of a model that looks both ways give what each text alone gives, between [CLS] and [SEP] or without."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from store_cases import plan_of
+
+from probekit.activations import Store, extract, extract_statistics, repair
+from probekit.activations.plan.summary import as_dict, describe
+from probekit.errors import DataError, UsageError
+from probekit.models.bert import Bert, BertConfig
+from probekit.models.tokenizer_files import load_tokenizer
+from probekit.points import POINTS, split_point
+
+PAIRS = ("attn_scores", "attn_pattern")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+CLS, SEP = 2, 3
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> Bert:
+    folder: Path = tmp_path_factory.mktemp("bert")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    (folder / "vocab.txt").write_text("\n".join(pieces))
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "n_heads": 2,
+        "d_mlp": 24,
+        "n_layers": 3,
+        "n_ctx": 12,
+        "d_vocab": len(pieces),
+    }
+    model = Bert(BertConfig(**sizes, init_std=0.3)).init_weights(1)
+    model.tokenizer, model.name = load_tokenizer(folder), "tiny-bert"
+    with torch.no_grad():  # so that positions and segments show
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    assert sum(p.numel() for p in model.parameters()) < 20_000
+    return model.eval()
+
+
+@pytest.fixture
+def family(letters):
+    """31 texts that begin alike; some are equal, some begin others."""
+    task = letters(31)
+    task.inputs[:] = [LETTERS[:k] + tail for k in range(1, 9) for tail in ("", "xy", "xz")] + ["abc"] * 7
+    return task
+
+
+@pytest.fixture
+def points(bert) -> list[str]:
+    return list(dict.fromkeys(split_point(name)[0] for name in bert.points))
+
+
+def alone(model, task, points, bos=True):
+    """Per text: full name -> tensor of the text in a batch of one, in float64."""
+    exact = Bert(model.cfg).double()
+    exact.load_state_dict(model.state_dict())
+    for ids in model.tokenizer.encode_batch(task.inputs, bos=bos):
+        assert not bos or (ids[0], ids[-1]) == (CLS, SEP)
+        _, cache = exact.run_with_cache(torch.tensor([ids]), points=points)
+        yield {name: x[0].detach() for name, x in cache.items()}
+
+
+def assert_near(x, wanted, place, bound=5e-6):
+    assert x.shape == wanted.shape, place
+    assert (x - wanted).abs().max() <= bound * wanted.abs().max(), place
+
+
+@pytest.mark.parametrize("bos", [None, False])
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("block_nodes", [None, 5, 14])
+def test_all_tokens_of_every_point_equal_float64_alone(bert, family, points, block_nodes, share, bos):
+    acts = extract(bert, family, points=points, position="all", bos=bos, block_nodes=block_nodes, share=share)
+    assert {point for point, _ in acts} >= set(points)
+    own = slice(None) if bos is False else slice(1, -1)
+    for i, wanted in enumerate(alone(bert, family, points, bos is None)):
+        for place in acts:
+            x = wanted[POINTS[place[0]].format(layer=place[1])]
+            assert_near(acts.per_text(place)[i], x if place[0] in PAIRS else x[own].flatten(1), place)
+
+
+def test_each_position_equals_float64_alone_and_the_whole_text_is_computed(bert, family):
+    """The first token is the text's first, the last its last; a mean is over the text's own; all see the whole text."""
+    index = np.array([i % len(text) for i, text in enumerate(family.inputs)])
+    rows = {"first": lambda n: 1, "last": lambda n: n, "mean": lambda n: slice(1, n + 1)}
+    acts = extract(bert, family, position=["first", "last", "mean", index])
+    everything = extract(bert, family, position="all")
+    for position in ("first", "last", "mean", index):
+        single = extract(bert, family, position=position)
+        name = position if isinstance(position, str) else "per example"
+        for i, wanted in enumerate(alone(bert, family, "resid_pre")):
+            row = index[i] + 1 if name == "per example" else rows[name](len(family.inputs[i]))
+            x = wanted["blocks.2.hook_resid_pre"][row]
+            x = x.mean(0) if x.dim() > 1 else x
+            assert_near(single["resid_pre", 2][i], x, (name, i))
+            assert_near(acts.at(name)["resid_pre", 2][i], x, (name, i))
+            if name != "per example":
+                assert_near(everything.at(name)["resid_pre", 2][i], x, (name, i))
+    p = plan_of(bert, family, position="first")
+    assert p.packing.nodes == sum(len(text) + 2 for text in set(family.inputs))
+    assert plan_of(bert, family, position="first", share=False).packing.nodes == p.sequences.lengths.sum()
+
+
+def test_patterns_look_both_ways_and_show_the_context(bert, family):
+    acts = extract(bert, family, points=["attn_pattern", "ln2_normalized"], layers=1)
+    for text, pattern in zip(family.inputs, acts.per_text(("attn_pattern", 1)), strict=True):
+        assert pattern.shape == (2, len(text) + 2, len(text) + 2)
+        assert (pattern > 0).all()
+        torch.testing.assert_close(pattern.sum(-1), torch.ones(2, len(text) + 2))
+    assert acts["ln2_normalized", 1].shape == (31, 16)
+
+
+def test_tokens_of_rows_are_the_texts_own(bert, family):
+    ids = bert.tokenizer.encode_batch(family.inputs)  # pyright: ignore[reportOptionalMemberAccess]
+    assert plan_of(bert, family, position="all").layout.tokens.tolist() == [i for text in ids for i in text]  # pyright: ignore[reportOptionalMemberAccess]
+    tokens = plan_of(bert, family, position=["first", "last", "mean"]).layout.tokens
+    assert tokens is not None
+    assert tokens.reshape(-1, 3).tolist() == [[text[0], text[-1], -1] for text in ids]
+
+
+def test_what_is_cut_still_ends_with_its_sep(bert, family):
+    task = replace(family, inputs=[LETTERS[: 8 + i % 8] for i in range(31)])
+    p = plan_of(bert, task)
+    assert as_dict(p)["cut"] == sum(len(text) > 10 for text in task.inputs)
+    for i, text in enumerate(task.inputs):
+        ids = bert.tokenizer.encode(text[:10], bos=True)  # pyright: ignore[reportOptionalMemberAccess]
+        assert p.sequences[i].tolist() == ids
+    with pytest.raises(DataError, match="longer than the context of 12 tokens"):
+        plan_of(bert, task, on_long="error")
+    assert "[CLS] before and [SEP] after each text" in describe(p)
+
+
+def test_cls_itself_is_read_where_it_stands_in_the_text(bert, family):
+    """Who probes [CLS] writes it out: then it is the text's own first token."""
+    task = replace(family, inputs=[f"[CLS] {text} [SEP]" for text in family.inputs])
+    acts = extract(bert, task, position=["first", "last"], bos=False)
+    for i, wanted in enumerate(alone(bert, family, "resid_pre")):
+        assert_near(acts["resid_pre", 2][i], wanted["blocks.2.hook_resid_pre"][[0, -1]], i)
+
+
+def test_words_of_texts_are_read_in_the_same_context(bert, letters):
+    """Every word of every text, at its first and last token and their mean; each text is computed once."""
+    texts = ["abc d efghi", "b", "d abc"]
+    of = [(text, word) for text in texts for word in text.split()]
+    task = letters(len(of))
+    task = replace(
+        task,
+        inputs=[text for text, _ in of],
+        spans=np.array([(text.index(word), text.index(word) + len(word)) for text, word in of]),
+        groups=np.array([texts.index(text) for text, _ in of]),
+        splits=np.array(["train", "validation", "test"])[[texts.index(text) for text, _ in of]],
+    )
+    acts = extract(bert, task, position=["first", "last", "mean"])
+    assert plan_of(bert, task).packing.nodes == sum(len(text.replace(" ", "")) + 2 for text in texts)
+    for i, (wanted, (text, word)) in enumerate(zip(alone(bert, task, "resid_pre"), of, strict=True)):
+        start = len(text[: text.index(word)].replace(" ", "")) + 1
+        rows = wanted["blocks.2.hook_resid_pre"][start : start + len(word)]
+        assert_near(acts["resid_pre", 2][i], torch.stack([rows[0], rows[-1], rows.mean(0)]), (text, word))
+
+
+def test_hooks_see_each_text_in_its_context(bert, family):
+    """Left as it was but for [CLS]: every text is what it is alone under the same hook."""
+
+    def without_cls(x, hook):
+        x = x.clone()
+        x[:, 0] = 0
+        return x
+
+    with bert.hooks([("resid_pre.1", without_cls)]):
+        acts = extract(bert, family, position="mean")
+        for i, ids in enumerate(bert.tokenizer.encode_batch(family.inputs, bos=True)):
+            with torch.no_grad():
+                _, cache = bert.run_with_cache(torch.tensor([ids]), points="resid_pre")
+            assert_near(acts["resid_pre", 2][i], cache["resid_pre", 2][0, 1:-1].mean(0), i)
+    assert not torch.allclose(acts["resid_pre", 2], extract(bert, family, position="mean")["resid_pre", 2], atol=1e-3)
+
+
+def test_an_empty_text_is_refused_though_it_has_a_context(bert, family):
+    family.inputs[4] = ""
+    with pytest.raises(DataError, match="'train:104' has no tokens"):
+        plan_of(bert, family)
+
+
+def test_ids_are_read_as_they_are_or_in_the_context_that_is_asked_for(bert, letters):
+    task = letters(9, longest=8, texts=False)
+    assert plan_of(bert, task).sequences[0].tolist() == task.inputs[0]
+    assert plan_of(bert, task, bos=True).sequences[0].tolist() == [CLS, *task.inputs[0], SEP]
+    bare = Bert(bert.cfg).init_weights()
+    with pytest.raises(UsageError, match="has no BOS token"):
+        plan_of(bare, task, bos=True)
+
+
+def test_a_store_holds_the_same_and_is_repaired(bert, family, path, small_shards):
+    for name, how in {"all": {"points": ["attn_pattern", "resid_pre"], "position": "all"}, "last": {}}.items():
+        in_memory = extract(bert, family, **how)
+        store = extract(bert, family, **how, out=path / name)
+        assert isinstance(store, Store)
+        for place in in_memory:
+            for ours, theirs in zip(store.per_text(place), in_memory.per_text(place), strict=True):
+                assert torch.equal(ours, theirs), place
+        shard = next((path / name).rglob("*.safetensors"))
+        shard.unlink()
+        assert repair(path / name, model=bert).complete
+        assert extract(bert, family, **how, out=path / name).meta["bos"] is True
+
+
+def test_statistics_equal_those_of_the_rows(bert, family):
+    acts, stats = extract(bert, family), extract_statistics(bert, family)
+    train = torch.from_numpy(family.splits == "train")
+    mean = acts["resid_pre", 1][train].double().mean(0)
+    moments = stats["resid_pre.1", "train"]
+    assert torch.allclose(moments.shift + moments.shifted_sum / moments.count, mean, atol=1e-6)

@@ -1,0 +1,454 @@
+"""Statistics equal those of all rows, whatever order, interruption or resumption brought them together."""
+
+import itertools
+import json
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from store_cases import plan_of
+
+from probekit import durable
+from probekit.activations import (
+    Statistics,
+    Store,
+    extract,
+    extract_statistics,
+    load_activations,
+    load_statistics,
+    statistics_bytes,
+    statistics_progress,
+)
+from probekit.activations.plan import build as planning
+from probekit.activations.run import loop
+from probekit.activations.store.writer import StoreWriter
+from probekit.activations.sums import files as sum_files
+from probekit.activations.sums.files import place_tensors
+from probekit.activations.sums.tally import Tally
+from probekit.durable import seal, unseal
+from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
+from probekit.options import ExtractOptions
+from probekit.points import UnknownPoint
+from probekit.tasks.base import SPLITS
+
+HOW: dict[str, Any] = {"points": ["resid_pre", "mlp_post"], "batch_tokens": 40, "block_nodes": 40}
+ROW_BYTES = (4 * 16 + 3 * 24) * 4
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(planning, "SHARD_BYTES", 6 * ROW_BYTES)
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """A checkpoint after every shard."""
+    monkeypatch.setattr(Tally, "_is_due", lambda _: True)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs" / "store"
+
+
+def beside(model, task, path, **changes):
+    store = extract(model, task, out=path, stats=True, **{**HOW, **changes})
+    assert isinstance(store, Store)
+    return store.statistics
+
+
+def alone(model, task, path=None, progress=None, **changes):
+    return extract_statistics(model, task, ExtractOptions(**{**HOW, **changes}), out=path, progress=progress)
+
+
+def assert_same_bits(one: Statistics, other: Statistics):
+    assert list(one) == list(other)
+    assert one.label_names == other.label_names
+    for place in one.places:
+        ours, theirs = place_tensors(one._contents, place), place_tensors(other._contents, place)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def assert_closed_form(moments, X, labels, n_classes, tolerance=1e-12):
+    """Against plain float64 numpy on all rows at once."""
+    X = X.double().numpy()
+    close: Any = {"rtol": tolerance, "atol": tolerance * max(1, np.abs(X).max() ** 2 * len(X))}
+    assert moments.count == len(X)
+    np.testing.assert_allclose(moments.sum, X.sum(axis=0), **close)
+    np.testing.assert_allclose(moments.gram, X.T @ X, **close)
+    np.testing.assert_allclose(moments.mean, X.mean(axis=0), **close)
+    np.testing.assert_allclose(moments.covariance, np.cov(X.T, bias=True), **close)
+    for name, y in labels.items():
+        Y = np.eye(n_classes[name])[y]
+        np.testing.assert_array_equal(moments.class_counts[name], Y.sum(axis=0))
+        np.testing.assert_allclose(moments.xty(name), X.T @ Y, **close)
+
+
+@pytest.mark.parametrize("position", ["last", "mean", 0, "all"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_statistics_are_the_closed_form_on_all_rows(model, task, path, position, dtype):
+    how = {**HOW, "position": position, "dtype": dtype}
+    statistics, rows = alone(model, task, path, **how), extract(model, task, **how)
+    assert len(plan_of(model, task, **how).shards) >= 3 or position == 0
+    assert statistics.places == list(rows)
+    assert statistics.splits == list(SPLITS)
+    assert len(statistics) == 7 * 3
+    n_classes = {"odd": 2, "third": 3}
+    for place, X in rows.items():
+        examples = np.repeat(np.arange(len(task)), rows.layout.counts(place))
+        for split in SPLITS:
+            own = np.flatnonzero(task.splits[examples] == split)
+            labels = {name: given[examples[own]] for name, given in task.labels.items()}
+            assert_closed_form(statistics[place, split], X[own], labels, n_classes)
+        whole = statistics[place, "train"] + statistics[place, "validation"] + statistics[place, "test"]
+        assert_closed_form(whole, X, {name: given[examples] for name, given in task.labels.items()}, n_classes)
+
+
+def test_beside_activations_alone_and_in_memory_they_are_the_same_bits(model, task, path, tmp_path):
+    memory = alone(model, task)
+    assert_same_bits(memory, beside(model, task, path))
+    assert_same_bits(memory, alone(model, task, tmp_path / "alone"))
+    assert_same_bits(memory, load_statistics(tmp_path / "alone"))
+    assert_same_bits(memory, load_statistics(memory.save(tmp_path / "saved")))
+    with pytest.raises(StorageError, match=r"saved' already holds statistics"):
+        memory.save(tmp_path / "saved")
+    store = load_activations(path)
+    assert_same_bits(memory, store.statistics)
+    for place, x in extract(model, task, **HOW).items():
+        assert torch.equal(store[place], x)
+
+
+def test_what_they_are_of_stands_beside_them(model, task, path):
+    made = alone(model, task, path)
+    found = load_statistics(path)
+    assert found.meta["task_fingerprint"] == task.fingerprint()
+    assert found.meta["model"] == "tiny"
+    assert made.meta.keys() == found.meta.keys()
+    assert found.label_names == task.label_names
+    assert repr(found).startswith("Statistics(tiny on letters: 7 places x train, validation, test, 0.")
+    assert found["resid_pre.1", "train"] is found[("resid_pre", 1), "train"]
+    for strange in (("resid_pre.1", "trian"), ("q.0", "train")):
+        with pytest.raises(UnknownPoint, match=r"there are resid_pre\.0, .*; train, validation, test"):
+            found[strange]
+        assert strange not in found
+
+
+def test_label_sets_of_any_name_and_splits_without_examples(model, task, path):
+    task.labels["../\ud800 x"], task.label_names["../\ud800 x"] = task.labels.pop("third"), ["a", "b", "c"]
+    task = replace(task, label_names={name: task.label_names[name] for name in task.labels})
+    task = replace(task, splits=np.where(task.splits == "test", "train", task.splits))
+    assert_same_bits(alone(model, task, path), load_statistics(path))
+    found = load_statistics(path)
+    assert found.splits == ["train", "validation"]
+    assert found["resid_pre.1", "train"].class_counts["../\ud800 x"].sum() == (task.splits == "train").sum()
+
+
+@pytest.mark.parametrize("other", [{"block_nodes": 128}, {"batch_tokens": 1000}, {"share": False}])
+def test_the_order_of_work_changes_nothing(model, task, other):
+    """In float64, where the order of the model's own sums is below the rounding of what is kept."""
+    model.double()
+    one, two = alone(model, task), alone(model, task, **other)
+    for key in one:
+        for a, b in zip((one[key].gram, one[key].covariance), (two[key].gram, two[key].covariance), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * float(one[key].gram.abs().max()))
+        assert torch.equal(one[key].class_counts["odd"], two[key].class_counts["odd"])
+
+
+class Stopped(BaseException):
+    pass
+
+
+def stop_at(monkeypatch, shard):
+    """Stop when this shard is about to be computed; the shards that are computed."""
+    compute, computed = loop.compute_shard, []
+
+    def counted(plan, number, advance=None):
+        if number == shard:
+            raise Stopped
+        computed.append(number)
+        return compute(plan, number, advance)
+
+    monkeypatch.setattr(loop, "compute_shard", counted)
+    return computed
+
+
+DUE = {"every shard": [True], "every other": [True, False], "none": [False]}
+
+
+@pytest.mark.parametrize("make", [beside, alone])
+@pytest.mark.parametrize("checkpoints", DUE)
+def test_stopped_at_any_shard_it_ends_in_the_same_bits(model, task, tmp_path, monkeypatch, make, checkpoints):
+    whole, n = alone(model, task), len(plan_of(model, task, **HOW).shards)
+    assert n >= 4
+    for k in range(n):
+        path, due = tmp_path / str(k), itertools.cycle(DUE[checkpoints])
+        with monkeypatch.context() as patch:
+            patch.setattr(Tally, "_is_due", lambda _, due=due: next(due))
+            stop_at(patch, k)
+            with pytest.raises(Stopped):
+                make(model, task, path)
+        counted = (statistics_progress(path) or (0,))[0]
+        assert (counted > 0) == (k > 0 and checkpoints != "none")
+        with pytest.raises((StorageError, DataError), match=r"unfinished|no statistics at"):
+            load_statistics(path)
+        with monkeypatch.context() as patch:
+            computed = stop_at(patch, None)
+            assert_same_bits(make(model, task, path), whole)
+        assert_same_bits(load_statistics(path), whole)
+        if make is beside or checkpoints == "every shard":
+            assert computed == list(range(k, n))  # what stands on disk is read, what is counted is left alone
+        elif checkpoints == "none":
+            assert computed == list(range(n))
+        assert_nothing_old(path)
+
+
+def assert_nothing_old(path):
+    (record,) = (path / "statistics").glob("*.json")
+    named = {at["file"] for at in unseal(record)[0]["files"].values()}
+    assert {p.name for p in (path / "statistics").iterdir()} == named | {record.name}
+
+
+def test_a_complete_store_gets_its_statistics_without_the_model(model, task, path, monkeypatch):
+    extract(model, task, out=path, **HOW)
+    with pytest.raises(DataError, match=r"no statistics at .*--stats"):
+        _ = load_activations(path).statistics
+    computed = stop_at(monkeypatch, None)
+    statistics = beside(model, task, path)
+    assert computed == []
+    assert_same_bits(statistics, alone(model, task))
+    assert len(computed) > 0
+    computed.clear()
+    assert_same_bits(beside(model, task, path), alone(model, task, path))
+    assert computed == []
+
+
+def test_statistics_alone_become_a_store_when_it_is_asked_for(model, task, path):
+    made = alone(model, task, path)
+    assert list((path / "shards").iterdir()) == []
+    with pytest.raises(DataError, match=r"holds statistics and no activations: .*without --stats-only"):
+        load_activations(path)
+    extract(model, task, out=path, **HOW)
+    assert_same_bits(load_activations(path).statistics, made)
+
+
+def test_a_crash_between_a_file_and_its_record_is_mended(model, task, path, often, monkeypatch):
+    written = []
+
+    def failing(to, data):
+        written.append(to)
+        if to.parent.name == "statistics" and len([p for p in written if p.parent.name == "statistics"]) == 3:
+            raise Stopped
+        return durable.write_first(to, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sum_files, "write_first", failing)
+        with pytest.raises(Stopped):
+            alone(model, task, path)
+    assert statistics_progress(path) not in (None, (0, 23))
+    monkeypatch.setattr(sum_files, "STALE_SECONDS", -1)
+    assert_same_bits(alone(model, task, path), alone(model, task))
+    assert_nothing_old(path)
+
+
+def test_checkpoints_are_seldom(model, task, path, monkeypatch):
+    times, writes = iter(range(0, 10_000, 10)), []
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    write = sum_files.write_files
+    monkeypatch.setattr(sum_files, "write_files", lambda *args: (writes.append(1), write(*args))[1])
+    alone(model, task, path, progress=False)
+    assert 2 <= len(writes) < len(plan_of(model, task, **HOW).shards)
+
+
+def test_a_checkpoint_that_a_newer_one_replaces_while_it_is_read_is_no_damage(model, task, path, monkeypatch):
+    folder = half_done(model, task, path, monkeypatch, alone)
+    counted, list_them = statistics_progress(path), sum_files.list_records
+    stale = [[folder / "00001.json"]]  # listed, and gone when it is opened
+    monkeypatch.setattr(sum_files, "list_records", lambda folder: stale.pop() if stale else list_them(folder))
+    assert counted is not None
+    assert statistics_progress(path) == counted
+    assert stale == []
+
+
+def test_a_link_or_a_pipe_is_no_file_of_statistics(model, task, path):
+    alone(model, task, path)
+    file = next((path / "statistics").glob("*.safetensors"))
+    file.rename(path / "elsewhere")
+    for put in (lambda: file.symlink_to(path / "elsewhere"), lambda: os.mkfifo(file)):
+        put()
+        with pytest.raises(StorageError, match=rf"{file.name}' is (a link|no plain file)"):
+            load_statistics(path)
+        file.unlink()
+
+
+def test_other_labels_are_another_run(model, task, path):
+    alone(model, task, path)
+    other = replace(task, labels={**task.labels, "odd": 1 - task.labels["odd"]})
+    with pytest.raises(ResumeMismatch, match="task_fingerprint"):
+        alone(model, other, path)
+    with pytest.raises(ResumeMismatch, match="position: 'last' there, 'mean' here"):
+        alone(model, task, path, position="mean")
+
+
+def half_done(model, task, path, monkeypatch, make):
+    with monkeypatch.context() as patch:
+        patch.setattr(Tally, "_is_due", lambda _: True)
+        stop_at(patch, 3)
+        with pytest.raises(Stopped):
+            make(model, task, path)
+    return path / "statistics"
+
+
+@pytest.mark.parametrize("make", [beside, alone])
+def test_every_altered_byte_of_a_checkpoint_is_noticed(model, task, path, monkeypatch, make):
+    folder = half_done(model, task, path, monkeypatch, make)
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for damaged in (whole[: len(whole) // 2], bytes([whole[0] ^ 1]) + whole[1:], whole[:-9] + b"~" + whole[-8:]):
+            file.write_bytes(damaged)
+            with pytest.raises(StorageError, match=rf"{file.name}.*remove the folder .*statistics'"):
+                make(model, task, path)
+        file.unlink()
+        if file.suffix != ".json":
+            with pytest.raises(StorageError, match=file.name):
+                make(model, task, path)
+        file.write_bytes(whole)
+    for file in folder.iterdir():
+        file.unlink()
+    assert_same_bits(make(model, task, path), alone(model, task))
+
+
+def test_a_checkpoint_of_other_shards_is_noticed(model, task, path, monkeypatch):
+    folder = half_done(model, task, path, monkeypatch, alone)
+    (record,) = folder.glob("*.json")
+    body, _ = unseal(record)
+    body["progress"]["order"] = "0" * 64
+    record.write_bytes(seal(body)[0])
+    with pytest.raises(StorageError, match="counted other shards than this run has"):
+        alone(model, task, path)
+    body["progress"]["plan"] = "0" * 64
+    record.write_bytes(seal(body)[0])
+    with pytest.raises(StorageError, match="is of another run"):
+        alone(model, task, path)
+
+
+HOSTILE = [
+    lambda body: body["files"]["resid_pre.0"].update(file="../../plan.json"),
+    lambda body: body["files"]["resid_pre.0"].update(file=None),
+    lambda body: body["files"].pop("resid_pre.0"),
+    lambda body: body.update(files=[]),
+    lambda body: body.update(places=[["resid_pre", 10**30]] * 7),
+    lambda body: body.update(places=[]),
+    lambda body: body.update(widths=[10**9] * 7),
+    lambda body: body.update(widths=[-1] * 7),
+    lambda body: body.update(widths=[True] * 7),
+    lambda body: body.update(splits=["train", "tset"]),
+    lambda body: body.update(splits=[["train"]]),
+    lambda body: body.update(splits=["train", "train", "validation", "test"]),
+    lambda body: body.update(label_names=[["odd", ["no", "yes", "more"]], ["third", ["0", "1", "2"]]]),
+    lambda body: body.update(label_names="odd"),
+    lambda body: body.update(meta=None),
+    lambda body: body["progress"].update(shards_done=-1),
+    lambda body: body["progress"].update(shards_done=10**9),
+    lambda body: body["progress"].update(shards_done="1"),
+    lambda body: body["progress"].update(more=1),
+    lambda body: body.update(progress=None),
+    lambda body: body.update(format="probekit-activations"),
+    lambda body: body.update(version=2),
+]
+
+
+def test_a_record_that_lies_is_refused(model, task, path):
+    alone(model, task, path)
+    (record,) = (path / "statistics").glob("*.json")
+    for lie in HOSTILE:
+        body, whole = unseal(record)[0], record.read_bytes()
+        lie(body)
+        record.write_bytes(seal(body)[0])
+        with pytest.raises(StorageError):
+            load_statistics(path)
+        record.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff" * 8 + b"{}", (2**40).to_bytes(8, "little"), b"\x02\x00\x00\x00\x00\x00\x00\x00{}", "nan"],
+    ids=["empty", "header", "header length", "no tensors", "nan"],
+)
+def test_a_file_that_lies_is_refused(model, task, path, content):
+    """Even where its name and its record agree with it."""
+    import hashlib
+
+    import safetensors.torch
+
+    made = alone(model, task, path)
+    (record,) = (path / "statistics").glob("*.json")
+    body, _ = unseal(record)
+    if content == "nan":
+        tensors = place_tensors(made._contents, ("resid_pre", 0))
+        content = safetensors.torch.save({name: x / 0 if x.is_floating_point() else x for name, x in tensors.items()})
+    file = f"{hashlib.sha256(content).hexdigest()}.safetensors"
+    (path / "statistics" / file).write_bytes(content)
+    body["files"]["resid_pre.0"] = {"file": file, "n_bytes": len(content)}
+    record.write_bytes(seal(body)[0])
+    with pytest.raises(StorageError, match=rf"{file}' (is|does not hold|holds)"):
+        load_statistics(path)
+
+
+def test_statistics_of_another_store_are_noticed(model, tiny, task, path, tmp_path):
+    alone(model, task, path)
+    extract(tiny(seed=1), task, out=tmp_path / "other", **HOW)
+    (path / "statistics").rename(tmp_path / "other" / "statistics")
+    with pytest.raises(StorageError, match="is of another run than the store"):
+        _ = load_activations(tmp_path / "other").statistics
+
+
+def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, path, monkeypatch):
+    computed = stop_at(monkeypatch, None)
+    with pytest.raises(UsageError, match="statistics need one position, or all; got first, last"):
+        alone(model, task, path, position=["first", "last"])
+    with pytest.raises(UsageError, match=r"attn_pattern\.0 belongs to pairs"):
+        alone(model, task, points=["resid_pre", "attn_pattern"])
+    with pytest.raises(UsageError, match="name one"):
+        extract(model, task, stats=True, **HOW)
+    with pytest.raises(DataError, match=r"labels of 'odd' must be 0\.\.1 to be counted, example 'train:100' has -1"):
+        alone(model, replace(task, labels={**task.labels, "odd": task.labels["odd"] - 1}))
+    monkeypatch.setattr("probekit.activations.run.memory.free_bytes", lambda device: 100_000)
+    with pytest.raises(UsageError, match=r"\(7 places x 3 splits x 16/24 squared, float64\) .* take fewer layers"):
+        alone(model, task, path)
+    assert computed == []
+
+
+def test_their_size_is_known_beforehand(model, task):
+    statistics = alone(model, task)
+    planned = plan_of(model, task, **HOW)
+    assert statistics_bytes(task, planned.widths) == statistics.n_bytes
+    classes = {"odd": 2, "third": 3}
+    per_place = [8 * (D + 3 * (1 + D + D * D + sum(classes.values()) * (D + 1))) for D in planned.widths]
+    assert statistics.n_bytes == sum(per_place)
+
+
+def test_a_nan_stops_them(model, task, path):
+    with torch.no_grad():
+        next(model.blocks[1].mlp.parameters()).fill_(torch.nan)
+    with pytest.raises(DataError, match="NaN in the activations"):
+        alone(model, task, path)
+    with pytest.raises(DataError, match="no statistics at"):
+        load_statistics(path)
+
+
+def test_a_store_is_not_slowed_by_statistics_that_it_has(model, task, path, monkeypatch):
+    beside(model, task, path)
+    monkeypatch.setattr(StoreWriter, "read", lambda *_: pytest.fail("read again"))
+    beside(model, task, path)
+
+
+def test_the_record_is_plain_json(model, task, path):
+    alone(model, task, path)
+    (record,) = (path / "statistics").glob("*.json")
+    body = json.loads(record.read_text())
+    assert body["progress"]["texts_done"] == body["progress"]["texts"] == len(task)

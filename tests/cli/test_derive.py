@@ -1,0 +1,220 @@
+"""Every option is declared once, as a field, and the command line, `--config` and `--help` follow it."""
+
+import ast
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import typer
+
+from probekit import options
+from probekit.cli import derive, main
+from probekit.cli.derive import Command
+from probekit.cli.fields import CliOption, Output, argument, cli_options, given_of
+from probekit.cli.reference import FUNCTIONS, PAGES
+from probekit.options import parse
+from probekit.options.option import OptionHelp, help_of, keywords, like, option
+
+CLASSES = [getattr(options, name) for name in options.__all__]
+OPTIONS = [(name, one) for name, command in main.COMMANDS.items() for one in command.options.values()]
+TYPED: dict[Any, tuple[str, Any]] = {
+    parse.names: ("resid_pre, attn_out", ["resid_pre", "attn_out"]),
+    parse.dtype: ("bf16", "bfloat16"),
+    parse.position: ("-2", -2),
+    parse.positions: ("first,2", ["first", 2]),
+    parse.positive_numbers: ("2,0.5", (0.5, 2.0)),
+    parse.stacked_layers: ("4,2-3", [4, 2, 3]),
+    parse.token_ids: ("3,5", [3, 5]),
+    int: ("7", 7),
+    float: ("0.25", 0.25),
+    Path: ("there", Path("there")),
+    str: ("text", "text"),
+}
+"""How a value is typed, and the value in Python, for each way to parse and each type."""
+
+NEEDED = {"control_type": ("text", "text")}
+FIRST = {"top_k": ["--temperature", "1"], "top_p": ["--temperature", "1"]}  # options that need another
+
+
+def example(one: CliOption) -> tuple[str | None, Any]:
+    """A value other than the default, as typed (None for a flag) and in Python."""
+    if one.name in NEEDED:
+        return NEEDED[one.name]
+    if one.kind is bool:
+        return None, not one.negates
+    if get_origin(one.kind) is Literal:
+        last = get_args(one.kind)[-1]
+        return last, last
+    if one.kind in (list[str], list[Path]):
+        return "text", [get_args(one.kind)[0]("text")]
+    return TYPED[one.help.parse or one.kind]
+
+
+def objects(name: str, args: list[str]) -> dict[str, Any]:
+    """The objects that a command's function gets."""
+    command, seen = main.COMMANDS[name], {}
+
+    def run(**arguments: Any) -> None:
+        seen.update(arguments)
+
+    run.__annotations__ = command.run.__annotations__
+    app = typer.Typer(add_completion=False)
+    app.command()(derive.command()(run).function)
+    click = typer.main.get_command(app)
+    with click.make_context(name, [*args], obj=main.SECTIONS) as ctx:
+        click.invoke(ctx)
+    return seen
+
+
+def required(name: str, but: str = "") -> list[str]:
+    """Arguments without which the command does not run, except `but`."""
+    missing = [one for one in main.COMMANDS[name].options.values() if one.default is dataclasses.MISSING]
+    return [text for one in missing if one.name != but for text in (*one.flags[:1], "text")]
+
+
+@pytest.mark.parametrize("owner", CLASSES, ids=lambda owner: owner.__name__)
+def test_every_field_has_help_and_is_on_the_command_line_unless_it_says_not(owner: type) -> None:
+    there = {(one.field.name, one.help.flag) for _, one in OPTIONS}
+    for field in dataclasses.fields(owner):
+        known: OptionHelp = help_of(field)
+        assert known.text.endswith((".", "]"))
+        assert known.flag is None or (field.name, known.flag) in there
+
+
+@pytest.mark.parametrize("owner", CLASSES, ids=lambda owner: owner.__name__)
+def test_options_are_frozen_and_their_defaults_are_allowed(owner: type) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        owner().seed = 1
+
+
+@pytest.mark.parametrize(("name", "one"), OPTIONS, ids=lambda x: x if isinstance(x, str) else x.name)
+def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: CliOption) -> None:
+    """By an option, by `--set` and in a `--config` file alike."""
+    typed, value = example(one)
+    before = [*required(name, one.name), *FIRST.get(one.name, [])]
+    flag = one.flags[0].partition("/")[0] if one.flags else None
+    ways = [[*before, *([flag] if flag else []), *([typed] if typed is not None else [])]]
+    if one.flags:
+        path, plain = tmp_path / "c.yaml", "true" if typed is None else typed
+        path.write_text(f"{name}: {{{one.key}: " + (f"'{plain}'" if one.kind in (str, Path) else plain) + "}")
+        ways += [[*before, "--config", str(path)], [*before, "--set", f"{name}.{one.key}={plain}"]]
+    hint = inspect.get_annotations(main.COMMANDS[name].run)[one.owner]
+    usual = objects(name, [*required(name), *FIRST.get(one.name, [])])[one.owner]
+    for args in ways:
+        got = objects(name, args)[one.owner]
+        if given_of(hint):
+            assert got == {one.field.name: value}
+        else:
+            assert getattr(got, one.field.name) == value
+            assert got == dataclasses.replace(usual, **{one.field.name: value})
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_without_options_python_defaults_hold(name: str) -> None:
+    for owner, got in objects(name, required(name)).items():
+        hint = inspect.get_annotations(main.COMMANDS[name].run)[owner]
+        if not given_of(hint):
+            fields = [field for field in dataclasses.fields(hint) if field.default is dataclasses.MISSING]
+            assert got == hint(**{field.name: getattr(got, field.name) for field in fields})
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_help_shows_every_option_in_order(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main.run([name, "--help"]) == 0
+    out = capsys.readouterr().out.partition("Options:")[2]
+    flags = [*(one.flags[0] for one in main.COMMANDS[name].options.values() if one.flags), "--config", "--set"]
+    lines = [re.sub(r"^  -., ", "  ", line) for line in out.splitlines()]
+    at = [next(i for i, x in enumerate(lines) if re.match(f"  {flag.partition('/')[0]}( |$)", x)) for flag in flags]
+    assert at == sorted(at)
+
+
+def test_no_function_of_the_command_line_has_a_list_of_options() -> None:
+    for path in Path(derive.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                assert len(node.args.args) + len(node.args.kwonlyargs) <= 8, f"{path.name}: {node.name}"
+
+
+def test_two_options_of_one_name_are_refused() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Job(Output):
+        seed: int = option(0, "A seed.")
+
+    def job(job: Job, task: options.TaskOptions) -> None: ...
+
+    with pytest.raises(TypeError, match="two options have one name"):
+        cli_options(job)
+    with pytest.raises(TypeError, match=r"no options \['absent'\]"):
+        cli_options(lambda: None, "absent")
+
+
+def test_a_command_of_one_class_needs_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Job(Output):
+        path: Path = argument("A path.")
+        rate: float = option(0.5, "A rate.")
+
+    @derive.command("rate")
+    def job(job: Job) -> None:
+        """Do it."""
+        print(job)
+
+    assert isinstance(job, Command)
+    assert list(job.options) == ["rate", "path", "json", "quiet"]
+
+
+def test_a_field_may_be_taken_over_with_another_text() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Job:
+        seed: int = like(options.ModelOptions, "seed", "Another text.", flag="--seed")
+
+    (field,) = dataclasses.fields(Job)
+    assert (help_of(field).text, help_of(field).flag, help_of(field).least) == ("Another text.", "--seed", 0)
+    assert help_of(dataclasses.fields(options.ModelOptions)[-1]).flag == "--model-seed"
+
+
+def test_a_docstring_has_an_entry_for_each_option() -> None:
+    @keywords(options.TaskOptions)
+    def verb(source: str, options: options.TaskOptions) -> options.TaskOptions:
+        """Do it.
+
+        Args:
+            source: a name.
+            options: as keyword arguments.
+        """
+        return options
+
+    doc = verb.__doc__ or ""
+    assert max(map(len, doc.splitlines())) <= 120
+    for field in dataclasses.fields(options.TaskOptions):
+        assert f"\n            {field.name}: " in doc
+    assert verb("x", limit=3) == options.TaskOptions(limit=3)
+    with pytest.raises(TypeError, match=r"verb\(\) has no option 'limits'; did you mean limit"):
+        verb("x", limits=3)  # pyright: ignore[reportCallIssue]
+
+
+def test_the_reference_has_every_option() -> None:
+    commands, python = PAGES["commands"](), PAGES["python"]()
+    for name, one in OPTIONS:
+        section = commands.partition(f"## `probekit {name}`\n")[2].partition("\n## ")[0]
+        assert f"| `{(one.flags or (one.help.metavar or one.name.upper(),))[0]}".replace("|", "\\|")[2:] in section
+    for call, owner in FUNCTIONS.items():
+        section = python.partition(f"## `{call}`\n")[2].partition("\n## ")[0]
+        assert all(f"| `{field.name}` |" in section for field in dataclasses.fields(owner))
+    assert set(CLASSES) <= {base for owner in [*FUNCTIONS.values(), options.TransferOptions] for base in owner.__mro__}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tables_of_the_reference_have_equal_columns(page: str) -> None:
+    for line in PAGES[page]().splitlines():
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") == 4, line
+            assert "<" not in line.replace("&lt;", "")
+
+
+def test_exit_codes_are_listed_once() -> None:
+    rows = [line.split("|")[1].strip() for line in PAGES["exit-codes"]().splitlines() if line.startswith("| ")]
+    assert rows[2:] == ["0", "2", "3", "4", "5", "130"]

@@ -1,0 +1,70 @@
+"""`--set train-probe.probe.k=4`, and a mapping in a `--config` file."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probekit.cli.probes import made, with_parameters
+from probekit.errors import UsageError
+from probekit.options import CurveOptions
+from probekit.probes import KSparseProbe, LDAProbe, MLPProbe, RidgeProbe, RidgeRegressionProbe
+
+CLASSES: Any = SimpleNamespace(target="label", label_names={"label": ["no", "yes"]})
+NUMBERS: Any = SimpleNamespace(target="label", label_names={"label": []})
+
+
+def spec(acts: Any = CLASSES, **probe: Any) -> Any:
+    return with_parameters(CurveOptions(probe=probe), acts)
+
+
+def test_parameters_get_the_types_of_the_constructor() -> None:
+    assert spec(name="k-sparse", k="4") == {"name": "k-sparse", "k": 4}
+    assert spec(name="mlp", hidden=8, learning_rate="1e-2") == {"name": "mlp", "hidden": 8, "learning_rate": 0.01}
+    assert spec(name="ridge", C=2) == {"name": "ridge", "C": 2.0}
+    assert spec(name="lda", shrinkage="0.5") == {"name": "lda", "shrinkage": 0.5}
+    assert spec(name="lda", shrinkage="auto") == {"name": "lda", "shrinkage": "auto"}
+    assert spec(name=None, C="2") == {"name": "logistic", "C": 2.0}
+    assert spec(NUMBERS, name=None, C="2") == {"name": "ridge", "C": 2.0}
+    for plain in (None, "lda"):
+        assert with_parameters(CurveOptions(probe=plain), CLASSES) == plain
+
+
+def test_an_instance_is_made_of_the_class_for_the_labels() -> None:
+    options = CurveOptions()
+    assert made({"name": "k-sparse", "k": 4}, options, CLASSES).get_params() == KSparseProbe(k=4).get_params()
+    assert type(made({"name": "ridge", "C": 2.0}, options, CLASSES)) is RidgeProbe
+    assert type(made({"name": "ridge", "C": 2.0}, options, NUMBERS)) is RidgeRegressionProbe
+    assert made({"name": "lda", "shrinkage": 0.5}, options, CLASSES).get_params() == LDAProbe(0.5).get_params()
+    assert made({"name": "mlp", "hidden": 8}, options, CLASSES).get_params() == MLPProbe(8).get_params()
+    assert made("lda", options, CLASSES) == "lda"
+
+
+@pytest.mark.parametrize(
+    ("probe", "says"),
+    [
+        ({"name": "k-sparse", "kk": "4"}, "probe k-sparse has no parameter 'kk'; it has k, "),
+        ({"name": "k-sparse", "k": "four"}, "probe k-sparse: k takes a whole number, got 'four'"),
+        ({"name": "k-sparse", "k": "1.5"}, "probe k-sparse: k takes a whole number, got '1.5'"),
+        ({"name": "k-sparse", "k": True}, "probe k-sparse: k takes a whole number, got True"),
+        ({"name": "ridge", "C": "x"}, "probe ridge: C takes a number, got 'x'"),
+        ({"name": "mean-diff", "k": "4"}, "probe mean-diff has no parameter 'k'; it has none"),
+        ({"name": "k-spars", "k": "4"}, "unknown probe 'k-spars'; did you mean k-sparse"),
+    ],
+)
+def test_what_the_constructor_does_not_take_is_refused(probe: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        spec(**probe)
+    assert says in str(caught.value)
+
+
+def test_a_wrong_parameter_ends_with_exit_2_before_the_work(
+    here: Path, store: Path, refused: Callable[..., str]
+) -> None:
+    job = ["train-probe", store, "--probe", "k-sparse"]
+    assert "k-sparse has no parameter 'kk'; it has k" in refused(2, *job, "--set", "train-probe.probe.kk=4")
+    assert "train-probe.layer has no parameters" in refused(2, *job, "--set", "train-probe.layer.k=4")
+    Path("c.yaml").write_text("train-probe: {probe: {name: lda, k: [4]}}")
+    assert "expected a name and its parameters" in refused(2, "train-probe", store, "--config", "c.yaml")

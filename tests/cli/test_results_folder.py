@@ -1,0 +1,112 @@
+"""The default folder's name says what differs from the defaults; results of another question are not replaced."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probekit.cli.fields import CliOption
+from probekit.cli.main import COMMANDS
+from probekit.cli.results import NAME_ORDER, asked, check_out, results_folder
+from probekit.errors import ResumeMismatch
+from probekit.options import ProbeOptions
+
+META = {"label": "label", "point": "resid_pre", "probe": "logistic"}
+ACTIVATIONS = {"model": "m", "task": "t"}
+
+
+def name(random_init: bool = False, **options: Any) -> str:
+    question = {**asked(ProbeOptions(**options)), "random_init": random_init}
+    folder = results_folder(Path("s"), META, question)
+    assert folder.parent == Path("s/results")
+    return folder.name
+
+
+@pytest.mark.parametrize(
+    ("options", "tags"),
+    [
+        ({}, ""),
+        ({"layers": "0-1"}, "-layers-0-1"),
+        ({"position": "last"}, "-last"),
+        ({"position": -2}, "--2"),
+        ({"C": [0.01, 1, 100]}, "-C-0.01-1-100"),
+        ({"folds": 3}, "-folds-3"),
+        ({"drop_leaks": True}, "-drop-leaks"),
+        ({"random_init": True}, "-random-init"),
+        ({"controls": 0, "codelength": False}, "-controls-0-no-codelength"),
+        ({"control_type": "text", "metric": "f1"}, "-control-text-f1"),
+        ({"seed": 7}, "-seed-7"),
+        (
+            {"seed": 1, "metric": "auroc", "C": 2, "position": "mean", "layers": "3", "random_init": True},
+            "-mean-layers-3-C-2-random-init-auroc-seed-1",
+        ),
+        ({"point": "resid_pre", "label": "label"}, ""),  # always part of the name
+    ],
+)
+def test_the_name_holds_what_differs_from_the_defaults(options: dict[str, Any], tags: str) -> None:
+    assert name(**options) == f"label-resid_pre-logistic{tags}"
+
+
+def test_names_that_would_be_spelled_alike_have_a_digest() -> None:
+    assert name(layers="0,3") == "label-resid_pre-logistic-layers-0-3-325439eb"
+    assert name(layers="0-3") == "label-resid_pre-logistic-layers-0-3"
+    assert len(name(C=[1 / i for i in range(1, 80)])) == 189
+
+
+def test_the_parameters_of_a_probe_are_in_the_name() -> None:
+    question = {**asked(ProbeOptions(probe={"name": "k-sparse", "k": 4})), "random_init": False}
+    assert results_folder(Path("s"), META, question).name == "label-resid_pre-k-sparse-k-4"
+
+
+def test_every_option_of_the_command_has_a_place_in_the_name() -> None:
+    job = COMMANDS["train-probe"].options.values()
+    fields = {one.field.name for one in job if one.owner == "options"} - {"label", "point", "probe", "seed"}
+    assert {*NAME_ORDER} == fields | {"random_init"}
+    assert all(isinstance(one, CliOption) for one in job)
+
+
+def write(folder: Path, question: dict[str, Any]) -> None:
+    folder.mkdir()
+    record = {"meta": {"asked": question, "activations": ACTIVATIONS}}
+    (folder / "results.json").write_text(json.dumps(record))
+
+
+OLD = {
+    "layers": "all",
+    "point": None,
+    "probe": None,
+    "label": None,
+    "seed": 0,
+    "controls": 3,
+    "control_type": "token",
+    "codelength": True,
+    "folds": None,
+    "drop_leaks": False,
+    "metric": None,
+    "random_init": False,
+}
+"""What versions before this one recorded: position and C only where they were given."""
+
+
+@pytest.mark.parametrize("more", [{}, {"C": [1.0, 0.01], "position": "last"}, {"seed": 3, "random_init": True}])
+def test_results_of_earlier_versions_are_recognised(tmp_path: Path, more: dict[str, Any]) -> None:
+    write(tmp_path / "out", {**OLD, **more})
+    options = {name: value for name, value in more.items() if name != "random_init"}
+    question = {**asked(ProbeOptions(**options)), "random_init": more.get("random_init", False)}
+    check_out(tmp_path / "out", ACTIVATIONS, question)
+    with pytest.raises(ResumeMismatch, match=r"different: controls, metric"):
+        check_out(tmp_path / "out", ACTIVATIONS, {**question, "controls": 1, "metric": "f1"})
+    with pytest.raises(ResumeMismatch, match=r"different: task"):
+        check_out(tmp_path / "out", {**ACTIVATIONS, "task": "another"}, question)
+
+
+@pytest.mark.parametrize("record", [{"seed": -1}, {"C": "many"}, {"layers": None}, [], 3, {"probe": {"name": "lda"}}])
+def test_a_record_that_no_version_wrote_is_another_question_or_none(tmp_path: Path, record: Any) -> None:
+    write(tmp_path / "out", record)
+    question = {**asked(ProbeOptions()), "random_init": False}
+    if isinstance(record, dict):
+        with pytest.raises(ResumeMismatch):
+            check_out(tmp_path / "out", ACTIVATIONS, question)
+    else:
+        check_out(tmp_path / "out", ACTIVATIONS, question)

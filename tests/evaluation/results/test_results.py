@@ -1,0 +1,304 @@
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_1samp
+
+from probekit.activations.activations import ActivationSet
+from probekit.errors import DataError
+from probekit.evaluation import ProbeResults, train_probes
+from probekit.evaluation.compare.lead import lead, optimism
+from probekit.evaluation.results.frames import COLUMNS
+from probekit.evaluation.results.report import MOST_NOTES, footnotes
+from probekit.evaluation.scores.bootstrap import Bootstrap
+from probekit.evaluation.scores.metrics import Predictions
+from probekit.probes import LogisticProbe
+
+HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
+
+
+@pytest.fixture
+def results(world):
+    words = [f"text {i} is number {i % 19}" for i in range(300)]
+    acts, noise = world(inputs=words), world(seed=3)
+    return train_probes(acts, C=[0.01, 1], random_init=ActivationSet(dict(noise), acts.task, noise.meta))
+
+
+def with_meta(results, **changes):
+    return dataclasses.replace(results, meta={**results.meta, **changes})
+
+
+def test_a_choice_at_the_edge_of_the_grid_is_said(results):
+    """A curve cut off by its grid measures the grid; the smallest C is no such edge, for less fits nothing."""
+    at_edge = [dataclasses.replace(layer, C=1.0) for layer in results.layers]
+    inside = [dataclasses.replace(layer, C=0.01) for layer in results.layers]
+    text = dataclasses.replace(results, layers=at_edge).summary()
+    for place in ("resid_pre.0", "resid_pre.1", "resid_pre.2", "resid_pre.3", "resid_post.3 (output)"):
+        assert f"{place} ^" in text
+    assert "^ largest C of the grid: extend it (C=...)" in text
+    assert "^" not in dataclasses.replace(results, layers=inside).summary()
+
+
+def test_what_rounds_to_zero_has_no_sign(results):
+    tiny = dataclasses.replace(results.layers[0], selectivity=-0.0001)
+    lines = dataclasses.replace(results, layers=[tiny, *results.layers[1:]]).summary()
+    assert "-0.000" not in lines
+    assert "0.000" in lines
+
+
+def test_fits_whose_certificate_bounds_nothing_are_saved_and_marked(world, tmp_path, monkeypatch):
+    fit_many = LogisticProbe.fit_many
+
+    def hopeless(self, X, problems):
+        probes = fit_many(self, X, problems)
+        for probe in probes:
+            probe.converged_, probe.gap_ = False, float("inf")
+        return probes
+
+    monkeypatch.setattr(LogisticProbe, "fit_many", hopeless)
+    results = train_probes(world(), layers=[0, 1], C=[1], controls=0, codelength=False)
+    results.save(tmp_path / "r")
+    loaded = ProbeResults.load(tmp_path / "r")
+    assert loaded == results
+    assert [(layer.converged, layer.gap) for layer in loaded.layers] == [(False, None)] * 2
+    assert "Not converged: resid_pre.0, resid_pre.1" in loaded.summary()
+
+
+def test_saved_and_loaded_results_are_the_same(results, world, tmp_path):
+    acts = world()
+    assert results.save(tmp_path / "r") == tmp_path / "r"
+    names = sorted(str(p.relative_to(tmp_path / "r")) for p in (tmp_path / "r").rglob("*") if p.is_file())
+    assert names == sorted(
+        ["results.json", "results.csv"]
+        + [f"probes/{layer.place}.{ending}" for layer in results.layers for ending in ("json", "safetensors")]
+    )
+    loaded = ProbeResults.load(tmp_path / "r")
+    assert loaded == results
+    pd.testing.assert_frame_equal(loaded.to_frame(), results.to_frame())
+    assert loaded.summary() == results.summary()
+    for one, other in zip(results.layers, loaded.layers, strict=True):
+        X = acts[one.point, one.layer]
+        np.testing.assert_array_equal(other.probe.decision_function(X), one.probe.decision_function(X))
+
+
+@pytest.mark.parametrize("probe", ["ridge", "mean-diff"])
+def test_other_probes_come_back_too(world, probe, tmp_path):
+    results = train_probes(world(n_classes=3), probe=probe, layers="0,2", baselines=False)
+    results.save(tmp_path)
+    assert ProbeResults.load(tmp_path) == results
+
+
+def test_saving_twice_writes_the_same_bytes(results, tmp_path):
+    for folder in ("a", "b", "b"):
+        results.save(tmp_path / folder)
+    for path in (tmp_path / "a").rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+
+
+def test_damaged_results_are_refused(results, tmp_path):
+    with pytest.raises(DataError, match="missing"):
+        ProbeResults.load(tmp_path)
+    results.save(tmp_path)
+    path = tmp_path / "results.json"
+    good = path.read_text()
+    for bad, message in [
+        ("{", "could not read"),
+        ("[]", "not a file of results"),
+        (good.replace('"baselines"', '"b"'), "not a complete file"),
+        (good.replace('"point": "resid_pre"', '"point": "../../x"'), "no place is called"),
+    ]:
+        path.write_text(bad)
+        with pytest.raises(DataError, match=message):
+            ProbeResults.load(tmp_path)
+    path.write_text(good)
+    results.layers[0].probe.save(tmp_path / "probes" / "resid_pre.1")
+    with pytest.raises(DataError, match=r"resid_pre\.1.*not the one of these results"):
+        ProbeResults.load(tmp_path)
+
+
+def test_the_frame_is_tidy(results, tmp_path):
+    frame = results.to_frame()
+    assert tuple(frame.columns) == COLUMNS
+    shown = [*results.layers, *results.random_init, *results.baselines]
+    metrics = sum(len(values) for result in shown for values in result.metrics.values())
+    assert len(frame) == metrics + 5 * 6  # selectivity, bits, compression, gain, p and the control of each place
+    assert set(frame["kind"]) == {"probe", "control", "baseline", "random-init"}
+    assert not frame.duplicated(["kind", "name", "place", "split", "metric"]).any()
+    bands = frame.dropna(subset="band_low")
+    assert bands["metric"].tolist() == ["accuracy"] * 5
+    assert (bands.eval("band_low <= value <= band_high")).all()
+    assert frame["value"].notna().all()
+    assert not frame["low"].notna()[frame["split"] != "test"].any()
+    assert frame["low"].notna()[(frame["split"] == "test") & (frame["metric"] == "auroc")].all()
+    assert (frame.dropna(subset="low").eval("low <= value <= high")).all()
+    row = frame.query("kind == 'probe' and place == 'resid_post.3' and split == 'test' and metric == 'auroc'").iloc[0]
+    assert (row["kind"], row["name"], row["point"], row["layer"]) == ("probe", "logistic", "resid_post", 3)
+    assert row["value"] == results.layers[-1].metrics["test"]["auroc"]
+    results.save(tmp_path)
+    written = pd.read_csv(tmp_path / "results.csv")
+    np.testing.assert_array_equal(written["value"], frame["value"])
+
+
+def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):
+    text = results.summary()
+    lines = text.splitlines()
+    assert lines[0] == "kind in unnamed on planted: resid_pre, last token"
+    marked = [line for line in lines if line.startswith("*")]
+    assert len(marked) == 1
+    assert results.best.place in marked[0]
+    for result in [*results.layers, *results.baselines]:
+        assert f"{result.metrics['test']['accuracy']:.3f}" in text
+    assert "resid_post.3 (output)" in text
+    assert "majority" in text
+    assert "bag-of-words" in text
+    assert "random init" in text
+    assert "selectivity" in text
+    assert " bits" in text
+    (explained,) = [line for line in lines if line.startswith("Marks: ")]
+    assert "* selected on validation; = statistically tied with the best on test (95%, all layers jointly)" in explained
+    assert "; layer and C selected on validation." in text
+    assert lines[3].split()[:6] == ["layer", "C", "validation", "test", "accuracy", "95%"]
+    table = lines[3 : lines.index(explained)]
+    assert len({line.index("]") for line in table[1:]}) == 1
+
+
+def test_the_summary_claims_no_choice_that_was_not_made(world):
+    acts = world()
+    assert "; layer selected on validation." in train_probes(acts, probe="mean-diff", baselines=False).summary()
+    assert "; C selected on validation." in train_probes(acts, layers=2, baselines=False).summary()
+    assert "nothing was selected" in train_probes(acts, layers=2, C=1, baselines=False).summary()
+
+
+def test_what_did_not_converge_is_said(results):
+    late = dataclasses.replace(results.layers[1], converged=False)
+    mixed = dataclasses.replace(results, layers=[results.layers[0], late, *results.layers[2:]])
+    for text in (mixed.summary(), mixed._repr_html_()):
+        assert "resid_pre.1 !" in text
+        assert "Not converged: resid_pre.1" in text
+    assert "onverged" not in results.summary()
+
+
+def test_hostile_names_reach_neither_terminal_nor_page(results):
+    hostile = with_meta(results, model=HOSTILE, task=HOSTILE, label=HOSTILE, position=HOSTILE)
+    assert all(c.isprintable() or c == "\n" for c in hostile.summary())
+    page = hostile._repr_html_()
+    assert "<script" not in page
+    assert "\x1b" not in page
+    tags: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)
+    parser.feed(page)
+    assert set(tags) <= {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td"}
+    assert results.best.place in re.search(r"font-weight:bold\"><td[^>]*>([^<]*)", page).group(1)  # pyright: ignore
+
+
+def test_what_a_file_of_results_says_reaches_no_terminal(results, tmp_path):
+    path = results.save(tmp_path) / "results.json"
+    body = json.loads(path.read_text())
+    body["baselines"][0]["name"] = body["meta"]["lead"]["baseline"] = HOSTILE
+    body["meta"]["audit"]["findings"] = [HOSTILE]
+    body["meta"]["optimism"]["layer"] = body["meta"]["control"]["type"] = HOSTILE
+    path.write_text(json.dumps(body))
+    loaded = ProbeResults.load(tmp_path)
+    assert all(c.isprintable() or c == "\n" for c in loaded.summary())
+    assert all(c.isprintable() for c in loaded._repr_html_())
+    assert "<script" not in loaded._repr_html_()
+    table = loaded.summary().split("Marks")[0].splitlines()[3:]
+    assert len({line.index("]") for line in table if "]" in line and "31m" not in line}) == 1
+
+
+def test_a_headline_that_is_not_there_and_an_older_format_are_said(results, tmp_path):
+    path = results.save(tmp_path) / "results.json"
+    good = json.loads(path.read_text())
+    for wrong in ("\x1b[31m", ["accuracy"], None, 1):
+        path.write_text(json.dumps({**good, "meta": {**good["meta"], "headline": wrong}}))
+        with pytest.raises(DataError, match=r"has the headline .*; expected accuracy, .*auroc, .*r2"):
+            ProbeResults.load(tmp_path)
+    path.write_text(json.dumps({**good, "meta": {**good["meta"], "headline": "r2"}}))
+    with pytest.raises(DataError, match=r"lacks the headline r2 of resid_pre\.0"):
+        ProbeResults.load(tmp_path)
+    path.write_text(json.dumps({**good, "format": "probekit.results/1"}))
+    with pytest.raises(DataError, match=r"older format of results \(probekit\.results/1"):
+        ProbeResults.load(tmp_path)
+
+
+def test_of_equals_on_test_the_chosen_place_is_no_optimism(results):
+    layers = [dataclasses.replace(x, metrics={**x.metrics, "test": {"accuracy": 0.9}}) for x in results.layers]
+    assert optimism(layers, layers[2], "accuracy", 0.9) == {"layer": layers[2].place, "value": 0.9, "over": 0.0}
+
+
+def test_a_procedure_without_an_interval_is_shown(results):
+    whole = {"metrics": {"accuracy": 0.75}, "intervals": {}, "layers": []}
+    text = with_meta(results, procedure=whole, folds=3).summary()
+    assert "Nested cross-validation: accuracy 0.750; layer and C" in text
+
+
+def test_the_lead_over_the_best_baseline_is_that_of_shared_resamples(results, world):
+    told = results.meta["lead"]
+    values = {b.name: b.metrics["test"]["accuracy"] for b in results.baselines}
+    assert values[told["baseline"]] == max(values.values())
+    assert told["over"] == pytest.approx(results.best.metrics["test"]["accuracy"] - max(values.values()))
+    assert told["interval"][0] < told["over"] < told["interval"][1]
+    line = f"Best minus the best baseline ({told['baseline']}): {told['over']:+.3f}, 95% interval ["
+    assert line in results.summary()
+    one = train_probes(world(), layers=1, C=1, controls=0, codelength=False, baselines=False)
+    assert one.meta["lead"] is None
+
+
+def test_a_paired_difference_has_the_interval_of_a_paired_t_test():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(2, size=400)
+    one, other = (np.where(rng.random(400) < p, truth, 1 - truth) for p in (0.8, 0.6))
+    said = [Predictions(truth, p, p * 1.0, 2) for p in (one, other)]
+    told: Any = lead(said[0], [("length", said[1])], "accuracy", Bootstrap(400))
+    difference = (one == truth) * 1.0 - (other == truth)
+    low, high = ttest_1samp(difference, 0).confidence_interval(0.95)
+    assert told["over"] == pytest.approx(difference.mean())
+    assert told["interval"] == pytest.approx([low, high], abs=0.006)
+
+
+def test_json_is_strict(results, tmp_path):
+    broken = dataclasses.replace(results.layers[0], metrics={**results.layers[0].metrics, "test": {"accuracy": np.nan}})
+    with pytest.raises((ValueError, KeyError)):
+        dataclasses.replace(results, layers=[broken]).save(tmp_path)
+    assert not (tmp_path / "results.json").exists()
+    results.save(tmp_path)
+    json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_repr_is_one_line(results):
+    assert repr(results).startswith("ProbeResults(5 layers; best on validation resid_")
+    assert "\n" not in repr(results)
+
+
+def test_the_footer_has_six_lines_at_most_and_names_what_it_leaves_out(results):
+    late = [dataclasses.replace(layer, converged=False) for layer in results.layers]
+    audit = {**results.meta["audit"], "findings": ["one", "two", "three", "four", "five"]}
+    full = dataclasses.replace(results, layers=late, meta={**results.meta, "audit": audit})
+    assert len(footnotes(results)) == MOST_NOTES == 6
+    notes = footnotes(full)
+    assert len(notes) == MOST_NOTES
+    assert notes[0].startswith("Best: ")
+    assert "Audit: one; two; three; 2 more in results.json." in notes
+    assert notes[-1] == "More in results.json: selection on test, control task, compression."
+
+
+def test_an_audit_of_an_older_version_is_shown_by_its_lines(results):
+    audit = {name: value for name, value in results.meta["audit"].items() if name != "findings"}
+    older = with_meta(results, audit={**audit, "lines": ["3 of the 9 test texts also stand in train"]})
+    assert "Audit: 3 of the 9 test texts also stand in train." in footnotes(older)
+
+
+def test_probes_of_a_stack_of_layers_come_back_and_are_replaced(results, tmp_path):
+    """Points of an encoder-decoder have a dot in their names."""
+    layers = [dataclasses.replace(layer, point=f"encoder.{layer.point}") for layer in results.layers]
+    stacked = dataclasses.replace(results, layers=layers, meta={**results.meta, "point": "encoder.resid_pre"})
+    for _ in range(2):
+        stacked.save(tmp_path)
+    assert ProbeResults.load(tmp_path) == stacked
