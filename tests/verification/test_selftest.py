@@ -116,7 +116,7 @@ def test_what_depends_on_the_batch_is_named():
 def test_a_packing_that_leaks_is_named(monkeypatch):
     """A mask that lets a node see every earlier node of its block, of other texts too."""
     monkeypatch.setattr(
-        "probekit.activations.plan.packing.Batch.mask",
+        "probekit.activations.plan.packing.PackedBatch.mask",
         lambda self, device: torch.ones(len(self.tokens), *[self.tokens.shape[1]] * 2, dtype=torch.bool).tril(),
     )
     found = pk.selftest(tiny())
