@@ -2,9 +2,9 @@
 
     python experiments/train_agreement_gpt2.py            # about four minutes on two cores
 
-It learns next-word prediction on sentences whose skeletons are in the task's training split, and is scored on sentences
-of the test split: how often the right form of the verb is likelier than the wrong one. The folder it writes,
-`probekit/models/builtin/agreement-gpt2`, is in the project, with the score and the settings in its `training.json`.
+It learns next-word prediction on sentences whose skeletons are in the task's training split, and is tested on sentences
+of the test split: how often is the right form of the verb likelier than the wrong one? The folder that it writes,
+`probekit/models/builtin/agreement-gpt2`, is part of the package, with results and settings in its `training.json`.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from tqdm import tqdm
 
 from probekit.models.examples import Example
 from probekit.models.gpt2 import GPT2, GPT2Config
@@ -24,6 +23,7 @@ from probekit.models.tokenizer import Tokenizer
 from probekit.models.training import collate, train
 from probekit.models.weights import save_hf
 from probekit.options import TrainingSettings
+from probekit.progress import progress_bar
 from probekit.worlds.agreement import EOS, MAX_DEPTH, VOCABULARY, Sentence, sentences
 
 FOLDER = Path(__file__).parents[1] / "probekit/models/builtin/agreement-gpt2"
@@ -44,7 +44,7 @@ def draw(step: int, settings: TrainingSettings) -> list[Example]:
 
 @torch.no_grad()
 def agreement_accuracy(model: GPT2, n: int, seed: int) -> dict[str, float]:
-    """Share of test sentences where the right verb form is likelier than the wrong one: in all, and by depth."""
+    """Share of test sentences in which the right verb form is likelier than the wrong one: overall, and by depth."""
     drawn = sentences(n, seed=seed, split="test")
     tokens = collate([example_of(s) for s in drawn]).tokens
     before_verb = torch.tensor([s.verb - 1 for s in drawn])
@@ -61,7 +61,7 @@ def agreement_accuracy(model: GPT2, n: int, seed: int) -> dict[str, float]:
 
 
 def word_tokenizer() -> Tokenizer:
-    """Words parted by white space; a word outside the vocabulary is an error, not <unk>."""
+    """A tokenizer that splits at white space; a word outside the vocabulary is an error, not <unk>."""
     backend = Backend(WordLevel(IDS))
     backend.pre_tokenizer = WhitespaceSplit()
     return Tokenizer(backend, bos_token_id=IDS[EOS])
@@ -83,8 +83,8 @@ def main() -> None:
     model.tokenizer = word_tokenizer()
     settings = TrainingSettings(args.steps, args.batch, args.learning_rate, seed=args.seed)
     start = time.monotonic()
-    with tqdm(total=settings.steps, unit=" steps", disable=None) as bar:
-        result = train(model, lambda step: draw(step, settings), settings, progress=lambda *_: bar.update())
+    with progress_bar("train", "steps") as bar:
+        result = train(model, lambda step: draw(step, settings), settings, progress=bar.set)
     loss = result.mean_loss()
     accuracy = agreement_accuracy(model, n=4000, seed=args.seed + 1)
     print(f"{time.monotonic() - start:.0f} s; loss {loss:.4f} nats a word; verb agreement {accuracy}")

@@ -67,7 +67,10 @@ def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -
     prompts = _encoded(model, job.prompt or [job.tokens], options.bos)
     stops = generation.stop_ids(model, [] if job.no_stop else _stop_tokens(model, options.stop_tokens))
     made = generation.continuations(model, prompts, options.max_new_tokens, options, stops, options.use_cache)
-    texts = [generation.text_of(model, *row) if model.tokenizer else None for row in zip(prompts, made, strict=True)]
+    texts = [
+        generation.continuation_text(model, *row) if model.tokenizer else None
+        for row in zip(prompts, made, strict=True)
+    ]
     if job.json:
         rows = [
             {"prompt": text, "prompt_tokens": ids, "text": new, "tokens": one.tokens, "ended": one.ended}

@@ -1,7 +1,7 @@
-"""Where a training run stands, in one safetensors file: tensors, and in its header JSON that says which run it is.
+"""The state of a training run in one safetensors file: tensors, and in the header JSON that identifies the run.
 
-The file is replaced whole, so that a run that is killed at any moment leaves the checkpoint before or the one after;
-a checksum over all of it tells damage.
+The file is replaced atomically: a run killed at any moment leaves either the previous checkpoint or the new one. A
+checksum over everything detects damage.
 """
 
 import hashlib
@@ -18,19 +18,19 @@ from probekit.durable import open_plain, sweep, write_as
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.safetensors_header import read_header
 
-SHOWN = 80  # characters of two values; longer ones are not shown
+SHOWN = 80  # characters; an error shows two values only if both fit
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], identity: dict[str, Any]) -> None:
-    """Write a checkpoint, which replaces the one before it.
+    """Write a checkpoint, which replaces the previous one.
 
     Args:
-        path: of the file; its folder is made where it is missing.
-        tensors: by name, all that the run needs to go on.
-        identity: what makes the run this one and no other, as JSON has it.
+        path: of the file; its folder is created if needed.
+        tensors: name -> tensor, everything that the run needs to resume.
+        identity: what identifies the run, as JSON-able values.
 
     Raises:
-        StorageError: the disk refused; the checkpoint before still stands.
+        StorageError: the disk refused; the previous checkpoint is intact.
     """
     tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
     about = json.dumps(identity, sort_keys=True)
@@ -42,8 +42,8 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] |
     """The tensors of a checkpoint; None if there is none.
 
     Raises:
-        StorageError: it is damaged, no checkpoint, or no plain file.
-        ResumeMismatch: it is of a run with another identity.
+        StorageError: the file is damaged, not a checkpoint, or not a regular file.
+        ResumeMismatch: it belongs to a run with another identity.
     """
     try:
         with open_plain(path) as fd, open(fd, "rb", closefd=False) as file:  # refuses links and pipes
@@ -61,14 +61,14 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] |
     return tensors
 
 
-def _check_same(path: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    if differ := [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]:
-        changes = "; ".join(_change(name, theirs.get(name), ours.get(name)) for name in differ)
-        raise ResumeMismatch(f"{str(path)!a} is of another run ({changes}); remove it, or take another folder")
+def _check_same(path: Path, saved: dict[str, Any], current: dict[str, Any]) -> None:
+    if differ := [name for name in {**current, **saved} if current.get(name) != saved.get(name)]:
+        changes = "; ".join(_change(name, saved.get(name), current.get(name)) for name in differ)
+        raise ResumeMismatch(f"{str(path)!a} belongs to another run ({changes}); remove it, or give another folder")
 
 
 def _change(name: str, was: Any, now: Any) -> str:
-    """What became of a value; of a checksum, only that there is another one."""
+    """The change of a value; long values, such as checksums, are not shown."""
     is_short = len(ascii(was)) + len(ascii(now)) < SHOWN
     return f"{name} was {was!a}, now {now!a}" if is_short else f"another {name}"
 
@@ -82,4 +82,4 @@ def _digest(tensors: dict[str, Any], about: str) -> str:
 
 
 def _damaged(path: Path) -> str:
-    return f"{str(path)!a} is damaged or no checkpoint; remove it to train from the start"
+    return f"{str(path)!a} is damaged or not a checkpoint; remove it to train from the start"

@@ -1,12 +1,12 @@
-"""Text from a model, token by token: the likeliest next token, or one drawn at random.
+"""Generate text token by token: the likeliest next token, or one drawn at random.
 
-What is drawn from: softmax(logits / temperature), of which `top_k` keeps the k likeliest tokens and `top_p` the
-smallest set of likeliest ones that holds that much probability (the nucleus of Holtzman et al. 2020); computed in
-float64, so that a cache, a batch or its padding move no choice. Row i of a batch draws with seed + i.
+Tokens are drawn from softmax(logits / temperature). `top_k` keeps the k likeliest tokens, `top_p` the smallest set of
+likeliest tokens with that much probability (the nucleus of Holtzman et al. 2020). It is computed in float64, so that a
+cache, a batch or its padding change no choice. Row i of a batch draws with seed + i.
 
-Prompts of different lengths stand side by side, padded on the left, with positions counted from their first token. A
-row ends at a stop token, after `max_new_tokens`, or when the context is full: its last token may be the one that no
-longer fits. An encoder-decoder reads the prompt with its encoder and generates with its decoder.
+Prompts of different lengths are padded on the left, with positions counted from their first token. A row ends at a stop
+token, after `max_new_tokens`, or when the context is full: its last token may be the first that does not fit.
+An encoder-decoder reads the prompt with its encoder and generates with its decoder.
 
 Axes: B batch, L query position, M key position, S source position, D d_model, V vocab.
 """
@@ -46,7 +46,7 @@ class GenerativeModel(Protocol):
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a prompt was continued with: token ids, the stop token included, and why it ended."""
+    """New token ids, the stop token included, and why generation ended."""
 
     tokens: list[int]
     ended: Literal["stop token", "max_new_tokens", "context"]
@@ -62,23 +62,23 @@ def generate(model: GenerativeModel, prompt: Prompt, options: GenerateOptions) -
         options: as keyword arguments.
 
     Returns:
-        Of a text what follows it, without the stop token; of ids the new ids, the stop token included. Several
-        prompts give a list.
+        For a text, the text that follows it, without the stop token; for ids, the new ids, the stop token included.
+        Several prompts give a list.
 
     Raises:
-        UsageError: a model that cannot generate, an impossible setting, an empty prompt, one that is longer than the
-            context, ids that the model does not know, or a text where there is no tokenizer.
+        UsageError: a model that cannot generate, an impossible setting, an empty prompt, a prompt longer than the
+            context, ids that the model does not know, or a text for a model without a tokenizer.
         DataError: a text that the tokenizer cannot read.
     """
     prompts, is_text, is_single = to_ids(model, prompt, options.bos)
     stops = stop_ids(model, options.stop_tokens)
     made = continuations(model, prompts, options.max_new_tokens, options, stops, options.use_cache)
-    results = [text_of(model, *row) if is_text else row[1].tokens for row in zip(prompts, made, strict=True)]
+    results = [continuation_text(model, *row) if is_text else row[1].tokens for row in zip(prompts, made, strict=True)]
     return results[0] if is_single else results
 
 
 def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> tuple[list[list[int]], bool, bool]:
-    """The prompts as lists of ids; whether they came as text; whether there was a single one. Errors as `generate`."""
+    """The prompts as lists of ids; whether they were texts; whether there was just one. Errors as in `generate`."""
     given: Any = prompt.tolist() if isinstance(prompt, Tensor) else prompt
     around = _has_end(model) if bos is None else bos
     if isinstance(given, str):
@@ -98,12 +98,12 @@ def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> t
 
 
 def _has_end(model: GenerativeModel) -> bool:
-    """Whether the texts that this model reads end with a token of their own, as Marian's sources do."""
+    """True if the model's texts end with a special token, as Marian's sources do."""
     return model.tokenizer is not None and model.tokenizer.sep_token_id is not None
 
 
 def stop_ids(model: GenerativeModel, stop_tokens: Sequence[int | str] | None) -> frozenset[int]:
-    """The ids that end a continuation; None is the model's own.
+    """The ids that end a continuation; None gives the model's own.
 
     Raises:
         UsageError: an id that the model does not know, or a text that is not one token.
@@ -125,17 +125,17 @@ def _stop_id(model: GenerativeModel, token: int | str) -> int:
     return int(token)
 
 
-def text_of(model: GenerativeModel, prompt: list[int], made: Continuation) -> str:
-    """The continuation as text, without the stop token that ended it, so that it can be put behind the prompt's text.
+def continuation_text(model: GenerativeModel, prompt: list[int], made: Continuation) -> str:
+    """The continuation as text to append to the prompt's text, without the stop token that ended it.
 
-    Many tokenizers drop the blank before the first token of a text; so the tokens are read behind the prompt's.
+    Many tokenizers drop the blank before a text's first token, so the new tokens are decoded after the prompt's.
     """
     ids = made.tokens[:-1] if made.ended == "stop token" else made.tokens
     tokenizer = model.need_tokenizer()
-    if hasattr(model, "decode"):  # the prompt is another text
+    if hasattr(model, "decode"):  # the prompt is a different text, the source
         return tokenizer.decode(ids)
-    before, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + ids)
-    return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(ids)
+    before, both = tokenizer.decode(prompt), tokenizer.decode(prompt + ids)
+    return both.removeprefix(before) if both.startswith(before) else tokenizer.decode(ids)
 
 
 @torch.no_grad()
@@ -147,7 +147,7 @@ def continuations(
     stops: frozenset[int] = frozenset(),
     use_cache: bool = True,
 ) -> list[Continuation]:
-    """Continue prompts of token ids; as `generate`, whose core it is."""
+    """Continue prompts of token ids; see `generate`."""
     if not is_whole(max_new_tokens) or max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is a whole number of at least 1; got {max_new_tokens!a}")
     _check_prompts(model, prompts)
@@ -167,7 +167,7 @@ def continuations(
 
 
 def _end(token: int, n: int, stops: frozenset[int], most: int, room: int) -> str | None:
-    """Why a row that has n new tokens ends here; None if it goes on."""
+    """Why a row with n new tokens ends here; None if it continues."""
     if token in stops:
         return "stop token"
     if n >= most:
@@ -195,7 +195,7 @@ def next_distribution(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     probabilities_BV = scaled_BV.softmax(-1)
     if sampling.top_p is not None and sampling.top_p < 1:
         sorted_BV, order_BV = probabilities_BV.sort(descending=True, stable=True)
-        likelier_BV = F.pad(sorted_BV.cumsum(-1)[:, :-1], (1, 0))  # the probability of all that is likelier
+        likelier_BV = F.pad(sorted_BV.cumsum(-1)[:, :-1], (1, 0))  # the total probability of all likelier tokens
         outside_BV = torch.zeros_like(order_BV, dtype=torch.bool).scatter(1, order_BV, likelier_BV >= sampling.top_p)
         probabilities_BV = probabilities_BV.masked_fill(outside_BV, 0)
     return probabilities_BV / probabilities_BV.sum(-1, keepdim=True)
@@ -224,7 +224,7 @@ def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: boo
 
 
 class _Reader:
-    """The rows so far, and what the model says to them; `used` is how much of the context each row's prompt takes."""
+    """The rows so far, and the model's logits for them; `used` is the context that each row's prompt takes."""
 
     def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool):
         self.model: Any = model
@@ -236,29 +236,29 @@ class _Reader:
 
     @property
     def n_layers(self) -> int:
-        """Of the layers that keep a cache."""
+        """The number of layers with a cache."""
         return self.model.cfg.n_layers
 
     def logits(self, next_B: Tensor | None) -> Tensor:
-        """Logits [B, V] of what follows, once `next_B` [B] stands at the rows' ends."""
+        """Append `next_B` [B] to the rows, and return the logits [B, V] of the next token."""
         if next_B is not None:
             self.tokens_BM = torch.cat([self.tokens_BM, next_B[:, None]], 1)
             self.mask_BM = torch.cat([self.mask_BM, torch.ones_like(next_B, dtype=torch.bool)[:, None]], 1)
         new = slice(0 if self.cache is None else self.cache.length, None)
         is_one = self.cache is not None and next_B is not None
-        # a row that has ended is carried on until all have; what it says then is not read
+        # rows that have ended continue until all have; their further output is ignored
         positions_BM = (self.mask_BM.long().cumsum(1) - 1).clamp(0, self.model.cfg.n_ctx - 1)
         mask_BLM = self.mask_BM[:, None] if is_one else causal_mask(self.mask_BM)
         hidden_BLD = self.hidden(self.tokens_BM[:, new], positions_BM[:, new], mask_BLM)
         return self.model.head(hidden_BLD[:, -1:])[:, 0]
 
     def hidden(self, tokens_BL: Tensor, positions_BL: Tensor, mask_BLM: Tensor) -> Tensor:
-        """What the head reads, [B, L, D]."""
+        """The input of the head, [B, L, D]."""
         return self.model(tokens_BL, positions_BL, mask_BLM, return_logits=False, cache=self.cache)
 
 
 class _TargetReader(_Reader):
-    """The same for an encoder-decoder: the prompts are its sources, and the rows begin with the decoder's start."""
+    """For an encoder-decoder: the prompts are sources, and the rows begin with the decoder's start token."""
 
     def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool):
         start = model.cfg.decoder_start_token_id

@@ -82,13 +82,7 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields_to_hf(cfg: Any) -> dict[str, Any]:
-    """The fields of the Hugging Face `config.json` for a `TransformerConfig`.
-
-    Raises:
-        DataError: its sinusoids are interleaved, which Marian's never are.
-    """
-    if cfg.positions == "interleaved":
-        raise DataError("Marian has no interleaved sinusoids; take 'sinusoidal' or 'learned' to save a model")
+    """The fields of the Hugging Face `config.json` for a `TransformerConfig`."""
     fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
     fields |= {"share_encoder_decoder_embeddings": cfg.tie_embeddings, "decoder_vocab_size": cfg.d_vocab}
     fields |= {"static_position_embeddings": cfg.positions == "sinusoidal", "is_encoder_decoder": True}
@@ -142,7 +136,7 @@ def hf_names(cfg: Any) -> dict[str, HfTensor]:
             for ours, module in _BLOCK_NAMES[stack].items():
                 for part in ("weight", "bias"):
                     names[f"{stack}.blocks.{i}.{ours}.{part}"] = f"model.{stack}.layers.{i}.{module}.{part}"
-        if cfg.positions == "learned":
+        if cfg.positions != "sinusoidal":
             names[f"{stack}.pos_embed.weight"] = _position_table(stack)
     if cfg.tie_embeddings:
         names["embed.weight"] = _SHARED
@@ -185,7 +179,7 @@ def shape(cfg: Any) -> ModelShape:
     stacks = stack_shape(cfg, name="encoder"), stack_shape(cfg, **decoder, name="decoder", cross=True)
     tables = 1 if cfg.tie_embeddings else 2  # of source and target
     outside = {"token embedding": tables * V * D}
-    if cfg.positions == "learned":
+    if cfg.positions != "sinusoidal":
         outside |= {"position embedding": 2 * cfg.n_ctx * D}
     outside |= {"head": (0 if cfg.tie_embeddings else V * D) + (V if cfg.logits_bias else 0)}
     sums = 2 if cfg.scale_embedding else 1

@@ -1,11 +1,11 @@
-"""One plain training loop for the small models that this project trains itself.
+"""A plain training loop for the small models that this project trains itself.
 
 AdamW (Loshchilov and Hutter 2019) under a cosine schedule with a linear warm-up, gradients clipped by their norm, in
-float32. What is learned follows from what the batch holds: the target at each token (next token, or the hidden token of
-a masked-language model), the label of the whole text, or the target sequence of a source.
+float32. A batch decides what is learned: the target at each token (the next token, or the hidden token of a masked
+language model), the label of a text, or the target sequence of a source.
 
-The loop draws nothing at random: batches are a pure function of the step. So a checkpoint (`checkpoint.py`) of weights,
-moments and losses resumes exactly, bit for bit on one machine.
+The loop draws nothing at random: batches are a pure function of the step. So training resumes exactly from a checkpoint
+(`checkpoint.py`) of weights, moments and losses, bit for bit on one machine.
 
 Axes: B batch, L position, S source position, D d_model, V vocab.
 """
@@ -34,12 +34,12 @@ from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 
 CHECKPOINT = "checkpoint.safetensors"
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each weight
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state for each weight
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Examples side by side, padded on the right; masks are true at real tokens."""
+class TrainingBatch:
+    """Examples padded on the right; masks are true at real tokens."""
 
     tokens: Tensor  # int64 [B, L]
     targets: Tensor  # int64 [B, L]
@@ -49,12 +49,12 @@ class Batch:
     source_mask: Tensor | None = None  # bool [B, S]
 
 
-def collate(examples: Sequence[Example], pad_id: int = 0) -> Batch:
-    """The batch of some examples; padding is `pad_id` in tokens and source, and IGNORE in targets.
+def collate(examples: Sequence[Example], pad_id: int = 0) -> TrainingBatch:
+    """Pad examples to a batch, with `pad_id` in tokens and source and IGNORE in targets.
 
     Raises:
-        UsageError: no examples, an empty one, targets of another length than the tokens, or labels or sources of
-            some examples only.
+        UsageError: no examples, an empty one, more or fewer targets than tokens, or labels or sources in only some
+            examples.
     """
     if not examples or not all(e.tokens and len(e.tokens) == len(e.targets) for e in examples):
         raise UsageError("a batch is one example or more, each with tokens and as many targets")
@@ -63,7 +63,7 @@ def collate(examples: Sequence[Example], pad_id: int = 0) -> Batch:
     tokens, mask = _padded([e.tokens for e in examples], pad_id)
     targets, _ = _padded([e.targets for e in examples], IGNORE)
     source, source_mask = _padded(sources, pad_id) if sources else (None, None)
-    return Batch(tokens, targets, mask, torch.tensor(labels) if labels else None, source, source_mask)
+    return TrainingBatch(tokens, targets, mask, torch.tensor(labels) if labels else None, source, source_mask)
 
 
 def _of_all(what: str, values: list[Any]) -> list[Any] | None:
@@ -75,7 +75,7 @@ def _of_all(what: str, values: list[Any]) -> list[Any] | None:
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int) -> tuple[Tensor, Tensor]:
-    """Rows as int64 [B, L], padded on the right, and which places are real, bool [B, L]."""
+    """Rows as int64 [B, L], padded on the right, and the mask of real places, bool [B, L]."""
     padded = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
     lengths = torch.tensor([len(row) for row in rows])
     return padded, torch.arange(padded.shape[1]) < lengths[:, None]
@@ -83,13 +83,13 @@ def _padded(rows: Sequence[Sequence[int]], value: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a training run leaves besides the weights: the loss of each step, in nats, and the step it went on from."""
+    """The loss of each step, in nats, and the number of steps that an earlier run had done."""
 
     losses: list[float]
     resumed_from: int = 0
 
     def mean_loss(self, last: int = 100) -> float:
-        """The mean loss of the last steps."""
+        """The mean loss of the `last` steps."""
         return sum(self.losses[-last:]) / len(self.losses[-last:])
 
 
@@ -104,24 +104,24 @@ def train(
     progress: Callable[[int, int], object] | None = None,
     checkpoint_every: int = 100,
 ) -> TrainingResult:
-    """Train a model in place, from where the folder's checkpoint stands if it has one.
+    """Train a model in place; resume from the folder's checkpoint if it has one.
 
-    Ctrl-C ends it after the step at hand, with a checkpoint; a second one at once.
+    Ctrl-C stops after the current step and writes a checkpoint; a second Ctrl-C stops at once.
 
     Args:
         model: in float32, with the weights to start from.
-        draw: step (from 0) -> its examples, `settings.batch_size` of them; the same whenever it is asked.
-        settings: defaults where None.
-        folder: keeps the checkpoint; None keeps none.
+        draw: step (from 0) -> its `settings.batch_size` examples, the same at every call.
+        settings: None for the defaults.
+        folder: where the checkpoint is kept; None keeps none.
         progress: called with (steps done, steps in all) before the first step and after every one.
-        checkpoint_every: steps between checkpoints; there is one before the first step and after the last as well.
+        checkpoint_every: steps between checkpoints; one is also written before the first step and after the last.
 
     Raises:
-        UsageError: a model in another type, or a batch that it cannot learn from.
-        DataError: the loss is no finite number any more.
-        ResumeMismatch: the checkpoint is of another run: other settings, shape, first weights or first batch.
+        UsageError: a model in another number type, or a batch that it cannot learn from.
+        DataError: the loss is no longer finite.
+        ResumeMismatch: the checkpoint belongs to another run: other settings, shape, first weights or first batch.
         StorageError: the checkpoint is damaged, or the disk refuses.
-        KeyboardInterrupt: after Ctrl-C; its text says how far it came.
+        KeyboardInterrupt: after Ctrl-C; its text gives the step.
     """
     settings = settings or TrainingSettings()
     if model.dtype != torch.float32:
@@ -131,7 +131,7 @@ def train(
     identity = _identity(model, draw, settings) if path else {}
     start = run.resume(path, identity) if path else 0
     if path and not start:
-        run.save(path, identity)  # a disk that refuses says so before the work
+        run.save(path, identity)  # so that a disk error comes before the work
     if progress:
         progress(start, settings.steps)
     with _interrupts_wait() as interrupted, torch.enable_grad():
@@ -144,13 +144,13 @@ def train(
             if path and (stop or done == settings.steps or done % checkpoint_every == 0):
                 run.save(path, identity)
             if stop:
-                kept = "; the same command goes on from there" if path else ""
+                kept = "; to resume, give the same command again" if path else ""
                 raise KeyboardInterrupt(f"interrupted after step {done} of {settings.steps}{kept}")
     return TrainingResult(run.losses, start)
 
 
 class _Run:
-    """Weights, moments and losses so far."""
+    """A run: weights, moments and losses so far."""
 
     def __init__(self, model: LanguageModel, settings: TrainingSettings):
         self.model, self.settings = model, settings
@@ -174,7 +174,7 @@ class _Run:
         self.losses.append(loss.item())
 
     def save(self, path: Path, identity: dict[str, Any]) -> None:
-        """Write the checkpoint, which replaces the one before when it is whole."""
+        """Write the checkpoint; it replaces the previous one once it is complete."""
         tensors = {f"weights.{name}": w.detach() for name, w in self.weights.items()}
         for name, weight in self.weights.items():
             tensors |= {f"{key}.{name}": x for key, x in self.optimizer.state.get(weight, {}).items()}
@@ -182,7 +182,7 @@ class _Run:
         save_checkpoint(path, tensors, identity)
 
     def resume(self, path: Path, identity: dict[str, Any]) -> int:
-        """Take the checkpoint up, if there is one; how many steps it has behind it."""
+        """Load the checkpoint, if there is one, and return the number of steps done."""
         tensors = load_checkpoint(path, identity)
         if tensors is None:
             return 0
@@ -207,11 +207,11 @@ def learning_rate_at(settings: TrainingSettings, step: int) -> float:
     return settings.learning_rate * ((1 + math.cos(math.pi * done)) / 2)
 
 
-def loss_of(model: LanguageModel, batch: Batch) -> Tensor:
-    """What is learned from a batch: the mean cross-entropy, in nats, of its targets, plus that of its labels.
+def loss_of(model: LanguageModel, batch: TrainingBatch) -> Tensor:
+    """The loss of a batch, in nats: the mean cross-entropy of its targets plus that of its labels.
 
     Raises:
-        UsageError: there is nothing to learn, or the model does not classify.
+        UsageError: the batch has neither targets nor labels, or has labels and the model does not classify.
     """
     losses = []
     logits_BLV, hidden_BLD = read_batch(model, batch)
@@ -228,24 +228,24 @@ def loss_of(model: LanguageModel, batch: Batch) -> Tensor:
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
 
-def read_batch(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Logits [B, L, V], and the hidden state [B, L, D] of a model that reads both ways.
+def read_batch(model: LanguageModel, batch: TrainingBatch) -> tuple[Tensor, Tensor | None]:
+    """Logits [B, L, V], and the hidden states [B, L, D] of a bidirectional model (otherwise None).
 
     Raises:
-        UsageError: a source where the model has no encoder for it, or none where it has.
+        UsageError: a source for a model without an encoder, or none for an encoder-decoder.
     """
     if (batch.source is not None) != hasattr(model, "decode"):
-        raise UsageError("examples have a source where the model is an encoder-decoder, and nowhere else")
+        raise UsageError("examples have a source if the model is an encoder-decoder, and only then")
     if batch.source is not None:
         return model(batch.source, batch.tokens, source_mask=batch.source_mask), None
     if model.causal:
-        return model(batch.tokens), None  # what stands on the right of a token, padding too, is not seen
+        return model(batch.tokens), None  # padding on the right is never attended to
     hidden_BLD = model(batch.tokens, attention_mask=batch.attention_mask, return_logits=False)
     return model.logits(hidden_BLD), hidden_BLD  # pyright: ignore[reportCallIssue]
 
 
 def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> dict[str, Any]:
-    """What makes a run this one and no other."""
+    """What identifies a run: settings, shape, first weights and first batch."""
     first = json.dumps([asdict(example) for example in draw(0)])
     return {
         **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()},
@@ -257,9 +257,9 @@ def _identity(model: LanguageModel, draw: Draw, settings: TrainingSettings) -> d
 
 @contextmanager
 def _interrupts_wait() -> Iterator[Callable[[], bool]]:
-    """Within the context Ctrl-C and SIGTERM wait until they are asked for, so that a step is done or not begun.
+    """Delay Ctrl-C and SIGTERM until the caller asks for them, so that no step is left half done.
 
-    The second one acts at once. Outside the main thread signals are nobody's here.
+    A second signal acts at once. Outside the main thread signals are not touched.
     """
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -272,7 +272,7 @@ def _interrupts_wait() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         came.append(number)
 
-    # a signal that is ignored, or that ends the process as it always does, stays as it is
+    # signals that are ignored, or whose default action ends the process, are left alone
     mine = [number for number, handler in before.items() if callable(handler)]
     try:
         for number in mine:

@@ -58,8 +58,7 @@ LN_EPS = 1e-5  # Marian's config has no field for it
 
 IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
 _named = partial(hf_field, marian.OURS)
-SINUSOIDS = {"sinusoidal": sinusoids_in_halves, "interleaved": sinusoids}  # as in Marian; as in the paper
-POSITIONS = (*SINUSOIDS, "learned")
+POSITIONS = ("sinusoidal", "interleaved", "learned")
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,9 @@ class TransformerConfig:
         n_heads, d_mlp, n_layers: the encoder's; the decoder has its own.
         n_ctx: the longest source and the longest target.
         d_vocab: size of the vocabulary, which source and target share.
-        positions: "sinusoidal", "interleaved" or "learned".
+        positions: "sinusoidal" (all sines first, then all cosines, as in Marian), "interleaved" (the paper's sinusoids:
+            sines in even places, cosines in odd ones) or "learned". A saved model keeps interleaved ones as a table,
+            which is read as learned.
         scale_embedding: whether token embeddings are multiplied by sqrt(d_model) before positions are added.
         tie_embeddings: whether source embedding, target embedding and head are one matrix; otherwise three.
         logits_bias: whether the head has a bias.
@@ -104,7 +105,7 @@ class TransformerConfig:
             check_multiple(self.d_model, "d_model", getattr(self, field), _named(field))
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_choice(self.positions, POSITIONS, "positions")
-        if self.positions in SINUSOIDS and self.d_model % 2:
+        if self.positions != "learned" and self.d_model % 2:
             raise DataError(f"sinusoidal positions need an even d_model; got {self.d_model}")
         for field in ("scale_embedding", "tie_embeddings", "logits_bias"):
             check_flag(getattr(self, field), _named(field))
@@ -149,11 +150,11 @@ class TokenStack(nn.Module):
     def __init__(self, cfg: TransformerConfig, blocks: Iterable[nn.Module]):
         super().__init__()
         self.hook_embed = HookPoint("B L D")
-        self.pos_embed = (
-            Embedding(cfg.n_ctx, cfg.d_model)
-            if cfg.positions == "learned"
-            else ComputedTable(partial(SINUSOIDS[cfg.positions], cfg.n_ctx, cfg.d_model))
-        )
+        table = partial(sinusoids_in_halves, cfg.n_ctx, cfg.d_model)
+        computed = cfg.positions == "sinusoidal"
+        self.pos_embed = ComputedTable(table) if computed else Embedding(cfg.n_ctx, cfg.d_model)
+        if cfg.positions == "interleaved":  # a weight that is not trained: Marian's files have no word for this order
+            self.pos_embed.requires_grad_(False)
         self.hook_pos_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(blocks)
 
@@ -364,6 +365,8 @@ class Transformer(LanguageModel):
                 weight.zero_()
             elif ".ln" in name:
                 weight.fill_(1)
+            elif "pos_embed" in name and self.cfg.positions == "interleaved":
+                weight.copy_(sinusoids(self.cfg.n_ctx, self.cfg.d_model))
             elif "embed" in name:
                 init_embedding(weight, generator)
                 weight.mul_(self.cfg.init_std)

@@ -1,4 +1,4 @@
-"""A task: inputs with labels, the split of each, and the token that is read."""
+"""A task: inputs with labels, their splits, and the token that is read."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from probekit.tasks.splits import carve, components
 SPLITS = ("train", "validation", "test")
 IMBALANCED = 0.8  # share of the training labels above which one class makes accuracy uninformative
 POSITIONS = ("last", "first", "mean")
-CARVED = "carved_from_train"  # in a task's info: the splits that were made of a file's only one
+CARVED = "carved_from_train"  # in a task's info: the splits that were carved
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,20 +21,20 @@ class Task:
     """N labelled examples in three splits.
 
     Attributes:
-        name: what titles and manifests call it.
+        name: for titles and manifests.
         inputs: N texts, or N lists of token ids.
         labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N], the target of a regression.
-        label_names: label set -> the class names, in label order; none for a regression.
+        label_names: label set -> the class names, in label order; empty for a regression.
         splits: [N] of "train", "validation", "test".
-        target: the label set that is meant when none is named.
+        target: the default label set.
         position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
-        ids: N names that stay with an example whatever is left out: file (or split) and row counted from 0, "train:17".
-        groups: [N] or None; examples of one group are kept in one split by whoever makes the splits.
-        spans: int64 [N, 2] or None; each example is a word or phrase of its text, the characters from the first to
-            before the second, and `position` is the "first" or "last" of its tokens, or their "mean".
-        targets: N texts or lists of token ids, what the decoder of an encoder-decoder reads while `inputs` are what its
-            encoder reads, or None; `position` counts the tokens of the side that is extracted.
-        info: where it comes from, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
+        ids: N names, kept when other examples are left out: file (or split) and row counted from 0, "train:17".
+        groups: [N] or None; examples of one group belong in one split.
+        spans: int64 [N, 2] or None; each example is a word or phrase of its text, the characters [start, end), and
+            `position` is the "first" or "last" of its tokens, or their "mean".
+        targets: N texts or lists of token ids for the decoder of an encoder-decoder, whose encoder reads `inputs`; or
+            None. `position` counts the tokens of the stack that is extracted.
+        info: the origin, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
     """
 
     name: str
@@ -67,11 +67,11 @@ class Task:
         return f"Task({self.name!r}: {sizes}; target {self.target!r} {kind})"
 
     def n_classes(self, label_set: str | None = None) -> int:
-        """How many classes the label set (default: the target) has; 0 for a regression."""
+        """The number of classes of the label set (default: the target); 0 for a regression."""
         return len(self.label_names[self._known(label_set)])
 
     def counts(self, label_set: str | None = None) -> dict[str, dict[str, int]]:
-        """How often each class stands in each split: {split: {class name: n}}; a regression has no classes."""
+        """The number of examples by split and class: {split: {class name: n}}; a regression has no classes."""
         label_set = self._known(label_set)
         labels, names = self.labels[label_set], self.label_names[label_set]
         return {
@@ -80,7 +80,7 @@ class Task:
         }
 
     def subset(self, rows: np.ndarray) -> "Task":
-        """The task of these rows (indices or a boolean mask [N]), in the order given; ids stay."""
+        """The task with only these rows (indices or a boolean mask [N]), in this order; ids stay."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         return replace(
             self,
@@ -96,15 +96,15 @@ class Task:
 
     @property
     def words(self) -> list[str] | None:
-        """The characters of each span, N; None where the examples are whole inputs."""
+        """The text of each span, N; None where the examples are complete inputs."""
         if self.spans is None:
             return None
         return [str(text)[start:end] for text, (start, end) in zip(self.inputs, self.spans.tolist(), strict=True)]
 
     def texts(self) -> tuple[np.ndarray, np.ndarray]:
-        """A row for each text of each split, and which of these each example is of: int64 [T], int64 [N].
+        """The first row of each text of each split, and the number of each example's text: int64 [T], int64 [N].
 
-        Every row is a text of its own but in tasks of words, which repeat it.
+        Only in tasks of words do several rows share a text.
         """
         if self.spans is None:
             return np.arange(len(self)), np.arange(len(self))
@@ -114,18 +114,18 @@ class Task:
         return np.unique(number, return_index=True)[1], number
 
     def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
-        """The task with a validation split carved from train, where it has none.
+        """The task with a validation split carved from train, stratified by the target.
 
-        Each class of the target (or each tenth of a regression's values) gets its share. Equal inputs, and groups, stay
-        on one side, so that large groups may make the split larger or smaller than asked for.
+        A regression is stratified by tenths of its values. Equal inputs, and groups, stay in one split, so large groups
+        can make the split larger or smaller than `fraction`.
 
         Args:
             fraction: of the training examples, between 0 and 1.
-            seed: which ones; equal seeds choose the same.
+            seed: the same seed chooses the same examples.
 
         Raises:
             UsageError: a fraction out of range; the task has a validation split.
-            DataError: parts that do not fit together. Whether both sides have every class, `check` says.
+            DataError: fields that do not fit together. `check` tests whether both splits have every class.
         """
         if not 0 < fraction < 1:
             raise UsageError(f"fraction must be between 0 and 1, got {fraction!a}")
@@ -141,7 +141,7 @@ class Task:
         return replace(self, splits=splits, info={**self.info, "validation_carved": made})
 
     def _together(self) -> np.ndarray:
-        """Which rows have to stay in one split: equal numbers for equal inputs and within a group, int64 [N]."""
+        """Numbers int64 [N], equal for rows that must share a split: those with equal inputs or groups."""
         inputs = [one.strip() if isinstance(one, str) else tuple(_plain(one)) for one in self.inputs]
         return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
 
@@ -164,12 +164,12 @@ class Task:
         return digest.hexdigest()
 
     def check(self, label_set: str | None = None) -> None:
-        """Whether a probe can be trained and judged on this label set (default: the target).
+        """Check that a probe can be trained and evaluated on this label set (default: the target).
 
         Raises:
             UsageError: no such label set.
-            DataError: parts that do not fit together, an empty input, labels out of range, fewer than two classes, or
-                a class that a split lacks; with the counts per class and split. Of a regression: NaN, infinity, or a
+            DataError: fields that do not fit together, an empty input, labels out of range, fewer than two classes, or
+                a class that a split lacks, with the counts per class and split. For a regression: NaN, infinity, or a
                 split without two different values.
         """
         label_set = self._known(label_set)
@@ -209,7 +209,7 @@ class Task:
         self._known(None)
         if self.labels.keys() != self.label_names.keys():
             raise DataError(
-                f"labels are of {sorted(self.labels)}, label_names of {sorted(self.label_names)}; name the same sets"
+                f"labels has the sets {sorted(self.labels)}, label_names {sorted(self.label_names)}; name the same sets"
             )
         lengths: dict[str, Any] = {f"labels[{k!r}]": v for k, v in self.labels.items()}
         lengths |= {"splits": self.splits, "ids": self.ids}
@@ -221,7 +221,7 @@ class Task:
             if len(values) != n:
                 raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")
         if len(set(self.ids)) != n:
-            raise DataError("ids must differ from one another")
+            raise DataError("ids must all be different")
         if isinstance(self.position, str) and self.position not in POSITIONS:
             raise UsageError(f"no position {self.position!r}; {nearest(self.position, POSITIONS)}")
         if strange := set(self.splits.tolist()) - set(SPLITS):
@@ -238,7 +238,7 @@ class Task:
         if spans.dtype.kind not in "iu" or spans.shape != (len(self), 2):
             raise DataError(f"spans are whole numbers [{len(self)}, 2], got {spans.dtype} {list(spans.shape)}")
         if not isinstance(self.position, str):
-            raise DataError("the words of a task are read at their first or last token or the mean; give one of these")
+            raise DataError("words are read at their first or last token or their mean; give one of these")
         for row, text, (start, end) in zip(self.ids, self.inputs, spans.tolist(), strict=True):
             if flaw := span_flaw(text, start, end):
                 raise DataError(f"example {row!a}: {flaw}")
@@ -263,7 +263,7 @@ class Task:
             )
 
     def too_alike(self, label_set: str) -> str:
-        """What to do where splits that were carved lack something because too many texts are equal; "" elsewhere."""
+        """Advice where carved splits lack something because too many texts are equal; otherwise ""."""
         if CARVED not in self.info or self.info.get("no_texts"):
             return ""
         n, least = int(self._together().max(initial=-1)) + 1, len(SPLITS)
@@ -271,16 +271,15 @@ class Task:
             least *= max(2, self.n_classes(label_set))
         if n == len(self) or n >= least:
             return ""
-        what, one = (
-            ("texts", "text") if self.groups is None or self.spans is not None else ("texts and groups", "group")
-        )
+        by_text = self.groups is None or self.spans is not None
+        what, one = ("texts", "text") if by_text else ("texts and groups", "group")
         return (
             f"equal {what} stay in one split, and the {len(self)} examples have only {n} different "
-            f"{one}{'s' * (n > 1)}; add other texts, or give the splits as files of their own"
+            f"{one}{'s' * (n > 1)}; add other texts, or give each split its own file"
         )
 
     def _carving(self) -> str:
-        """What to do where there is no validation split, and none was carved."""
+        """Advice where there is no validation split and none was carved."""
         if CARVED in self.info or (self.splits == "validation").any():
             return ""
         return "task.with_validation() carves the one that is missing; "
@@ -289,7 +288,7 @@ class Task:
         labels, n = self.labels[label_set], self.n_classes(label_set)
         if not np.issubdtype(labels.dtype, np.integer):
             raise DataError(
-                f"labels {label_set!r} must be integers, got {labels.dtype}; those of a regression have no class names"
+                f"labels {label_set!r} must be integers, got {labels.dtype}; a regression has no class names"
             )
         if ((labels < 0) | (labels >= n)).any():
             found = {
@@ -302,20 +301,20 @@ class Task:
 
 
 def span_flaw(text: Any, start: int, end: int) -> str | None:
-    """Why these characters are no word or phrase of the text, if they are none."""
+    """What is wrong with these characters as a word or phrase of the text; None if nothing is."""
     if not isinstance(text, str):
         return "a span is of characters, and the input is a list of token ids; give the text"
     if not 0 <= start < end <= len(text):
-        return f"expected a span from 0 to {len(text)}, the text's characters, got {start} to {end}; mend it"
+        return f"expected a span from 0 to {len(text)}, the text's characters, got {start} to {end}; correct it"
     if text[start:end].isspace():
-        return f"the span from {start} to {end} holds blanks alone; mend it"
+        return f"the span from {start} to {end} holds only blanks; correct it"
     return None
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and texts of numpy and torch, alone, in lists or in arrays, as Python's own: equal ones read the same.
+    """Numbers and texts of numpy and torch, single or nested, as Python's own, so that equal ones have equal reprs.
 
-    The repr of a long array would leave out its middle.
+    The repr of a long array would omit its middle.
     """
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -327,7 +326,7 @@ def _values_of(labels: np.ndarray) -> str:
 
 
 def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:
-    """Counts per class and split in one line, the rarest `most` classes of each split first when there are more."""
+    """Counts per class and split in one line; if a split has more than `most` classes, its rarest ones."""
     parts = []
     for split, classes in counts.items():
         shown = list(classes.items())

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face Hub: the only module that touches `datasets`."""
+"""Datasets of the Hugging Face Hub. No other module imports `datasets`."""
 
 import re
 from collections.abc import Iterator
@@ -7,13 +7,14 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.hub import find_repo
-from probekit.tasks.files import SPLIT_NAMES, Table
+from probekit.tasks.data_table import DataTable
+from probekit.tasks.readers import SPLIT_NAMES
 
 
-def hub_tables(name: str) -> tuple[dict[str, Table], dict[str, Any]]:
-    """Split -> table of a Hub dataset, and where it comes from: its id, revision and what was left aside.
+def hub_tables(name: str) -> tuple[dict[str, DataTable], dict[str, Any]]:
+    """Split -> table of a Hub dataset; and its source: id, revision, and whether the Hub was offline.
 
-    The Hub is asked once; when it does not answer, the copy in the local cache is taken.
+    The Hub is asked once; if it does not answer, the copy in the local cache is used.
 
     Raises:
         DataError: it cannot be loaded, or has no train, validation or test split.
@@ -21,7 +22,7 @@ def hub_tables(name: str) -> tuple[dict[str, Table], dict[str, Any]]:
     repo = find_repo(name, "dataset")
     dataset = _load(repo.id, repo.revision, repo.offline)
     info = {"source": repo.id, "revision": repo.revision or _cached_revision(dataset), "offline": repo.offline}
-    tables: dict[str, Table] = {}
+    tables: dict[str, DataTable] = {}
     for split, part in dataset.items():
         part_of = SPLIT_NAMES.get(str(split))
         if part_of is not None and part_of not in tables:
@@ -38,8 +39,8 @@ def _load(repo_id: str, revision: str | None, offline: bool) -> Any:
         with _no_network() if offline else nullcontext():
             return datasets.load_dataset(repo_id, revision=revision)
     except Exception as error:
-        # What comes has no common family (ValueError, OSError, those of httpx). A DatasetGenerationError says only
-        # that an error occurred; what it was stands in its cause.
+        # There is no common base class (ValueError, OSError, those of httpx). A DatasetGenerationError says only that
+        # an error occurred; its cause says which.
         cause = error.__cause__ or error
         words = " ".join(str(cause).split())[:300] or type(cause).__name__
         raise DataError(
@@ -47,10 +48,10 @@ def _load(repo_id: str, revision: str | None, offline: bool) -> Any:
         ) from error
 
 
-def _table(name: str, stem: str, part: Any) -> Table:
+def _table(name: str, stem: str, part: Any) -> DataTable:
     from datasets import ClassLabel
 
-    return Table(
+    return DataTable(
         name=name,
         stem=stem,
         columns=list(part.column_names),
@@ -64,7 +65,7 @@ def _table(name: str, stem: str, part: Any) -> Table:
 
 @contextmanager
 def _no_network() -> Iterator[None]:
-    """What HF_HUB_OFFLINE=1 does when set before the start; without it a silent Hub is waited for, for minutes."""
+    """Do what HF_HUB_OFFLINE=1 does when set before the start; otherwise `datasets` waits minutes for a silent Hub."""
     import datasets.config
     import huggingface_hub.constants
 
@@ -80,7 +81,7 @@ def _no_network() -> Iterator[None]:
 
 
 def _cached_revision(dataset: Any) -> str | None:
-    """The commit that a cached copy was made from: `datasets` names the folder after it."""
+    """The commit that a cached copy was made from; `datasets` names the folder after it."""
     files = [file["filename"] for part in dataset.values() for file in part.cache_files]
     found = [match[1] for file in files if (match := re.search(r"[/\\]([0-9a-f]{40})[/\\]", file))]
     return found[0] if found else None

@@ -1,19 +1,25 @@
-"""Labels of examples that were run elsewhere: a table with a row for each, in order; texts only if there are some."""
+"""Labels of examples that were run elsewhere: a table with one row for each, in order, with or without texts."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from probekit.errors import DataError
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.files import SPLIT_NAMES, Table, choose_column, flaw_of, quote, read_table
+from probekit.tasks.columns import LABEL_COLUMNS, TEXT_COLUMNS
+from probekit.tasks.data_table import DataTable, choose_column, flaw_of, quote
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, is_unlabelled, label_flaw
-from probekit.tasks.load import LABEL_COLUMNS, TEXT_COLUMNS, carve_missing, leaks, refuse_numbers, text_flaw
-from probekit.tasks.splits import components, named
+from probekit.tasks.overlap import shared_by_splits
+from probekit.tasks.readers import SPLIT_NAMES, read_table
+from probekit.tasks.rows import refuse_numbers, text_flaw
+from probekit.tasks.splits import carve_missing, components, name_groups
 
 SPLIT_COLUMN = "split"
-NO_TEXTS = "no_texts"  # in a task's info: its inputs are names of rows and say nothing
-BOTH = "take the row out of the labels and of the activations, or mend it"
+NO_TEXTS = "no_texts"  # in a task's info: its inputs are only names of rows
+BOTH = "remove the row from the labels and from the activations, or correct it"
 
 
 def labelled_task(
@@ -24,11 +30,11 @@ def labelled_task(
     name: str | None = None,
     seed: int = 0,
 ) -> Task:
-    """A checked task from a CSV, TSV, JSONL or Parquet file; row i of the file is example i.
+    """Load a checked task from a CSV, TSV, JSONL or Parquet file; row i of the file is example i.
 
     No row may be left out, since the activations have it too. A column `split` says train, validation (dev) or test;
-    what it lacks, or all where there is none, is carved from train as `load_task` does. Without a column of texts the
-    names of the rows stand for them, and `info["no_texts"]` says so.
+    missing splits are carved from train as `load_task` does. Without a text column, the rows' names serve as texts and
+    `info["no_texts"]` is True.
 
     Raises:
         UsageError: a column that is not there.
@@ -40,24 +46,23 @@ def labelled_task(
     cells = table.column(label)
     _check_rows(table, label, cells)
     groups = None if group_column is None else _groups(table, group_column)
-    task = _made(
-        name or path.stem,
+    rows = _Rows(
         label,
         cells,
-        [table.where(i) for i in range(len(cells))],
-        [f"{table.stem}:{i}" for i in range(len(cells))],
-        texts,
-        groups,
-        _splits(table),
-        table.class_names.get(label),
-        seed,
+        places=[table.where(i) for i in range(len(cells))],
+        ids=[f"{table.stem}:{i}" for i in range(len(cells))],
+        texts=texts,
+        groups=groups,
+        splits=_splits(table),
+        class_names=table.class_names.get(label),
     )
+    task = _task(name or path.stem, rows, seed)
     task.info.update(source=str(path), sha256={table.name: table.sha256}, label_column=label)
     return task
 
 
 def labels_task(cells: Sequence[Any], where: str, name: str, seed: int = 0) -> Task:
-    """A checked task from the labels [N] alone; `where` is what errors call them.
+    """A checked task from the labels [N] alone; errors call them `where`.
 
     Raises:
         DataError: a label that cannot be used, or too few of a class.
@@ -67,53 +72,64 @@ def labels_task(cells: Sequence[Any], where: str, name: str, seed: int = 0) -> T
         if flaw := label_flaw(cell, typed=True) or flaw_of([cell]):
             raise DataError(f"{place}: {flaw[1]}")
     ids = [f"row:{i}" for i in range(len(cells))]
-    return _made(name, "label", cells, places, ids, None, None, None, None, seed)
+    return _task(name, _Rows("label", cells, places, ids), seed)
 
 
-def _made(
-    name: str,
-    label: str,
-    cells: Sequence[Any],
-    places: list[str],
-    ids: list[str],
-    texts: list[str] | None,
-    groups: list[str] | None,
-    splits: list[str] | None,
-    names: list[str] | None,
-    seed: int,
-) -> Task:
-    if not cells:
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a file by column; N of each."""
+
+    label: str
+    cells: Sequence[Any]
+    places: list[str]
+    ids: list[str]
+    texts: list[str] | None = None
+    groups: list[str] | None = None
+    splits: list[str] | None = None
+    class_names: list[str] | None = None
+
+
+def _task(name: str, rows: _Rows, seed: int) -> Task:
+    if not rows.cells:
         raise DataError(f"{name!a} has no labels; expected one for each example")
-    classes = as_labels(cells, places, label)
-    for value, place in zip(classes, places, strict=True):
+    classes = as_labels(rows.cells, rows.places, rows.label)
+    for value, place in zip(classes, rows.places, strict=True):
         if is_unlabelled(value):
-            raise DataError(f"{place}: the label is -1, which stands for 'not labelled'; {BOTH}")
-    given = ["train"] * len(cells) if splits is None else splits
-    labels, class_names = encode(classes, given, label, names)
-    missing = [split for split in SPLITS if split not in given]
-    together = None if groups is None else components(*([groups] if texts is None else [_stripped(texts), groups]))
-    keys: Sequence[Hashable] = _stripped(ids if texts is None else texts) if together is None else together.tolist()
+            raise DataError(f"{place}: the label is -1, which means 'not labelled'; {BOTH}")
+    splits = ["train"] * len(rows.cells) if rows.splits is None else rows.splits
+    labels, class_names = encode(classes, splits, rows.label, rows.class_names)
+    missing = [split for split in SPLITS if split not in splits]
+    keys, groups = _groups_of(rows)
     task = Task(
         name=name,
-        inputs=ids if texts is None else texts,
-        labels={label: labels},
-        label_names={label: class_names},
-        splits=carve_missing(labels, given, keys, missing, seed),
-        target=label,
-        ids=ids,
-        groups=None if together is None or groups is None else named(together, groups),
-        info={"seed": seed, "carved_from_train": missing, NO_TEXTS: texts is None},
+        inputs=rows.ids if rows.texts is None else rows.texts,
+        labels={rows.label: labels},
+        label_names={rows.label: class_names},
+        splits=carve_missing(labels, splits, keys, missing, seed),
+        target=rows.label,
+        ids=rows.ids,
+        groups=groups,
+        info={"seed": seed, "carved_from_train": missing, NO_TEXTS: rows.texts is None},
     )
     task.check()
-    task.info.update(leaks(task))
+    task.info.update(shared_by_splits(task))
     return task
+
+
+def _groups_of(rows: _Rows) -> tuple[Sequence[Hashable], np.ndarray | None]:
+    """Keys [N], equal for rows that must share a split; and the names of the groups, if there are any."""
+    texts = None if rows.texts is None else _stripped(rows.texts)
+    if rows.groups is None:
+        return _stripped(rows.ids) if texts is None else texts, None
+    together = components(*([rows.groups] if texts is None else [texts, rows.groups]))
+    return together.tolist(), name_groups(together, rows.groups)
 
 
 def _stripped(texts: list[str]) -> list[str]:
     return [text.strip() for text in texts]
 
 
-def _check_rows(table: Table, label: str, cells: list[Any]) -> None:
+def _check_rows(table: DataTable, label: str, cells: list[Any]) -> None:
     names = table.class_names.get(label, ())
     for i, cell in enumerate(cells):
         flaw = table.bad.get(i) or label_flaw(cell, table.typed, names) or flaw_of([cell])
@@ -121,7 +137,7 @@ def _check_rows(table: Table, label: str, cells: list[Any]) -> None:
             raise DataError(f"{table.where(i)}: {flaw[1]}")
 
 
-def _texts(table: Table, named: str | None) -> list[str] | None:
+def _texts(table: DataTable, named: str | None) -> list[str] | None:
     lower = {name.strip().lower() for name in table.columns}
     if named is None and lower.isdisjoint(TEXT_COLUMNS):
         return None
@@ -135,7 +151,7 @@ def _texts(table: Table, named: str | None) -> list[str] | None:
     return texts
 
 
-def _groups(table: Table, named: str) -> list[str]:
+def _groups(table: DataTable, named: str) -> list[str]:
     cells = table.column(choose_column(table, named, (), "group"))
     for i, cell in enumerate(cells):
         if flaw := table.bad.get(i) or group_flaw(cell):
@@ -143,8 +159,8 @@ def _groups(table: Table, named: str) -> list[str]:
     return [group_name(cell) for cell in cells]
 
 
-def _splits(table: Table) -> list[str] | None:
-    """The split of each row where the table has a column of that name."""
+def _splits(table: DataTable) -> list[str] | None:
+    """The split of each row, if the table has a split column."""
     if SPLIT_COLUMN not in {name.strip().lower() for name in table.columns}:
         return None
     cells = table.column(choose_column(table, None, (SPLIT_COLUMN,), "split"))
@@ -152,8 +168,8 @@ def _splits(table: Table) -> list[str] | None:
     for i, cell in enumerate(cells):
         split = SPLIT_NAMES.get(cell.strip().lower()) if isinstance(cell, str) else None
         if split is None:
-            raise DataError(f"{table.where(i)}: expected a split ({', '.join(SPLITS)}), got {quote(cell)}; mend it")
+            raise DataError(f"{table.where(i)}: expected a split ({', '.join(SPLITS)}), got {quote(cell)}; correct it")
         splits.append(split)
     if "train" not in splits:
-        raise DataError(f"{table.name}: no row has the split train; a probe needs some to be fitted on")
+        raise DataError(f"{table.name}: no row is in the split train; a probe needs some to fit")
     return splits

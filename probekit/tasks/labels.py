@@ -1,4 +1,4 @@
-"""From the cells of a label column to classes 0..C-1, or to the numbers that a regression is to tell."""
+"""Turn the cells of a label column into classes 0..C-1, or into the numbers that a regression predicts."""
 
 import math
 import re
@@ -10,34 +10,34 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.tasks.base import count_line
-from probekit.tasks.files import quote
+from probekit.tasks.data_table import quote
 
-# How missing values are written in CSV and TSV. "None" is not among them: it is a word, and a usual name of a class.
+# How CSV and TSV write missing values. "None" is not one of them: it is a word, and a common class name.
 NA = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"})
 DIGITS = re.compile(r"[+-]?\d{1,1000}")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def is_number(cell: str) -> bool:
-    """Whether a text is a number and nothing else."""
+    """True if the text is a number and nothing else."""
     return NUMBER.fullmatch(cell.strip()) is not None
 
 
 def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Why a cell cannot be a label (the number of one of the `names`, where there are any): (kind, words)."""
+    """What is wrong with a cell as a label (a number in the range of `names`, if given), as (kind, description)."""
     missing = cell is None or (isinstance(cell, float) and math.isnan(cell))
     if missing or (isinstance(cell, str) and cell.strip() in ({""} if typed else NA)):
         return "na", f"expected a label, got {quote(cell)}; write one"
     if not isinstance(cell, (bool, int, float, str)):
         return "label_type", f"expected a label (a text, a number, true or false), got {quote(cell)}"
-    if names and isinstance(cell, int) and not -1 <= cell < len(names):  # -1 is told apart: not labelled
+    if names and isinstance(cell, int) and not -1 <= cell < len(names):  # -1, not labelled, is handled separately
         few = quote(", ".join(names))
-        return "label_range", f"expected a label in 0..{len(names) - 1} ({few}), got {quote(cell)}; mend it"
+        return "label_range", f"expected a label in 0..{len(names) - 1} ({few}), got {quote(cell)}; correct it"
     return None
 
 
 def group_flaw(cell: Any) -> tuple[str, str] | None:
-    """Why a cell cannot name a group, if it cannot: (kind, words). "NA" can: it is Namibia, too."""
+    """What is wrong with a cell as a group's name, as (kind, description). "NA" is fine: it is also Namibia."""
     if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
         return "no_group", f"expected a group, got {quote(cell)}; write one"
     if not isinstance(cell, (bool, int, float, str)):
@@ -46,21 +46,21 @@ def group_flaw(cell: Any) -> tuple[str, str] | None:
 
 
 def group_name(cell: bool | int | float | str) -> str:
-    """One name for 1, 1.0 and "1 ", which files of several formats may write for the same group."""
+    """The same name for 1, 1.0 and "1 ", which different formats may write for one group."""
     return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
 
 
 def as_labels(cells: Sequence[Any], places: Sequence[str], column: str, regression: bool = False) -> list[Any]:
-    """Cells of one kind: all bool, all int (also when written "1" or 1.0), or all str; or all float, a regression.
+    """Cells of one type: all bool, all int (also if written "1" or 1.0), all str; or all float, for a regression.
 
-    Numbers are a regression where one of them is not whole, or where `regression` says so.
+    Numbers are a regression if one of them is not whole, or if `regression` is True.
 
     Raises:
-        DataError: kinds are mixed, or a regression's are not all finite numbers.
+        DataError: the types are mixed, or a regression's labels are not all finite numbers.
     """
     kinds = {_kind(c) for c in cells}
     if "a number" in kinds and all(is_number(c) for c in cells if isinstance(c, str)):
-        kinds -= {"a text"}  # a CSV file beside a JSONL file
+        kinds -= {"a text"}  # one file is CSV, another JSONL
     if len(kinds) > 1:
         first = {_kind(c): f"{place}: {quote(c)}" for c, place in zip(reversed(cells), reversed(places), strict=True)}
         raise DataError(f"labels {column!a} must all be of one kind, got {'; '.join(first.values())}; write all alike")
@@ -79,7 +79,7 @@ def _kind(cell: bool | int | float | str) -> str:
 
 
 def _are_measured(cells: Sequence[bool | str | int | float]) -> bool:
-    """Whether cells are numbers, but for a few that cannot be, and one of them is not whole."""
+    """True if most cells are numbers, and one of these is not whole."""
     numbers = [c for c in cells if not isinstance(c, str) or is_number(c)]
     return 2 * len(numbers) > len(cells) and not all(_is_whole(c) for c in numbers)
 
@@ -93,7 +93,7 @@ def _whole(cell: str | int | float) -> int:
 
 
 def _number(cell: Any, place: str, column: str) -> float:
-    """The number that a regression is to tell."""
+    """A cell as the number that a regression predicts."""
     try:
         value = math.nan if isinstance(cell, bool) or (isinstance(cell, str) and not is_number(cell)) else float(cell)
     except OverflowError:
@@ -101,7 +101,7 @@ def _number(cell: Any, place: str, column: str) -> float:
     if not math.isfinite(value):
         raise DataError(
             f"{place}: expected a finite number, got the label {quote(cell)} of {column!a}, whose labels are those of "
-            "a regression; mend it, put the numbers into classes, or name another column with --label-column"
+            "a regression; correct it, put the numbers into classes, or name another column with --label-column"
         )
     return value
 
@@ -109,20 +109,20 @@ def _number(cell: Any, place: str, column: str) -> float:
 def encode(
     classes: Sequence[Any], splits: Sequence[str], column: str, names: list[str] | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """Labels 0..C-1 and the names of the classes that occur, in order: numbers by value.
+    """Labels 0..C-1, and the names of the classes that occur, in order (numbers by value).
 
-    With `names` given, class k is called names[k]; names of classes that never occur are left out. A regression's
-    floats stay as they are, float64, and there are no names.
+    With `names`, class k is called names[k]; classes that never occur are left out. A regression's numbers become
+    float64, without names.
 
     Raises:
-        DataError: there is a -1, which stands for "not labelled".
+        DataError: a label is -1, which means "not labelled".
     """
     if any(is_unlabelled(c) for c in classes):
         counts: dict[str, Counter[str]] = {}
         for split, value in zip(splits, classes, strict=True):
             counts.setdefault(split, Counter())[str(value)] += 1
         raise DataError(
-            f"a label of {column!a} is -1, which stands for 'not labelled', got {count_line(counts)}; "
+            f"a label of {column!a} is -1, which means 'not labelled', got {count_line(counts)}; "
             "leave these rows out with --on-bad-row skip, or write another label"
         )
     if isinstance(classes[0], float):
@@ -133,5 +133,5 @@ def encode(
 
 
 def is_unlabelled(value: Any) -> bool:
-    """Whether a class is the number -1."""
+    """True if a class is the number -1."""
     return type(value) is int and value == -1

@@ -1,4 +1,4 @@
-"""Carving one part off a labelled set: stratified, seeded, and with equal texts (or groups) on one side."""
+"""Carve a part off a labelled set: stratified, seeded, with equal texts (or groups) kept together."""
 
 import hashlib
 from collections import Counter
@@ -7,16 +7,16 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 Counts = dict[int, int]
-LONGEST = 60  # letters of a group's name
-BINS = 10  # of a regression's values, each of ten rows or more
+CARVED = 0.1  # of train, for each missing split
+MAX_NAME = 60  # characters of a group's name
+BINS = 10  # quantile bins for a regression's values, of ten rows or more each
 
 
 def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequence[int]) -> np.ndarray:
-    """Choose about `n` rows such that rows with equal keys are chosen together: a boolean mask [N].
+    """Choose about `n` rows, those with equal keys together: a boolean mask [N].
 
-    Each class gets its share of n, and at least one row. Where every key stands once, the counts are met exactly;
-    otherwise a key is taken where that brings the counts of the classes nearer to their shares. The classes of float
-    labels are their `strata`.
+    Each class gets its share of `n`, and at least one row. Where all keys differ, the shares are met exactly; otherwise
+    a key is chosen if that brings the class counts closer to their shares. Float labels are stratified by `strata`.
     """
     labels = strata(labels)
     members: dict[Hashable, list[int]] = {}
@@ -35,8 +35,23 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
     return chosen
 
 
+def carve_missing(
+    labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: list[str], seed: int
+) -> np.ndarray:
+    """The splits [N] after a tenth of train was moved to each missing one; rows with equal keys move together."""
+    least = 2 if labels.dtype.kind == "f" else len(np.unique(labels))
+    splits = np.array(given, dtype="<U10")
+    n = int((splits == "train").sum())
+    size = max(least, round(CARVED * n))
+    for k, split in enumerate(reversed(missing)):
+        train = np.flatnonzero(splits == "train")
+        chosen = carve(labels[train], [keys[i] for i in train.tolist()], min(size, len(train)), [seed, k])
+        splits[train[chosen]] = split
+    return splits
+
+
 def strata(labels: np.ndarray) -> np.ndarray:
-    """Float labels as the numbers of their quantile bins, int64 [N]; classes as they are."""
+    """Float labels as numbers of their quantile bins, int64 [N]; classes unchanged."""
     if labels.dtype.kind != "f" or not len(labels):
         return labels
     bins = max(1, min(BINS, len(labels) // BINS))
@@ -45,9 +60,9 @@ def strata(labels: np.ndarray) -> np.ndarray:
 
 
 def components(*columns: Sequence[Hashable]) -> np.ndarray:
-    """The component of each row, where rows with equal keys in any of the columns hang together: int64 [N].
+    """Connected components of rows, where equal keys in any of the columns connect: int64 [N].
 
-    Numbered from 0 in the order of their first rows.
+    They are numbered from 0 in the order of their first rows.
     """
     parent = list(range(len(columns[0])))
 
@@ -64,30 +79,30 @@ def components(*columns: Sequence[Hashable]) -> np.ndarray:
     return np.unique([root(row) for row in range(len(parent))], return_inverse=True)[1].ravel().astype(np.int64)
 
 
-def named(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
-    """Components by the group of their first row, so that two tasks can tell that they share one: str [N].
+def name_groups(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
+    """Name each component after its first row's group, so that two tasks can recognise a shared group: str [N].
 
     Args:
-        numbers: as `components` gives them, int64 [N].
-        groups: the name of each row's group, one of the columns that made the components; a hash stands for a long one.
+        numbers: from `components`, int64 [N].
+        groups: the name of each row's group, one of the columns of the components; a long one is replaced by its hash.
     """
     names = [groups[int(row)] for row in np.unique(numbers, return_index=True)[1]]
     return np.array([_short(name) for name in names])[numbers]
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return name if len(name) <= MAX_NAME else hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def sample(labels: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """The indices, in order, of `n` rows (or all, if there are fewer), each class with its share."""
+    """The indices, in order, of `n` stratified rows (or all, if there are fewer)."""
     return np.flatnonzero(carve(labels, range(len(labels)), min(n, len(labels)), seed))
 
 
 def share(labels: np.ndarray, n: int) -> Counts:
-    """How `n` rows fall on the classes: within one of n x frequency, but none empty where n allows it; sums to n.
+    """How many of `n` rows each class gets: n x frequency to within one, at least one where `n` allows; sums to `n`.
 
-    Largest remainders (Hamilton's rule of apportionment).
+    The method of largest remainders (Hamilton's apportionment).
     """
     values, counts = np.unique(labels, return_counts=True)
     quotas = n * counts / max(1, len(labels))

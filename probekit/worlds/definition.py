@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
-from probekit.errors import UsageError, nearest
+from probekit.errors import DataError, UsageError, nearest
 from probekit.models.examples import IGNORE, Example
 from probekit.models.tokenizer import Tokenizer
 from probekit.options import TrainingSettings
@@ -52,13 +52,16 @@ def with_config(world: World, **changes: Any) -> World:
     """The world with some fields of its model's config changed, such as `positions="sinusoidal"`.
 
     Raises:
-        UsageError: the config has no such field.
+        UsageError: the config has no such field, or refuses the value.
     """
     config = world.make_config()
     if unknown := changes.keys() - asdict(config).keys():
         name = min(unknown)
         raise UsageError(f"the config of {world.name} has no field {name!a}; {nearest(name, asdict(config))}")
-    config = replace(config, **changes)
+    try:
+        config = replace(config, **changes)
+    except DataError as error:
+        raise UsageError(str(error)) from error
     return replace(world, make_config=lambda: config)
 
 

@@ -570,10 +570,10 @@ def test_labels_are_given_by_position_or_by_name(tmp_path: Path, acts: Path, lab
 
 
 BAD_LABELS = {
-    "unlabelled": ("label\n0\n-1\n", "line 3: the label is -1, which stands for 'not labelled'; take the row out of"),
+    "unlabelled": ("label\n0\n-1\n", "line 3: the label is -1, which means 'not labelled'; remove the row from"),
     "missing": ("label\n0\nNA\n", "line 3: expected a label"),
     "split": ("label,split\n0,train\n1,tset\n", "line 3: expected a split .* got 'tset'"),
-    "no train": ("label,split\n0,test\n1,test\n", "no row has the split train"),
+    "no train": ("label,split\n0,test\n1,test\n", "no row is in the split train"),
     "text": ("label,text\n0,a\n1,\n", "line 3: expected a text"),
     "ragged": ("label,text\n0,a\n1\n", "line 3: expected 2 cells"),
     "one class": ("label\n" + "1\n" * N, "needs two classes"),

@@ -1,6 +1,7 @@
 """`probekit train-model` from the command line, a few steps of a world."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -41,6 +42,14 @@ def test_a_model_that_can_be_loaded_its_curve_and_its_figures(here, capsys):
     assert model.generate("30", 2, stop_tokens=[])
     assert train(capsys)["resumed_from"] == 12
     assert load_model(folder, device="cpu").fingerprint() == model.fingerprint()
+
+
+def test_an_encoder_decoder_is_trained_with_the_sinusoids_of_the_paper(here, capsys):
+    args = ["train-model", "ranking", "--steps", "2", "--batch-size", "4", "--positions", "interleaved", "--json"]
+    assert run(args) == 0
+    model = load_model(json.loads(capsys.readouterr().out)["folder"], device="cpu")
+    table = model.get_parameter("decoder.pos_embed.weight")
+    assert table[3, :2].tolist() == pytest.approx([math.sin(3), math.cos(3)])
 
 
 def test_what_is_printed(here, capsys):
@@ -106,7 +115,10 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(here, capsys,
         patch.setattr(train_module, "training_shown", interrupting)
         assert run([*ARGS, "--out", "stopped"]) == 130
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "probekit: error: interrupted after step 5 of 12; the same command goes on from there\n")
+    assert (out, err) == (
+        "",
+        "probekit: error: interrupted after step 5 of 12; to resume, give the same command again\n",
+    )
     assert run([*ARGS, "--json", "--out", "stopped"]) == 0
     out, err = capsys.readouterr()
     assert err.splitlines()[1] == "resuming after step 5 of 12"
@@ -122,7 +134,7 @@ def test_what_stands_in_the_way(here, capsys, refused):
     assert "seed was 3, now 4" in refused(5, *ARGS[:-1], "4")
     good = (folder / CHECKPOINT).read_bytes()
     (folder / CHECKPOINT).write_bytes(good[:-1])
-    assert "is damaged or no checkpoint" in refused(4, *ARGS)
+    assert "is damaged or not a checkpoint" in refused(4, *ARGS)
     (folder / CHECKPOINT).unlink()
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "holds a model that was not trained there" in refused(5, *ARGS)
@@ -148,6 +160,8 @@ def test_help_names_every_world(capsys):
         (["counting-gpt", "--steps", "0"], 2, "steps is a whole number of at least 1; got 0"),
         (["counting-gpt", "--learning-rate", "nan"], 2, "learning_rate is a positive number; got nan"),
         (["counting-gpt", "--steps", "x"], 2, "--steps"),
+        (["counting-gpt", "--positions", "learned"], 2, "the config of counting-gpt has no field 'positions'"),
+        (["ranking", "--positions", "rotary"], 2, "positions"),
         (["counting-gpt", "--steps", "12", "--warm-up-steps", "13"], 2, "warm_up_steps is at most steps, 12; got 13"),
         (["counting", "--warm-up-steps", "401"], 2, "warm_up_steps is at most steps, 400; got 401"),
     ],

@@ -136,7 +136,7 @@ def test_an_interrupt_waits_for_the_step_and_leaves_a_checkpoint(whole, tmp_path
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt, match="after step 7 of 24; the same command goes on from there"):
+        with pytest.raises(KeyboardInterrupt, match="after step 7 of 24; to resume, give the same command again"):
             train(new_model(), draw, SETTINGS, tmp_path, interrupt)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
@@ -228,10 +228,10 @@ def test_a_damaged_checkpoint_is_never_used(tmp_path):
         flipped[at] ^= 1 << drawn.randrange(8)
         for damaged in (bytes(flipped), good[:at]):
             path.write_bytes(damaged)
-            with pytest.raises(StorageError, match="damaged or no checkpoint; remove it"):
+            with pytest.raises(StorageError, match="damaged or not a checkpoint; remove it"):
                 train(new_model(), draw, SETTINGS, tmp_path)
     save_file({"x": torch.ones(2)}, path)
-    with pytest.raises(StorageError, match="no checkpoint"):
+    with pytest.raises(StorageError, match="not a checkpoint"):
         train(new_model(), draw, SETTINGS, tmp_path)
 
 
@@ -403,9 +403,9 @@ def test_batches_that_cannot_be_learned_from(tmp_path):
         loss_of(model, collate([Example([1, 2], [IGNORE, IGNORE])]))
     with pytest.raises(UsageError, match="does not classify"):
         loss_of(model, collate([Example([1, 2], [2, 3], label=1)]))
-    with pytest.raises(UsageError, match="a source where the model is an encoder-decoder"):
+    with pytest.raises(UsageError, match="a source if the model is an encoder-decoder"):
         loss_of(model, collate([Example([1, 2], [2, 3], source=[1])]))
-    with pytest.raises(UsageError, match="a source where the model is an encoder-decoder"):
+    with pytest.raises(UsageError, match="a source if the model is an encoder-decoder"):
         loss_of(marian_from_hf(oracle_for(MARIAN[1])), collate([Example([1, 2], [2, 3])]))
     with pytest.raises(UsageError, match="expected 4 examples a batch, got 3"):
         train(model, lambda step: draw(step)[:3], SETTINGS, tmp_path)

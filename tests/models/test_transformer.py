@@ -10,9 +10,8 @@ from marian_oracle import SHAPES, error, from_hf, ids, oracle_for
 from torch import Tensor, nn
 from transformers import MarianMTModel
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.models.cache import KeyValueCache
-from probekit.models.positional import sinusoids
 from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.points import split_point
 
@@ -499,13 +498,3 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
 def test_impossible_input(model, run, match):
     with pytest.raises(UsageError, match=match):
         run(model)
-
-
-def test_sinusoids_may_be_interleaved_as_in_the_paper():
-    sizes: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_decoder_heads": 2, "d_mlp": 12, "d_decoder_mlp": 12}
-    cfg = TransformerConfig(**sizes, n_layers=1, n_decoder_layers=1, n_ctx=6, d_vocab=11, positions="interleaved")
-    _, cache = Transformer(cfg).init_weights(0).run_with_cache(SOURCE[:, :4], TARGET[:, :5])
-    assert torch.equal(cache["encoder.pos_embed"][0], sinusoids(4, 8))
-    assert torch.equal(cache["decoder.pos_embed"][0], sinusoids(5, 8))
-    with pytest.raises(DataError, match="no interleaved sinusoids"):
-        cfg.to_hf()

@@ -83,7 +83,7 @@ def test_tsv_rows(tmp_path, row, kind, words):
 @pytest.mark.parametrize(
     ("row", "kind", "words"),
     [
-        (b'{"text": "cut of', "json", ["expected one JSON object, got broken JSON (Unterminated string", "mend it"]),
+        (b'{"text": "cut of', "json", ["expected one JSON object, got broken JSON (Unterminated string", "correct it"]),
         (b'["text", 1]', "json", ["expected a JSON object, got ['text', 1]"]),
         (b"[" * 100_000, "json", ["broken JSON"]),
         (b'{"text": "caf\xe9", "label": 1}', "not_utf8", ["byte 0xe9 is not UTF-8"]),
@@ -186,7 +186,7 @@ def test_what_came_is_escaped_and_cut(tmp_path):
     ("labels", "words"),
     [
         ([1] * 10, "two classes of 'label' or more, got train: 1=8; validation: 1=1; test: 1=1"),
-        ([0, 1, -1, 0, 1, 0, 1, 0, 1, 0], "-1, which stands for 'not labelled', got train: 0=5, 1=4, -1=1"),
+        ([0, 1, -1, 0, 1, 0, 1, 0, 1, 0], "-1, which means 'not labelled', got train: 0=5, 1=4, -1=1"),
         ([0, 0, 0, 0, 0, 0, 0, 0, 1, 1], "every split needs every class of 'label', got train: 0="),
     ],
 )
@@ -230,7 +230,7 @@ def test_equal_texts_cannot_be_divided_and_leaving_rows_out_would_not_help(tmp_p
     words = str(caught.value)
     assert words.endswith(
         "equal texts stay in one split, and the 12 examples have only 1 different text; add other texts, "
-        "or give the splits as files of their own"
+        "or give each split its own file"
     )
     assert "with_validation" not in words
     assert "--on-bad-row" not in words

@@ -11,7 +11,7 @@ from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
 from probekit.tasks.conllu import WordRows, read_sentences
-from probekit.tasks.files import read_table
+from probekit.tasks.readers import read_table
 from probekit.tasks.words import unfolded
 
 SAMPLE = """\
@@ -262,7 +262,7 @@ def test_spans_of_other_tables(tmp_path):
         ([0, 99], "expected a span from 0 to 8, the text's characters, got 0 to 99"),
         ([3, 3], "got 3 to 3"),
         ([-1, 3], "got -1 to 3"),
-        ([4, 5], "holds blanks alone"),
+        ([4, 5], "holds only blanks"),
         ([0.5, 2], "expected a span"),
         ([0, 1, 2], "expected a span"),
         *[(text, r"expected a span, .* such as \[4, 7\], got") for text in ("0..4", "-1-4", "[0, 4, 5]", "0-", "a:b")],

@@ -62,7 +62,7 @@ def test_token_ids_and_an_index_for_each_example_pass():
         ({"splits": np.array(["train"] * 5 + ["dev"])}, DataError, r"got \['dev'\]"),
         ({"inputs": ["a", "b", " ", "d", "e", "f"]}, DataError, "example '2' has an empty input"),
         ({"inputs": [[1], [], [1], [1], [1], [1]]}, DataError, "example '1' has an empty input"),
-        ({"ids": ["x"] * 6}, DataError, "ids must differ"),
+        ({"ids": ["x"] * 6}, DataError, "ids must all be different"),
         ({"position": "lats"}, UsageError, "did you mean last"),
         ({"position": np.zeros(3, dtype=int)}, DataError, "position"),
         ({"groups": np.zeros(3, dtype=int)}, DataError, "groups"),

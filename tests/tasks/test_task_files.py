@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.base import SPLITS
-from probekit.tasks.files import read_table
+from probekit.tasks.readers import read_table
 
 TEN = [(f"text number {i}", i % 2) for i in range(10)]
 IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -320,10 +320,10 @@ def test_places_that_are_not_there(tmp_path):
         load_task("./nothing")
     (tmp_path / "data.xlsx").write_text("x")
     with pytest.raises(
-        UsageError, match=r"no known format; expected a name ending in \.csv, \.tsv, \.jsonl, \.parquet"
+        UsageError, match=r"an unknown format; expected a name ending in \.csv, \.tsv, \.jsonl, \.parquet"
     ):
         load_task(tmp_path / "data.xlsx")
-    with pytest.raises(DataError, match=r"no train, validation \(dev\) or test file .*but 'data.xlsx'"):
+    with pytest.raises(DataError, match=r"no train, validation \(dev\) or test file .*it has 'data.xlsx'"):
         load_task(tmp_path)
     write(tmp_path / "dev.csv")
     write(tmp_path / "test.csv")

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.tasks.load import carve_missing
-from probekit.tasks.splits import carve, components, named, sample, share, strata
+from probekit.tasks.splits import carve, carve_missing, components, name_groups, sample, share, strata
 
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(np.array)
 
@@ -76,7 +75,7 @@ def test_components_are_the_classes_of_the_relation_that_equal_keys_generate(row
 def test_components_are_named_by_a_group_of_theirs_and_stay_apart(rows):
     texts, groups = [text for text, _ in rows], [str(group) * 40 for _, group in rows]
     numbers = components(texts, groups)
-    names = named(numbers, groups)
+    names = name_groups(numbers, groups)
     assert components(names.tolist()).tolist() == numbers.tolist()
     assert max(map(len, names)) <= 64
     for name, number in zip(names, numbers, strict=True):

@@ -20,6 +20,7 @@ import probekit as pk
 from probekit.errors import UsageError
 from probekit.models import outline
 from probekit.models.examples import IGNORE, Example
+from probekit.models.positional import sinusoids
 from probekit.options import TrainingSettings
 from probekit.tasks import BUILTIN_TASKS
 from probekit.worlds import MODELS, counting, registry, train, world
@@ -250,6 +251,22 @@ def test_a_config_can_be_changed_by_field():
     assert key_of(one) != key_of(world("ranking"))
     with pytest.raises(UsageError, match="no field 'position'; did you mean positions"):
         with_config(one, position="sinusoidal")
+    with pytest.raises(UsageError, match="positions"):
+        with_config(one, positions="rotary")
+
+
+def test_the_papers_sinusoids_are_not_trained_and_survive_a_save(small, tmp_path):
+    one = with_config(world("ranking"), positions="interleaved")
+    config = one.make_config()
+    model = train_world(one, tmp_path / "model").model
+    loaded = pk.load_model(tmp_path / "model", device="cpu")
+    for stack in ("encoder", "decoder"):
+        table = loaded.get_parameter(f"{stack}.pos_embed.weight")
+        assert torch.equal(table, sinusoids(config.n_ctx, config.d_model))
+        assert torch.equal(table, model.get_parameter(f"{stack}.pos_embed.weight"))
+    source, target = torch.tensor([[4, 9, 6]]), torch.tensor([[1, 5]])
+    with torch.no_grad():
+        assert torch.equal(loaded(source, target), model(source, target))
 
 
 def test_other_settings_are_another_model():
@@ -286,6 +303,7 @@ def test_the_config_files_are_the_worlds_settings(name):
     config = yaml.safe_load((CONFIGS / f"{one.task}.yaml").read_text())
     said = {key.replace("-", "_"): value for key, value in config["train-model"].items()}
     assert said.pop("name") == name
+    assert said.pop("positions", None) == getattr(one.make_config(), "positions", None)
     assert replace(TrainingSettings(), **said) == one.settings
     assert (config["extract"]["model"], config["extract"]["dataset"]) == (name, one.task)
 

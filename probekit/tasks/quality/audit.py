@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from probekit.tasks.base import IMBALANCED, SPLITS, Task
-from probekit.tasks.files import quote
+from probekit.tasks.data_table import quote
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 
 SHIFT = 0.1  # report a class whose share in a split differs from its share in train by this much

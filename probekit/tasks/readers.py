@@ -1,107 +1,73 @@
-"""Tables from files: CSV, TSV, JSONL, Parquet, CoNLL-U. What cannot be read is said with file, line and what to do.
+"""Read tables from CSV, TSV, JSONL, Parquet and CoNLL-U files. Errors give file, line and what to do.
 
-CSV is read strictly (RFC 4180: a cell with commas, quotes or line breaks stands in double quotes). TSV knows no quoting
-(the IANA and GLUE convention). Both have a header. JSONL and Parquet keep the types of their cells. CoNLL-U has a row
-for each word (`conllu`).
+CSV is read strictly (RFC 4180: a cell with commas, quotes or line breaks is in double quotes). TSV has no quoting (the
+IANA and GLUE convention). Both have a header. JSONL and Parquet keep the types of their cells. CoNLL-U has one row for
+each word (see `conllu`).
 """
 
 import csv
 import hashlib
 import io
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import DataError, UsageError
 from probekit.tasks import conllu
+from probekit.tasks.data_table import DataTable, flaw_of, quote
 
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "dev", "val", "valid"), "validation"),
     "test": "test",
 }
-NOT_UTF8 = re.compile("[\ud800-\udfff]")  # surrogates: undecodable bytes (U+DC80 and up), or halves written as \ud83d
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rows of one file, or of one split of a dataset.
-
-    `column(name)` gives the cells. `lines[i]` is where row i begins, `unit` what that counts. `typed` says that cells
-    have the types they were written with (otherwise all are texts). `bad[i]` is why row i cannot be read: (kind,
-    words). `class_names` are a label column's own names, by column, where the format has them.
-
-    Where rows are words, `span` and `group` are the columns that say which characters of which text, a label of None
-    is that of a word which is no example, columns of `measured` hold numbers, and `counts` says what the file holds.
-    """
-
-    name: str
-    stem: str
-    columns: list[str]
-    column: Callable[[str], list[Any]]
-    lines: list[int] | range
-    typed: bool
-    unit: str = "line"
-    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
-    class_names: dict[str, list[str]] = field(default_factory=dict)
-    sha256: str | None = None
-    span: str | None = None
-    group: str | None = None
-    measured: tuple[str, ...] = ()
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def where(self, row: int) -> str:
-        """'train.csv, line 7'."""
-        return f"{self.name}, {self.unit} {self.lines[row]}"
 
 
 def find_files(path: Path) -> dict[str, Path]:
-    """Split -> file. A single file, or a folder's only one, is "all" of the data.
+    """Split -> file; {"all": file} for a single file.
 
     Raises:
         DataError: the folder has no such files, two for one split, or none for training.
-        UsageError: there is nothing there, or the file is of no known format.
+        UsageError: the path does not exist, or the file's format is unknown.
     """
     if not path.exists():
         raise UsageError(f"no file or folder {str(path)!a}")
     if path.is_file():
         _reader(path)
         return {"all": path}
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in sorted(path.iterdir()):
         split = _split_of(file)
         if split is None or file.suffix.lower() not in READERS or not file.is_file():
             continue
-        if split in found:
+        if split in files:
             raise DataError(
-                f"{str(path)!a} has two files for {split}: {found[split].name!a} and {file.name!a}; keep one"
+                f"{str(path)!a} has two files for {split}: {files[split].name!a} and {file.name!a}; keep one"
             )
-        found[split] = file
-    if not found:
+        files[split] = file
+    if not files:
         there = ", ".join(ascii(file.name) for file in sorted(path.iterdir())[:8]) or "nothing"
         raise DataError(
-            f"{str(path)!a} has no train, validation (dev) or test file ending in {', '.join(READERS)}, but {there}; "
-            "rename its files, or name one of them"
+            f"{str(path)!a} has no train, validation (dev) or test file ending in {', '.join(READERS)}; "
+            f"it has {there}; rename its files, or give the path of one of them"
         )
-    return found
+    return files
 
 
 def _split_of(file: Path) -> str | None:
-    """The split that a file's name says; Universal Dependencies calls it en_ewt-ud-dev.conllu."""
+    """The split in a file's name; Universal Dependencies names files like en_ewt-ud-dev.conllu."""
     stem = file.stem.lower()
     return SPLIT_NAMES.get(stem.rsplit("-", 1)[-1] if file.suffix.lower() == ".conllu" else stem)
 
 
-def read_table(path: Path) -> Table:
-    """Read one file whole.
+def read_table(path: Path) -> DataTable:
+    """Read one file.
 
     Raises:
-        DataError: it is empty, has no rows, or cannot be read from some place on.
-        UsageError: it is of no known format.
+        DataError: it is empty, has no rows, or is damaged.
+        UsageError: its format is unknown.
     """
     reader = _reader(path)
     try:
@@ -116,14 +82,14 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def _reader(path: Path) -> Callable[[Path, bytes], Table]:
+def _reader(path: Path) -> Callable[[Path, bytes], DataTable]:
     if path.suffix.lower() not in READERS:
-        raise UsageError(f"{path.name!a} is of no known format; expected a name ending in {', '.join(READERS)}")
+        raise UsageError(f"{path.name!a} has an unknown format; expected a name ending in {', '.join(READERS)}")
     return READERS[path.suffix.lower()]
 
 
 def _decode(path: Path, data: bytes) -> str:
-    """The text, with bytes that are not UTF-8 left in it as surrogates, so that each can be laid to its row."""
+    """The text. Bytes that are not UTF-8 become surrogates, so that an error can name their row."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path.name} is UTF-16, expected UTF-8; save it again as UTF-8")
     text = data.decode("utf-8-sig", errors="surrogateescape")
@@ -136,30 +102,15 @@ def _empty(path: Path) -> DataError:
     return DataError(f"{path.name} is empty; expected a table of texts and labels")
 
 
-def flaw_of(cells: list[Any]) -> tuple[str, str] | None:
-    """Why the characters of a row cannot be used, if they cannot."""
-    for cell in cells:
-        if not isinstance(cell, str):
-            continue
-        if found := NOT_UTF8.search(cell):
-            code = ord(found[0])
-            if 0xDC80 <= code <= 0xDCFF:
-                return "not_utf8", f"byte 0x{code - 0xDC00:02x} is not UTF-8; save the file again as UTF-8"
-            return "not_utf8", f"\\u{code:04x} is half a character; write both halves or none"
-        if "\0" in cell:
-            return "nul", "expected a text, got a NUL byte in it; take it out"
-    return None
-
-
-def _read_csv(path: Path, data: bytes) -> Table:
+def _read_csv(path: Path, data: bytes) -> DataTable:
     return _read_delimited(path, data, delimiter=",", strict=True)
 
 
-def _read_tsv(path: Path, data: bytes) -> Table:
+def _read_tsv(path: Path, data: bytes) -> DataTable:
     return _read_delimited(path, data, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _read_delimited(path: Path, data: bytes, **dialect: Any) -> Table:
+def _read_delimited(path: Path, data: bytes, **dialect: Any) -> DataTable:
     lines, rows = [], []
     for line, row in _csv_rows(path.name, _decode(path, data), dialect):
         lines.append(line)
@@ -180,11 +131,11 @@ def _read_delimited(path: Path, data: bytes, **dialect: Any) -> Table:
         at = header.index(name)
         return [row[at] if i not in bad else "" for i, row in enumerate(rows)]
 
-    return Table(path.name, path.stem, header, column, lines, typed=False, bad=bad, sha256=_sha256(data))
+    return DataTable(path.name, path.stem, header, column, lines, typed=False, bad=bad, sha256=_sha256(data))
 
 
 def _csv_rows(name: str, text: str, dialect: dict[str, Any]) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the line it begins on."""
+    """The rows that are not empty, each with its first line."""
     reader = csv.reader(io.StringIO(text, newline=""), **dialect)
     limit, begins = csv.field_size_limit(sys.maxsize), 1
     try:
@@ -201,7 +152,7 @@ def _csv_rows(name: str, text: str, dialect: dict[str, Any]) -> Iterator[tuple[i
         csv.field_size_limit(limit)
 
 
-def _read_jsonl(path: Path, data: bytes) -> Table:
+def _read_jsonl(path: Path, data: bytes) -> DataTable:
     lines: list[int] = []
     rows: list[dict[str, Any]] = []
     bad: dict[int, tuple[str, str]] = {}
@@ -215,7 +166,7 @@ def _read_jsonl(path: Path, data: bytes) -> Table:
             why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
             flaw = flaw_of([text]) or (
                 "json",
-                f"expected one JSON object, got broken JSON ({why}): {quote(text)}; mend it",
+                f"expected one JSON object, got broken JSON ({why}): {quote(text)}; correct it",
             )
         else:
             is_object = isinstance(row, dict)
@@ -237,10 +188,10 @@ def _read_jsonl(path: Path, data: bytes) -> Table:
     def column(name: str) -> list[Any]:
         return [row.get(name) for row in rows]
 
-    return Table(path.name, path.stem, columns, column, lines, typed=True, bad=bad, sha256=_sha256(data))
+    return DataTable(path.name, path.stem, columns, column, lines, typed=True, bad=bad, sha256=_sha256(data))
 
 
-def _read_parquet(path: Path, data: bytes) -> Table:
+def _read_parquet(path: Path, data: bytes) -> DataTable:
     import pyarrow as pa  # a dependency of datasets
     import pyarrow.parquet as pq
 
@@ -258,12 +209,14 @@ def _read_parquet(path: Path, data: bytes) -> Table:
                 f"{path.name}: column {name!a} is damaged ({_first_line(error)}); write it again"
             ) from error
 
-    return Table(path.name, path.stem, columns, column, range(1, n + 1), typed=True, unit="row", sha256=_sha256(data))
+    return DataTable(
+        path.name, path.stem, columns, column, range(1, n + 1), typed=True, unit="row", sha256=_sha256(data)
+    )
 
 
-def _read_conllu(path: Path, data: bytes) -> Table:
+def _read_conllu(path: Path, data: bytes) -> DataTable:
     words = conllu.WordRows(path.stem, _decode(path, data))
-    return Table(
+    return DataTable(
         path.name,
         path.stem,
         words.columns,
@@ -279,37 +232,6 @@ def _read_conllu(path: Path, data: bytes) -> Table:
     )
 
 
-def quote(value: Any, most: int = 60) -> str:
-    """A value from data, shortened and with every strange character escaped, for an error's single line."""
-    shown = ascii(value)
-    return shown if len(shown) <= most else shown[: most - 3] + "..."
-
-
-def choose_column(table: Table, named: str | None, usual: tuple[str, ...], what: str) -> str:
-    """The column that is named, or else the first of the usual names that the table has (in any case).
-
-    Raises:
-        UsageError: no such column, or none is named and none has a usual name.
-        DataError: two columns have the name.
-    """
-    there = ", ".join(ascii(name) for name in table.columns)
-    if named is not None and named not in table.columns:
-        near = nearest(named, [ascii(name) for name in table.columns])
-        near = near if near.startswith("did you mean") else "name one of these"
-        raise UsageError(f"{table.name} has no column {named!a} but {there}; {near}")
-    lower = {name.strip().lower(): name for name in reversed(table.columns)}
-    chosen = named if named is not None else next((lower[name] for name in usual if name in lower), None)
-    if chosen is None:
-        header = "" if table.typed else " (the first line is the header)"
-        raise UsageError(
-            f"{table.name} has no column named {' or '.join(usual)} but {there}; name the {what} column with "
-            f"--{what}-column{header}"
-        )
-    if table.columns.count(chosen) > 1:
-        raise DataError(f"{table.name} has {table.columns.count(chosen)} columns named {chosen!a}; rename all but one")
-    return chosen
-
-
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -318,7 +240,7 @@ def _first_line(error: BaseException) -> str:
     return quote((str(error).splitlines() or [""])[0], most=100)
 
 
-READERS: dict[str, Callable[[Path, bytes], Table]] = {
+READERS: dict[str, Callable[[Path, bytes], DataTable]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,

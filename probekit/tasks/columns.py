@@ -1,0 +1,56 @@
+"""Which columns of a table hold texts, labels, groups and spans."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from probekit.errors import UsageError
+from probekit.tasks.data_table import DataTable, choose_column
+
+TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
+LABEL_COLUMNS = ("label", "target")
+
+
+class Columns(NamedTuple):
+    """The names of a table's columns."""
+
+    text: str
+    label: str
+    group: str | None
+    span: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """The column names that the user gave; None where the default applies."""
+
+    text: str | None = None
+    label: str | None = None
+    group: str | None = None
+    span: str | None = None
+
+
+def columns_of(table: DataTable, named: NamedColumns) -> Columns:
+    """The columns of a table: those named, or else the defaults.
+
+    Raises:
+        UsageError: a column that is not there, or one named for two purposes.
+        DataError: two columns with the same name.
+    """
+    text = choose_column(table, named.text, TEXT_COLUMNS, "text")
+    label = choose_column(table, named.label, LABEL_COLUMNS, "label")
+    group = named.group if named.group is not None else table.group
+    group = None if group is None else choose_column(table, group, (), "group")
+    for one, other, both in (("text", "label", text == label), ("label", "group", label == group)):
+        if both:
+            raise UsageError(f"column {label!a} cannot be both {one} and {other}; name another one for one of them")
+    return Columns(text, label, group, _span_columns(table, named.span))
+
+
+def _span_columns(table: DataTable, named: str | None) -> tuple[str, ...] | None:
+    named = named if named is not None else table.span
+    if named is None:
+        return None
+    parts = [named] if named in table.columns else [part.strip() for part in named.split(",")]
+    if len(parts) > 2:
+        raise UsageError(f"a span is in one column or in two, such as start,end; got {named!a}")
+    return tuple(choose_column(table, part, (), "span") for part in parts)

@@ -1,0 +1,97 @@
+"""A table of texts and labels, whatever format it was read from; and its columns and cells."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from probekit.errors import DataError, UsageError, nearest
+
+NOT_UTF8 = re.compile("[\ud800-\udfff]")  # surrogates: undecodable bytes (U+DC80 and up), or halves written as \ud83d
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """The rows of one file, or of one split of a dataset.
+
+    Attributes:
+        name: of the file or split, for errors.
+        stem: the name without its ending, for the ids of examples.
+        columns: names of the columns.
+        column: a function of a column's name that returns its cells.
+        lines: where each row begins, counted in `unit`.
+        typed: whether cells have types of their own; otherwise all are texts.
+        unit: what `lines` counts: "line" or "row".
+        bad: row -> (kind, description), for rows that cannot be read.
+        class_names: label column -> its class names, where the format has them.
+        sha256: of the file.
+        span: the column of each row's characters in its text, where rows are words.
+        group: the column of the group that each row belongs to.
+        measured: columns whose cells are always numbers, never classes.
+        counts: what the file holds, for the task's info.
+    """
+
+    name: str
+    stem: str
+    columns: list[str]
+    column: Callable[[str], list[Any]]
+    lines: list[int] | range
+    typed: bool
+    unit: str = "line"
+    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
+    class_names: dict[str, list[str]] = field(default_factory=dict)
+    sha256: str | None = None
+    span: str | None = None
+    group: str | None = None
+    measured: tuple[str, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def where(self, row: int) -> str:
+        """'train.csv, line 7'."""
+        return f"{self.name}, {self.unit} {self.lines[row]}"
+
+
+def flaw_of(cells: list[Any]) -> tuple[str, str] | None:
+    """What is wrong with the characters of a row, as (kind, description); None if nothing is."""
+    for cell in cells:
+        if not isinstance(cell, str):
+            continue
+        if found := NOT_UTF8.search(cell):
+            code = ord(found[0])
+            if 0xDC80 <= code <= 0xDCFF:
+                return "not_utf8", f"byte 0x{code - 0xDC00:02x} is not UTF-8; save the file again as UTF-8"
+            return "not_utf8", f"\\u{code:04x} is half a character; write both halves or neither"
+        if "\0" in cell:
+            return "nul", "expected a text, got a NUL byte in it; remove it"
+    return None
+
+
+def quote(value: Any, most: int = 60) -> str:
+    """A value from data for a one-line error: shortened, with special characters escaped."""
+    shown = ascii(value)
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
+def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], what: str) -> str:
+    """The named column, or else the first of the usual names that the table has (upper or lower case).
+
+    Raises:
+        UsageError: no such column, or none is named and none has a usual name.
+        DataError: two columns have the name.
+    """
+    there = ", ".join(ascii(name) for name in table.columns)
+    if named is not None and named not in table.columns:
+        near = nearest(named, [ascii(name) for name in table.columns])
+        near = near if near.startswith("did you mean") else "name one of these"
+        raise UsageError(f"{table.name} has no column {named!a} but {there}; {near}")
+    lower = {name.strip().lower(): name for name in reversed(table.columns)}
+    chosen = named if named is not None else next((lower[name] for name in usual if name in lower), None)
+    if chosen is None:
+        header = "" if table.typed else " (the first line is the header)"
+        raise UsageError(
+            f"{table.name} has no column named {' or '.join(usual)} but {there}; name the {what} column with "
+            f"--{what}-column{header}"
+        )
+    if table.columns.count(chosen) > 1:
+        raise DataError(f"{table.name} has {table.columns.count(chosen)} columns named {chosen!a}; rename all but one")
+    return chosen

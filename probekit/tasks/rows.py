@@ -1,0 +1,121 @@
+"""The usable rows of a task's tables, and the checks that each row must pass."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from probekit.errors import DataError
+from probekit.tasks.base import span_flaw
+from probekit.tasks.columns import Columns
+from probekit.tasks.data_table import DataTable, flaw_of, quote
+from probekit.tasks.labels import NA, group_flaw, group_name, is_number, label_flaw
+from probekit.tasks.words import spans_in
+
+SKIP_HINT = "or leave such rows out with --on-bad-row skip"
+
+
+@dataclass
+class Rows:
+    """The usable rows of all tables, and counts of what was left out or changed.
+
+    Attributes:
+        texts: of each row.
+        cells: its label, as in the table.
+        groups: its group's name, where there is a group column.
+        splits: its split.
+        ids: "train:17": file (or split) and row counted from 0.
+        places: "train.csv, line 19", for errors.
+        spans: its characters, where rows are words.
+        skipped: kind of flaw -> number of rows left out.
+        dropped_blanks: number of texts that lost white space at their end.
+        unlabelled: number of words left out because they do not have such a label.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    cells: list[Any] = field(default_factory=list)
+    groups: list[str | None] = field(default_factory=list)
+    splits: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    dropped_blanks: int = 0
+    unlabelled: int = 0
+
+
+def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
+    """Drop all rows but these."""
+    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans"):
+        values = getattr(rows, name)
+        setattr(rows, name, [values[i] for i in kept] if values else values)
+
+
+def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_blanks: bool, skip: bool) -> None:
+    """Add the usable rows of one table.
+
+    Raises:
+        DataError: a row cannot be used and `skip` is False, or no row can.
+    """
+    texts, labels = table.column(columns.text), table.column(columns.label)
+    groups = None if columns.group is None else table.column(columns.group)
+    spans = None if columns.span is None else spans_in(table, columns.span)
+    if not table.typed:
+        refuse_numbers(table, columns.text, texts)
+    for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        if table.span is not None and label is None and i not in table.bad:
+            rows.unlabelled += 1
+            continue
+        kept = text.rstrip() if isinstance(text, str) and not keep_blanks else text
+        flaw = table.bad.get(i) or _row_flaw(table, columns, text, label)
+        flaw = flaw or (None if groups is None else group_flaw(groups[i]))
+        flaw = flaw or (None if spans is None else _span_flaw(kept, spans[i]))
+        if flaw is not None:
+            if not skip:
+                raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
+            rows.skipped[flaw[0]] += 1
+            continue
+        rows.dropped_blanks += kept != text
+        rows.texts.append(kept)
+        rows.cells.append(label)
+        rows.spans += [] if spans is None else [spans[i]]
+        rows.groups.append(None if groups is None else group_name(groups[i]))
+        rows.splits.append(split)
+        rows.ids.append(f"{table.stem}:{i}")
+        rows.places.append(table.where(i))
+    if split not in rows.splits:
+        raise DataError(f"{table.name}: skipped {len(texts)} of {len(texts)} rows, none is left; correct the file")
+
+
+def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any) -> tuple[str, str] | None:
+    """What is wrong with a row's text or label, as (kind, description); None if nothing is."""
+    flaw = text_flaw(text, table.typed) or label_flaw(label, table.typed, table.class_names.get(columns.label, ()))
+    return flaw or (flaw_of([text, label]) if table.typed else None)
+
+
+def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None:
+    words = span if isinstance(span, str) else span_flaw(text, *span)
+    return None if words is None else ("span", words)
+
+
+def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
+    """What is wrong with a cell as a text, as (kind, description); None if nothing is."""
+    if cell is None or (not typed and cell.strip() in NA - {""}) or (isinstance(cell, float) and cell != cell):
+        hint = "write the text" if typed else "write the text (in JSONL the word itself is a text)"
+        return "na", f"expected a text, got {quote(cell)}, a missing value; {hint}"
+    if not isinstance(cell, str):
+        return "not_text", f"expected a text, got {quote(cell)} ({type(cell).__name__}); put the text in quotes"
+    if not cell.strip():
+        return "empty", f"expected a text, got the empty {quote(cell)}; write one"
+    return None
+
+
+def refuse_numbers(table: DataTable, column: str, texts: list[str]) -> None:
+    """Refuse a text column of nothing but numbers. A single one is fine: "1987" is a phrase of SST-2."""
+    present = [i for i, text in enumerate(texts) if i not in table.bad and text.strip() not in NA]
+    if present and all(is_number(texts[i]) for i in present):
+        there = ", ".join(map(ascii, table.columns))
+        raise DataError(
+            f"{table.where(present[0])}: expected texts in column {column!a}, got only numbers "
+            f"(first {quote(texts[present[0]])}); name the text column with --text-column: {there}"
+        )
