@@ -1,6 +1,6 @@
-"""probekit: what a transformer knows, at which layer, and how sure you can be.
+"""probekit: what a transformer represents, at which layer, and how sure you can be.
 
-The public names are imported when first used, so that `import probekit` costs no torch.
+Public names are imported on first use, so `import probekit` does not import torch.
 """
 
 import importlib

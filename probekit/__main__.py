@@ -1,4 +1,4 @@
-"""The `probekit` program; an interrupt while it is being imported is one line as well."""
+"""The `probekit` program. An interrupt during its imports is one line, too."""
 
 import sys
 from typing import NoReturn

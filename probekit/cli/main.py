@@ -1,7 +1,7 @@
-"""`probekit`: the commands, and what an error looks like.
+"""`probekit`: the commands, and how errors are reported.
 
-Exit codes: 0 done, 2 usage, 3 data, 4 storage, 5 a store made with other settings stands in the way, 130 interrupted.
-An error is one line on stderr. A traceback means a fault of probekit's own.
+Exit codes: 0 done, 2 usage, 3 data, 4 storage, 5 a store or results with other settings are in the
+way, 130 interrupted. An error is one line on stderr. A traceback means a bug in probekit.
 """
 
 import os
@@ -86,14 +86,14 @@ def _root(
 
 
 def main() -> NoReturn:
-    """The `probekit` program, when this module is imported (`probekit.__main__` does it)."""
+    """Run the `probekit` program and exit."""
     code = run(sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the work is done: no traceback while Python tidies up
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the work is done: no traceback while Python exits
     sys.exit(code)
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command and return its exit code; every error the user can mend is one line on stderr."""
+    """Run one command and return its exit code; every error that the user can fix is one line on stderr."""
     _open_closed_streams()
     _show_odd_characters()
     with _terminate_as_interrupt(), _plain_warnings():
@@ -149,20 +149,20 @@ def _out_of_memory(e: Exception) -> bool:
 
 
 def _reader_has_gone() -> int:
-    """The exit code of a program whose `| head` has read enough; what is still buffered goes nowhere."""
+    """The exit code after `| head` has read enough; what is still buffered is dropped."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE
 
 
 def _open_closed_streams() -> None:
-    """A program started with `>&-` has None for a stream; what it prints goes nowhere."""
+    """Replace the streams that `>&-` closed, which are None, by /dev/null."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
 
 
 def _show_odd_characters() -> None:
-    """A terminal without UTF-8 gets escapes instead of a UnicodeEncodeError."""
+    """Print escapes on a terminal without UTF-8, instead of raising UnicodeEncodeError."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -171,14 +171,14 @@ def _show_odd_characters() -> None:
 
 @contextmanager
 def _terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a command in the same orderly way as Ctrl-C."""
+    """Let SIGTERM end a command as Ctrl-C does."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: signals are its business
+    except ValueError:  # not in the main thread, which alone handles signals
         yield
         return
     try:
@@ -189,7 +189,7 @@ def _terminate_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """A warning is one line as well, without the source line that raised it."""
+    """Print each warning as one line, without the source line that raised it."""
     before = warnings.showwarning
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from probekit.errors import UsageError, nearest
+from probekit.errors import UsageError
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
@@ -41,13 +41,9 @@ def _classes(options: "CurveOptions", activations: "Activations") -> int:
 
 
 def _class_of(name: str, options: "CurveOptions", activations: "Activations") -> Any:
-    from probekit.probes import PROBES, REGRESSORS
+    from probekit.probes import find_probe
 
-    first, second = (PROBES, REGRESSORS) if _classes(options, activations) else (REGRESSORS, PROBES)
-    found = first.get(name) or second.get(name)
-    if found is None:
-        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBES | REGRESSORS)}")
-    return found
+    return type(find_probe(name, _classes(options, activations), options.label or activations.target))
 
 
 def _known(probe: Any) -> Mapping[str, Any]:

@@ -5,51 +5,19 @@ Axes: N examples.
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from dataclasses import dataclass
 
 from probekit.activations.activations import Activations
-from probekit.evaluation.compare.codelength import OnlineCode, layer_codelength
+from probekit.evaluation.compare.codelength import layer_codelength
 from probekit.evaluation.compare.controls import compare_with_controls
 from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fits
-from probekit.evaluation.fits.fit_grid import FitGrid, fit_grid, target_only
 from probekit.evaluation.fits.layer import LayerFits, features_of, fit_layer
 from probekit.evaluation.fits.predict import predict
-from probekit.evaluation.fits.protocol import Protocol
-from probekit.evaluation.fits.rows import resampling_units
-from probekit.evaluation.request import Request
+from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import headline, measure
+from probekit.evaluation.scores.metrics import measure
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place
-
-CODE_STRENGTHS = 5  # the online code mixes its probes, so a few strengths of a long grid lose next to nothing
-
-
-@dataclass(frozen=True, eq=False)
-class CurvePlan:
-    """What is fitted and scored at every place.
-
-    Attributes:
-        probe: unfitted; copied for each problem.
-        grid: the fits; its label sets after the first are control tasks.
-        headline: the metric that chooses.
-        metric: the headline where it was asked for by name; None where the labels decided.
-        bootstrap: resamples of the test rows.
-        code: online code of the training labels, or None.
-        selectivity: whether the control tasks can be learnt for the test rows, so that selectivity measures memory.
-    """
-
-    probe: Any
-    grid: FitGrid
-    headline: str
-    metric: str | None
-    bootstrap: Bootstrap
-    code: OnlineCode | None = None
-    selectivity: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,45 +33,6 @@ class FittedPlace:
     result: LayerResult
     fit: ChosenFit
     width: int
-
-
-def plan_curve(
-    request: Request, protocol: Protocol, seed: int, metric: str | None = None, controls: Sequence[np.ndarray] = ()
-) -> CurvePlan:
-    """The plan of a request, without a code.
-
-    Args:
-        request: the curve.
-        protocol: the rows that are fitted, choose and test.
-        seed: of the resamples.
-        metric: the headline; None leaves it to the labels.
-        controls: label sets [N] of the control tasks.
-    """
-    labels, units = request.labels[protocol.train], resampling_units(request.acts.task)
-    counts = np.bincount(labels, minlength=request.n_classes) if request.n_classes else []
-    return CurvePlan(
-        probe=request.probe,
-        grid=fit_grid(protocol, [request.labels, *controls], request.n_classes, request.strengths),
-        headline=metric or headline(counts),
-        metric=metric,
-        bootstrap=Bootstrap(len(protocol.test), seed, None if units is None else np.asarray(units)[protocol.test]),
-    )
-
-
-def online_code(request: Request, protocol: Protocol, seed: int) -> OnlineCode | None:
-    """The code of the training labels; None for a probe that has none."""
-    if not request.probe.for_codelength:
-        return None
-    rows, units, grid = protocol.fitted, resampling_units(request.acts.task), request.strengths
-    if len(grid) > CODE_STRENGTHS:  # both ends included
-        grid = [grid[i] for i in np.linspace(0, len(grid) - 1, CODE_STRENGTHS).round().astype(int)]
-    train, groups = np.searchsorted(rows, protocol.train), None if units is None else np.asarray(units)[rows]
-    return OnlineCode(request.labels[rows], request.n_classes, train, grid, seed, groups)
-
-
-def numbers_only(plan: CurvePlan) -> CurvePlan:
-    """The plan without control tasks and code."""
-    return replace(plan, grid=target_only(plan.grid), code=None)
 
 
 def fit_curve(

@@ -7,17 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
-from probekit.evaluation.compare.baselines import Baseline, embedding_baseline, model_free_baselines
-from probekit.evaluation.compare.controls import draw_controls, measures_memory
+from probekit.evaluation.compare.baselines import Baseline, Examples, embedding_baseline, model_free_baselines
+from probekit.evaluation.compare.controls import draw_controls
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
-from probekit.evaluation.curve import CurvePlan, FittedPlace, fit_curve, numbers_only, online_code, plan_curve, ticker
+from probekit.evaluation.curve import FittedPlace, fit_curve, ticker
 from probekit.evaluation.fits.choose import layers_by_round
-from probekit.evaluation.fits.rows import audited_protocol
+from probekit.evaluation.plan import CurvePlan, numbers_only, plan_curve
 from probekit.evaluation.request import Request, check_request, random_init_activations
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.provenance import origin_of, random_origin
 from probekit.evaluation.results.results import ProbeResults
+from probekit.evaluation.rows import audited_protocol
 from probekit.evaluation.scores.metrics import Predictions, check_metric
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.options import ProbeArguments
@@ -52,11 +53,7 @@ def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
         noise = random_init_activations(request, acts, options.random_init, options)
     audit, protocol = audited_protocol(request, options)
     controls = draw_controls(request, protocol, options)
-    plan = replace(
-        plan_curve(request, protocol, options.seed, metric, controls.labels),
-        code=online_code(request, protocol, options.seed) if options.codelength else None,
-        selectivity=measures_memory(controls),
-    )
+    plan = plan_curve(request, protocol, options.seed, metric, controls, options.codelength)
     done = ticker(options.progress, len(request.places) * (1 if noise is None else 2))
     fitted = fit_curve(request.acts, request.places, plan, done)
     layers, chance = _compared(fitted, plan, None if options.folds else options.seed)
@@ -84,7 +81,10 @@ def _compared(fitted: list[FittedPlace], plan: CurvePlan, seed: int | None) -> t
 
 
 def _baselines(request: Request, plan: CurvePlan, fitted: list[FittedPlace]) -> list[Baseline]:
-    baselines = model_free_baselines(request, plan.grid.protocol, plan.headline, plan.bootstrap)
+    task = request.acts.task
+    inputs = None if task.info.get("no_texts") else task.inputs
+    examples = Examples(inputs, task.words, request.labels, request.n_classes)
+    baselines = model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
     embedding = embedding_baseline(fitted[0].result, fitted[0].fit.test) if len(fitted) > 1 else None
     return baselines if embedding is None else [*baselines, embedding]
 

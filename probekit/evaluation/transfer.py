@@ -16,17 +16,18 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.curve import FittedPlace, fit_curve, plan_curve, ticker
+from probekit.evaluation.curve import FittedPlace, fit_curve, ticker
 from probekit.evaluation.fits.layer import features_of
 from probekit.evaluation.fits.predict import decisions, predictions_of
 from probekit.evaluation.fits.protocol import split_protocol
-from probekit.evaluation.fits.rows import resampling_units
+from probekit.evaluation.plan import plan_curve
 from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import TransferCell
 from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.results.wording import position_name
+from probekit.evaluation.rows import resampling_units
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.options import TransferArguments

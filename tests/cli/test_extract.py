@@ -123,7 +123,7 @@ def test_cut_texts_dropped_blanks_and_skipped_rows_are_said(here: Path, gpt2_fol
     err = capsys.readouterr().err
     assert "3 texts" in err
     assert "60 texts" in err
-    assert "2 rows" in err
+    assert "2 unusable rows" in err
     meta = load_activations("store").meta
     assert [meta[key] for key in ("cut", "dropped_blanks", "skipped_rows")] == [3, 60, 2]
     assert run([*job, "--on-bad-row", "skip", "--on-long", "error"]) == 3

@@ -1,5 +1,6 @@
 """`--set train-probe.probe.k=4`, and a mapping in a `--config` file."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from probekit.cli.main import run
 from probekit.cli.probes import made, with_parameters
 from probekit.errors import UsageError
 from probekit.options import CurveOptions
@@ -68,3 +70,14 @@ def test_a_wrong_parameter_ends_with_exit_2_before_the_work(
     assert "train-probe.layer has no parameters" in refused(2, *job, "--set", "train-probe.layer.k=4")
     Path("c.yaml").write_text("train-probe: {probe: {name: lda, k: [4]}}")
     assert "expected a name and its parameters" in refused(2, "train-probe", store, "--config", "c.yaml")
+
+
+def test_results_with_parameters_have_a_folder_of_their_own(here: Path, store: Path) -> None:
+    shutil.copytree(store, "store")
+    Path("c.yaml").write_text("train-probe: {probe: {name: k-sparse, k: 4}, layer: 0, quiet: true, C: [1]}")
+    assert run(["train-probe", "store", "--config", "c.yaml"]) == 0
+    assert run(["train-probe", "store", "--config", "c.yaml", "--set", "train-probe.probe.k=2"]) == 0
+    assert run(["train-probe", "store", "--config", "c.yaml", "--probe", "logistic"]) == 0  # which takes no k
+    assert {path.name for path in Path("store/results").iterdir()} == {
+        f"label-resid_pre-{probe}-layers-0-C-1" for probe in ("k-sparse-k-2", "k-sparse-k-4", "logistic")
+    }

@@ -131,7 +131,7 @@ def test_numbers_are_a_regression(here: Path, gpt2_folder: Path, capsys: Capture
     assert run(["train-probe", "s", *FAST]) == 0
     assert "test R2" in capsys.readouterr().out
     assert Path("s/results/label-resid_pre-ridge-layers-0-C-0.01-1/results.json").exists()
-    assert "for those take ridge" in refused(2, "train-probe", "s", "--probe", "logistic")
+    assert "take ridge" in refused(2, "train-probe", "s", "--probe", "logistic")
 
 
 def test_more_folds_or_classes_than_rows(

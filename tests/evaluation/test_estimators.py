@@ -23,7 +23,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults, TransferResults, train_probes, transfer
 from probekit.evaluation.fits.protocol import fold_protocol
-from probekit.evaluation.fits.rows import linked_rows
+from probekit.evaluation.rows import linked_rows
 from probekit.probes import KSparseProbe, LogisticProbe, RidgeProbe
 from probekit.tasks.base import Task
 

@@ -13,7 +13,7 @@ from probekit.evaluation import train_probes
 from probekit.evaluation.compare.guesses import BAG_OF_WORDS_C, bags_of_words
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import fold_protocol
-from probekit.evaluation.fits.rows import linked_rows
+from probekit.evaluation.rows import linked_rows
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.evaluation.scores.score import score, score_intervals

@@ -8,7 +8,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.layout import Layout
 from probekit.evaluation import train_probes
 from probekit.evaluation.compare.controls import control_types
-from probekit.evaluation.fits.rows import resampling_units
+from probekit.evaluation.rows import resampling_units
 from probekit.points import Place
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import audit

@@ -8,7 +8,7 @@ from probekit.errors import DataError
 from probekit.evaluation.compare.controls import with_every_class
 from probekit.evaluation.fits.fit_grid import fit_grid, target_only
 from probekit.evaluation.fits.protocol import check_masks, fold_protocol, split_protocol
-from probekit.evaluation.fits.rows import linked_rows
+from probekit.evaluation.rows import linked_rows
 
 N = 60
 LABELS = np.arange(N) % 3

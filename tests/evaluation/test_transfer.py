@@ -253,7 +253,7 @@ def test_nothing_is_computed_that_is_not_shown(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("nobody sees this")
 
-    monkeypatch.setattr("probekit.evaluation.fits.rows.audit", never)
+    monkeypatch.setattr("probekit.evaluation.rows.audit", never)
     for name in ("best_set", "curve_band", "permutation_test"):
         monkeypatch.setattr(f"probekit.evaluation.compare.layers.{name}", never)
     assert transfer(worlds, C=C) == found

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from probekit.activations import Moments
+from probekit.activations import SplitMoments
 from probekit.errors import DataError, UsageError
 from probekit.probes import LDAProbe, MeanDifferenceProbe, RidgeProbe
 
@@ -24,7 +24,7 @@ def rows(n=400, D=16, n_classes=2, massive=True, seed=0):
 
 def moments_of(X, y, n_classes, parts=7):
     x = torch.from_numpy(X)
-    moments = Moments.zero(x[: len(x) // parts].double().mean(dim=0), {"kind": n_classes})
+    moments = SplitMoments.zero(x[: len(x) // parts].double().mean(dim=0), {"kind": n_classes})
     for some in np.array_split(np.arange(len(X)), parts):
         moments = moments.including(x[torch.from_numpy(some)], {"kind": y[some]})
     return moments

@@ -44,11 +44,14 @@ class ControlTasks:
     record: dict[str, Any] | None
 
 
+NO_CONTROLS = ControlTasks([], None)
+
+
 def draw_controls(request: Request, protocol: Protocol, options: ProbeOptions) -> ControlTasks:
     """As many control tasks as the options ask for, without those that some training part cannot fit."""
     draws, kind = options.controls, options.control_type
     if draws == 0:
-        return ControlTasks([], None)
+        return NO_CONTROLS
     types = control_types(request.acts, kind)
     if types is None:
         return ControlTasks([], {"type": None, "draws": 0, "asked": draws, "seen": 0.0})

@@ -8,8 +8,8 @@ import torch
 
 from probekit.activations.activations import Activations
 from probekit.evaluation.compare.codelength import FRACTIONS
-from probekit.evaluation.curve import CurvePlan
 from probekit.evaluation.fits.protocol import Protocol
+from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.request import CARVED, Request
 from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES

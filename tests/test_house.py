@@ -1,0 +1,119 @@
+"""The limits that keep the code readable, measured on its syntax tree: sizes, parameters, circles of imports, names."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "probekit"
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def lines_without_docstring(node: Function) -> int:
+    doc = node.body[0] if ast.get_docstring(node) is not None else None
+    return _lines(node) - (_lines(doc) if doc else 0)
+
+
+def _lines(node: ast.stmt) -> int:
+    return (node.end_lineno or 0) - node.lineno + 1
+
+
+def parameters(node: Function) -> list[str]:
+    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return [name for name in names if name not in ("self", "cls")]
+
+
+def test_no_file_has_more_than_400_lines():
+    lengths = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in TREES}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+def test_no_function_has_more_than_40_lines_without_its_docstring():
+    long = {
+        f"{short(path)}:{node.name}": lines
+        for path, tree in TREES.items()
+        for node in functions(tree)
+        if (lines := lines_without_docstring(node)) > 40
+    }
+    assert long == {}
+
+
+def test_lists_of_options_are_objects():
+    """No function takes more than 8 parameters: a longer list is a dataclass in `probekit.options`."""
+    many = {
+        f"{short(path)}:{node.name}": len(names)
+        for path, tree in TREES.items()
+        for node in functions(tree)
+        if len(names := parameters(node)) > 8
+    }
+    assert many == {}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): tree for path, tree in TREES.items()}
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Modules of the package that are imported anywhere in a module: at the top, in a function, for type checkers."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inside = f"{node.module}.{alias.name}"
+                found.add(inside if inside in MODULES else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & MODULES.keys()
+
+
+@pytest.mark.parametrize("part", sorted({module.split(".")[1] for module in MODULES if "." in module} - {"__main__"}))
+def test_no_circle_of_imports(part):
+    """Lazy imports and those for type checkers included."""
+    inside = [name for name in MODULES if name == f"probekit.{part}" or name.startswith(f"probekit.{part}.")]
+    graph = {name: (imported(MODULES[name]) & set(inside)) - {name} for name in inside}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_two_public_classes_or_functions_share_a_name():
+    """But for what every family has, and commands, which have the name of what they call."""
+    per_family = {"Attention", "Block", "MLP", "hf_names", "hf_ties", "from_hf", "to_hf"}
+    homes = defaultdict(list)
+    for path, tree in TREES.items():
+        if short(path).startswith("cli/") or short(path) == "__main__.py":
+            continue
+        for node in tree.body:
+            if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(short(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1 and name not in per_family} == {}
+
+
+def test_importing_a_data_class_brings_no_verbs():
+    """Plans, options and requests are data: their methods are checks, special methods and derived values."""
+    for path, tree in TREES.items():
+        if not re.search(r"(options/|plan/plan\.py|imports/plan\.py|evaluation/request\.py)", short(path)):
+            continue
+        for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+            for node in cls.body:
+                if isinstance(node, Function) and not node.name.startswith("__"):
+                    decorators = {ast.unparse(each) for each in node.decorator_list}
+                    assert decorators & {"property", "cached_property"}, f"{short(path)}: {cls.name}.{node.name}"
