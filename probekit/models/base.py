@@ -173,7 +173,7 @@ class LanguageModel(HookedModule):
         return generation.generate(self, prompt, **vars(options))
 
     def init_weights(self, seed: int = 0) -> Self:
-        """Fill the weights as before training; they depend on the seed alone."""
+        """Fill the weights as before training; the seed fixes them."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:

@@ -24,7 +24,7 @@ from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models import bert_hf
 from probekit.models.base import LanguageModel, stopped
-from probekit.models.checks import (
+from probekit.models.config_checks import (
     check_choice,
     check_dimension,
     check_flag,

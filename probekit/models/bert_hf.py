@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.checks import check_dimension, check_implemented, hf_field
+from probekit.models.config_checks import check_dimension, check_implemented, hf_field
 from probekit.models.family import (
     LOGITS,
     HfModel,

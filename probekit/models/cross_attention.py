@@ -5,7 +5,9 @@ Axes: B batch, S source position, L query position, M key position, D d_model, H
 
 from torch import Tensor, nn
 
+from probekit.errors import UsageError
 from probekit.hooks import HookPoint
+from probekit.models.base import check_mask
 from probekit.models.cache import LayerCache
 from probekit.models.layers import FeedForward, LayerNorm, Mask, MultiHeadAttention
 
@@ -74,3 +76,21 @@ class DecoderBlock(nn.Module):
         x_BLD = self.ln2(self.hook_resid_mid_cross(x_BLD + cross_attn_out))
         mlp_out = self.hook_mlp_out(self.mlp(x_BLD))
         return self.ln3(self.hook_resid_post(x_BLD + mlp_out))
+
+
+def source_mask_for(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The mask [B, L, S] from target to source, from one of [B, S] or [B, L, S]; None if every source token is real.
+
+    Raises:
+        UsageError: another shape, or a target that may attend to no source token.
+    """
+    if mask is None:
+        return None
+    (batch, length), n_source = tokens.shape, memory_BSD.shape[1]
+    if tuple(mask.shape) not in {(batch, n_source), (batch, length, n_source)}:
+        expected = f"{[batch, n_source]} or {[batch, length, n_source]}"
+        raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
+    mask = check_mask(mask).to(tokens.device)
+    if mask.dim() == 2 and not bool(mask.any(1).all()):
+        raise UsageError("cross_mask must allow each target some source token; one of its rows is all false")
+    return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache, LayerCache
-from probekit.models.checks import (
+from probekit.models.config_checks import (
     check_choice,
     check_dimension,
     check_flag,

@@ -38,8 +38,8 @@ def kernel_for(x: Tensor, weight: Tensor) -> Callable[..., Tensor] | None:
 def reordered(weight: Tensor) -> Tensor | None:
     """The weight in the layout that oneDNN's kernel works in; None where that gains too little (all but bfloat16).
 
-    A reordered bfloat16 weight saves a twelfth of the time and takes the weight's memory once more. oneDNN's kernel
-    alone can read it.
+    A reordered bfloat16 weight saves a twelfth of the time and takes the weight's memory once more. No other kernel
+    can read it.
     """
     if weight.dtype != torch.bfloat16 or weight.device.type != "cpu" or onednn_linear(weight.dtype) is None:
         return None

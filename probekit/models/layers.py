@@ -51,7 +51,7 @@ class Linear(nn.Module):
         return ACTIVATIONS[activation](self(x))
 
     def _weight_for(self, x: Tensor) -> Tensor:
-        """The prepared weight if there is one and oneDNN's kernel, which alone can read it, takes x."""
+        """The prepared weight if there is one and oneDNN's kernel takes x (no other kernel can read it)."""
         ready = self._prepared
         return self.weight if ready is None or kernel_for(x, ready) is None else ready
 
@@ -186,7 +186,7 @@ def init_embedding(weight: Tensor, generator: torch.Generator) -> None:
 
 
 def _truncated_normal(weight: Tensor, sigma: float, generator: torch.Generator) -> None:
-    drawn = torch.empty(weight.shape)  # in float32 on the CPU, so that the result depends on the seed alone
+    drawn = torch.empty(weight.shape)  # in float32 on the CPU, so that the seed fixes the result
     weight.copy_(nn.init.trunc_normal_(drawn, 0, sigma, -3 * sigma, 3 * sigma, generator=generator))
 
 
@@ -214,7 +214,7 @@ def positions_from_mask(attention_mask: Tensor) -> Tensor:
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """exp(x) / sum exp(x) by torch's kernel, which subtracts the largest entry against overflow and works in float32.
 
-    A row of -inf alone, of a query that may attend to nothing, gives zeros, where the kernel gives NaN.
+    A row of nothing but -inf (a query that may attend to nothing) gives zeros; torch's kernel gives NaN.
     """
     shares = x.softmax(dim)
     if not shares.select(dim, 0).isnan().any():

@@ -23,7 +23,7 @@ from probekit.hooks import HookPoint
 from probekit.models import llama_hf
 from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache, LayerCache
-from probekit.models.checks import (
+from probekit.models.config_checks import (
     check_choice,
     check_dimension,
     check_flag,
@@ -114,7 +114,7 @@ class LlamaConfig:
     def from_hf(cls, hf: Mapping[str, Any]) -> "LlamaConfig":
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
 
-        `pretraining_tp` is ignored: it splits sums and leaves their values alone.
+        `pretraining_tp` is ignored: it splits sums without changing their values.
 
         Raises:
             DataError: a size is missing or out of range, or a field requires arithmetic that is not implemented here;

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.checks import (
+from probekit.models.config_checks import (
     check_choice,
     check_dimension,
     check_flag,

@@ -74,10 +74,10 @@ class _Found:
     """Where a model is.
 
     Attributes:
-        name: what the model is called.
+        name: the model's name.
         folder: has config.json and the tokenizer; the weights too, unless they are still on the Hub.
         repo: the repository of the Hub that it comes from.
-        has_own_name: whether the name alone identifies the model, as for built-in ones.
+        has_own_name: whether the name identifies the model without a path, as for built-in ones.
     """
 
     name: str
@@ -150,7 +150,7 @@ def _trained(
     from probekit.models.weights import choose_weights, load_weights, named_tensors, shard_names
 
     if found.repo and not found.repo.offline:
-        repo = replace(found.repo, requested=found.folder.name)  # the commit that config.json is of
+        repo = replace(found.repo, requested=found.folder.name)  # the commit of config.json
         name = choose_weights(repo.files, repo.id)
         fetch(repo, [name])
         if name.endswith(".index.json"):

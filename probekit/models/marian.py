@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.checks import check_dimension, check_flag, check_implemented, hf_field
+from probekit.models.config_checks import check_dimension, check_flag, check_implemented, hf_field
 from probekit.models.family import (
     LOGITS,
     HfModel,

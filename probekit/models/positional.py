@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probekit.errors import DataError
-from probekit.models.checks import check_positive_number
+from probekit.models.config_checks import check_positive_number
 
 
 class ComputedTable(nn.Module):
@@ -148,7 +148,7 @@ def rope_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
         raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
     if kind == "default":
         return {"rope_theta": theta, "rope_scaling": None}
-    given: dict[str, Any] = {ours: rope.get(theirs) for theirs, ours in _ROPE_FIELDS.items() if theirs in rope}
+    given: dict[str, Any] = {ours: rope.get(name) for name, ours in _ROPE_FIELDS.items() if name in rope}
     if kind == "llama3":
         given = {"original_n_ctx": hf["max_position_embeddings"]} | given
     return {"rope_theta": theta, "rope_scaling": RopeScaling(kind, given.pop("factor", None), **given)}
@@ -168,7 +168,7 @@ def rope_to_hf(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
     """The rope_parameters of a Hugging Face config.json."""
     if scaling is None:
         return {"rope_theta": theta, "rope_type": "default"}
-    fields = {theirs: getattr(scaling, ours) for theirs, ours in _ROPE_FIELDS.items() if getattr(scaling, ours)}
+    fields = {name: getattr(scaling, ours) for name, ours in _ROPE_FIELDS.items() if getattr(scaling, ours)}
     return {"rope_theta": theta, "rope_type": scaling.kind} | fields
 
 

@@ -55,7 +55,7 @@ class StackShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a whole model.
+    """The sizes of a model.
 
     Attributes:
         family: model_type in its config.json.

@@ -6,7 +6,7 @@ token plus position embedding, so there is no final norm. Every point has its na
 or "decoder."; its axes are given where it is made. Exact against `transformers`' Marian, which has this architecture;
 `marian.py` translates its files.
 
-Sinusoids come in halves, sines before cosines, as in Marian; the paper's alternating order is a permutation of the
+Sinusoids come in halves, sines before cosines, as in Marian, or interleaved, as in the paper: a permutation of the
 stream's axes.
 
 Identities of each block (each reads the output of the one before):
@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models import marian
-from probekit.models.base import LanguageModel, check_mask, stopped
+from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache
-from probekit.models.checks import (
+from probekit.models.config_checks import (
     check_choice,
     check_dimension,
     check_flag,
@@ -40,7 +40,7 @@ from probekit.models.checks import (
     check_positive_number,
     hf_field,
 )
-from probekit.models.cross_attention import DecoderBlock
+from probekit.models.cross_attention import DecoderBlock, source_mask_for
 from probekit.models.family import Family
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -316,7 +316,7 @@ class Transformer(LanguageModel):
         memory_BSD = self._check_memory(tokens, memory)
         if cache is not None and len(cache) < self.cfg.n_decoder_layers:
             raise UsageError(f"the cache has {len(cache)} layers; the decoder has {self.cfg.n_decoder_layers}")
-        cross_mask_BLS = _cross_mask(tokens, memory_BSD, cross_mask)
+        cross_mask_BLS = source_mask_for(tokens, memory_BSD, cross_mask)
         embed_BLD = self._scaled((self.target_embed or self.embed)(tokens))
         out_BLD = self.decoder(embed_BLD, position_ids, memory_BSD, mask_BLM, cross_mask_BLS, stop, cache)
         return self.head(out_BLD) if return_logits and stop_at_layer is None else out_BLD
@@ -373,20 +373,6 @@ class Transformer(LanguageModel):
             else:
                 init_linear(weight, generator)
         return self
-
-
-def _cross_mask(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask [B, L, S] from target to source; None if every source token is real."""
-    if mask is None:
-        return None
-    (batch, length), n_source = tokens.shape, memory_BSD.shape[1]
-    if tuple(mask.shape) not in {(batch, n_source), (batch, length, n_source)}:
-        expected = f"{[batch, n_source]} or {[batch, length, n_source]}"
-        raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
-    mask = check_mask(mask).to(tokens.device)
-    if mask.dim() == 2 and not bool(mask.any(1).all()):
-        raise UsageError("cross_mask must allow each target some source token; one of its rows is all false")
-    return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)
 
 
 FAMILY = Family(

@@ -1,6 +1,6 @@
 """Verification: check every activation of a model on this machine."""
 
-from probekit.verification.checks import selftest
+from probekit.verification.compare import selftest
 from probekit.verification.result import SelfTest
 
 __all__ = ["SelfTest", "selftest"]

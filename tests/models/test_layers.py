@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from probekit.errors import UsageError
+from probekit.hooks import HookPoint
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -18,6 +19,7 @@ from probekit.models.layers import (
     MultiHeadAttention,
     RMSNorm,
     SwiGLU,
+    attend,
     attention,
     attention_scores,
     causal_attention,
@@ -369,6 +371,27 @@ def test_the_module_of_multi_head_attention_equals_torchs(points):
     assert pattern is not None
     if points == ["hook_pattern"]:
         assert torch.allclose(seen[0].transpose(1, 2)[real], pattern.transpose(1, 2)[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("mask", [None, "causal", causal_mask(REAL)], ids=["all", "causal", "tensor"])
+@pytest.mark.parametrize("hooked", [None, "scores", "pattern"])
+def test_attend_is_attention_whatever_is_hooked(groups, mask, hooked):
+    q, k, v = (torch.randn(3, 5, heads, 4) for heads in (6, groups, groups))
+    points = {"scores": HookPoint("B H L M"), "pattern": HookPoint("B H L M")}
+    seen: list[torch.Tensor] = []
+    if hooked:
+        points[hooked].add(lambda x, hook: seen.append(x))
+    expected = causal_attention(q, k, v) if mask == "causal" else attention(q, k, v, mask)
+    assert torch.allclose(attend(q, k, v, mask, *points.values()), expected, atol=1e-5)
+    assert [x.shape for x in seen] == [(3, 6, 5, 5)] * bool(hooked)
+
+
+def test_attend_takes_scores_that_are_wider_than_the_values():
+    q, k, v = (torch.randn(2, 5, 3, 4) for _ in range(3))
+    z = attend(q, k, v.half(), "causal", HookPoint("B H L M"), HookPoint("B H L M"))
+    assert z.dtype == torch.float16
+    assert torch.allclose(z.float(), causal_attention(q, k, v), atol=5e-3)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])

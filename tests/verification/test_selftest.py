@@ -15,7 +15,7 @@ import probekit as pk
 from probekit.models import load_model
 from probekit.models.gpt2 import GPT2, GPT2Config
 from probekit.models.weights import save_hf
-from probekit.verification import SelfTest, checks, references
+from probekit.verification import SelfTest, compare, references
 from probekit.verification.inputs import MOST, inputs_for
 from probekit.verification.result import CHECKS
 
@@ -62,7 +62,7 @@ def test_transformers_shows_all_but_what_it_does_not_compute(sound):
 
 def test_stated_bounds(sound):
     assert sound.bounds == {"reference": 1e-5} | dict.fromkeys(list(CHECKS)[1:], 5e-6)
-    assert checks.bounds_of(torch.bfloat16) == dict.fromkeys(CHECKS, 8 * 2**-7)
+    assert compare.bounds_of(torch.bfloat16) == dict.fromkeys(CHECKS, 8 * 2**-7)
     pattern, scores = (next(row for row in sound.rows if row.point == p) for p in ("attn_pattern", "attn_scores"))
     assert 5e-6 * sound.softmax >= pattern.figures["packed"].bound >= scores.figures["packed"].bound == 5e-6
 
@@ -116,7 +116,7 @@ def test_what_depends_on_the_batch_is_named():
 def test_a_packing_that_leaks_is_named(monkeypatch):
     """A mask that lets a node see every earlier node of its block, of other texts too."""
     monkeypatch.setattr(
-        "probekit.activations.plan.packing.Batch.mask",
+        "probekit.activations.plan.packing.PackedBatch.mask",
         lambda self, device: torch.ones(len(self.tokens), *[self.tokens.shape[1]] * 2, dtype=torch.bool).tril(),
     )
     found = pk.selftest(tiny())
@@ -183,7 +183,7 @@ def test_it_leaves_everything_as_it_was(capfd):
 
 
 def test_the_memory_at_hand_changes_no_figure(sound, monkeypatch):
-    monkeypatch.setattr(checks, "MEMORY", 1)
+    monkeypatch.setattr(compare, "MEMORY", 1)
     apart = pk.selftest(tiny())
     assert [(row.point, list(row.figures)) for row in apart.rows] == [(r.point, list(r.figures)) for r in sound.rows]
     assert apart.passed

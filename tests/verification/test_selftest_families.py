@@ -120,7 +120,7 @@ def test_a_norm_is_tested_fused_and_in_steps(family, norm):
 
 def test_a_source_that_leaks_into_its_neighbours_is_named(monkeypatch):
     monkeypatch.setattr(
-        "probekit.activations.plan.packing.Batch.cross_mask",
+        "probekit.activations.plan.packing.PackedBatch.cross_mask",
         lambda self, device: torch.ones(len(self.tokens), self.tokens.shape[1], self.source.tokens.shape[1]).bool(),
     )
     found = pk.selftest(made("marian"))
