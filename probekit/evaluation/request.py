@@ -4,6 +4,7 @@ Axes: N examples.
 """
 
 import copy
+import inspect
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -85,7 +86,8 @@ def probe_strengths(probe: Any, C: Any) -> list[float | None]:
         return [None]
     if C is not None:
         return [*C]
-    return [*DEFAULT_C] if probe.C == type(probe)().C else [probe.C]
+    default = inspect.signature(type(probe)).parameters["C"].default
+    return [*DEFAULT_C] if default == probe.C else [probe.C]
 
 
 def with_validation(acts: Activations, label: str, seed: int) -> Activations:

@@ -39,6 +39,13 @@ CLASSIFIERS = [
 ]
 
 
+class FewSteps(LogisticProbe):
+    """A probe with a parameter that has no default."""
+
+    def __init__(self, max_iter: int, C: float = 1.0):
+        super().__init__(C=C, max_iter=max_iter)
+
+
 def rows(acts: ActivationSet, place: Any, which: np.ndarray) -> np.ndarray:
     return acts[place].numpy()[which]
 
@@ -150,6 +157,7 @@ def test_an_instance_s_own_C_is_the_only_one_tried_unless_C_is_given(world):
     assert (own.meta["C"], own.best.C) == ([0.25], 0.25)
     given = train_probes(world(), probe=LogisticProbe(C=0.25), C=[0.1, 1], layers=2, **BARE)
     assert given.meta["C"] == [0.1, 1]
+    assert train_probes(world(), probe=FewSteps(100), layers=2, **BARE).meta["C"] == list(DEFAULT_C)
 
 
 def test_a_saved_class_is_one_that_can_be_read_again(world, tmp_path):
