@@ -20,7 +20,7 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from probekit.activations.activations import ActivationSet
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults, TransferResults, train_probes, transfer
 from probekit.evaluation.fits.protocol import fold_protocol
 from probekit.evaluation.rows import linked_rows
@@ -199,46 +199,3 @@ def test_estimators_transfer(world, tmp_path):
     expected = direct.score(rows(sets[1], ("resid_pre", 2), test), sets[1].labels["kind"][test])
     assert results.matrix[0, 1] == pytest.approx(expected)
     assert TransferResults.load(results.save(tmp_path / "transfer")) == results
-
-
-def unvalidated(acts: ActivationSet) -> ActivationSet:
-    splits = np.where(acts.splits == "test", "test", "train")
-    return ActivationSet(dict(acts), replace(acts.task, splits=splits))
-
-
-def test_a_task_without_validation_has_it_carved_and_is_told(world):
-    acts = unvalidated(world())
-    with pytest.warns(UserWarning, match="'planted' has no validation split: 45 of its 225 training rows choose"):
-        results = train_probes(acts, seed=3, layers="0-1", **BARE)
-    assert results.meta["n"] == {"train": 180, "validation": 45, "test": 75}
-    assert results.meta["validation_carved"] == {"fraction": 0.2, "seed": 3}
-    carved = ActivationSet(dict(acts), acts.task.with_validation(seed=3))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert train_probes(carved, seed=3, layers="0-1", **BARE).layers == results.layers
-        folds = train_probes(acts, folds=3, layers=0, **BARE)
-    assert folds.meta["validation_carved"] is None
-    assert not (acts.splits == "validation").any()
-
-
-def test_random_weights_are_carved_alike(world):
-    acts = unvalidated(world())
-    noise = unvalidated(ActivationSet(dict(world(seed=9)), world().task))
-    with pytest.warns(UserWarning, match="no validation split"):
-        results = train_probes(acts, random_init=noise, layers=0, C=1, **BARE)
-    assert len(results.random_init) == 1
-
-
-def test_transfer_carves_each_task_that_has_no_validation(world):
-    a, b = (unvalidated(world(seed=seed)) for seed in (0, 1))
-    with pytest.warns(UserWarning, match="no validation split"):
-        results = transfer([a, b], probe="mean-diff")
-    assert results.meta["validation_carved"] == [{"fraction": 0.2, "seed": 0}] * 2
-    assert [n["validation"] for n in results.meta["n"]] == [45, 45]
-
-
-def test_nothing_is_carved_where_nothing_is_trained(world):
-    acts = world()
-    tests = ActivationSet(dict(acts), replace(acts.task, splits=np.full(300, "test")))
-    with pytest.raises(DataError, match="every split needs every class"):
-        train_probes(tests)

@@ -86,6 +86,8 @@ def test_folds_have_no_p_values_and_say_why():
     results = train_probes(noise(0, n_layers=2), probe="mean-diff", folds=3, **BARE)
     assert (results.meta["p_max"], results.meta["permutations"]) == (None, None)
     assert [layer.p_value for layer in results.layers] == [None, None]
+    reason = "with folds, the pooled predictions depend on the labels that a permutation would shuffle"
+    assert results.meta["no_p_values"] == reason
     assert "no p-values" in results.summary()
     assert "Intervals ignore that folds share training rows" in results.summary()
 
@@ -98,7 +100,7 @@ def test_the_picture_rings_no_place_that_all_rows_chose():
     ax = results.plot(Figure().subplots())
     labels = [str(line.get_label()) for line in ax.lines]
     assert not any("selected" in label for label in labels)
-    assert f"nested cross-validation: accuracy {results.judged[0]:.3f}" in " ".join(labels)
+    assert f"nested cross-validation: accuracy {results.estimate[0]:.3f}" in " ".join(labels)
 
 
 def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):

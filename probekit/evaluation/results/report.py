@@ -52,7 +52,7 @@ def short_text(data: ProbeData) -> str:
     """One line for a prompt: how many layers, the selected one, and the score to quote."""
     what = "nested cross-validation" if data.procedure else f"best on validation {data.best.place}, test"
     joint = "," if data.procedure else ""
-    return f"{len(data.layers)} layers; {what}{joint} {metric_name(data.headline)} {data.judged[0]:.3f}"
+    return f"{len(data.layers)} layers; {what}{joint} {metric_name(data.headline)} {data.estimate[0]:.3f}"
 
 
 def _setting(data: ProbeData) -> str:
@@ -162,7 +162,7 @@ def footnotes(data: ProbeData) -> list[str]:
 def _best_note(data: ProbeData) -> str:
     """The score to quote, and what selected it."""
     if data.procedure is not None:
-        value, ends = data.judged
+        value, ends = data.estimate
         return (
             f"Nested cross-validation: {metric_name(data.headline)} {value:.3f}{_with_interval(ends)}; "
             "layer and C are selected inside each fold."
