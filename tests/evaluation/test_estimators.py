@@ -23,9 +23,9 @@ from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults, TransferResults, train_probes, transfer
 from probekit.evaluation.fits.protocol import fold_protocol
-from probekit.evaluation.rows import linked_rows
 from probekit.probes import KSparseProbe, LogisticProbe, RidgeProbe
 from probekit.tasks.base import Task
+from probekit.tasks.quality.duplicates import linked_texts
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 CLASSIFIERS = [
@@ -78,7 +78,7 @@ def test_folds_fit_the_estimator_on_each_round_s_rows(world):
     estimator, y = DecisionTreeClassifier(max_depth=2, random_state=0), acts.labels["kind"]
     results = train_probes(acts, probe=estimator, folds=3, layers=2, **BARE)
     right = np.zeros(120, dtype=bool)
-    for each in fold_protocol(y, linked_rows(acts.inputs, None), 3, 0).rounds:
+    for each in fold_protocol(y, linked_texts(acts.inputs), 3, 0).rounds:
         train = np.setdiff1d(np.arange(120), each.test)
         direct: Any = clone(estimator)
         direct.fit(rows(acts, ("resid_pre", 2), train), y[train])

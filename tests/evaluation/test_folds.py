@@ -13,11 +13,11 @@ from probekit.evaluation import train_probes
 from probekit.evaluation.compare.guesses import BAG_OF_WORDS_C, bags_of_words
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import fold_protocol
-from probekit.evaluation.rows import linked_rows
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.tasks.base import Task
+from probekit.tasks.quality.duplicates import linked_texts
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 
@@ -115,7 +115,7 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
     )
     results = train_probes(acts, probe="mean-diff", folds=3, controls=0)
     labels, texts = acts.labels["kind"], acts.inputs
-    protocol = fold_protocol(labels, linked_rows(texts, None), 3, 0)
+    protocol = fold_protocol(labels, linked_texts(texts), 3, 0)
     assert all(set(np.flatnonzero(protocol.masks[each.mask]).tolist()) in seen for each in protocol.rounds)
     scores = np.empty(n)
     for each in protocol.rounds:
@@ -140,7 +140,7 @@ def test_repeated_texts_never_straddle_folds():
     results = train_probes(acts, probe="mean-diff", folds=4, **BARE)
     assert "Audit: 80 texts have an exact or near duplicate; folds keep them together." in results.summary()
     assert results.meta["audit"]["linked"] == n
-    linked = linked_rows(inputs, None)
+    linked = linked_texts(inputs)
     assert linked.tolist() == [i // 2 for i in range(n)]
     for each in fold_protocol(acts.labels["kind"], linked, 4, 0).rounds:
         assert sorted(each.test ^ 1) == sorted(each.test)

@@ -16,8 +16,7 @@ Axes: N examples, K classes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import logsumexp
@@ -59,10 +58,6 @@ class Codelength:
     compression: float
     gain: float
     blocks: list[Block]
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
 
 
 class OnlineCode:
