@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
-from probekit.evaluation.compare.baselines import Baseline, Examples, embedding_baseline, model_free_baselines
+from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, embedding_baseline, model_free_baselines
 from probekit.evaluation.compare.controls import draw_controls
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
@@ -83,7 +83,7 @@ def _compared(fitted: list[FittedPlace], plan: CurvePlan, seed: int | None) -> t
 def _baselines(request: Request, plan: CurvePlan, fitted: list[FittedPlace]) -> list[Baseline]:
     task = request.acts.task
     inputs = None if task.info.get("no_texts") else task.inputs
-    examples = Examples(inputs, task.words, request.labels, request.n_classes)
+    examples = LabelledInputs(inputs, task.words, request.labels, request.n_classes)
     baselines = model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
     embedding = embedding_baseline(fitted[0].result, fitted[0].fit.test) if len(fitted) > 1 else None
     return baselines if embedding is None else [*baselines, embedding]

@@ -188,7 +188,7 @@ def layer_codelength(code: OnlineCode, fits: LayerFits) -> dict[str, float]:
 
     def logs(i: int, rows: np.ndarray) -> np.ndarray:
         nonlocal answered
-        if i % step == 0:  # all strengths of a prefix are asked for the same rows, one after another
+        if i % step == 0:  # all strengths of a prefix predict the same rows, one after another
             some = decisions(fits.code_probes[i : i + step], fits.X, rows_of_X[rows])
             answered = [decision.scores for decision in some]
         return log_probabilities(answered[i % step])

@@ -64,7 +64,7 @@ def _setting(data: ProbeData) -> str:
 
 
 def _estimator_note(data: ProbeData) -> str:
-    """What a scikit-learn estimator, or another class that is not probekit's, lacks."""
+    """In brackets: what the results of a probe lack whose class is not one of this package."""
     record = data.meta.get("estimator") or {"certified": True, "saved": True}
     lacks = ["no convergence certificate"] * (not record["certified"]) + ["fitted probes are not saved"]
     return "" if record["saved"] else f" ({', '.join(lacks)})"
@@ -240,7 +240,7 @@ def _chance_note(data: ProbeData) -> str:
 
 
 def _test_selection_note(data: ProbeData) -> str:
-    """What selecting the layer on test would have claimed."""
+    """The score that selecting the layer on test would have claimed."""
     optimism = data.meta.get("optimism")
     if not optimism or len(data.layers) == 1:
         return ""
