@@ -233,7 +233,7 @@ def test_spans_that_do_not_fit_the_task():
     ):
         with pytest.raises(DataError, match=message):
             replace(task, spans=spans).check()
-    with pytest.raises(DataError, match="first or last token or the mean"):
+    with pytest.raises(DataError, match="first or last token or their mean"):
         replace(task, position=np.zeros(N, dtype=int)).check()
     with pytest.raises(DataError, match="list of token ids"):
         replace(task, inputs=[[1, 2]] * N).check()

@@ -10,7 +10,7 @@ from store_cases import plan_of
 
 from probekit.activations import extract
 from probekit.errors import DataError, UsageError
-from probekit.models import gpt2
+from probekit.models import layers
 from probekit.models.gpt2 import GPT2
 from probekit.models.layers import Linear, attention_scores, prepared
 from probekit.points import POINTS
@@ -70,7 +70,7 @@ def test_patterns_come_back_per_text(model, family):
 
 def test_only_the_layer_whose_pattern_is_wanted_is_explicit(model, family, monkeypatch):
     explicit = []
-    monkeypatch.setattr(gpt2, "attention_scores", lambda *a: explicit.append(1) or attention_scores(*a))
+    monkeypatch.setattr(layers, "attention_scores", lambda *a: explicit.append(1) or attention_scores(*a))
     extract(model, family, points=["attn_pattern"], layers=1, batch_tokens=10_000)
     assert len(explicit) == 1
     extract(model, family, points=["z"], batch_tokens=10_000)
