@@ -68,7 +68,8 @@ def _instance(given: Any, n_classes: int) -> Probe:
 
 
 def _is_estimator(given: Any) -> bool:
-    has_both = all(callable(getattr(given, name, None)) for name in ("fit", "predict"))
+    # of the class: an unfitted instance may lack `predict` until it is fitted, as a StackingClassifier does
+    has_both = all(callable(getattr(type(given), name, None)) for name in ("fit", "predict"))
     return isinstance(given, BaseEstimator) and has_both and (is_classifier(given) or is_regressor(given))
 
 

@@ -8,7 +8,7 @@ import torch
 from probe_problems import problem
 from sklearn.base import BaseEstimator, ClassifierMixin, is_classifier
 from sklearn.cluster import KMeans
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier, StackingClassifier
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -58,6 +58,9 @@ def test_estimators_of_scikit_learn_are_probes_as_classes_and_as_instances():
     assert isinstance(by_instance, EstimatorRegressor)
     assert by_instance.estimator.alpha == 0.5
     assert probe_name(by_instance) == "Lasso(alpha=0.5)"
+    stacked = StackingClassifier([("forest", RandomForestClassifier())])
+    assert not hasattr(stacked, "predict")
+    assert isinstance(find_probe(stacked, 2), EstimatorClassifier)
     assert find_probe(EstimatorClassifier(RandomForestClassifier(3)), 2).get_params()["estimator__n_estimators"] == 3
 
 
