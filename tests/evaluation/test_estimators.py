@@ -160,6 +160,34 @@ def test_an_instance_s_own_C_is_the_only_one_tried_unless_C_is_given(world):
     assert train_probes(world(), probe=FewSteps(100), layers=2, **BARE).meta["C"] == list(DEFAULT_C)
 
 
+def with_capabilities(**capabilities: Any) -> type[LogisticProbe]:
+    return type("Changed", (LogisticProbe,), capabilities)
+
+
+def test_capabilities_of_the_class_decide_what_is_fitted_and_measured(world):
+    how: dict[str, Any] = {"layers": 2, "baselines": False, "controls": 0}
+    acts = world(n_classes=3)
+    plain = train_probes(acts, C=1, **how).best
+    assert train_probes(acts, probe=with_capabilities(for_codelength=False), C=1, **how).meta["code"] is None
+    fixed = train_probes(acts, probe=with_capabilities(has_C=False), **how)
+    assert (fixed.meta["C"], fixed.best.C, fixed.best.metrics) == (None, None, plain.metrics)
+    scored = train_probes(acts, probe=with_capabilities(log_odds=False), C=1, **how).best.metrics["test"]
+    assert plain.metrics["test"].keys() - scored.keys() == {"brier", "ece"}
+    with pytest.raises(UsageError, match="predicts numbers, and 'kind' has classes"):
+        train_probes(acts, probe=with_capabilities(predicts="numbers"), **how)
+
+
+@pytest.mark.parametrize("capabilities", [{"linear": False}, {"linear": False, "by_score": False}], ids=str)
+def test_the_way_to_a_decision_changes_no_score(world, capabilities):
+    acts = world(n_classes=3)
+    plain, changed = (
+        train_probes(acts, probe=probe, layers=2, C=1, **BARE).best.metrics
+        for probe in (LogisticProbe, with_capabilities(**capabilities))
+    )
+    for split, scores in plain.items():
+        assert changed[split] == pytest.approx(scores)
+
+
 def test_a_saved_class_is_one_that_can_be_read_again(world, tmp_path):
     class Mine(LogisticProbe):
         pass
