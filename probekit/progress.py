@@ -1,4 +1,4 @@
-"""The progress bar of every long run: on stderr, and on a terminal only unless asked for."""
+"""The progress bar of every long run: on stderr, and on a terminal only, unless requested."""
 
 import os
 import sys

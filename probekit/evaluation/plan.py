@@ -1,4 +1,4 @@
-"""The plan of a curve: what is fitted and scored at every place. The same for all places, so it is made once."""
+"""The plan of a curve: its fits and scores. They are the same for all places, so the plan is made once."""
 
 from dataclasses import dataclass, replace
 
@@ -19,13 +19,13 @@ CODE_STRENGTHS = 5  # the online code mixes its probes, so a few strengths of a 
 
 @dataclass(frozen=True, eq=False)
 class CurvePlan:
-    """What is fitted and scored at every place.
+    """The fits and scores of every place.
 
     Attributes:
         probe: unfitted; copied for each problem.
         grid: the fits; its label sets after the first are control tasks.
         headline: the metric that chooses.
-        metric: the headline where it was asked for by name; None where the labels decided.
+        metric: the headline if it was requested by name; None if the labels decided.
         bootstrap: resamples of the test rows.
         code: online code of the training labels, or None.
         selectivity: whether the control tasks can be learnt for the test rows, so that selectivity measures memory.

@@ -4,8 +4,9 @@ Axes: N examples.
 """
 
 import copy
+import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +18,12 @@ from probekit.options import CurveOptions
 from probekit.points import PAIR_POINTS, Place, parse_layers, place_name, split_point
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
+from probekit.tasks.base import Task
+from probekit.tasks.splits import CARVED as CARVED_SHARE
+from probekit.tasks.splits import carve_missing
 
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
-CARVED = "validation_carved"  # in the task's info, where `Task.with_validation` writes it
+CARVED = "validation_carved"  # key of a task's info, as `Task.with_validation` writes it
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +60,12 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
         carve: whether a task without validation rows gets some of its training rows (folds need none).
 
     Raises:
-        UsageError: an unknown probe, point or label, a layer that is not there, a C for a probe without one.
+        UsageError: no activations, an unknown probe, point or label, a layer that is not there, a C for a probe
+            without one.
     """
+    if not isinstance(acts, Activations):
+        kind = type(acts).__name__
+        raise UsageError(f"expected activations, as extract and load_activations return them; got {kind}")
     label = acts.target if options.label is None else options.label
     if label not in acts.labels:
         raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.labels))[1:-1]}")
@@ -85,26 +93,26 @@ def probe_strengths(probe: Any, C: Any) -> list[float | None]:
         return [None]
     if C is not None:
         return [*C]
-    return [*DEFAULT_C] if probe.C == type(probe)().C else [probe.C]
+    default = inspect.signature(type(probe)).parameters["C"].default
+    return [*DEFAULT_C] if default == probe.C else [probe.C]
 
 
 def with_validation(acts: Activations, label: str, seed: int) -> Activations:
-    """The activations themselves, or a view with validation rows carved from train, as `load_task` carves them.
+    """The activations themselves or, if they have no validation rows, a view with a tenth of train as validation.
 
-    The view's `task.info["validation_carved"]` says how.
+    These are the rows that `load_task` would carve. The view's `task.info["validation_carved"]` says how.
     """
-    splits = acts.splits
-    if (splits == "validation").any() or not (splits == "train").any():
+    task, n_train = acts.task, int((acts.splits == "train").sum())
+    if (task.splits == "validation").any() or not n_train:
         return acts
-    task = replace(acts.task, target=label).with_validation(seed=seed)
-    n = int((task.splits == "validation").sum())
+    splits = carve_missing(task.labels[label], task.splits.tolist(), task.split_keys().tolist(), ["validation"], seed)
     warnings.warn(
-        f"{acts.task.name!a} has no validation split: {n:,} of its {int((splits == 'train').sum()):,} training rows "
-        f"choose the layer and C (seed {seed})",
-        stacklevel=5,  # whoever calls train_probes or transfer
+        f"{task.name!a} has no validation split: {int((splits == 'validation').sum()):,} of its {n_train:,} training "
+        f"rows choose the layer and C (seed {seed})",
+        stacklevel=5,  # the caller of train_probes or transfer
     )
     view = copy.copy(acts)
-    view.task = replace(task, target=acts.target)
+    view.task = replace(task, splits=splits, info={**task.info, CARVED: {"fraction": CARVED_SHARE, "seed": seed}})
     return view
 
 
@@ -147,25 +155,25 @@ def places_of(acts: Activations, point: str | None, layers: str | int | Iterable
 
 
 def random_init_activations(
-    request: Request, acts: Activations, other: Activations, options: CurveOptions
+    other: Activations, task: Task, places: Sequence[Place], position: str | int | None
 ) -> Activations:
-    """The activations of a model with random weights, checked to be of the same examples and places.
+    """The activations of a model with random weights, one row for each example, checked.
 
     Args:
-        request: of the trained model.
-        acts: the trained model's activations, as they were given.
-        other: the random model's.
-        options: of the curve.
+        other: of the model with random weights.
+        task: of the trained model's activations, before a validation split is carved.
+        places: of the curve.
+        position: as for `one_position`.
 
     Raises:
         UsageError: other examples, or a place that is not there.
     """
-    other = one_position(other, options.position)
-    if other.task.fingerprint() != acts.task.fingerprint():
+    other = one_position(other, position)
+    if other.task.fingerprint() != task.fingerprint():
         raise UsageError(
             "random_init= holds other examples, or other labels or splits; make it from the same task "
             "(activations.random_init_of)"
         )
-    if missing := [place for place in request.places if place not in other]:
+    if missing := [place for place in places if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
     return other

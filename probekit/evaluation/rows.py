@@ -3,12 +3,9 @@
 Axes: N examples.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
 from probekit.errors import DataError
 from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protocol, split_protocol
@@ -16,7 +13,7 @@ from probekit.evaluation.request import Request
 from probekit.options import ProbeOptions
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import Audit, audit, audit_of_folds
-from probekit.tasks.quality.duplicates import Inputs, near_pairs
+from probekit.tasks.quality.duplicates import Inputs, linked_texts
 from probekit.tasks.splits import components
 
 
@@ -46,24 +43,11 @@ def audited_protocol(request: Request, options: ProbeOptions) -> tuple[Audit, Pr
 
 def _folds(request: Request, folds: int, seed: int) -> tuple[Audit, Protocol]:
     task = request.acts.task
-    texts = np.arange(len(task)) if task.info.get("no_texts") else linked_rows(task.inputs, None)
+    texts = np.arange(len(task)) if task.info.get("no_texts") else linked_texts(task.inputs)
     linked = texts if task.groups is None else components(texts.tolist(), task.groups.tolist())
     protocol = fold_protocol(request.labels, linked, folds, seed)
     check_masks(protocol, request.labels, task.label_names[request.label], request.label)
     return audit_of_folds(task, request.label, texts), protocol
-
-
-def linked_rows(inputs: Sequence[str | list[int]], groups: np.ndarray | None) -> np.ndarray:
-    """Rows that must share a fold, because they share a group or a text, have equal numbers: int64 [N].
-
-    Texts that are equal or near-duplicates, by the audit's rules, count as one.
-    """
-    found = Inputs.of(inputs)
-    shingles = found.shingles()
-    one, other, _ = near_pairs(shingles, np.arange(shingles.shape[0]))
-    links = sparse.coo_array((np.ones(len(one)), (one, other)), shape=(shingles.shape[0],) * 2)
-    texts = connected_components(links, directed=False)[1][found.number].tolist()
-    return components(texts) if groups is None else components(texts, groups.tolist())
 
 
 def resampling_units(task: Task) -> np.ndarray | None:

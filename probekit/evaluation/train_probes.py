@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
-from probekit.evaluation.compare.baselines import Baseline, Examples, embedding_baseline, model_free_baselines
+from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, embedding_baseline, model_free_baselines
 from probekit.evaluation.compare.controls import draw_controls
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
@@ -32,9 +32,9 @@ def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
     than 80% of the training labels; R2 for numbers). Ties go to the smaller C and the earlier layer. Test decides
     nothing. With nested folds both are chosen anew inside each fold, and the number to quote is that of the procedure
-    (`results.judged`). One layer's activations are in memory at a time.
+    (`results.estimate`). One layer's activations are in memory at a time.
 
-    A task without validation rows gets some of its training rows, with a warning.
+    In a task without validation rows, a tenth of the training rows chooses, as after `load_task`, with a warning.
 
     Args:
         acts: from `extract` or `load_activations`.
@@ -50,7 +50,7 @@ def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
     metric = None if options.metric is None else check_metric(options.metric, request.n_classes)
     noise = None
     if options.random_init is not None:
-        noise = random_init_activations(request, acts, options.random_init, options)
+        noise = random_init_activations(options.random_init, acts.task, request.places, options.position)
     audit, protocol = audited_protocol(request, options)
     controls = draw_controls(request, protocol, options)
     plan = plan_curve(request, protocol, options.seed, metric, controls, options.codelength)
@@ -66,7 +66,7 @@ def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
     # the embedding is no baseline of itself
     others = [(baseline.result.name, baseline.test) for baseline in baselines if baseline.test is not quoted]
     meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
-    meta["optimism"] = optimism(layers, results.best, plan.headline, results.judged[0])
+    meta["optimism"] = optimism(layers, results.best, plan.headline, results.estimate[0])
     return results
 
 
@@ -83,7 +83,7 @@ def _compared(fitted: list[FittedPlace], plan: CurvePlan, seed: int | None) -> t
 def _baselines(request: Request, plan: CurvePlan, fitted: list[FittedPlace]) -> list[Baseline]:
     task = request.acts.task
     inputs = None if task.info.get("no_texts") else task.inputs
-    examples = Examples(inputs, task.words, request.labels, request.n_classes)
+    examples = LabelledInputs(inputs, task.words, request.labels, request.n_classes)
     baselines = model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
     embedding = embedding_baseline(fitted[0].result, fitted[0].fit.test) if len(fitted) > 1 else None
     return baselines if embedding is None else [*baselines, embedding]

@@ -81,7 +81,7 @@ def transfer(activations: Sequence[Activations], options: TransferArguments) -> 
     """
     given = _checked(activations)
     first = check_request(given[0], options)
-    options = replace(options, probe=first.probe, point=first.point)
+    options = replace(options, point=first.point)
     requests = [first, *[check_request(acts, options) for acts in given[1:]]]
     names = _names(requests)
     _check_same(requests, names)
@@ -125,11 +125,11 @@ def _check_same(requests: Sequence[Request], names: Sequence[str]) -> None:
     first = requests[0]
     for other, name in zip(requests[1:], names[1:], strict=True):
         _check_model(first.acts.meta, other.acts.meta, f"{name!a} is of {{}} than {names[0]!a} ({{}})")
-        if odd := set(other.places) ^ set(first.places):
-            place = min(place_name(place) for place in odd)
+        if unshared := set(other.places) ^ set(first.places):
+            place = min(place_name(place) for place in unshared)
             raise UsageError(f"{names[0]!a} and {name!a} do not both hold {place}; name layers that all of them have")
-    prints = [(request.acts.task.fingerprint(), request.label) for request in requests]
-    for (one, a), (other, b) in itertools.combinations(zip(names, prints, strict=True), 2):
+    examples = [(request.acts.task.fingerprint(), request.label) for request in requests]
+    for (one, a), (other, b) in itertools.combinations(zip(names, examples, strict=True), 2):
         if a == b:
             raise UsageError(f"{one!a} and {other!a} hold the very same examples; give each task once")
     if len({request.n_classes for request in requests}) > 1:
@@ -266,7 +266,7 @@ def _majority(request: Request) -> float:
 def _shared(
     tasks: Sequence[TrainedTask], count: Callable[[Activations, Activations], dict[str, int]]
 ) -> list[dict[str, Any]]:
-    """What train splits share with test splits, those of their own task included; pairs that share nothing left out."""
+    """Counts of each train split with each test split, also of one task; pairs that share nothing are left out."""
     pairs = itertools.product(tasks, repeat=2)
     counts = [{"train": a.name, "test": b.name, **count(a.request.acts, b.request.acts)} for a, b in pairs]
     return [each for each in counts if any(each[key] for key in each.keys() - {"train", "test"})]

@@ -1,4 +1,4 @@
-"""What `train_probes` and `transfer` fit, and what it is compared with."""
+"""Options of `train_probes` and `transfer`."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_positive, check_whole
+from probekit.options.check import check_positive, check_whole, is_whole
 from probekit.options.option import like, option
 
 if TYPE_CHECKING:
@@ -61,16 +61,16 @@ class CurveOptions:
     )
 
     def __post_init__(self) -> None:
-        check_whole("seed", self.seed, 0)
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
         if self.C is not None:
             object.__setattr__(self, "C", _rising(self.C))
         if not isinstance(self.layers, str | int):
-            object.__setattr__(self, "layers", tuple(self.layers))
+            object.__setattr__(self, "layers", _listed(self.layers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferOptions(CurveOptions):
-    """`CurveOptions`, as `transfer` reads them."""
+    """`CurveOptions` with the help texts of `transfer`."""
 
     layers: str | int | Iterable[int] = like(
         CurveOptions, "layers", "3 fixes the layer; among all, 0,4,8 or 2-6 validation chooses."
@@ -133,12 +133,12 @@ class ProbeOptions(CurveOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("controls", self.controls, 0)
+        object.__setattr__(self, "controls", check_whole("controls", self.controls, 0))
         if self.control_type not in get_args(ControlType):
             known = nearest(str(self.control_type), get_args(ControlType))
             raise UsageError(f"unknown control type {self.control_type!a}; {known}")
         if self.folds is not None:
-            _check_folds(self.folds, self.drop_leaks)
+            object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +153,15 @@ class ProbeArguments(ProbeOptions):
     )
 
 
+def _listed(layers: Any) -> int | tuple[int, ...]:
+    """Layers that may come from an iterator or from NumPy."""
+    if is_whole(layers):
+        return int(layers)
+    if not isinstance(layers, Iterable):
+        raise UsageError(f"layers are all, 3, [0, 4], 0,4,8 or 2-6; got {layers!a}")
+    return tuple(layers)
+
+
 def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
     """The strengths to choose from, rising, each once."""
     several = tuple(C) if isinstance(C, Iterable) and not isinstance(C, str) else (C,)
@@ -161,8 +170,8 @@ def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
     return tuple(sorted({check_positive("C", value) for value in several}))
 
 
-def _check_folds(folds: int, drop_leaks: bool) -> None:
-    if isinstance(folds, bool) or not isinstance(folds, int) or folds < LEAST_FOLDS:
+def _checked_folds(folds: int, drop_leaks: bool) -> int:
+    if not is_whole(folds) or folds < LEAST_FOLDS:
         raise UsageError(
             f"nested folds need {LEAST_FOLDS} or more: one tests, one chooses, the rest are fitted; got {folds!a}"
         )
@@ -171,3 +180,4 @@ def _check_folds(folds: int, drop_leaks: bool) -> None:
             "drop_leaks (--drop-leaks) is for splits: folds keep repeated and nearly repeated texts together, so "
             "nothing leaks; leave it out"
         )
+    return int(folds)

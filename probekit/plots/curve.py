@@ -204,7 +204,7 @@ def _runs(xs: Sequence[int]) -> list[tuple[int, int]]:
 def _draw_chosen(results: ProbeData, ax: Axes) -> None:
     """A ring around the layer selected on validation; with nested folds, a line for the complete procedure."""
     if results.procedure is not None:
-        value, ends = results.judged
+        value, ends = results.estimate
         within = "" if ends is None else f" [{ends[0]:z.3f}, {ends[1]:z.3f}]"
         name = f"nested cross-validation: {metric_name(results.headline)} {value:z.3f}{within}"
         ax.axhline(value, color=RED, linewidth=1.4, linestyle=(0, (6, 2, 1, 2)), label=name, zorder=5)
@@ -250,7 +250,7 @@ def _y_limits(results: ProbeData) -> tuple[float, float]:
     name = results.headline
     values = [x.metrics[split][name] for x in results.layers for split in ("validation", "test")]
     values += [end for ends in _bands(results)[0] for end in ends]
-    values += [] if results.procedure is None else [results.judged[0]]
+    values += [] if results.procedure is None else [results.estimate[0]]
     values += [label.value for label in _margin(results)]
     values += [y for _, ys, _ in _comparisons(results) for y in ys]
     least, most = BOUNDS.get(name, (0.0, 1.0))

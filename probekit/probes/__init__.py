@@ -1,7 +1,7 @@
 """Probes: scikit-learn estimators of labels from activations, which take numpy and torch."""
 
 from probekit.probes.base import ClassifierProbe, LinearProbe, Probe
-from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor
+from probekit.probes.estimator import EstimatorClassifier, EstimatorRegressor
 from probekit.probes.find import find_probe, probe_name
 from probekit.probes.lda import LDAProbe
 from probekit.probes.load import PROBES, REGRESSORS, load_probe
@@ -17,7 +17,6 @@ __all__ = [
     "REGRESSORS",
     "ClassifierProbe",
     "EstimatorClassifier",
-    "EstimatorProbe",
     "EstimatorRegressor",
     "KSparseProbe",
     "LDAProbe",

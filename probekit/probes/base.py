@@ -24,7 +24,7 @@ class Probe(BaseEstimator):
 
     Takes numpy arrays and torch tensors of any float type on any device; decisions are computed in float64.
 
-    The attributes up to `for_codelength` are capabilities: what a pipeline asks of a probe instead of its name.
+    The attributes up to `for_codelength` are capabilities: evaluation reads these, never the probe's name.
 
     Attributes:
         predicts: "classes" or "numbers".
@@ -33,7 +33,7 @@ class Probe(BaseEstimator):
         by_score: whether the highest decision is always the prediction.
         log_odds: whether `probabilities` of the decisions are the probe's probabilities.
         certified: whether every fit has a `gap_`.
-        saveable: whether `save` and `load_probe` work.
+        saveable: whether `save` works; `load_probe` reads the classes that have a name in `PROBES` or `REGRESSORS`.
         for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         ARRAYS: names of the fitted arrays that make up the probe.
         FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.

@@ -75,11 +75,8 @@ class EstimatorProbe(Probe):
 
     def _fit_clone(self, X: np.ndarray, y: np.ndarray, weights: dict[str, Any]) -> None:
         self.estimator_ = clone(self.estimator)
-        try:
-            with _convergence() as late:
-                self.estimator_.fit(X, y, **weights)
-        except ValueError as error:
-            raise DataError(f"{_name(self.estimator)} cannot be fitted: {_one_line(error)}") from None
+        with _named(self.estimator, "be fitted"), _convergence() as late:
+            self.estimator_.fit(X, y, **weights)
         self.converged_ = not late
         n_iter = getattr(self.estimator_, "n_iter_", None)
         self.n_iter_ = 0 if n_iter is None else int(np.max(n_iter))
@@ -90,7 +87,7 @@ class EstimatorProbe(Probe):
         return rows_of(weights)
 
     def save(self, path: str | Path) -> Path:
-        """Raise a UsageError: only a pickle could hold any estimator."""
+        """Raise a UsageError: only a pickle could hold every estimator."""
         raise UsageError(f"{_name(self.estimator)} cannot be saved: probekit writes no pickle; keep the fitted object")
 
 
@@ -107,7 +104,8 @@ class EstimatorClassifier(EstimatorProbe, ClassifierProbe):
     @property
     def log_odds(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether decisions are made from the estimator's probabilities."""
-        return not hasattr(self.estimator, "decision_function") and hasattr(self.estimator, "predict_proba")
+        estimator = getattr(self, "estimator_", self.estimator)
+        return not hasattr(estimator, "decision_function") and hasattr(estimator, "predict_proba")
 
     def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
         X, labels = self._checked(X, y, dtype=[np.float64, np.float32])
@@ -122,10 +120,15 @@ class EstimatorClassifier(EstimatorProbe, ClassifierProbe):
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row: [N]."""
         check_is_fitted(self)
-        return self.classes_[np.asarray(self.estimator_.predict(checked(self, X, reset=False)))]
+        X = checked(self, X, reset=False)
+        with _named(self.estimator, "predict"):
+            return self.classes_[np.asarray(self.estimator_.predict(X))]
 
     def _decide(self, X: np.ndarray) -> np.ndarray:
-        C = len(self.classes_)
+        with _named(self.estimator, "predict"):
+            return self._scores(X, len(self.classes_))
+
+    def _scores(self, X: np.ndarray, C: int) -> np.ndarray:
         if hasattr(self.estimator_, "decision_function") and (C == 2 or not _of_pairs(self.estimator_)):
             scores = np.asarray(self.estimator_.decision_function(X), dtype=np.float64).reshape(len(X), -1)
             if scores.shape[1] == (1 if C == 2 else C):
@@ -156,7 +159,9 @@ class EstimatorRegressor(RegressorMixin, EstimatorProbe):
     def predict(self, X: Any) -> np.ndarray:
         """The target of each row: float64 [N]."""
         check_is_fitted(self)
-        return np.asarray(self.estimator_.predict(checked(self, X, reset=False)), dtype=np.float64)
+        X = checked(self, X, reset=False)
+        with _named(self.estimator, "predict"):
+            return np.asarray(self.estimator_.predict(X), dtype=np.float64)
 
 
 @contextmanager
@@ -171,6 +176,15 @@ def _convergence() -> Iterator[list[warnings.WarningMessage]]:
             late.append(each)
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+@contextmanager
+def _named(estimator: Any, verb: str) -> Iterator[None]:
+    """Raises what the estimator refuses as a DataError that names the estimator."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{_name(estimator)} cannot {verb}: {_one_line(error)}") from error
 
 
 def _of_pairs(estimator: Any) -> bool:

@@ -53,18 +53,24 @@ def _instance(given: Any, n_classes: int) -> Probe:
             given = given()
         except TypeError as error:
             raise UsageError(f"probe {given.__name__} needs arguments ({error}); give an instance") from None
-    if isinstance(given, Probe):
-        return _clone(given)
-    if not isinstance(given, BaseEstimator) or not (is_classifier(given) or is_regressor(given)):
+    if not isinstance(given, Probe) and not _is_estimator(given):
         raise UsageError(
-            f"probe must be a name ({', '.join(PROBES)}), a probe, or a scikit-learn classifier or regressor; got "
-            f"{type(given).__name__}"
+            f"probe must be a name ({', '.join(PROBES)}), a probe, or a scikit-learn classifier or regressor with fit "
+            f"and predict; got {type(given).__name__}"
         )
-    return (EstimatorClassifier if is_classifier(given) else EstimatorRegressor)(_clone(given))
+    try:
+        unfitted: Any = clone(given)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"probe {type(given).__name__} cannot be cloned for each fit: {error}") from None
+    if isinstance(unfitted, Probe):
+        return unfitted
+    return (EstimatorClassifier if is_classifier(unfitted) else EstimatorRegressor)(unfitted)
 
 
-def _clone(estimator: Any) -> Any:
-    return clone(estimator)
+def _is_estimator(given: Any) -> bool:
+    # of the class: an unfitted instance may lack `predict` until it is fitted, as a StackingClassifier does
+    has_both = all(callable(getattr(type(given), name, None)) for name in ("fit", "predict"))
+    return isinstance(given, BaseEstimator) and has_both and (is_classifier(given) or is_regressor(given))
 
 
 def _named(name: str, n_classes: int) -> Probe:

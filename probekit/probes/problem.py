@@ -1,4 +1,4 @@
-"""Many fits that share their features, and what else they share: label columns and row weightings, by number.
+"""Many fits that share their features; each names its label column and row weighting by number.
 
 Axes: N rows, T targets.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What probes learn.
+    """One column of labels.
 
     Attributes:
         values: int64 [N] of 0..n_classes-1; float64 [N] or [N, T] for a regression.
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ProblemSet:
-    """What many probes learn from shared features X [N, D]. What depends on labels or rows alone is computed once.
+    """Fits that share features X [N, D]; work that depends only on labels or on rows is done once.
 
     Attributes:
         labels: the label columns.

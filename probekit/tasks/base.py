@@ -134,13 +134,13 @@ class Task:
         self._check_shapes()
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
-        chosen = carve(self.labels[self.target][train], self._together()[train].tolist(), min(size, len(train)), seed)
+        chosen = carve(self.labels[self.target][train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
         splits = self.splits.astype("<U10")
         splits[train[chosen]] = "validation"
         made = {"fraction": float(fraction), "seed": seed}
         return replace(self, splits=splits, info={**self.info, "validation_carved": made})
 
-    def _together(self) -> np.ndarray:
+    def split_keys(self) -> np.ndarray:
         """Numbers int64 [N], equal for rows that must share a split: those with equal inputs or groups."""
         inputs = [one.strip() if isinstance(one, str) else tuple(_plain(one)) for one in self.inputs]
         return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
@@ -266,7 +266,7 @@ class Task:
         """Advice where carved splits lack something because too many texts are equal; otherwise ""."""
         if CARVED not in self.info or self.info.get("no_texts"):
             return ""
-        n, least = int(self._together().max(initial=-1)) + 1, len(SPLITS)
+        n, least = int(self.split_keys().max(initial=-1)) + 1, len(SPLITS)
         if self.spans is None:
             least *= max(2, self.n_classes(label_set))
         if n == len(self) or n >= least:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
@@ -107,7 +108,7 @@ def test_the_closed_form_of_a_toy_case():
     assert result.blocks[0].bits == pytest.approx(1)
     assert [block.coded for block in result.blocks] == [1, 1, 2, 4, 8, 16, 31, 62, 125, 250, 500]
     assert sum(block.bits for block in result.blocks) == pytest.approx(result.bits)
-    assert json.loads(json.dumps(result.as_dict()))["blocks"][-1]["fitted"] == 500
+    assert json.loads(json.dumps(asdict(result)))["blocks"][-1]["fitted"] == 500
 
 
 def test_the_mixture_is_within_its_prior_of_the_best_member():

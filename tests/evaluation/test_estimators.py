@@ -20,12 +20,12 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from probekit.activations.activations import ActivationSet
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults, TransferResults, train_probes, transfer
 from probekit.evaluation.fits.protocol import fold_protocol
-from probekit.evaluation.rows import linked_rows
 from probekit.probes import KSparseProbe, LogisticProbe, RidgeProbe
 from probekit.tasks.base import Task
+from probekit.tasks.quality.duplicates import linked_texts
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 CLASSIFIERS = [
@@ -37,6 +37,13 @@ CLASSIFIERS = [
     Perceptron(random_state=0),
     SVC(C=0.5),
 ]
+
+
+class FewSteps(LogisticProbe):
+    """A probe with a parameter that has no default."""
+
+    def __init__(self, max_iter: int, C: float = 1.0):
+        super().__init__(C=C, max_iter=max_iter)
 
 
 def rows(acts: ActivationSet, place: Any, which: np.ndarray) -> np.ndarray:
@@ -71,7 +78,7 @@ def test_folds_fit_the_estimator_on_each_round_s_rows(world):
     estimator, y = DecisionTreeClassifier(max_depth=2, random_state=0), acts.labels["kind"]
     results = train_probes(acts, probe=estimator, folds=3, layers=2, **BARE)
     right = np.zeros(120, dtype=bool)
-    for each in fold_protocol(y, linked_rows(acts.inputs, None), 3, 0).rounds:
+    for each in fold_protocol(y, linked_texts(acts.inputs), 3, 0).rounds:
         train = np.setdiff1d(np.arange(120), each.test)
         direct: Any = clone(estimator)
         direct.fit(rows(acts, ("resid_pre", 2), train), y[train])
@@ -150,6 +157,35 @@ def test_an_instance_s_own_C_is_the_only_one_tried_unless_C_is_given(world):
     assert (own.meta["C"], own.best.C) == ([0.25], 0.25)
     given = train_probes(world(), probe=LogisticProbe(C=0.25), C=[0.1, 1], layers=2, **BARE)
     assert given.meta["C"] == [0.1, 1]
+    assert train_probes(world(), probe=FewSteps(100), layers=2, **BARE).meta["C"] == list(DEFAULT_C)
+
+
+def with_capabilities(**capabilities: Any) -> type[LogisticProbe]:
+    return type("Changed", (LogisticProbe,), capabilities)
+
+
+def test_capabilities_of_the_class_decide_what_is_fitted_and_measured(world):
+    how: dict[str, Any] = {"layers": 2, "baselines": False, "controls": 0}
+    acts = world(n_classes=3)
+    plain = train_probes(acts, C=1, **how).best
+    assert train_probes(acts, probe=with_capabilities(for_codelength=False), C=1, **how).meta["code"] is None
+    fixed = train_probes(acts, probe=with_capabilities(has_C=False), **how)
+    assert (fixed.meta["C"], fixed.best.C, fixed.best.metrics) == (None, None, plain.metrics)
+    scored = train_probes(acts, probe=with_capabilities(log_odds=False), C=1, **how).best.metrics["test"]
+    assert plain.metrics["test"].keys() - scored.keys() == {"brier", "ece"}
+    with pytest.raises(UsageError, match="predicts numbers, and 'kind' has classes"):
+        train_probes(acts, probe=with_capabilities(predicts="numbers"), **how)
+
+
+@pytest.mark.parametrize("capabilities", [{"linear": False}, {"linear": False, "by_score": False}], ids=str)
+def test_the_way_to_a_decision_changes_no_score(world, capabilities):
+    acts = world(n_classes=3)
+    plain, changed = (
+        train_probes(acts, probe=probe, layers=2, C=1, **BARE).best.metrics
+        for probe in (LogisticProbe, with_capabilities(**capabilities))
+    )
+    for split, scores in plain.items():
+        assert changed[split] == pytest.approx(scores)
 
 
 def test_a_saved_class_is_one_that_can_be_read_again(world, tmp_path):
@@ -191,46 +227,3 @@ def test_estimators_transfer(world, tmp_path):
     expected = direct.score(rows(sets[1], ("resid_pre", 2), test), sets[1].labels["kind"][test])
     assert results.matrix[0, 1] == pytest.approx(expected)
     assert TransferResults.load(results.save(tmp_path / "transfer")) == results
-
-
-def unvalidated(acts: ActivationSet) -> ActivationSet:
-    splits = np.where(acts.splits == "test", "test", "train")
-    return ActivationSet(dict(acts), replace(acts.task, splits=splits))
-
-
-def test_a_task_without_validation_has_it_carved_and_is_told(world):
-    acts = unvalidated(world())
-    with pytest.warns(UserWarning, match="'planted' has no validation split: 45 of its 225 training rows choose"):
-        results = train_probes(acts, seed=3, layers="0-1", **BARE)
-    assert results.meta["n"] == {"train": 180, "validation": 45, "test": 75}
-    assert results.meta["validation_carved"] == {"fraction": 0.2, "seed": 3}
-    carved = ActivationSet(dict(acts), acts.task.with_validation(seed=3))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert train_probes(carved, seed=3, layers="0-1", **BARE).layers == results.layers
-        folds = train_probes(acts, folds=3, layers=0, **BARE)
-    assert folds.meta["validation_carved"] is None
-    assert not (acts.splits == "validation").any()
-
-
-def test_random_weights_are_carved_alike(world):
-    acts = unvalidated(world())
-    noise = unvalidated(ActivationSet(dict(world(seed=9)), world().task))
-    with pytest.warns(UserWarning, match="no validation split"):
-        results = train_probes(acts, random_init=noise, layers=0, C=1, **BARE)
-    assert len(results.random_init) == 1
-
-
-def test_transfer_carves_each_task_that_has_no_validation(world):
-    a, b = (unvalidated(world(seed=seed)) for seed in (0, 1))
-    with pytest.warns(UserWarning, match="no validation split"):
-        results = transfer([a, b], probe="mean-diff")
-    assert results.meta["validation_carved"] == [{"fraction": 0.2, "seed": 0}] * 2
-    assert [n["validation"] for n in results.meta["n"]] == [45, 45]
-
-
-def test_nothing_is_carved_where_nothing_is_trained(world):
-    acts = world()
-    tests = ActivationSet(dict(acts), replace(acts.task, splits=np.full(300, "test")))
-    with pytest.raises(DataError, match="every split needs every class"):
-        train_probes(tests)

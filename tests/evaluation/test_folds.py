@@ -13,11 +13,11 @@ from probekit.evaluation import train_probes
 from probekit.evaluation.compare.guesses import BAG_OF_WORDS_C, bags_of_words
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import fold_protocol
-from probekit.evaluation.rows import linked_rows
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.tasks.base import Task
+from probekit.tasks.quality.duplicates import linked_texts
 
 BARE: dict[str, Any] = {"baselines": False, "controls": 0, "codelength": False}
 
@@ -86,6 +86,8 @@ def test_folds_have_no_p_values_and_say_why():
     results = train_probes(noise(0, n_layers=2), probe="mean-diff", folds=3, **BARE)
     assert (results.meta["p_max"], results.meta["permutations"]) == (None, None)
     assert [layer.p_value for layer in results.layers] == [None, None]
+    reason = "with folds, the pooled predictions depend on the labels that a permutation would shuffle"
+    assert results.meta["no_p_values"] == reason
     assert "no p-values" in results.summary()
     assert "Intervals ignore that folds share training rows" in results.summary()
 
@@ -98,7 +100,7 @@ def test_the_picture_rings_no_place_that_all_rows_chose():
     ax = results.plot(Figure().subplots())
     labels = [str(line.get_label()) for line in ax.lines]
     assert not any("selected" in label for label in labels)
-    assert f"nested cross-validation: accuracy {results.judged[0]:.3f}" in " ".join(labels)
+    assert f"nested cross-validation: accuracy {results.estimate[0]:.3f}" in " ".join(labels)
 
 
 def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
@@ -113,7 +115,7 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
     )
     results = train_probes(acts, probe="mean-diff", folds=3, controls=0)
     labels, texts = acts.labels["kind"], acts.inputs
-    protocol = fold_protocol(labels, linked_rows(texts, None), 3, 0)
+    protocol = fold_protocol(labels, linked_texts(texts), 3, 0)
     assert all(set(np.flatnonzero(protocol.masks[each.mask]).tolist()) in seen for each in protocol.rounds)
     scores = np.empty(n)
     for each in protocol.rounds:
@@ -138,7 +140,7 @@ def test_repeated_texts_never_straddle_folds():
     results = train_probes(acts, probe="mean-diff", folds=4, **BARE)
     assert "Audit: 80 texts have an exact or near duplicate; folds keep them together." in results.summary()
     assert results.meta["audit"]["linked"] == n
-    linked = linked_rows(inputs, None)
+    linked = linked_texts(inputs)
     assert linked.tolist() == [i // 2 for i in range(n)]
     for each in fold_protocol(acts.labels["kind"], linked, 4, 0).rounds:
         assert sorted(each.test ^ 1) == sorted(each.test)

@@ -8,7 +8,8 @@ from probekit.errors import DataError
 from probekit.evaluation.compare.controls import with_every_class
 from probekit.evaluation.fits.fit_grid import fit_grid, target_only
 from probekit.evaluation.fits.protocol import check_masks, fold_protocol, split_protocol
-from probekit.evaluation.rows import linked_rows
+from probekit.tasks.quality.duplicates import linked_texts
+from probekit.tasks.splits import components
 
 N = 60
 LABELS = np.arange(N) % 3
@@ -59,16 +60,17 @@ def test_folds_hold_each_class_in_its_share_and_whole_groups_and_follow_the_seed
 
 
 def test_equal_texts_and_groups_stay_together():
-    assert linked_rows(["a", "b", "a", "c"], None).tolist() == [0, 1, 0, 2]
-    assert linked_rows([[1, 2], [3], [1, 2]], None).tolist() == [0, 1, 0]
-    assert linked_rows(["a", "b", "a", "c"], np.array([5, 6, 7, 7])).tolist() == [0, 1, 0, 0]
+    texts = linked_texts(["a", "b", "a", "c"])
+    assert texts.tolist() == [0, 1, 0, 2]
+    assert linked_texts([[1, 2], [3], [1, 2]]).tolist() == [0, 1, 0]
+    assert components(texts.tolist(), [5, 6, 7, 7]).tolist() == [0, 1, 0, 0]
 
 
 def test_texts_that_the_audit_takes_for_one_stay_together():
     long = "the quick brown fox jumps over the lazy dog while the cat sleeps by the warm fire at home"
     near = long.replace("home", "night")
     inputs = [long, "A  text .", "nothing", near, "a text."]
-    assert linked_rows(inputs, None).tolist() == [0, 1, 2, 0, 1]
+    assert linked_texts(inputs).tolist() == [0, 1, 2, 0, 1]
 
 
 def test_more_folds_than_rows_or_groups_are_refused():

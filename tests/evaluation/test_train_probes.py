@@ -308,7 +308,7 @@ def test_ranks_can_choose_among_regressions_and_a_constant_has_none(folds):
     results = train_probes(acts, metric="spearman", folds=folds, controls=0)
     assert results.headline == "spearman"
     assert results.layers[0].metrics["test"]["spearman"] == 0
-    assert results.judged[0] > 0.8
+    assert results.estimate[0] > 0.8
     assert results.plot().get_ylabel() == "Spearman correlation"
 
 
@@ -316,3 +316,8 @@ def test_a_metric_that_cannot_be_is_named(world):
     with pytest.raises(UsageError, match="unknown metric 'acc'; did you mean accuracy"):
         train_probes(world(), metric="acc")
     assert train_probes(world(n=120), controls=0, codelength=False, C=1).meta["metric"] is None
+
+
+def test_what_is_no_activations_is_refused():
+    with pytest.raises(UsageError, match="expected activations, as extract and load_activations return them; got str"):
+        train_probes("runs/gpt2-sst2")  # pyright: ignore[reportArgumentType]

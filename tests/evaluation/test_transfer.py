@@ -216,6 +216,14 @@ def test_what_cannot_be_compared_is_refused(other: Any, says: str) -> None:
         transfer([a, other()])
 
 
+@pytest.mark.parametrize("probe", [None, "ridge"])
+def test_a_task_of_classes_and_one_of_numbers_are_refused_as_such(probe: str | None) -> None:
+    a, b = make("a"), make("b", seed=1)
+    b.task.labels[b.target], b.task.label_names[b.target] = b.labels[b.target] * 1.0, []
+    with pytest.raises(UsageError, match="as many classes; there are: 'a' 2, 'b' numbers"):
+        transfer([a, b], probe=probe)
+
+
 def test_one_set_other_points_layers_or_widths_are_refused() -> None:
     a, b = make("a"), make("b", seed=1)
     with pytest.raises(UsageError, match="two tasks or more; got 1"):

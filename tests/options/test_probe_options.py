@@ -27,6 +27,8 @@ def test_folds_need_no_dropping_of_leaks() -> None:
         ({"controls": 1.5}, "controls must be a whole number, 0 or more; got 1.5"),
         ({"control_type": "texts"}, "unknown control type 'texts'; did you mean text"),
         ({"C": []}, "no C to choose from"),
+        ({"layers": 2.5}, "layers are all, 3, .*; got 2.5"),
+        ({"layers": None}, "layers are all, 3, .*; got None"),
         ({"C": [1, float("nan")]}, "C must be a positive, finite number; got nan"),
     ],
 )
@@ -40,6 +42,12 @@ def test_iterators_are_kept_and_C_rises() -> None:
     assert (options.C, options.layers) == ((0.1, 10.0), (2, 0))
     assert CurveOptions(**vars(options)) == options
     assert CurveOptions(C=1).C == (1.0,)
+
+
+def test_numbers_of_numpy_become_those_of_python_which_json_can_hold() -> None:
+    three: Any = np.int64(3)
+    options = ProbeOptions(seed=three, controls=three, folds=three, layers=three)
+    assert [type(value) for value in (options.seed, options.controls, options.folds, options.layers)] == [int] * 4
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

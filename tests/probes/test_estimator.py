@@ -141,6 +141,12 @@ def test_other_warnings_are_passed_on():
 def test_what_the_estimator_or_the_problem_cannot_do_is_refused(tmp_path):
     with pytest.raises(DataError, match="MultinomialNB cannot be fitted: Negative values"):
         EstimatorClassifier(MultinomialNB()).fit(Z, TWO)
+    with pytest.raises(DataError, match="Pipeline cannot be fitted: All intermediate steps should be transformers"):
+        EstimatorClassifier(make_pipeline(GaussianNB(), GaussianNB())).fit(Z, TWO)
+    many = EstimatorClassifier(KNeighborsClassifier(500)).fit(Z, TWO)
+    for answer in (many.predict, many.decision_function):
+        with pytest.raises(DataError, match="KNeighborsClassifier cannot predict: Expected n_neighbors <= n_samples"):
+            answer(Z)
     with pytest.raises(DataError, match="class 2"):
         EstimatorClassifier(GaussianNB()).fit_many(torch.from_numpy(Z), every_problem([Labels(TWO, 3)]))
     with pytest.raises(UsageError, match="n_classes=0; got 2"):

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from probe_problems import problem
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import BaseEstimator, ClassifierMixin, is_classifier
 from sklearn.cluster import KMeans
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import Lasso
+from sklearn.ensemble import RandomForestClassifier, StackingClassifier
+from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import UsageError
 from probekit.probes import PROBES, REGRESSORS, KSparseProbe, LogisticProbe, RidgeProbe, RidgeRegressionProbe
@@ -56,6 +58,9 @@ def test_estimators_of_scikit_learn_are_probes_as_classes_and_as_instances():
     assert isinstance(by_instance, EstimatorRegressor)
     assert by_instance.estimator.alpha == 0.5
     assert probe_name(by_instance) == "Lasso(alpha=0.5)"
+    stacked = StackingClassifier([("forest", RandomForestClassifier())])
+    assert not hasattr(stacked, "predict")
+    assert isinstance(find_probe(stacked, 2), EstimatorClassifier)
     assert find_probe(EstimatorClassifier(RandomForestClassifier(3)), 2).get_params()["estimator__n_estimators"] == 3
 
 
@@ -71,7 +76,21 @@ def test_a_probe_of_numbers_is_refused_for_classes(given):
         find_probe(given, 2, "kind")
 
 
-@pytest.mark.parametrize("given", [3, KMeans(), BaseEstimator(), dict], ids=str)
+class NoPredict(ClassifierMixin, BaseEstimator):
+    def fit(self, X, y):
+        return self
+
+
+class Altered(LogisticRegression):
+    """Its constructor changes a parameter, which scikit-learn cannot clone."""
+
+    def __init__(self, C=1):
+        super().__init__(C=C + 1)
+
+
+@pytest.mark.parametrize(
+    "given", [3, KMeans(), BaseEstimator(), dict, NoPredict, NoPredict(), make_pipeline(StandardScaler())], ids=str
+)
 def test_what_is_no_probe_is_refused(given):
     with pytest.raises(UsageError, match="probe must be a name"):
         find_probe(given, 2)
@@ -82,6 +101,8 @@ def test_names_and_classes_that_make_no_probe_are_refused_with_what_to_do():
         find_probe("logistics", 2)
     with pytest.raises(UsageError, match=r"GridSearchCV needs arguments .*give an instance"):
         find_probe(GridSearchCV, 2)
+    with pytest.raises(UsageError, match="probe Altered cannot be cloned for each fit"):
+        find_probe(Altered(), 2)
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)

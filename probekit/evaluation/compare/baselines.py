@@ -19,8 +19,8 @@ EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))  # of any st
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
-    """What the baselines are fitted on.
+class LabelledInputs:
+    """The inputs and labels that baselines are fitted to.
 
     Attributes:
         inputs: N texts or lists of token ids; None where there are no texts.
@@ -43,7 +43,9 @@ class Baseline:
     test: Predictions
 
 
-def model_free_baselines(examples: Examples, protocol: Protocol, metric: str, bootstrap: Bootstrap) -> list[Baseline]:
+def model_free_baselines(
+    examples: LabelledInputs, protocol: Protocol, metric: str, bootstrap: Bootstrap
+) -> list[Baseline]:
     """The majority class (or mean), and bag of words and length, or the word itself.
 
     Each is fitted on the rows that the round's probe is fitted on; the validation parts choose the C of the bag of
@@ -63,7 +65,7 @@ def embedding_baseline(first: LayerResult, test: Predictions) -> Baseline | None
 
 
 def _guesses(
-    examples: Examples, protocol: Protocol, each: Round, bags: dict[int, list[Guess]], metric: str
+    examples: LabelledInputs, protocol: Protocol, each: Round, bags: dict[int, list[Guess]], metric: str
 ) -> list[Guess]:
     """The guesses of one round."""
     labels, n_classes = examples.labels, examples.n_classes
@@ -83,7 +85,7 @@ def _guesses(
     return guesses
 
 
-def _bags(examples: Examples, protocol: Protocol, bags: dict[int, list[Guess]], mask: int) -> list[Guess]:
+def _bags(examples: LabelledInputs, protocol: Protocol, bags: dict[int, list[Guess]], mask: int) -> list[Guess]:
     """The bags of words of every C for a mask, fitted once."""
     if mask not in bags:
         train = np.flatnonzero(protocol.masks[mask])
@@ -91,7 +93,7 @@ def _bags(examples: Examples, protocol: Protocol, bags: dict[int, list[Guess]], 
     return bags[mask]
 
 
-def _scored(guesses: Sequence[Guess], examples: Examples, protocol: Protocol, bootstrap: Bootstrap) -> Baseline:
+def _scored(guesses: Sequence[Guess], examples: LabelledInputs, protocol: Protocol, bootstrap: Bootstrap) -> Baseline:
     """One baseline's guesses, its rounds pooled."""
     rounds = zip(guesses, protocol.rounds, strict=True)
     test = pooled([_predictions(guess, each.test, examples) for guess, each in rounds])
@@ -107,6 +109,6 @@ def _scored(guesses: Sequence[Guess], examples: Examples, protocol: Protocol, bo
     return Baseline(result, test)
 
 
-def _predictions(guess: Guess, rows: np.ndarray, examples: Examples) -> Predictions:
+def _predictions(guess: Guess, rows: np.ndarray, examples: LabelledInputs) -> Predictions:
     likely = None if guess.probabilities is None else guess.probabilities[rows]
     return Predictions(examples.labels[rows], guess.predicted[rows], guess.scores[rows], examples.n_classes, likely)

@@ -16,8 +16,7 @@ Axes: N examples, K classes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import logsumexp
@@ -59,10 +58,6 @@ class Codelength:
     compression: float
     gain: float
     blocks: list[Block]
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
 
 
 class OnlineCode:
@@ -193,7 +188,7 @@ def layer_codelength(code: OnlineCode, fits: LayerFits) -> dict[str, float]:
 
     def logs(i: int, rows: np.ndarray) -> np.ndarray:
         nonlocal answered
-        if i % step == 0:  # all strengths of a prefix are asked for the same rows, one after another
+        if i % step == 0:  # all strengths of a prefix predict the same rows, one after another
             some = decisions(fits.code_probes[i : i + step], fits.X, rows_of_X[rows])
             answered = [decision.scores for decision in some]
         return log_probabilities(answered[i % step])

@@ -36,8 +36,8 @@ class ControlTasks:
 
     Attributes:
         labels: random labels [N], one array per draw.
-        record: {"type", "draws", "asked", "seen"}: what has a random label, how many draws there are and were asked
-            for, and the share of the test rows whose type train has. None where none were asked for.
+        record: {"type", "draws", "asked", "seen"}: what has a random label, how many draws there are and were
+            requested, and the share of the test rows whose type train has. None if none were requested.
     """
 
     labels: list[np.ndarray]

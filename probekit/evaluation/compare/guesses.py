@@ -129,7 +129,7 @@ def _values(name: str, values: np.ndarray, C: float | None = None, converged: bo
 def merit(
     guess: Guess, labels: np.ndarray, rows: np.ndarray, n_classes: int, metric: str | None = None
 ) -> tuple[bool, float]:
-    """What chooses between guesses: whether it converged, then the metric on these rows (0 if undefined).
+    """The key that guesses are chosen by: whether it converged, then the metric on these rows (0 if undefined).
 
     The metric None is accuracy, or R2.
     """

@@ -16,6 +16,8 @@ from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.permutation import PERMUTATIONS, permutation_test
 from probekit.evaluation.scores.score import for_metric, value_of
 
+NO_P_VALUES = "with folds, the pooled predictions depend on the labels that a permutation would shuffle"
+
 
 @dataclass(frozen=True)
 class LayerComparison:
@@ -25,7 +27,8 @@ class LayerComparison:
         bands: (low, high) for each layer; together they hold the curve with 95%. None where undefined.
         in_best_set: for each layer, whether it is statistically tied with the best.
         p_values: of each layer against permuted labels; None with folds.
-        chance: {"p_max", "null_high", "permutations"} of the best of all layers; the values are None with folds.
+        chance: {"p_max", "null_high", "permutations"} of the best of all layers, None with folds; and "no_p_values",
+            why there are none, which is None without folds.
     """
 
     bands: list[tuple[float, float] | None]
@@ -43,8 +46,8 @@ def compare_layers(
         predictions: for the test rows, one per layer.
         metric: the headline.
         bootstrap: resamples of the test rows.
-        seed: of the permutations; None leaves them out. With folds they would be wrong: each fold's predictions come
-            from fits on the labels of the others, so they would change if labels were permuted.
+        seed: of the permutations; None, with folds, leaves them out. They would be wrong there: each fold's predictions
+            come from fits on the labels of the others, so they would change if labels were permuted.
     """
     predictions = [for_metric(each, metric) for each in predictions]
     values = np.array([value_of(each, metric) for each in predictions])
@@ -60,10 +63,11 @@ def _chance(
     predictions: Sequence[Predictions], metric: str, bootstrap: Bootstrap, seed: int | None
 ) -> tuple[list[float | None], dict[str, Any]]:
     if seed is None:
-        return [None] * len(predictions), {"p_max": None, "null_high": None, "permutations": None}
+        chance = {"p_max": None, "null_high": None, "permutations": None, "no_p_values": NO_P_VALUES}
+        return [None] * len(predictions), chance
     null = permutation_test(predictions, metric, seed, bootstrap.groups)
     null_high = float(null.null_high) if np.isfinite(null.null_high) else None
-    chance = {"p_max": float(null.p_max), "null_high": null_high, "permutations": PERMUTATIONS}
+    chance = {"p_max": float(null.p_max), "null_high": null_high, "permutations": PERMUTATIONS, "no_p_values": None}
     return null.p_values.tolist(), chance
 
 

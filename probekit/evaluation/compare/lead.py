@@ -1,4 +1,4 @@
-"""What is quoted, against the best baseline, and against the layer that test would have picked."""
+"""The quoted score against the best baseline, and against the layer that selecting on test would have picked."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What fitted probes predict for rows of one layer, and predictions of several rounds as one.
+"""Predictions of fitted probes for rows of one layer, and the predictions of several rounds as one.
 
 Axes: N examples, D width, C classes.
 """
@@ -19,7 +19,7 @@ ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
 
 
 class Decision(NamedTuple):
-    """What a probe decides for rows, before it is compared with their labels.
+    """The scores and predictions of a probe for rows, before they are compared with labels.
 
     Attributes:
         scores: [N] for two classes, [N, C] for more; the values [N] of a regression.

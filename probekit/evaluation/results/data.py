@@ -106,8 +106,8 @@ class ProbeData:
     def best(self) -> LayerResult:
         """The layer with the highest headline on validation; ties go to the earlier one. Test plays no part.
 
-        With nested folds every row took part in the selection, so no score of this layer is an estimate: `judged` is. A
-        layer whose fit did not converge is taken only if none did.
+        With nested folds every row took part in the selection, so quote no score of this layer, but `estimate`. A layer
+        whose fit did not converge is taken only if none did.
         """
         name = self.headline
         return max(self.layers, key=lambda layer: ("probe" not in layer.late, layer.metrics["validation"][name]))
@@ -123,7 +123,7 @@ class ProbeData:
         return self.meta.get("procedure")
 
     @property
-    def judged(self) -> tuple[float, tuple[float, float] | None]:
+    def estimate(self) -> tuple[float, tuple[float, float] | None]:
         """The headline to quote, with its interval, on rows that selected nothing.
 
         That is the selected layer's on test or, with nested folds, the complete procedure's.

@@ -52,7 +52,7 @@ def short_text(data: ProbeData) -> str:
     """One line for a prompt: how many layers, the selected one, and the score to quote."""
     what = "nested cross-validation" if data.procedure else f"best on validation {data.best.place}, test"
     joint = "," if data.procedure else ""
-    return f"{len(data.layers)} layers; {what}{joint} {metric_name(data.headline)} {data.judged[0]:.3f}"
+    return f"{len(data.layers)} layers; {what}{joint} {metric_name(data.headline)} {data.estimate[0]:.3f}"
 
 
 def _setting(data: ProbeData) -> str:
@@ -64,7 +64,7 @@ def _setting(data: ProbeData) -> str:
 
 
 def _estimator_note(data: ProbeData) -> str:
-    """What a scikit-learn estimator, or another class that is not probekit's, lacks."""
+    """In brackets: what the results of a probe lack whose class is not one of this package."""
     record = data.meta.get("estimator") or {"certified": True, "saved": True}
     lacks = ["no convergence certificate"] * (not record["certified"]) + ["fitted probes are not saved"]
     return "" if record["saved"] else f" ({', '.join(lacks)})"
@@ -162,7 +162,7 @@ def footnotes(data: ProbeData) -> list[str]:
 def _best_note(data: ProbeData) -> str:
     """The score to quote, and what selected it."""
     if data.procedure is not None:
-        value, ends = data.judged
+        value, ends = data.estimate
         return (
             f"Nested cross-validation: {metric_name(data.headline)} {value:.3f}{_with_interval(ends)}; "
             "layer and C are selected inside each fold."
@@ -240,7 +240,7 @@ def _chance_note(data: ProbeData) -> str:
 
 
 def _test_selection_note(data: ProbeData) -> str:
-    """What selecting the layer on test would have claimed."""
+    """The score that selecting the layer on test would have claimed."""
     optimism = data.meta.get("optimism")
     if not optimism or len(data.layers) == 1:
         return ""

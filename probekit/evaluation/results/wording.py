@@ -34,5 +34,5 @@ def number_text(value: float | None) -> str:
 
 
 def selected(several_layers: bool, several_C: bool) -> str:
-    """What was selected: "layer and C", "layer", "C" or ""."""
+    """The settings that were selected: "layer and C", "layer", "C" or ""."""
     return " and ".join(["layer"] * several_layers + ["C"] * several_C)

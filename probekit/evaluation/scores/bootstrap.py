@@ -14,7 +14,6 @@ cover 98% with 20 groups and an accuracy of 0.95, where two or three groups hold
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit, logit
@@ -36,21 +35,18 @@ _SHARES = ("balanced_accuracy", "auroc", "average_precision", "f1")
 _NO_INTERVAL = ("ece",)  # its estimate is biased upwards, and in a resample more so
 
 
-@dataclass(frozen=True)
 class Bootstrap:
     """Resamples of N examples, the same ones at each use, so that layers are compared on equal terms.
 
-    Attributes:
+    Args:
         n: number of examples.
         seed: of the resamples.
         groups: [N] or None; if given, complete groups are drawn, since their members are not independent.
         resamples: number of resamples, S.
     """
 
-    n: int
-    seed: int = 0
-    groups: np.ndarray | None = None
-    resamples: int = RESAMPLES
+    def __init__(self, n: int, seed: int = 0, groups: np.ndarray | None = None, resamples: int = RESAMPLES):
+        self.n, self.seed, self.groups, self.resamples = n, seed, groups, resamples
 
     def intervals(
         self,

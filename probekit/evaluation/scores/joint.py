@@ -1,4 +1,4 @@
-"""What band and best set share: layers are compared on the same test examples, so on the same resamples.
+"""Shared by band and best set: layers are compared on the same test examples, so on the same resamples.
 
 Axes: L layers, S resamples, G resampled units.
 """

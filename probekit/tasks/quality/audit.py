@@ -126,7 +126,7 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
     Args:
         task: of N rows.
         label_set: to audit.
-        texts: int64 [N], equal for rows whose texts are exact or near duplicates (`protocol.rows_together`).
+        texts: int64 [N], from `duplicates.linked_texts`; a number for each row where there are no texts.
     """
     if task.info.get("no_texts"):
         return Audit(label_set, {}, no_texts=True, linked=0)

@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 
 from probekit.tasks.base import SPLITS
+from probekit.tasks.splits import components
 
 SHINGLE = 3  # words in a row: trigrams
 THRESHOLD = 0.7  # Jaccard similarity
@@ -111,6 +113,18 @@ def duplicates_in(train: Sequence[Any], test: Sequence[Any]) -> tuple[np.ndarray
     one, other, _ = near_pairs(inputs.shingles(), np.unique(tested))
     exact = np.isin(tested, taught)
     return exact, np.isin(tested, one[np.isin(other, taught)]) & ~exact
+
+
+def linked_texts(inputs: Sequence[Any]) -> np.ndarray:
+    """Equal numbers for texts that are linked by exact or near duplicates, in the order of their first rows: int64 [N].
+
+    Links are followed: if b is a near-duplicate of a, and c of b, all three have one number.
+    """
+    found = Inputs.of(inputs)
+    shingles = found.shingles()
+    one, other, _ = near_pairs(shingles, np.arange(shingles.shape[0]))
+    links = sparse.coo_array((np.ones(len(one)), (one, other)), shape=(shingles.shape[0],) * 2)
+    return components(connected_components(links, directed=False)[1][found.number].tolist())
 
 
 def rows_spanning_splits(groups: np.ndarray, splits: np.ndarray) -> np.ndarray:
