@@ -3,18 +3,25 @@
 import ast
 import importlib
 import json
+import re
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
-from tiny_configs import tiny_configs
+from tiny_configs import SIZES, tiny_configs
 
+import probekit as pk
 from probekit.errors import UsageError
+from probekit.models.accounting import parameters
 from probekit.models.families import FILES, families, family_of
 from probekit.models.family import Family
 from probekit.models.gpt2 import GPT2Config
 
-PACKAGE = Path(__file__).parents[2] / "probekit"
+REPO = Path(__file__).parents[2]
+PACKAGE = REPO / "probekit"
 MODELS = PACKAGE / "models"
 TRANSLATIONS = {f"{file}_hf" for file in FILES if (MODELS / f"{file}_hf.py").exists()}  # FILE.py would be too long
 OWN = {"families", *FILES, *TRANSLATIONS}
@@ -86,3 +93,16 @@ def test_every_weight_has_one_name_in_a_file(name, cfg):
     assert names.keys() == weights.keys()
     assert len({tensor.name for tensor in names.values()}) == len(names)
     assert not {tensor.name for tensor in names.values()} & family.hf_ties(cfg).keys()
+
+
+def test_the_family_of_the_how_to_page_is_one(monkeypatch):
+    page = (REPO / "docs/how-to/add-a-family.md").read_text(encoding="utf-8")
+    nano: Any = ModuleType("nano")
+    monkeypatch.setitem(sys.modules, "nano", nano)
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], vars(nano))
+    cfg = nano.NanoConfig(**SIZES)
+    model = nano.Nano(cfg).init_weights().eval()
+    assert nano.FAMILY.config.from_hf(cfg.to_hf()) == cfg
+    assert nano.FAMILY.hf_names(cfg).keys() == model.state_dict().keys()
+    assert parameters(nano.FAMILY.shape(cfg)) == sum(p.numel() for p in model.parameters())
+    assert pk.selftest(model).passed
