@@ -94,17 +94,27 @@ def test_no_circle_of_imports(part):
         pytest.fail(" -> ".join(error.args[1]))
 
 
+# what each family's and each world's file may call by the same name
+SHARED_NAMES = {
+    "models": {
+        *("Attention", "MLP", "Block", "hf_names", "hf_ties", "hf_model", "hf_parts", "hf_renamed"),
+        *("fields_from_hf", "fields_to_hf", "shape"),
+    },
+    "worlds": {"examples", "training_examples", "held_out_examples", "model_config"},
+}
+
+
 def test_no_two_public_classes_or_functions_share_a_name():
-    """But for what every family has, and commands, which have the name of what they call."""
-    per_family = {"Attention", "Block", "MLP", "hf_names", "hf_ties", "from_hf", "to_hf"}
+    """But for the parts of a family or a world, and commands, which have the name of what they call."""
     homes = defaultdict(list)
     for path, tree in TREES.items():
-        if short(path).startswith("cli/") or short(path) == "__main__.py":
+        room = short(path).split("/")[0]
+        if room in ("cli", "__main__.py"):
             continue
         for node in tree.body:
             if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
-                homes[node.name].append(short(path))
-    assert {name: paths for name, paths in homes.items() if len(paths) > 1 and name not in per_family} == {}
+                homes[node.name] += [] if node.name in SHARED_NAMES.get(room, ()) else [short(path)]
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
 def test_importing_a_data_class_brings_no_verbs():

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from probekit import worlds
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
@@ -23,12 +24,9 @@ Sums = Literal["also", "only"] | None
 
 MODEL = (
     "A Hub name such as gpt2, a local folder, agreement-gpt2, or a world's model, which is trained on first use: "
-    "counting-gpt, ranking-transformer, spans-bert, dialogue-gpt, brackets-gpt."
+    f"{', '.join(worlds.MODELS)}."
 )
-DATASET = (
-    "sst2, agreement, counting, ranking, spans, dialogue, brackets, brackets-depth, a Hub name, or a file or folder of "
-    "CSV, TSV, JSONL, Parquet or CoNLL-U."
-)
+DATASET = f"sst2, {', '.join(worlds.TASKS)}, a Hub name, or a file or folder of CSV, TSV, JSONL, Parquet or CoNLL-U."
 ORDER = """
     model dataset points layers position limit out device dtype store_dtype batch_tokens seed bos keep_blanks on_long
     on_bad_row text_column label_column group_column span_column regression revision random_init model_seed stats

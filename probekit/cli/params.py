@@ -48,7 +48,7 @@ def params(job: ParamsJob) -> None:
         probekit params gpt2-xl --context 16384 --dtype bf16
         probekit params --compare gpt2 gpt2-medium gpt2-large gpt2-xl
     """
-    from probekit.models.account_tables import describe
+    from probekit.models.account_tables import describe_account
     from probekit.models.accounting import account
 
     names = _names(job)
@@ -69,7 +69,7 @@ def params(job: ParamsJob) -> None:
     elif job.json:
         console.result_json(accounts[0].as_dict())
     else:
-        console.result(describe(accounts[0]))
+        console.result(describe_account(accounts[0]))
 
 
 def _names(job: ParamsJob) -> list[str]:

@@ -11,6 +11,7 @@ from probekit.cli.fields import Given, Output, argument
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.options import TrainingSettings
 from probekit.options.option import option
+from probekit.worlds import MODELS
 
 if TYPE_CHECKING:
     from probekit.worlds.train import Trained
@@ -21,7 +22,7 @@ class TrainModelJob(Output):
     """Which world, and where its model goes."""
 
     name: str | None = argument(
-        "counting-gpt, ranking-transformer, spans-bert, dialogue-gpt or brackets-gpt; or its task: counting, ...",
+        f"{', '.join(MODELS[:-1])} or {MODELS[-1]}; or its task: counting, ...",
         metavar="NAME",
         default=None,
     )

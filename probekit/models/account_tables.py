@@ -20,7 +20,7 @@ def compared(accounts: list[Account]) -> str:
     return text_table(rows)
 
 
-def describe(account: Account) -> str:
+def describe_account(account: Account) -> str:
     """Parameters, memory and FLOPs as aligned lines."""
     return "\n\n".join([_parameters(account), _memory(account), _flops(account)])
 

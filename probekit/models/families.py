@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 FILES = ("gpt2", "llama", "bert", "transformer")
 """Modules of this package that end with a FAMILY; to add a family, add its file here."""
 
-GPT2_SIZES: dict[str, dict[str, int]] = {
+GPT2_SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"d_model": 768, "n_heads": 12, "n_layers": 12},
     "gpt2-medium": {"d_model": 1024, "n_heads": 16, "n_layers": 24},
     "gpt2-large": {"d_model": 1280, "n_heads": 20, "n_layers": 36},

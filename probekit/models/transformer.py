@@ -4,7 +4,7 @@ The encoder reads the source. The decoder reads the target up to each token and,
 output, and predicts the next token of the target. Both are stacks of post-norm blocks, norm(x + sublayer(x)), over
 token plus position embedding, so there is no final norm. Every point has its name in TransformerLens, after "encoder."
 or "decoder."; its axes are given where it is made. Exact against `transformers`' Marian, which has this architecture;
-`marian.py` translates its files.
+`transformer_hf.py` translates its files.
 
 Sinusoids come in halves, sines before cosines, as in Marian, or interleaved, as in the paper: a permutation of the
 stream's axes.
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
-from probekit.models import marian
+from probekit.models import transformer_hf
 from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache
 from probekit.models.config_checks import (
@@ -57,7 +57,7 @@ from probekit.models.positional import ComputedTable, sinusoids, sinusoids_in_ha
 LN_EPS = 1e-5  # Marian's config has no field for it
 
 IDS = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
-_named = partial(hf_field, marian.OURS)
+_named = partial(hf_field, transformer_hf.OURS)
 POSITIONS = ("sinusoidal", "interleaved", "learned")
 
 
@@ -99,7 +99,7 @@ class TransformerConfig:
     decoder_start_token_id: int | None = None
 
     def __post_init__(self):
-        for field in marian.SIZES:
+        for field in transformer_hf.SIZES:
             check_dimension(field, getattr(self, field), _named(field))
         for field in ("n_heads", "n_decoder_heads"):
             check_multiple(self.d_model, "d_model", getattr(self, field), _named(field))
@@ -131,11 +131,11 @@ class TransformerConfig:
             DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
                 is not implemented here; the message names the field.
         """
-        return cls(**marian.fields_from_hf(hf))
+        return cls(**transformer_hf.fields_from_hf(hf))
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
-        return marian.fields_to_hf(self)
+        return transformer_hf.fields_to_hf(self)
 
 
 def _check_id(field: str, value: Any, d_vocab: int) -> None:
@@ -379,10 +379,10 @@ FAMILY = Family(
     model_types=("marian",),
     config=TransformerConfig,
     model=Transformer,
-    shape=marian.shape,
-    hf_names=marian.hf_names,
-    hf_prefix=marian.HF_PREFIX,
-    hf_model=marian.hf_model,
-    hf_ties=marian.hf_ties,
-    hf_parts=marian.hf_parts,
+    shape=transformer_hf.shape,
+    hf_names=transformer_hf.hf_names,
+    hf_prefix=transformer_hf.HF_PREFIX,
+    hf_model=transformer_hf.hf_model,
+    hf_ties=transformer_hf.hf_ties,
+    hf_parts=transformer_hf.hf_parts,
 )

@@ -28,7 +28,7 @@ MAX_LISTED = 1000  # names of one kind in an error
 SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-class StoredTensor(NamedTuple):
+class TensorInFile(NamedTuple):
     """A tensor as its file's header describes it."""
 
     file: Path
@@ -78,7 +78,7 @@ def _weight_map(index: Path) -> dict[str, Any]:
     return weight_map
 
 
-def stored_in(path: Path) -> dict[str, StoredTensor]:
+def stored_in(path: Path) -> dict[str, TensorInFile]:
     """The tensors of a safetensors file by key; only its header is read.
 
     Raises:
@@ -91,14 +91,14 @@ def stored_in(path: Path) -> dict[str, StoredTensor]:
         raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
     except HeaderError as error:
         raise _damaged(path, str(error)) from error
-    return {key: StoredTensor(path, key, entry.dtype, entry.shape) for key, entry in header.tensors.items()}
+    return {key: TensorInFile(path, key, entry.dtype, entry.shape) for key, entry in header.tensors.items()}
 
 
 def _damaged(path: Path, why: str) -> DataError:
     return DataError(f"{str(path)!a} is damaged or no safetensors file: {ascii(why)[1:-1]}; get it again")
 
 
-def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+def stored_tensors(folder: Path) -> dict[str, TensorInFile]:
     """Every tensor in the weight files of a folder, by key.
 
     Raises:
@@ -107,7 +107,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     name = choose_weights([path.name for path in folder.iterdir()], str(folder))
     if name == ONE_FILE:
         return stored_in(folder / name)
-    stored: dict[str, StoredTensor] = {}
+    stored: dict[str, TensorInFile] = {}
     for shard in shard_names(folder / name):
         if not (folder / shard).is_file():
             raise DataError(f"{str(folder / shard)!a} is missing; {INDEX} names it")
@@ -121,7 +121,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return stored
 
 
-def named_tensors(folder: Path, family: Family, cfg: Any) -> dict[str, StoredTensor]:
+def named_tensors(folder: Path, family: Family, cfg: Any) -> dict[str, TensorInFile]:
     """Every weight in the files of a folder, by the name that `transformers` gives it today.
 
     Args:
@@ -134,7 +134,7 @@ def named_tensors(folder: Path, family: Family, cfg: Any) -> dict[str, StoredTen
     """
     hf_names = [*(tensor.name for tensor in family.hf_names(cfg).values()), *family.hf_ties(cfg)]
     heads = {name.split(".")[0] for name in hf_names if not name.startswith(family.hf_prefix)}
-    named: dict[str, StoredTensor] = {}
+    named: dict[str, TensorInFile] = {}
     for key, tensor in stored_tensors(folder).items():
         name = family.hf_renamed(key)
         if not name.startswith(family.hf_prefix) and name.split(".")[0] not in heads:
@@ -150,7 +150,7 @@ def load_weights(
     model: LanguageModel,
     folder: Path,
     family: Family,
-    stored: Mapping[str, StoredTensor],
+    stored: Mapping[str, TensorInFile],
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
@@ -181,7 +181,7 @@ def load_weights(
     model.load_state_dict(state, assign=True)
 
 
-def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, StoredTensor]) -> None:
+def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:
     wanted = {names[ours].name: _stored_shape(weight, names[ours]) for ours, weight in model.state_dict().items()}
     missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in stored]
     unexpected = [tensor.key for name, tensor in stored.items() if name not in wanted]
@@ -212,7 +212,7 @@ def _listed(names: Iterable[str]) -> str:
     return ascii(", ".join(names[:MAX_LISTED]))[1:-1] + more
 
 
-def _check_tied(copy: StoredTensor, original: StoredTensor) -> None:
+def _check_tied(copy: TensorInFile, original: TensorInFile) -> None:
     if copy.shape != original.shape or not torch.equal(_read(copy), _read(original)):
         raise DataError(
             f"{str(copy.file)!a}: {copy.key} is not equal to {original.key}, but config.json ties them; "
@@ -220,7 +220,7 @@ def _check_tied(copy: StoredTensor, original: StoredTensor) -> None:
         )
 
 
-def _read(tensor: StoredTensor) -> Tensor:
+def _read(tensor: TensorInFile) -> Tensor:
     """The tensor, as a view of the file."""
     try:
         with safe_open(tensor.file, framework="pt") as file:

@@ -18,7 +18,7 @@ DIGITS = re.compile(r"[+-]?\d{1,1000}")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-def is_number(cell: str) -> bool:
+def is_numeral(cell: str) -> bool:
     """True if the text is a number and nothing else."""
     return NUMBER.fullmatch(cell.strip()) is not None
 
@@ -59,7 +59,7 @@ def as_labels(cells: Sequence[Any], places: Sequence[str], column: str, regressi
         DataError: the types are mixed, or a regression's labels are not all finite numbers.
     """
     kinds = {_kind(c) for c in cells}
-    if "a number" in kinds and all(is_number(c) for c in cells if isinstance(c, str)):
+    if "a number" in kinds and all(is_numeral(c) for c in cells if isinstance(c, str)):
         kinds -= {"a text"}  # one file is CSV, another JSONL
     if len(kinds) > 1:
         first = {_kind(c): f"{place}: {quote(c)}" for c, place in zip(reversed(cells), reversed(places), strict=True)}
@@ -69,7 +69,7 @@ def as_labels(cells: Sequence[Any], places: Sequence[str], column: str, regressi
     cells = [c.strip() if isinstance(c, str) else c for c in cells]
     if regression or _are_measured(cells):
         return [_number(c, place, column) for c, place in zip(cells, places, strict=True)]
-    if kinds == {"a text"} and not all(map(is_number, cells)):
+    if kinds == {"a text"} and not all(map(is_numeral, cells)):
         return cells
     return [_whole(c) for c in cells]
 
@@ -80,7 +80,7 @@ def _kind(cell: bool | int | float | str) -> str:
 
 def _are_measured(cells: Sequence[bool | str | int | float]) -> bool:
     """True if most cells are numbers, and one of these is not whole."""
-    numbers = [c for c in cells if not isinstance(c, str) or is_number(c)]
+    numbers = [c for c in cells if not isinstance(c, str) or is_numeral(c)]
     return 2 * len(numbers) > len(cells) and not all(_is_whole(c) for c in numbers)
 
 
@@ -95,7 +95,7 @@ def _whole(cell: str | int | float) -> int:
 def _number(cell: Any, place: str, column: str) -> float:
     """A cell as the number that a regression predicts."""
     try:
-        value = math.nan if isinstance(cell, bool) or (isinstance(cell, str) and not is_number(cell)) else float(cell)
+        value = math.nan if isinstance(cell, bool) or (isinstance(cell, str) and not is_numeral(cell)) else float(cell)
     except OverflowError:
         value = math.inf
     if not math.isfinite(value):

@@ -18,7 +18,7 @@ from probekit.tasks.data_table import DataTable
 from probekit.tasks.hub import hub_tables
 from probekit.tasks.labels import as_labels, encode, is_unlabelled
 from probekit.tasks.overlap import shared_by_splits
-from probekit.tasks.readers import READERS, find_files, read_table
+from probekit.tasks.readers import READERS, read_table, split_files
 from probekit.tasks.rows import Rows, collect, keep_rows
 from probekit.tasks.splits import carve_missing, components, name_groups, sample
 from probekit.tasks.words import limited_words, unfolded, without_rare
@@ -81,7 +81,7 @@ def _open(source: str | Path, named: NamedColumns) -> tuple[str, dict[str, DataT
 
 
 def _open_files(path: Path, source: str, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
-    tables = {split: unfolded(read_table(file), named.span) for split, file in find_files(path).items()}
+    tables = {split: unfolded(read_table(file), named.span) for split, file in split_files(path).items()}
     name = path.resolve().name if path.is_dir() else path.stem
     return name, tables, {"source": source, "sha256": {table.name: table.sha256 for table in tables.values()}}
 

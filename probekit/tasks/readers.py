@@ -25,7 +25,7 @@ SPLIT_NAMES = {
 }
 
 
-def find_files(path: Path) -> dict[str, Path]:
+def split_files(path: Path) -> dict[str, Path]:
     """Split -> file; {"all": file} for a single file.
 
     Raises:

@@ -9,7 +9,7 @@ from probekit.errors import DataError
 from probekit.tasks.base import span_flaw
 from probekit.tasks.columns import Columns
 from probekit.tasks.data_table import DataTable, flaw_of, quote
-from probekit.tasks.labels import NA, group_flaw, group_name, is_number, label_flaw
+from probekit.tasks.labels import NA, group_flaw, group_name, is_numeral, label_flaw
 from probekit.tasks.words import spans_in
 
 SKIP_HINT = "or leave such rows out with --on-bad-row skip"
@@ -113,7 +113,7 @@ def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
 def refuse_numbers(table: DataTable, column: str, texts: list[str]) -> None:
     """Refuse a text column of nothing but numbers. A single one is fine: "1987" is a phrase of SST-2."""
     present = [i for i, text in enumerate(texts) if i not in table.bad and text.strip() not in NA]
-    if present and all(is_number(texts[i]) for i in present):
+    if present and all(is_numeral(texts[i]) for i in present):
         there = ", ".join(map(ascii, table.columns))
         raise DataError(
             f"{table.where(present[0])}: expected texts in column {column!a}, got only numbers "

@@ -158,9 +158,6 @@ def agreement(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Ta
     )
 
 
-TASKS = {"agreement": agreement}
-
-
 def _sentence_of(rng: np.random.Generator, split: str) -> Sentence:
     """A sentence of one split. The depth is drawn first, so that all splits have the same depths."""
     depth = int(rng.random() * (MAX_DEPTH + 1))

@@ -69,7 +69,7 @@ def tokenizer_of(world: World) -> Tokenizer:
     """A tokenizer that splits at white space; a word outside the vocabulary is an error, not <unk>."""
     backend = Backend(WordLevel({word: i for i, word in enumerate(world.vocabulary)}))
     backend.pre_tokenizer = WhitespaceSplit()
-    ids = token_ids(world.vocabulary, world.context)
+    ids = word_ids(world.vocabulary, world.context)
     if len(ids) == 1:
         return Tokenizer(backend, *ids)
     first, last = world.context
@@ -85,14 +85,14 @@ def key_of(world: World) -> str:
     return f"{world.name}-{hashlib.sha256((json.dumps(parts, sort_keys=True) + first).encode()).hexdigest()[:8]}"
 
 
-def token_ids(vocabulary: list[str], words: Sequence[str]) -> list[int]:
+def word_ids(vocabulary: list[str], words: Sequence[str]) -> list[int]:
     """The id of each word."""
     return [vocabulary.index(word) for word in words]
 
 
 def next_word_example(vocabulary: list[str], words: Sequence[str], n_ignored: int = 0) -> Example:
     """All words but the last as input, each one's successor as its target; the first `n_ignored` targets are IGNORE."""
-    ids = token_ids(vocabulary, words)
+    ids = word_ids(vocabulary, words)
     return Example(ids[:-1], [IGNORE] * n_ignored + ids[1 + n_ignored :])
 
 

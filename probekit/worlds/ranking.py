@@ -24,7 +24,7 @@ import numpy as np
 from probekit.models.examples import Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
-from probekit.worlds.definition import World, next_word_example, token_ids
+from probekit.worlds.definition import World, next_word_example, word_ids
 from probekit.worlds.grammar import EOS, Seed, check_split, draw_splits, make_task, split_by_checksum
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def ranks(items: list[int]) -> list[int]:
     return [sum(earlier <= item for earlier in items[:k]) for k, item in enumerate(items)]
 
 
-def joined(items: list[int]) -> str:
+def spaced(items: list[int]) -> str:
     """Items or ranks as words with blanks between them."""
     return " ".join(map(str, items))
 
@@ -68,8 +68,8 @@ def ranking(n: tuple[int, int, int] = (4000, 1000, 2000), seed: int = 0) -> Task
         "ranking",
         n,
         seed,
-        inputs=[joined(one.items) for one in drawn],
-        targets=[f"{BOS} {joined(ranks(one.items)[:-1])}" for one in drawn],
+        inputs=[spaced(one.items) for one in drawn],
+        targets=[f"{BOS} {spaced(ranks(one.items)[:-1])}" for one in drawn],
         labels={"rank": np.array([ranks(one.items)[one.place] for one in drawn], dtype=np.int64)},
         label_names={"rank": [str(rank) for rank in range(HIGHEST + 1)]},
         target="rank",
@@ -91,7 +91,7 @@ def _list_and_place(rng: np.random.Generator, split: str) -> ListAndPlace:
 
 
 def _list(rng: np.random.Generator, length: int, split: str) -> list[int]:
-    while split_by_checksum(joined(items := rng.integers(0, LARGEST + 1, length).tolist())) != split:
+    while split_by_checksum(spaced(items := rng.integers(0, LARGEST + 1, length).tolist())) != split:
         pass
     return items
 
@@ -101,7 +101,7 @@ def examples(split: str, n: int, seed: Seed) -> list[Example]:
     made = []
     for items in lists(n, seed, split):
         said = next_word_example(VOCABULARY, [BOS, *map(str, ranks(items)), EOS])
-        made.append(replace(said, source=token_ids(VOCABULARY, [*map(str, items)])))
+        made.append(replace(said, source=word_ids(VOCABULARY, [*map(str, items)])))
     return made
 
 

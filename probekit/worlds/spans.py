@@ -26,7 +26,7 @@ import numpy as np
 from probekit.models.examples import IGNORE, Example
 from probekit.options import TrainingSettings
 from probekit.tasks.base import Task
-from probekit.worlds.definition import World, token_ids
+from probekit.worlds.definition import World, word_ids
 from probekit.worlds.grammar import Seed, check_split, choose, draw_splits, make_task, split_by_checksum
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def examples(split: str, n: int, seed: Seed) -> list[Example]:
     """`n` spans of a split; the hidden numbers are the targets, the side of the mean is the label."""
     made = []
     for span in masked_spans(n, seed, split):
-        numbers = token_ids(VOCABULARY, [*map(str, span.numbers)])
+        numbers = word_ids(VOCABULARY, [*map(str, span.numbers)])
         targets = [number if hidden else IGNORE for number, hidden in zip(numbers, span.hidden, strict=True)]
-        tokens = token_ids(VOCABULARY, [CLS, *span.text.split(), SEP])
+        tokens = word_ids(VOCABULARY, [CLS, *span.text.split(), SEP])
         made.append(Example(tokens, [IGNORE, *targets, IGNORE], int(span.above)))
     return made
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_configs import tiny_configs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -28,47 +29,24 @@ from probekit.models.accounting import (
     point_sizes,
     working_values,
 )
-from probekit.models.bert import Bert, BertConfig
 from probekit.models.cache import KeyValueCache
-from probekit.models.families import GPT2_SIZES, named_shape, shape_of
-from probekit.models.families import families as families_of_files
-from probekit.models.gpt2 import GPT2, GPT2Config
-from probekit.models.llama import Llama, LlamaConfig
-from probekit.models.transformer import Transformer, TransformerConfig
+from probekit.models.families import GPT2_SIZES, families, family_of, named_shape, shape_of
+from probekit.models.gpt2 import GPT2Config
 
 B, L = 2, 12
-SMALL: dict[str, Any] = {"d_model": 32, "n_heads": 4, "d_mlp": 80, "n_layers": 3, "n_ctx": 16, "d_vocab": 50}
-CONFIGS: dict[str, Any] = {
-    "gpt2": GPT2Config(**SMALL),
-    "gpt2-untied": GPT2Config(**SMALL, tie_embeddings=False),
-    "llama": LlamaConfig(**SMALL, n_kv_heads=4, d_head=8),
-    "llama-grouped": LlamaConfig(**SMALL, n_kv_heads=2, d_head=6, tie_embeddings=True),
-    "llama-biases": LlamaConfig(**SMALL, n_kv_heads=1, d_head=10, qkv_bias=True, out_bias=True, mlp_bias=True),
-    "mistral": LlamaConfig(**SMALL, n_kv_heads=2, d_head=8, sliding_window=5, model_type="mistral"),
-    "qwen2": LlamaConfig(**SMALL, n_kv_heads=2, d_head=8, qkv_bias=True, model_type="qwen2"),
-    "bert": BertConfig(**SMALL),
-    "bert-untied": BertConfig(**SMALL, tie_embeddings=False, n_segments=3, pooler=False, seq_head=False),
-    "encoder-decoder": TransformerConfig(**SMALL, n_decoder_heads=2, d_decoder_mlp=48, n_decoder_layers=2),
-    "encoder-decoder-untied": TransformerConfig(
-        **SMALL,
-        n_decoder_heads=4,
-        d_decoder_mlp=80,
-        n_decoder_layers=3,
-        positions="learned",
-        tie_embeddings=False,
-        scale_embedding=False,
-        logits_bias=False,
-    ),
-}
-HEADLESS = BertConfig(**SMALL, mlm_head=False, seq_head=False)
-MODELS = {"GPT2Config": GPT2, "LlamaConfig": Llama, "BertConfig": Bert, "TransformerConfig": Transformer}
-families = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
+CONFIGS = tiny_configs()
+every_config = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 
 
 def build(cfg: Any, device: str = "meta") -> Any:
     with torch.device("meta"):
-        model = MODELS[type(cfg).__name__](cfg)
+        model = family_of(cfg).model(cfg)
     return model if device == "meta" else model.to_empty(device=device).init_weights(0)
+
+
+def logits_of(model: Any, tokens: list[Tensor]) -> Tensor:
+    """The logits, or the last output of a model without a head."""
+    return model(*tokens, return_logits=model.has_logits)
 
 
 def inputs(cfg: Any, device: str = "meta", batch: int = B, context: int = L) -> list[Tensor]:
@@ -102,22 +80,22 @@ def test_the_parts_of_gpt2() -> None:
 
 def test_every_family_that_loads_is_counted() -> None:
     tested = {type(cfg) for cfg in CONFIGS.values()}
-    assert tested == {family.config for family in families_of_files().values()}
+    assert tested == {family.config for family in families().values()}
 
 
 def test_other_names_are_unknown() -> None:
     assert named_shape("distilgpt2") is None
 
 
-@families
+@every_config
 def test_parameters_are_those_of_the_module(cfg: Any) -> None:
     assert parameters(shape_of(cfg)) == sum(p.numel() for p in build(cfg).parameters())
 
 
-@families
+@every_config
 def test_products_are_those_that_torch_counts(cfg: Any) -> None:
     with FlopCounterMode(display=False) as counter:
-        build(cfg)(*inputs(cfg))
+        logits_of(build(cfg), inputs(cfg))
     flops = forward_flops(shape_of(cfg), L, B)
     assert sum(flops[name] for name in MATMULS) == counter.get_total_flops()
     assert list(flops) == list(COMPONENTS)
@@ -158,7 +136,7 @@ def test_each_product_is_counted_where_it_is() -> None:
     assert of["mlp"] == flops["MLP up"] + flops["MLP down"]
 
 
-@families
+@every_config
 def test_norms_are_counted_by_element(cfg: Any) -> None:
     """One output element of a norm for each of its FLOPs, as the points of a forward say."""
     model = build(cfg, "cpu")
@@ -171,16 +149,16 @@ def test_norms_are_counted_by_element(cfg: Any) -> None:
     for module in model.modules():
         if type(module).__name__ in ("LayerNorm", "RMSNorm"):
             module.register_forward_hook(count)
-    model(*inputs(cfg, "cpu"))
+    logits_of(model, inputs(cfg, "cpu"))
     each = NORM_FLOPS[shape_of(cfg).stacks[0].norm_shift]
     assert forward_flops(shape_of(cfg), L, B)["norms"] == each * elements
 
 
-@families
+@every_config
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_points_are_as_large_as_a_cache_of_all_of_them(cfg: Any, dtype: str) -> None:
     model = build(cfg, "cpu").to(getattr(torch, dtype))
-    _, cache = model.run_with_cache(*inputs(cfg, "cpu"))
+    _, cache = model.run_with_cache(*inputs(cfg, "cpu"), return_logits=model.has_logits)
     sizes = point_sizes(shape_of(cfg), L, B, dtype)
     assert sum(size.layers for size in sizes) == len(cache) == len(model.points)
     assert sum(size.bytes for size in sizes) == sum(x.nbytes for x in cache.values())
@@ -197,7 +175,7 @@ def short(name: str) -> str:
 
 
 class Living(TorchDispatchMode):
-    """The most bytes of results that stood in memory at once; views of weights are none."""
+    """The largest number of bytes of results in memory at once; views of weights do not count."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -214,19 +192,19 @@ class Living(TorchDispatchMode):
         return out
 
 
-@families
+@every_config
 @pytest.mark.parametrize("d_vocab", [50, 1000])
-def test_a_forward_needs_about_the_memory_that_is_said(cfg: Any, d_vocab: int) -> None:
-    """Within a half: masks, ids and copies of the heads' results are left out, and tensors die when Python likes."""
+def test_the_peak_memory_of_a_forward_is_about_the_estimate(cfg: Any, d_vocab: int) -> None:
+    """To within a half: masks, ids and copies of the heads' results are left out, and tensors die when Python likes."""
     cfg = replace(cfg, d_vocab=d_vocab)
     model, tokens = build(cfg, "cpu"), inputs(cfg, "cpu")
     with torch.no_grad(), Living(model) as living:
-        model(*tokens)
-    said = 4 * working_values(shape_of(cfg), L, B)
-    assert 0.5 * said < living.peak < 1.5 * said
+        logits_of(model, tokens)
+    estimate = 4 * working_values(shape_of(cfg), L, B)
+    assert 0.5 * estimate < living.peak < 1.5 * estimate
 
 
-@families
+@every_config
 def test_the_cache_holds_keys_and_values_of_every_layer(cfg: Any) -> None:
     model, shape = build(cfg, "cpu"), shape_of(cfg)
     if not shape.cached:
@@ -242,8 +220,8 @@ def test_the_cache_holds_keys_and_values_of_every_layer(cfg: Any) -> None:
 
 
 def test_a_checkpoint_without_a_head_has_none() -> None:
-    shape = shape_of(HEADLESS)
-    assert parameters(shape) == sum(p.numel() for p in build(HEADLESS).parameters())
+    shape = shape_of(CONFIGS["bert-headless"])
+    assert parameters(shape) == sum(p.numel() for p in build(CONFIGS["bert-headless"]).parameters())
     assert forward_flops(shape, L)["head"] == 0
     assert "head_ln" not in {size.point for size in point_sizes(shape, L, B, "float32")}
 
@@ -252,19 +230,19 @@ def small(**how: Any) -> Account:
     return account("small", shape_of(CONFIGS["gpt2"]), **how)
 
 
-def test_an_account_is_whole_and_json() -> None:
-    found = small(context=7, batch=3, dtype="bfloat16")
-    assert sum(found.shares.values()) == pytest.approx(1, abs=1e-12)
-    assert found.weights_bytes == 2 * found.parameters
-    told = json.loads(json.dumps(found.as_dict()))
-    assert told["flops"]["total"] == sum(x["flops"] for x in told["flops"]["components"].values())
-    blocks, outside = told["parameters"]["blocks"], told["parameters"]["outside"]
-    assert told["parameters"]["total"] == sum(b["layers"] * b["each"] for b in blocks) + sum(outside.values())
-    assert told["memory"]["all_points"] == sum(x["bytes"] for x in told["memory"]["points"])
+def test_the_parts_of_an_account_sum_to_its_totals_and_are_json() -> None:
+    counted = small(context=7, batch=3, dtype="bfloat16")
+    assert sum(counted.shares.values()) == pytest.approx(1, abs=1e-12)
+    assert counted.weights_bytes == 2 * counted.parameters
+    facts = json.loads(json.dumps(counted.as_dict()))
+    assert facts["flops"]["total"] == sum(x["flops"] for x in facts["flops"]["components"].values())
+    blocks, outside = facts["parameters"]["blocks"], facts["parameters"]["outside"]
+    assert facts["parameters"]["total"] == sum(b["layers"] * b["each"] for b in blocks) + sum(outside.values())
+    assert facts["memory"]["all_points"] == sum(x["bytes"] for x in facts["memory"]["points"])
 
 
 def test_the_context_is_the_models_own_and_may_be_longer() -> None:
-    assert small().context == 16
+    assert small().context == CONFIGS["gpt2"].n_ctx
     assert small(context=1000).flops["scores"] == 3 * 2 * 1000**2 * 32
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_configs import SIZES
 from torch import Tensor
 from transformers import BertConfig as HfConfig
 from transformers import BertForPreTraining
@@ -14,6 +15,11 @@ from probekit.models.bert import Bert, BertConfig
 from probekit.models.bert_hf import hf_names
 from probekit.points import POINTS, split_point
 
+TINY = {
+    "bert": BertConfig(**SIZES, init_std=0.3),
+    "bert-untied": BertConfig(**SIZES, init_std=0.3, tie_embeddings=False, n_segments=3, pooler=False, seq_head=False),
+    "bert-headless": BertConfig(**SIZES, init_std=0.3, mlm_head=False, seq_head=False),
+}
 SHAPES: list[dict[str, Any]] = [
     {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 64, "vocab_size": 61,
      "max_position_embeddings": 24},

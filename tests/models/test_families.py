@@ -1,26 +1,37 @@
 """Adding a family touches its own file, its test and one line of the registry; nothing else names a family."""
 
 import ast
+import importlib
+import json
+import re
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
+from tiny_configs import SIZES, tiny_configs
 
+import probekit as pk
 from probekit.errors import UsageError
+from probekit.models.accounting import parameters
 from probekit.models.families import FILES, families, family_of
 from probekit.models.family import Family
 from probekit.models.gpt2 import GPT2Config
 
-PACKAGE = Path(__file__).parents[2] / "probekit"
-TRANSLATIONS = {"bert_hf.py", "llama_hf.py", "marian.py"}  # the second half of a family whose file would be too long
-OWN = {*(f"{file}.py" for file in FILES), *TRANSLATIONS, "families.py"}
+REPO = Path(__file__).parents[2]
+PACKAGE = REPO / "probekit"
+MODELS = PACKAGE / "models"
+TRANSLATIONS = {f"{file}_hf" for file in FILES if (MODELS / f"{file}_hf.py").exists()}  # FILE.py would be too long
+OWN = {"families", *FILES, *TRANSLATIONS}
 HUB = {"hub.py"}  # short names of models on the Hub, one of which is also the name of a family
 
 
 def names_of_families() -> set[str]:
     """Modules, classes and model types that only a family's own file and the registry may name."""
-    found = set(families().values())
-    classes = {cls.__name__ for family in found for cls in (family.config, family.model)}
-    return {*FILES, *(name.removesuffix(".py") for name in TRANSLATIONS), *classes, *families()}
+    classes = {cls.__name__ for family in families().values() for cls in (family.config, family.model)}
+    return {*FILES, *TRANSLATIONS, *classes, *families()}
 
 
 def names_in(path: Path) -> set[str]:
@@ -42,24 +53,56 @@ def test_only_its_own_file_and_the_registry_name_a_family():
     assert {"gpt2", "GPT2Config", "Llama", "mistral", "qwen2", "bert_hf", "marian", "Transformer"} <= named
     for path in PACKAGE.rglob("*.py"):
         place = str(path.relative_to(PACKAGE))
-        is_own = path.parent.name == "models" and path.name in OWN
+        is_own = path.parent == MODELS and path.stem in OWN
         if not is_own and place not in HUB and not place.startswith("worlds/"):
             assert not names_in(path) & named, place
 
 
 def test_the_registry_has_one_entry_for_each_file_with_a_family():
-    with_family = {
-        path.stem for path in (PACKAGE / "models").glob("*.py") if "\nFAMILY = Family(" in path.read_text("utf-8")
-    }
+    with_family = {path.stem for path in MODELS.glob("*.py") if "\nFAMILY = Family(" in path.read_text("utf-8")}
     assert with_family == set(FILES)
     assert len(FILES) == len(set(FILES))
 
 
 def test_families_are_found_by_type_and_by_config():
-    assert list(families()) == ["gpt2", "llama", "mistral", "qwen2", "bert", "marian"]
-    assert all(isinstance(family, Family) for family in families().values())
+    registered = [importlib.import_module(f"probekit.models.{file}").FAMILY for file in FILES]
+    assert all(isinstance(family, Family) for family in registered)
+    assert list(families().items()) == [(name, family) for family in registered for name in family.model_types]
+    assert {"gpt2", "llama", "mistral", "qwen2", "bert", "marian"} <= families().keys()
     assert family_of(GPT2Config()) is families()["gpt2"]
     with pytest.raises(
         UsageError, match=r"object belongs to no family; enter its file in probekit/models/families\.py"
     ):
         family_of(object())
+
+
+@pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
+def test_a_config_is_the_same_after_config_json_and_names_of_weights(name, cfg):
+    family = family_of(cfg)
+    hf = json.loads(json.dumps(cfg.to_hf()))
+    assert families()[hf["model_type"]] is family
+    assert family.hf_parts(family.config.from_hf(hf), {name for name, _ in family.hf_names(cfg).values()}) == cfg
+
+
+@pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
+def test_every_weight_has_one_name_in_a_file(name, cfg):
+    family = family_of(cfg)
+    with torch.device("meta"):
+        weights = family.model(cfg).state_dict()
+    names = family.hf_names(cfg)
+    assert names.keys() == weights.keys()
+    assert len({tensor.name for tensor in names.values()}) == len(names)
+    assert not {tensor.name for tensor in names.values()} & family.hf_ties(cfg).keys()
+
+
+def test_the_family_of_the_how_to_page_is_one(monkeypatch):
+    page = (REPO / "docs/how-to/add-a-family.md").read_text(encoding="utf-8")
+    nano: Any = ModuleType("nano")
+    monkeypatch.setitem(sys.modules, "nano", nano)
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], vars(nano))
+    cfg = nano.NanoConfig(**SIZES)
+    model = nano.Nano(cfg).init_weights().eval()
+    assert nano.FAMILY.config.from_hf(cfg.to_hf()) == cfg
+    assert nano.FAMILY.hf_names(cfg).keys() == model.state_dict().keys()
+    assert parameters(nano.FAMILY.shape(cfg)) == sum(p.numel() for p in model.parameters())
+    assert pk.selftest(model).passed

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gpt2_points import GPT2_POINTS
 from safetensors.torch import load_file
+from tiny_configs import SIZES
 from torch import Tensor
 from transformers import GPT2Config as HfConfig
 from transformers import GPT2LMHeadModel
@@ -18,6 +19,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models.gpt2 import GPT2, GPT2Config, hf_names
 from probekit.points import POINTS
 
+TINY = {"gpt2": GPT2Config(**SIZES), "gpt2-untied": GPT2Config(**SIZES, tie_embeddings=False)}
 SHAPES = [
     {"n_embd": 32, "n_head": 4, "n_layer": 3, "vocab_size": 61, "n_positions": 24},
     {"n_embd": 48, "n_head": 3, "n_layer": 2, "vocab_size": 29, "n_positions": 16, "n_inner": 40},

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiny_configs import SIZES
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -36,6 +37,14 @@ from probekit.models.positional import RopeScaling
 from probekit.models.weights import save_hf
 from probekit.points import POINTS
 
+TINY = {
+    "llama": LlamaConfig(**SIZES, n_kv_heads=4, d_head=8),
+    "llama-grouped": LlamaConfig(**SIZES, n_kv_heads=2, d_head=6, tie_embeddings=True),
+    "llama-biases": LlamaConfig(**SIZES, n_kv_heads=1, d_head=10, qkv_bias=True, out_bias=True, mlp_bias=True),
+    "mistral": LlamaConfig(**SIZES, n_kv_heads=2, d_head=8, model_type="mistral"),
+    "mistral-window": LlamaConfig(**SIZES, n_kv_heads=2, d_head=8, sliding_window=5, model_type="mistral"),
+    "qwen2": LlamaConfig(**SIZES, n_kv_heads=2, d_head=8, qkv_bias=True, model_type="qwen2"),
+}
 CLASSES: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel]]] = {
     "llama": (HfLlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),

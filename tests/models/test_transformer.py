@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 from marian_oracle import SHAPES, error, from_hf, ids, oracle_for
+from tiny_configs import SIZES
 from torch import Tensor, nn
 from transformers import MarianMTModel
 
@@ -14,6 +15,21 @@ from probekit.errors import UsageError
 from probekit.models.cache import KeyValueCache
 from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.points import split_point
+
+IDS: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
+PAIR: dict[str, Any] = {**SIZES, **IDS, "n_layers": 2, "n_decoder_layers": 3, "n_ctx": 16}
+TINY = {
+    "marian": TransformerConfig(**PAIR, n_decoder_heads=2, d_decoder_mlp=48),
+    "marian-untied": TransformerConfig(
+        **PAIR,
+        n_decoder_heads=4,
+        d_decoder_mlp=80,
+        positions="learned",
+        tie_embeddings=False,
+        scale_embedding=False,
+        logits_bias=False,
+    ),
+}
 
 
 @pytest.fixture(scope="module")

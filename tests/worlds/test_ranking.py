@@ -7,7 +7,7 @@ from chances import independent, uniform
 from probekit.errors import UsageError
 from probekit.tasks.base import SPLITS
 from probekit.worlds.grammar import split_by_checksum
-from probekit.worlds.ranking import VOCABULARY, joined, lists, ranking, ranks
+from probekit.worlds.ranking import VOCABULARY, lists, ranking, ranks, spaced
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_labels_are_the_truth_and_the_place_says_nothing_of_them(task):
 def test_no_list_stands_in_two_splits(task):
     for split in SPLITS:
         assert {split_by_checksum(text) for text in np.array(task.inputs)[task.splits == split]} == {split}
-        assert {split_by_checksum(joined(items)) for items in lists(50, seed=9, split=split)} == {split}
+        assert {split_by_checksum(spaced(items)) for items in lists(50, seed=9, split=split)} == {split}
     with pytest.raises(UsageError, match="did you mean test"):
         lists(1, split="tset")
     assert ranking((40, 20, 20)).fingerprint() == ranking((40, 20, 20)).fingerprint()
