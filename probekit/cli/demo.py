@@ -7,7 +7,7 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.extract import ExtractJob, planned, write_store
 from probekit.cli.fields import Output
-from probekit.cli.train import TrainProbeJob, train
+from probekit.cli.train_probe import TrainProbeJob, train
 from probekit.options import ExtractArguments, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions
 from probekit.options.option import like
 

@@ -75,16 +75,12 @@ class CliOption:
 
 def required(text: str, metavar: str) -> Any:
     """A field for an option that must be given."""
-    return dataclasses.field(metadata={"help": dataclasses.replace(_help(text, metavar), flag="--")})
+    return option(MISSING, text, metavar=metavar)
 
 
 def argument(text: str, metavar: str | None = None, default: Any = MISSING) -> Any:
     """A field for a positional argument."""
-    return dataclasses.field(default=default, metadata={"help": _help(text, metavar)})
-
-
-def _help(text: str, metavar: str | None) -> OptionHelp:
-    return OptionHelp(text, metavar, ARGUMENT, parse=None)
+    return option(default, text, metavar=metavar, flag=ARGUMENT)
 
 
 def cli_options(function: Callable[..., Any], order: str = "") -> dict[str, CliOption]:
