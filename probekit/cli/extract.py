@@ -105,30 +105,30 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
 
 
 def _show_plan(plan: "ExtractionPlan", sums: Sums, as_json: bool) -> None:
-    from probekit.activations import estimate
+    from probekit.activations import describe_estimate, estimate
 
-    about = estimate(plan)
+    found = estimate(plan)
     if as_json:
-        console.result_json({**_as_dict(plan, sums), "estimate": about.as_dict()})
+        console.result_json({**_as_dict(plan, sums), "estimate": found.as_dict()})
     else:
-        console.result(f"{_describe(plan, sums)}\n{about.describe()}")
+        console.result(f"{_describe(plan, sums)}\n{describe_estimate(found)}")
 
 
 def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:
-    from probekit.activations import as_dict, statistics_bytes
+    from probekit.activations import plan_as_dict, statistics_bytes
 
     if sums is None:
-        return as_dict(plan)
+        return plan_as_dict(plan)
     size = {"statistics": sums, "statistics_bytes": statistics_bytes(plan.task, plan.widths)}
-    return {**as_dict(plan), **size, **({"bytes": 0} if sums == "only" else {})}
+    return {**plan_as_dict(plan), **size, **({"bytes": 0} if sums == "only" else {})}
 
 
 def _describe(plan: "ExtractionPlan", sums: Sums) -> str:
     """The plan with the size of its sums; without activations, that is the only size."""
-    from probekit.activations import describe, statistics_bytes
+    from probekit.activations import describe_plan, statistics_bytes
 
     if sums is None:
-        return describe(plan)
-    lines = [line for line in describe(plan).split("\n") if sums == "beside" or not line.startswith("size ")]
+        return describe_plan(plan)
+    lines = [line for line in describe_plan(plan).split("\n") if sums == "beside" or not line.startswith("size ")]
     size = f"{statistics_bytes(plan.task, plan.widths) / 1e6:,.1f} MB of sums for each place and split"
     return "\n".join([*lines, f"{'stats':<9}{size}{'' if sums == 'beside' else '; no activations'}"])

@@ -50,7 +50,7 @@ def verify(job: VerifyJob) -> None:
 
 
 def _summary(checked: "Verification") -> str:
-    state = "sound" if checked.finished or checked.has_sums_alone else "sound so far"
+    state = "sound" if checked.finished or checked.has_only_statistics else "sound so far"
     rows = f"{checked.rows:,} rows" if checked.finished else f"{checked.rows:,} of {checked.total:,} rows"
     sums = "" if checked.counted is None else f", statistics of {checked.counted:,} texts"
     rest = f"; unfinished: {checked.advice}" if checked.advice else ""

@@ -97,18 +97,18 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
     Raises:
         ResumeMismatch: they differ; the message names every field.
     """
-    theirs, ours = _flat(plan.identity), _flat(wanted["identity"])
-    differing = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    stored, ours = _flat(plan.identity), _flat(wanted["identity"])
+    differing = [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]
     if not differing:
         return
     differing = [key for key in differing if key not in DERIVED] or differing
-    theirs |= {"model": plan.model, "task": plan.task}
+    stored |= {"model": plan.model, "task": plan.task}
     ours |= {key: wanted[key] for key in ("model", "task")}
-    named = [key for key in ("model", "task") if theirs[key] != ours[key]] + differing
+    named = [key for key in ("model", "task") if stored[key] != ours[key]] + differing
     fields = "; ".join(
-        f"{key}{EXPLAINED.get(key, '')}: {_shown(theirs, key)} there, {_shown(ours, key)} here" for key in named
+        f"{key}{EXPLAINED.get(key, '')}: {_shown(stored, key)} there, {_shown(ours, key)} here" for key in named
     )
-    if _other_version(theirs, ours):
+    if _other_version(stored, ours):
         raise ResumeMismatch(
             f"{str(path)!a} was made by another version of probekit, whose {ours['family']} has other settings "
             f"({fields}); a complete store can still be loaded; to resume or repair it, use that version, or extract "
@@ -117,10 +117,10 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
     raise ResumeMismatch(f"{str(path)!a} was made with other settings ({fields}); {advice}")
 
 
-def _other_version(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+def _other_version(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
     """True if the configs of one family do not have the same fields."""
-    same_family = "family" in ours and theirs.get("family") == ours["family"]
-    return same_family and any(key.startswith("config.") for key in theirs.keys() ^ ours.keys())
+    same_family = "family" in ours and stored.get("family") == ours["family"]
+    return same_family and any(key.startswith("config.") for key in stored.keys() ^ ours.keys())
 
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from probekit.activations.store.examples import Examples, read_examples
+from probekit.activations.store.examples import StoredExamples, read_examples
 from probekit.activations.store.format import (
     AGAIN,
     MOST_EXAMPLES,
@@ -76,7 +76,7 @@ class Verification:
         return not self.broken
 
     @property
-    def has_sums_alone(self) -> bool:
+    def has_only_statistics(self) -> bool:
         """True if the store holds statistics of every text, and no activations."""
         return not self.finished and self.rows == 0 < self.total and self.counted == self.total
 
@@ -90,7 +90,7 @@ class Verification:
             return f"remove the folder {str(self.path / STATISTICS)!a} and run the same command again"
         if names:
             return repair_advice(self.path)
-        if self.finished or self.has_sums_alone:
+        if self.finished or self.has_only_statistics:
             return ""
         return unfinished_advice(self.path, self.command, self.rows == self.total)
 
@@ -201,7 +201,7 @@ def _manifest_of(path: Path, plan: PlanFile) -> dict[str, Any]:
 
 
 def _checked_record(
-    path: Path, plan: PlanFile, examples: Examples | None, seals: list[str] | None, number: int, taken: np.ndarray
+    path: Path, plan: PlanFile, examples: StoredExamples | None, seals: list[str] | None, number: int, taken: np.ndarray
 ) -> Record:
     """One record, if it agrees with plan, examples, manifest, and the rows that earlier records hold."""
     record, seal = read_record(path, plan, number)

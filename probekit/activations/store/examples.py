@@ -36,7 +36,7 @@ _FORM = {
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class StoredExamples:
     """The content of examples.json.
 
     Attributes:
@@ -90,7 +90,7 @@ def _inputs_body(task: Task) -> dict[str, Any]:
     return {"inputs": list(known), "input_of": input_of, "spans": task.spans}
 
 
-def read_examples(path: Path, plan: PlanFile) -> Examples:
+def read_examples(path: Path, plan: PlanFile) -> StoredExamples:
     """The examples of the store at `path`.
 
     Raises:
@@ -101,7 +101,7 @@ def read_examples(path: Path, plan: PlanFile) -> Examples:
     with storage_errors(file, "list of the examples", AGAIN):
         require(matches(body, _FORM))
         positions = [_position(one, plan.rows) for one in body["positions"]]
-        return Examples(_task(body, plan.rows), _layout(body, plan.rows), positions, seal)
+        return StoredExamples(_task(body, plan.rows), _layout(body, plan.rows), positions, seal)
 
 
 def _layout(body: dict[str, Any], n: int) -> Layout:

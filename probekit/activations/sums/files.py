@@ -121,7 +121,7 @@ def write_checkpoint(folder: Path, contents: Contents, progress: CountProgress) 
         StorageError: the disk refused.
     """
     body = {**_about(contents, progress), "files": write_files(folder, contents)}
-    record = record_path(folder, progress.shards_done)
+    record = checkpoint_path(folder, progress.shards_done)
     write_first(record, seal(body)[0])
     remove_older(record, body)
 
@@ -163,7 +163,7 @@ def _about(contents: Contents, progress: CountProgress) -> dict[str, Any]:
     }
 
 
-def record_path(folder: Path, shards_done: int) -> Path:
+def checkpoint_path(folder: Path, shards_done: int) -> Path:
     """The record of a checkpoint after this many shards."""
     return folder / f"{shards_done:05d}.json"
 
