@@ -1,4 +1,4 @@
-"""The progress bar of every long run: on stderr, and on a terminal only unless asked for."""
+"""The progress bar of every long run: on stderr, and by default on a terminal only."""
 
 import os
 import sys

@@ -14,7 +14,7 @@ from probekit.options.option import like
 
 @dataclass(frozen=True, kw_only=True)
 class DemoJob(Output):
-    """Where the store goes, and the seed of everything drawn."""
+    """The folder for the store, and the seed."""
 
     out: Path | None = like(ExtractArguments, "out")
     seed: int = like(TaskOptions, "seed")

@@ -37,7 +37,7 @@ ORDER = """
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractJob(Output):
-    """What to run on what, and how much of it."""
+    """The model, the dataset, and options that only the command has."""
 
     model: str = required(MODEL, "NAME|FOLDER")
     dataset: str = required(DATASET, "NAME|PATH")

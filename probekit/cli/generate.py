@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateJob(Output):
-    """Which model continues what."""
+    """The model, and the prompts."""
 
     model: str = required(MODEL, "NAME|FOLDER")
     prompt: list[str] | None = option(

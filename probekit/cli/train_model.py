@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainModelJob(Output):
-    """Which world, and where its model goes."""
+    """The world, and the folder for its model."""
 
     name: str | None = argument(
         "counting-gpt, ranking-transformer, spans-bert, dialogue-gpt or brackets-gpt; or its task: counting, ...",

@@ -1,4 +1,4 @@
-"""How a model continues a prompt."""
+"""The options of `generate`."""
 
 import math
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ _FROM_NAME = "--"
 
 @dataclasses.dataclass(frozen=True)
 class OptionHelp:
-    """What the command line, the docstrings and the reference page say about one field.
+    """The help of one field, for the command line, the docstrings and the reference page.
 
     Attributes:
         text: one line; what the option does, and its default where that is not the value itself.

@@ -1,4 +1,4 @@
-"""What `train_probes` and `transfer` fit, and what it is compared with."""
+"""The options of `train_probes` and `transfer`."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

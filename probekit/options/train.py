@@ -1,4 +1,4 @@
-"""How a small model is trained."""
+"""The settings of the training loop for small models."""
 
 import math
 from collections.abc import Sequence

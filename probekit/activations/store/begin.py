@@ -11,7 +11,7 @@ import numpy as np
 
 from probekit.activations.layout import Layout
 from probekit.activations.store.examples import examples_body, read_examples
-from probekit.activations.store.format import FORMAT, MOST_EXAMPLES, PlanFile, read_plan
+from probekit.activations.store.format import FORMAT, MAX_EXAMPLES_BYTES, PlanFile, read_plan
 from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.tasks.base import Task
@@ -22,7 +22,7 @@ EXPLAINED = {
     "task_fingerprint": " (texts, labels or splits; a seed or a limit changes them)",
     "model_fingerprint": " (the weights, in the type that computes)",
 }
-_MOST_SHOWN = 60  # characters of a value in a message
+_MAX_SHOWN = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
     check_same(path, plan, json.loads(data))
     if not os.path.lexists(path / "examples.json"):
         examples = examples_body(new.task, new.layout, new.positions)
-        write_first(path / "examples.json", seal(examples, MOST_EXAMPLES)[0])
+        write_first(path / "examples.json", seal(examples, MAX_EXAMPLES_BYTES)[0])
     else:
         read_examples(path, plan)  # with damaged examples, shards that are computed now would be lost
     return plan
@@ -132,4 +132,4 @@ def _flat(identity: dict[str, Any]) -> dict[str, Any]:
 
 def _shown(flat: dict[str, Any], key: str) -> str:
     text = ascii(flat[key]) if key in flat else "nothing"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:24]}...{text[-24:]}"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:24]}...{text[-24:]}"

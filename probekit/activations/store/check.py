@@ -11,7 +11,7 @@ import numpy as np
 from probekit.activations.store.examples import StoredExamples, read_examples
 from probekit.activations.store.format import (
     AGAIN,
-    MOST_EXAMPLES,
+    MAX_EXAMPLES_BYTES,
     PlanFile,
     check_layout,
     read_manifest,
@@ -160,7 +160,7 @@ class _Check:
 def _loose_records(check: _Check) -> dict[int, Record]:
     """The sound records where the plan is broken; each file is checked by itself."""
     path = check.path
-    check.attempt("examples.json", lambda: unseal(path / "examples.json", MOST_EXAMPLES))
+    check.attempt("examples.json", lambda: unseal(path / "examples.json", MAX_EXAMPLES_BYTES))
     if check.finished:
         check.attempt("manifest.json", lambda: read_manifest(path))
     loaded = {

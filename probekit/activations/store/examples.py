@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.store.format import AGAIN, MOST_EXAMPLES, PlanFile, require, storage_errors
+from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFile, require, storage_errors
 from probekit.durable import matches, unseal
 from probekit.tasks.base import SPLITS, Task
 
@@ -97,7 +97,7 @@ def read_examples(path: Path, plan: PlanFile) -> StoredExamples:
         StorageError: missing, damaged, or not those of the plan.
     """
     file = path / "examples.json"
-    body, seal = unseal(file, MOST_EXAMPLES, AGAIN)
+    body, seal = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, "list of the examples", AGAIN):
         require(matches(body, _FORM))
         positions = [_position(one, plan.rows) for one in body["positions"]]

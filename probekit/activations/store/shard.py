@@ -26,7 +26,7 @@ from probekit.errors import StorageError
 CHUNK = 1 << 19  # bytes that are read, hashed and copied while they are in the processor's cache
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MOST = 1 << 40  # of one size of a tensor; larger ones would overflow sums of bytes
+_MAX_SIZE = 1 << 40  # of one size of a tensor; larger ones would overflow sums of bytes
 _RECORD = {
     "plan": str,
     "file": str,
@@ -116,12 +116,12 @@ def load_record(path: Path, plan_seal: str | None) -> tuple[Record, str]:
 
 
 def _is_possible(x: TensorRecord) -> bool:
-    sizes = all(0 <= n < _MOST for n in x.shape)
+    sizes = all(0 <= n < _MAX_SIZE for n in x.shape)
     return sizes and x.dtype in _SAFETENSORS_NAMES and bool(_SHA256.fullmatch(x.sha256))
 
 
 def _are_distinct(rows: list[int]) -> bool:
-    return len(set(rows)) == len(rows) > 0 and 0 <= min(rows) <= max(rows) < _MOST
+    return len(set(rows)) == len(rows) > 0 and 0 <= min(rows) <= max(rows) < _MAX_SIZE
 
 
 def record_body(record: Record, plan_seal: str) -> dict[str, Any]:
