@@ -24,7 +24,9 @@ from probekit.errors import StorageError
 Buffer = bytes | bytearray | memoryview
 
 TEMPORARY = ".tmp-"
-MOST = 64 << 20  # bytes of a JSON file; parsing takes ten times as much, and a hostile file must not fill memory
+MAX_JSON_BYTES = (
+    64 << 20
+)  # bytes of a JSON file; parsing takes ten times as much, and a hostile file must not fill memory
 _SEAL = b'"seal": "%s"\n}\n'
 _SEAL_BYTES = len(_SEAL % bytes(64))
 _STALE_SECONDS = 3600  # a temporary file of this age belongs to a run that died
@@ -48,7 +50,7 @@ def make_folder(path: Path) -> None:
         raise refused(path, error) from error
 
 
-def keep_names(folder: Path) -> None:
+def sync_names(folder: Path) -> None:
     """Make every name in a folder durable, including those of runs that died before their fsync.
 
     Raises:
@@ -191,34 +193,34 @@ def sweep(folder: Path) -> None:
                 path.unlink()
 
 
-def seal(body: dict[str, Any], most: int = MOST) -> tuple[bytes, str]:
+def seal(body: dict[str, Any], max_bytes: int = MAX_JSON_BYTES) -> tuple[bytes, str]:
     """A JSON file whose last line is a checksum of the lines before it, and that checksum.
 
     Raises:
         TypeError, ValueError: values that JSON cannot hold.
-        StorageError: more than `most` bytes, which `unseal` would refuse.
+        StorageError: more than `max_bytes` bytes, which `unseal` would refuse.
     """
     lines = [
         f"{json.dumps(key)}: {json.dumps(value, allow_nan=False, default=_plain)},\n" for key, value in body.items()
     ]
     data = ("{\n" + "".join(lines)).encode()
-    if len(data) > most:
+    if len(data) > max_bytes:
         raise StorageError(
-            f"{len(data):,} bytes of JSON exceed the limit of {most:,} for reading them again; split the task"
+            f"{len(data):,} bytes of JSON exceed the limit of {max_bytes:,} for reading them again; split the task"
         )
     checksum = hashlib.sha256(data).hexdigest()
     return data + _SEAL % checksum.encode(), checksum
 
 
-def unseal(path: Path, most: int = MOST, advice: str = "") -> tuple[dict[str, Any], str]:
+def unseal(path: Path, max_bytes: int = MAX_JSON_BYTES, advice: str = "") -> tuple[dict[str, Any], str]:
     """The content of a file that `seal` made, and its checksum, which is compared before anything is parsed.
 
     Raises:
-        StorageError: missing, unreadable, larger than `most` bytes, or altered; the message ends with `advice`.
+        StorageError: missing, unreadable, larger than `max_bytes` bytes, or altered; the message ends with `advice`.
     """
     advice = advice and f"; {advice}"
     try:
-        data = _content(path, most)
+        data = _content(path, max_bytes)
     except FileNotFoundError:
         raise StorageError(f"{str(path)!a} is missing{advice}") from None
     head, tail = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
@@ -233,12 +235,12 @@ def unseal(path: Path, most: int = MOST, advice: str = "") -> tuple[dict[str, An
     return body, checksum
 
 
-def _content(path: Path, most: int) -> bytes:
+def _content(path: Path, max_bytes: int) -> bytes:
     with open_plain(path) as fd, open(fd, "rb", closefd=False) as file:
         size = os.fstat(fd).st_size
-        if size > most + _SEAL_BYTES:
-            raise StorageError(f"{str(path)!a} is damaged: {size:,} bytes, and such a file has at most {most:,}")
-        return file.read(most + _SEAL_BYTES)
+        if size > max_bytes + _SEAL_BYTES:
+            raise StorageError(f"{str(path)!a} is damaged: {size:,} bytes, and such a file has at most {max_bytes:,}")
+        return file.read(max_bytes + _SEAL_BYTES)
 
 
 def _plain(value: Any) -> Any:

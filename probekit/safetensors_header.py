@@ -71,7 +71,7 @@ def read_header(file: BinaryIO) -> Header:
     return Header(_in_file_order(tensors, 8 + length, size), metadata)
 
 
-def check_size(expected: int, size: int) -> None:
+def check_file_size(expected: int, size: int) -> None:
     """Raise a HeaderError unless a file has exactly the `expected` bytes."""
     if size < expected:
         raise HeaderError(f"it is cut short, {size:,} bytes instead of {expected:,}")
@@ -104,5 +104,5 @@ def _in_file_order(tensors: dict[str, TensorEntry], begin: int, size: int) -> di
         if entry.offset != begin:
             raise HeaderError(f"{key} begins at byte {entry.offset:,}, expected {begin:,}")
         begin += entry.n_bytes
-    check_size(begin, size)
+    check_file_size(begin, size)
     return ordered

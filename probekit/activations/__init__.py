@@ -2,14 +2,14 @@
 
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.default_path import default_path
-from probekit.activations.estimate import Estimate, estimate
+from probekit.activations.estimate import Estimate, describe_estimate, estimate
 from probekit.activations.extract import extract, extract_statistics, run_plan, run_statistics
 from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.summary import as_dict, describe
+from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.activations.random_init import random_init_of
 from probekit.activations.repair import Repaired, repair
 from probekit.activations.store.check import Broken, Verification, verify
@@ -31,10 +31,10 @@ __all__ = [
     "Store",
     "StoreInfo",
     "Verification",
-    "as_dict",
     "default_path",
-    "describe",
+    "describe_estimate",
     "describe_import",
+    "describe_plan",
     "estimate",
     "extract",
     "extract_statistics",
@@ -44,6 +44,7 @@ __all__ = [
     "load_activations",
     "load_statistics",
     "newest_store",
+    "plan_as_dict",
     "plan_extraction",
     "plan_import",
     "random_init_of",

@@ -7,7 +7,7 @@ from pathlib import Path
 from probekit.activations.plan.identity import digest_of
 from probekit.activations.plan.plan import ExtractionPlan
 
-_MOST = 48  # characters of one part
+_MAX_PART = 48  # characters of one part
 
 
 def default_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
@@ -18,4 +18,4 @@ def default_path(plan: ExtractionPlan, root: str | Path = "runs") -> Path:
 
 def folder_name(parts: Iterable[str]) -> str:
     """A name for a folder from parts with any characters."""
-    return "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip(".-_")[:_MOST] or "unnamed" for part in parts)
+    return "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip(".-_")[:_MAX_PART] or "unnamed" for part in parts)

@@ -65,13 +65,6 @@ class Estimate:
         """JSON-able."""
         return {**asdict(self), "memory_bytes": self.memory_bytes}
 
-    def describe(self) -> str:
-        """Two aligned lines in the format of the plan's."""
-        parts = {"weights": self.weights_bytes, "a batch": self.batch_bytes, "kept": self.kept_bytes}
-        memory = ", ".join(f"{metric(n)}B {name}" for name, n in parts.items())
-        rate = f"{metric(self.flops)}FLOPs at {metric(self.flops_per_second)}FLOPs/s, measured now"
-        return f"{'time':<9}about {_duration(self.seconds)}: {rate}\n{'memory':<9}about {memory}; Python's own on top"
-
 
 class StackWork(NamedTuple):
     """A stack of the model, its packed texts, and the number of its blocks that run."""
@@ -83,7 +76,8 @@ class StackWork(NamedTuple):
 
 def estimate(plan: ExtractionPlan) -> Estimate:
     """Estimate the time and memory of the plan on its device; runs one block of the model for a moment."""
-    works, batches = _works(plan), plan.batches
+    works = _works(plan.model, plan.packing, plan.stack, plan.stop_at_layer)
+    batches = plan.batches
     flops = sum(work.n_blocks * _batch_flops(work, batch) for work in works for batch in batches)
     before, rate = _measured(plan.model, plan.device, works[0], batches)
     nodes = sum(filled_nodes(work.packing.sizes, batches) for work in works)
@@ -99,12 +93,20 @@ def estimate(plan: ExtractionPlan) -> Estimate:
     )
 
 
-def _works(plan: ExtractionPlan) -> list[StackWork]:
+def describe_estimate(found: Estimate) -> str:
+    """Two aligned lines in the format of the plan's."""
+    parts = {"weights": found.weights_bytes, "a batch": found.batch_bytes, "kept": found.kept_bytes}
+    memory = ", ".join(f"{metric(n)}B {name}" for name, n in parts.items())
+    rate = f"{metric(found.flops)}FLOPs at {metric(found.flops_per_second)}FLOPs/s, measured now"
+    return f"{'time':<9}about {_duration(found.seconds)}: {rate}\n{'memory':<9}about {memory}; Python's own on top"
+
+
+def _works(model: LanguageModel, packing: Packing, stack: str, stop_at_layer: int | None) -> list[StackWork]:
     """The stack whose points are read, as far as needed; for a decoder, all of the encoder before it."""
-    stacks = shape_of(plan.model.cfg).stacks
-    stack = stacks[1] if plan.stack == "decoder" else stacks[0]
-    own = StackWork(stack, plan.packing, stack.n_layers if plan.stop_at_layer is None else plan.stop_at_layer)
-    sources = plan.packing.sources
+    stacks = shape_of(model.cfg).stacks
+    shape = stacks[1] if stack == "decoder" else stacks[0]
+    own = StackWork(shape, packing, shape.n_layers if stop_at_layer is None else stop_at_layer)
+    sources = packing.sources
     return [own] if sources is None else [StackWork(stacks[0], sources, stacks[0].n_layers), own]
 
 

@@ -116,7 +116,7 @@ class Layout:
         return np.cumsum(lengths) - lengths + (index % lengths)
 
 
-def position_name(position: str | int | np.ndarray) -> str:
+def position_text(position: str | int | np.ndarray) -> str:
     """One position in words; an array has an index for each example."""
     return PER_EXAMPLE if isinstance(position, np.ndarray) else str(position)
 

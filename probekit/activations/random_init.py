@@ -1,6 +1,7 @@
 """The random-init baseline: the same architecture with random weights, on the same task, through the same engine.
 
-Whatever a probe finds there comes from the architecture and the words alone (Zhang and Bowman 2018, arXiv 1809.10040).
+Whatever a probe finds there comes from the architecture and the words, not from training (Zhang and Bowman 2018,
+arXiv 1809.10040).
 """
 
 from pathlib import Path

@@ -9,7 +9,7 @@ from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import identity_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.begin import check_same
-from probekit.activations.store.examples import Examples
+from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import AGAIN, PlanFile
 from probekit.durable import matches
 from probekit.errors import StorageError
@@ -36,7 +36,7 @@ def check_extracted(path: Path, identity: dict[str, Any]) -> None:
         raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
 
 
-def plan_again(plan: PlanFile, examples: Examples, model: LanguageModel) -> ExtractionPlan:
+def plan_again(plan: PlanFile, examples: StoredExamples, model: LanguageModel) -> ExtractionPlan:
     """The plan of a store for this model: the same examples, points, layers, positions, types and batches."""
     identity, positions = plan.identity, examples.positions
     options = ExtractOptions(
@@ -47,7 +47,7 @@ def plan_again(plan: PlanFile, examples: Examples, model: LanguageModel) -> Extr
     return plan_extraction(model, examples.task, options)
 
 
-def same_plan(path: Path, plan: PlanFile, examples: Examples, model: LanguageModel) -> ExtractionPlan:
+def same_plan(path: Path, plan: PlanFile, examples: StoredExamples, model: LanguageModel) -> ExtractionPlan:
     """The plan that made the store at `path`.
 
     Raises:

@@ -56,9 +56,9 @@ def bars(quiet: bool) -> bool | None:
 
 
 @contextmanager
-def interrupt_says(what: str) -> Iterator[None]:
+def interrupt_says(message: str) -> Iterator[None]:
     """Let Ctrl-C inside the context say what was saved and how to resume."""
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(what) from None
+        raise KeyboardInterrupt(message) from None

@@ -7,14 +7,14 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.extract import ExtractJob, planned, write_store
 from probekit.cli.fields import Output
-from probekit.cli.train import TrainProbeJob, train
+from probekit.cli.train_probe import TrainProbeJob, train
 from probekit.options import ExtractArguments, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions
 from probekit.options.option import like
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoJob(Output):
-    """Where the store goes, and the seed of everything drawn."""
+    """The folder for the store, and the seed."""
 
     out: Path | None = like(ExtractArguments, "out")
     seed: int = like(TaskOptions, "seed")

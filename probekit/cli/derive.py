@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from probekit.cli.config import config_callback, parameters_of, set_callback
-from probekit.cli.fields import CliOption, built, cli_options
+from probekit.cli.fields import CliOption, build_arguments, cli_options
 
 _CONFIG = typer.Option(
     "--config",
@@ -48,7 +48,7 @@ def command(order: str = "") -> Callable[[Callable[..., None]], Command]:
 
         def function(ctx: typer.Context, **typed: Any) -> None:
             values = {name: parameters_of(ctx, one, typed[name]) for name, one in options.items()}
-            run(**built(run, options, values))
+            run(**build_arguments(run, options, values))
 
         function.__name__, function.__doc__ = run.__name__, run.__doc__
         function.__signature__ = _signature(run, options.values())  # pyright: ignore[reportFunctionMemberAccess]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
     from probekit.tasks import Task
 
-Sums = Literal["also", "only"] | None
-"""Sums as well as activations, instead of them, or none."""
+Sums = Literal["beside", "only"] | None
+"""Sums as well as activations, instead of them, or none; `--json` prints these values, so scripts depend on them."""
 
 MODEL = (
     "A Hub name such as gpt2, a local folder, agreement-gpt2, or a world's model, which is trained on first use: "
@@ -35,7 +35,7 @@ ORDER = """
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractJob(Output):
-    """What to run on what, and how much of it."""
+    """The model, the dataset, and options that only the command has."""
 
     model: str = required(MODEL, "NAME|FOLDER")
     dataset: str = required(DATASET, "NAME|PATH")
@@ -57,7 +57,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     """
     if options.stats and job.stats_only:
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
-    sums: Sums = "only" if job.stats_only else "also" if options.stats else None
+    sums: Sums = "only" if job.stats_only else "beside" if options.stats else None
     console.hush_downloads(job.quiet)
     plan = planned(job, model, task, options)
     if job.dry_run:
@@ -94,7 +94,7 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
     if sums == "only":
         write, progress = partial(run_statistics, plan, path, show), statistics_progress
     else:
-        write, progress = partial(run_plan, plan, path, show, stats=sums == "also"), Store.progress
+        write, progress = partial(run_plan, plan, path, show, stats=sums == "beside"), Store.progress
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
     make_store(_describe(plan, sums), write, saved, quiet)
     if sums and not quiet:
@@ -103,30 +103,30 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
 
 
 def _show_plan(plan: "ExtractionPlan", sums: Sums, as_json: bool) -> None:
-    from probekit.activations import estimate
+    from probekit.activations import describe_estimate, estimate
 
-    about = estimate(plan)
+    found = estimate(plan)
     if as_json:
-        console.result_json({**_as_dict(plan, sums), "estimate": about.as_dict()})
+        console.result_json({**_as_dict(plan, sums), "estimate": found.as_dict()})
     else:
-        console.result(f"{_describe(plan, sums)}\n{about.describe()}")
+        console.result(f"{_describe(plan, sums)}\n{describe_estimate(found)}")
 
 
 def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:
-    from probekit.activations import as_dict, statistics_bytes
+    from probekit.activations import plan_as_dict, statistics_bytes
 
     if sums is None:
-        return as_dict(plan)
+        return plan_as_dict(plan)
     size = {"statistics": sums, "statistics_bytes": statistics_bytes(plan.task, plan.widths)}
-    return {**as_dict(plan), **size, **({"bytes": 0} if sums == "only" else {})}
+    return {**plan_as_dict(plan), **size, **({"bytes": 0} if sums == "only" else {})}
 
 
 def _describe(plan: "ExtractionPlan", sums: Sums) -> str:
     """The plan with the size of its sums; without activations, that is the only size."""
-    from probekit.activations import describe, statistics_bytes
+    from probekit.activations import describe_plan, statistics_bytes
 
     if sums is None:
-        return describe(plan)
-    lines = [line for line in describe(plan).split("\n") if sums == "also" or not line.startswith("size ")]
+        return describe_plan(plan)
+    lines = [line for line in describe_plan(plan).split("\n") if sums == "beside" or not line.startswith("size ")]
     size = f"{statistics_bytes(plan.task, plan.widths) / 1e6:,.1f} MB of sums for each place and split"
-    return "\n".join([*lines, f"{'stats':<9}{size}{'' if sums == 'also' else '; no activations'}"])
+    return "\n".join([*lines, f"{'stats':<9}{size}{'' if sums == 'beside' else '; no activations'}"])

@@ -18,7 +18,7 @@ _SHORT_DTYPES = {name: short for short, name in DTYPES.items()}
 
 @dataclass(frozen=True, kw_only=True)
 class JsonOutput:
-    """What every command that prints a result takes."""
+    """The option of every command that prints a result."""
 
     json: bool = option(False, "Print one JSON object on stdout.")
 
@@ -75,16 +75,12 @@ class CliOption:
 
 def required(text: str, metavar: str) -> Any:
     """A field for an option that must be given."""
-    return dataclasses.field(metadata={"help": dataclasses.replace(_help(text, metavar), flag="--")})
+    return option(MISSING, text, metavar=metavar)
 
 
 def argument(text: str, metavar: str | None = None, default: Any = MISSING) -> Any:
     """A field for a positional argument."""
-    return dataclasses.field(default=default, metadata={"help": _help(text, metavar)})
-
-
-def _help(text: str, metavar: str | None) -> OptionHelp:
-    return OptionHelp(text, metavar, ARGUMENT, parse=None)
+    return option(default, text, metavar=metavar, flag=ARGUMENT)
 
 
 def cli_options(function: Callable[..., Any], order: str = "") -> dict[str, CliOption]:
@@ -143,7 +139,9 @@ def _kind(field: "dataclasses.Field[Any]", known: OptionHelp) -> Any:
     return next((kind for kind in (Path, bool, str, int, float) if kind in members), str)
 
 
-def built(function: Callable[..., Any], options: Mapping[str, CliOption], values: Mapping[str, Any]) -> dict[str, Any]:
+def build_arguments(
+    function: Callable[..., Any], options: Mapping[str, CliOption], values: Mapping[str, Any]
+) -> dict[str, Any]:
     """The arguments of a command's function, from the values of its options as typer hands them over.
 
     Raises:

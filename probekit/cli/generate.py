@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateJob(Output):
-    """Which model continues what."""
+    """The model, and the prompts."""
 
     model: str = required(MODEL, "NAME|FOLDER")
     prompt: list[str] | None = option(
@@ -35,7 +35,7 @@ class GenerateJob(Output):
         None,
         "Token ids to continue instead, such as 3,17,5; prints ids.",
         metavar="IDS",
-        parse=parse.token_ids,
+        parse=parse.ids,
     )
     no_stop: bool = option(False, "Do not stop at any token; continue until --max-new-tokens.")
 

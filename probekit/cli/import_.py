@@ -14,7 +14,7 @@ from probekit.options.option import option
 
 @dataclass(frozen=True, kw_only=True)
 class ImportJob(Output):
-    """What is imported."""
+    """The files to import."""
 
     source: Path = argument(
         ".npy and .safetensors files, whose names give the point and the layer.", metavar="FOLDER|FILE"

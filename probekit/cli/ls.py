@@ -17,7 +17,7 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True, kw_only=True)
 class LsJob(JsonOutput):
-    """Where to look."""
+    """The folder to search."""
 
     folder: Path = argument("Where to look.", metavar="[DIR]", default=Path("runs"))
 

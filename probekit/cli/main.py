@@ -15,46 +15,37 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from probekit import __version__
 from probekit.cli import console
-from probekit.cli.demo import demo
-from probekit.cli.derive import Command
-from probekit.cli.extract import extract
-from probekit.cli.generate import generate
-from probekit.cli.import_ import import_
-from probekit.cli.ls import ls
-from probekit.cli.params import params
-from probekit.cli.points import points
-from probekit.cli.repair import repair
-from probekit.cli.selftest import selftest
-from probekit.cli.train import train_probe
-from probekit.cli.train_model import train_model
-from probekit.cli.transfer import transfer
-from probekit.cli.verify import verify
+from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES, ByCommand
 from probekit.errors import ProbekitError, StorageError
 
-COMMANDS: dict[str, Command] = {
-    "demo": demo,
-    "extract": extract,
-    "import": import_,
-    "train-probe": train_probe,
-    "transfer": transfer,
-    "points": points,
-    "params": params,
-    "train-model": train_model,
-    "generate": generate,
-    "selftest": selftest,
-    "ls": ls,
-    "verify": verify,
-    "repair": repair,
-}
-SECTIONS = {name: command.options for name, command in COMMANDS.items()}
-"""The options of each command, for `--config` and `--set`."""
 
-app = typer.Typer(name="probekit", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-for _name, _command in COMMANDS.items():
-    app.command(_name)(_command.function)
+class _Group(TyperGroup):
+    """Makes a command when it is run; `probekit --help` makes none."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.commands: Any = ByCommand(_command)  # typer only reads it
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+app = typer.Typer(
+    name="probekit", cls=_Group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+def _command(name: str) -> Any:
+    """One command as typer runs it."""
+    one = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    one.command(name)(COMMANDS[name].function)
+    return typer.main.get_command(one)
 
 
 def _show_version(value: bool) -> None:

@@ -21,7 +21,7 @@ PICTURE = Path("runs/flop_shares.png")
 
 @dataclass(frozen=True, kw_only=True)
 class ParamsJob(Output):
-    """Which models, and texts of what size."""
+    """The models, and the size of a batch."""
 
     models: list[str] = argument(
         "gpt2, gpt2-medium, gpt2-large, gpt2-xl, another Hub name, a folder, or a world's model such as counting-gpt.",

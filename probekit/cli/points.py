@@ -15,7 +15,7 @@ _LEGEND = "B batch, L query position, M key position; the other axes are shown b
 
 @dataclass(frozen=True, kw_only=True)
 class PointsJob(JsonOutput):
-    """Which model."""
+    """The model."""
 
     model: str = required(MODEL, "NAME|FOLDER")
     revision: str | None = like(ModelOptions, "revision")

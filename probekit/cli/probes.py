@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def with_parameters(options: "CurveOptions", activations: "Activations") -> Any:
+def check_parameters(options: "CurveOptions", activations: "Activations") -> Any:
     """`options.probe`, with the types of the parameters checked: {"name": ..., ...}, or the name if there are none.
 
     Raises:
@@ -27,7 +27,7 @@ def with_parameters(options: "CurveOptions", activations: "Activations") -> Any:
     return {"name": name, **{key: _checked(name, key, value, known) for key, value in given.items()}}
 
 
-def made(probe: Any, options: "CurveOptions", activations: "Activations") -> Any:
+def make_probe(probe: Any, options: "CurveOptions", activations: "Activations") -> Any:
     """A probe for `train_probes`: an instance if `probe` has parameters, else the name as it is."""
     if not isinstance(probe, dict):
         return probe
@@ -57,12 +57,12 @@ def _checked(probe: str, key: str, value: Any, known: Mapping[str, Any]) -> Any:
         raise UsageError(f"probe {probe} has no parameter {key!a}; {there}")
     kind = type(known[key])
     try:
-        return _number(value) if kind not in _WORDS else _as(kind, value)
+        return _number(value) if kind not in _WORDS else _converted(kind, value)
     except ValueError:
         raise UsageError(f"probe {probe}: {key} takes {_WORDS[kind]}, got {value!a:.60}") from None
 
 
-def _as(kind: type, value: Any) -> Any:
+def _converted(kind: type, value: Any) -> Any:
     """A typed text, or a value of YAML, as this type. Raises ValueError."""
     if isinstance(value, str):
         value = _number(value) if kind is not bool else {"true": True, "false": False}.get(value.lower(), value)

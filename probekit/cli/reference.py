@@ -12,9 +12,9 @@ from dataclasses import MISSING
 from typing import Any, Literal
 
 from probekit import options
+from probekit.cli.commands import COMMANDS
 from probekit.cli.derive import Command, help_text
 from probekit.cli.fields import CliOption
-from probekit.cli.main import COMMANDS
 from probekit.errors import ProbekitError, UsageError, nearest
 from probekit.options.option import help_of
 

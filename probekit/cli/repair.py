@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RepairJob(Output):
-    """Which store, and the model that made it."""
+    """The store, and the model that made it."""
 
     path: Path = argument("The store.", metavar="PATH")
     model: str | None = option(

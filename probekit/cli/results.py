@@ -28,7 +28,7 @@ NAME_ORDER = (
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 
-_IN_FRONT = ("label", "point", "probe")  # always part of the name
+_ALWAYS_NAMED = ("label", "point", "probe")  # always part of the name
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
 
 
@@ -61,7 +61,7 @@ def _probe_tag(probe: Any, name: str) -> str:
 
 def _tags(question: Mapping[str, Any]) -> list[str]:
     fields = {field.name: field for field in dataclasses.fields(ProbeOptions)}
-    later = [name for name in question if name not in (*_IN_FRONT, *NAME_ORDER, "seed")]
+    later = [name for name in question if name not in (*_ALWAYS_NAMED, *NAME_ORDER, "seed")]
     tags = []
     for name in (*NAME_ORDER, *later, "seed"):
         default, tag = (fields[name].default, help_of(fields[name]).tag) if name in fields else (False, None)
@@ -94,8 +94,8 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
     check_folder(out)
     try:
         meta = json.loads((out / "results.json").read_bytes())["meta"]
-        there, read = meta["asked"], meta["activations"]
-        different = _different(there, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
+        stored, read = meta["asked"], meta["activations"]
+        different = _different(stored, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # no complete results are there
     if different:
@@ -105,14 +105,14 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
         )
 
 
-def _different(there: Mapping[str, Any], question: Mapping[str, Any]) -> list[str]:
+def _different(stored: Mapping[str, Any], question: Mapping[str, Any]) -> list[str]:
     """The options that differ; results of earlier versions do not list those that were left at their defaults."""
     names = {field.name for field in dataclasses.fields(ProbeOptions)}
     try:
-        before = question_of(ProbeOptions(**{name: value for name, value in there.items() if name in names}))
+        before = question_of(ProbeOptions(**{name: value for name, value in stored.items() if name in names}))
     except (UsageError, TypeError, ValueError):
         before = {}
-    before["random_init"] = there.get("random_init", False)
+    before["random_init"] = stored.get("random_init", False)
     return [name for name, value in question.items() if before.get(name) != value]
 
 

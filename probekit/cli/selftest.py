@@ -13,7 +13,7 @@ from probekit.options.option import like
 
 @dataclass(frozen=True, kw_only=True)
 class SelftestJob(Output):
-    """Which model."""
+    """The model."""
 
     model: str = required(MODEL, "NAME|FOLDER")
 

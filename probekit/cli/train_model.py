@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainModelJob(Output):
-    """Which world, and where its model goes."""
+    """The world, and the folder for its model."""
 
     name: str | None = argument(
         f"{', '.join(MODELS[:-1])} or {MODELS[-1]}; or its task: counting, ...",

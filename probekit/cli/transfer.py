@@ -18,7 +18,7 @@ from probekit.progress import progress_bar
 
 @dataclass(frozen=True, kw_only=True)
 class TransferJob(Output):
-    """Which stores are read, and where the results go."""
+    """The stores, and the folder for the results."""
 
     stores: list[Path] = argument("Stores of one model, each with another task.")
     out: Path | None = option(
@@ -48,8 +48,8 @@ def transfer(job: TransferJob, options: TransferOptions) -> None:
         if job.out is not None:
             check_transfer_folder(job.out)
         opened = [load_activations(path) for path in job.stores]
-        probe = probes.with_parameters(options, opened[0])
-        how = {**vars(options), "probe": probes.made(probe, options, opened[0])}
+        probe = probes.check_parameters(options, opened[0])
+        how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}
         with progress_bar("train", "places", show=console.bars(job.quiet)) as bar:
             results = run_transfer(opened, **how, progress=bar.set)
     folder = job.out or _folder(job.stores, results.meta, {**question_of(options), "probe": probe})

@@ -13,12 +13,12 @@ from probekit.progress import progress_bar
 if TYPE_CHECKING:
     from probekit.activations import Verification
 
-MOST_LINES = 20
+MAX_LINES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(Output):
-    """Which store."""
+    """The store."""
 
     path: Path = argument("The store.", metavar="PATH")
 
@@ -40,17 +40,17 @@ def verify(job: VerifyJob) -> None:
     if job.json:
         console.result_json(checked.as_dict())
     if checked.broken:
-        for one in checked.broken[:MOST_LINES]:
+        for one in checked.broken[:MAX_LINES]:
             console.note(f"{one.file}: {console.one_line(one.why)}")
-        if len(checked.broken) > MOST_LINES:
-            console.note(f"and {len(checked.broken) - MOST_LINES:,} more")
+        if len(checked.broken) > MAX_LINES:
+            console.note(f"and {len(checked.broken) - MAX_LINES:,} more")
         raise StorageError(f"{len(checked.broken):,} of {checked.files:,} files are broken; {checked.advice}")
     if not job.json:
         console.result(_summary(checked))
 
 
 def _summary(checked: "Verification") -> str:
-    state = "sound" if checked.finished or checked.has_sums_alone else "sound so far"
+    state = "sound" if checked.finished or checked.has_only_statistics else "sound so far"
     rows = f"{checked.rows:,} rows" if checked.finished else f"{checked.rows:,} of {checked.total:,} rows"
     sums = "" if checked.counted is None else f", statistics of {checked.counted:,} texts"
     rest = f"; unfinished: {checked.advice}" if checked.advice else ""

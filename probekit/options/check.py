@@ -26,6 +26,6 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def is_number(value: Any) -> bool:
+def is_real(value: Any) -> bool:
     """True for a real number, of Python or NumPy."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""What `extract` reads, and how."""
+"""The options of `extract`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""How a model continues a prompt."""
+"""The options of `generate`."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probekit.errors import UsageError
-from probekit.options.check import is_number, is_whole
+from probekit.options.check import is_real, is_whole
 from probekit.options.option import option
 
 
@@ -29,11 +29,11 @@ class Sampling:
     seed: int = option(0, "Seed of the draws.", notes="Prompt i of several draws with seed + i.", metavar="N", least=0)
 
     def __post_init__(self) -> None:
-        if not is_number(self.temperature) or not 0 <= self.temperature < math.inf:
+        if not is_real(self.temperature) or not 0 <= self.temperature < math.inf:
             raise UsageError(f"temperature is 0 (the likeliest token) or above; got {self.temperature!a:.60}")
         if self.top_k is not None and (not is_whole(self.top_k) or self.top_k < 1):
             raise UsageError(f"top_k is a whole number of at least 1; got {self.top_k!a:.60}")
-        if self.top_p is not None and (not is_number(self.top_p) or not 0 < self.top_p <= 1):
+        if self.top_p is not None and (not is_real(self.top_p) or not 0 < self.top_p <= 1):
             raise UsageError(f"top_p is above 0 and at most 1; got {self.top_p!a:.60}")
         if not is_whole(self.seed) or self.seed < 0:
             raise UsageError(f"seed is a whole number of at least 0; got {self.seed!a:.60}")

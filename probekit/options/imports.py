@@ -1,4 +1,4 @@
-"""What `import_activations` makes of arrays that other programs wrote."""
+"""The options of `import_activations`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

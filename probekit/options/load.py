@@ -1,4 +1,4 @@
-"""Which model is loaded, and what it is computed with."""
+"""The options of `load_model`."""
 
 from dataclasses import dataclass
 

@@ -16,10 +16,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+_FROM_NAME = "--"
+
 
 @dataclasses.dataclass(frozen=True)
 class OptionHelp:
-    """What the command line, the docstrings and the reference page say about one field.
+    """The help of one field, for the command line, the docstrings and the reference page.
 
     Attributes:
         text: one line; what the option does, and its default where that is not the value itself.
@@ -35,9 +37,9 @@ class OptionHelp:
     """
 
     text: str
-    metavar: str | None
-    flag: str | None
-    parse: Callable[[str], Any] | None
+    metavar: str | None = None
+    flag: str | None = _FROM_NAME
+    parse: Callable[[str], Any] | None = None
     notes: str = ""
     least: int | None = None
     repeats: bool = False
@@ -46,26 +48,9 @@ class OptionHelp:
     tag: str | None = None
 
 
-_FROM_NAME = "--"
-
-
-def option(
-    default: T,
-    text: str,
-    *,
-    notes: str = "",
-    metavar: str | None = None,
-    flag: str | None = _FROM_NAME,
-    parse: Callable[[str], Any] | None = None,
-    least: int | None = None,
-    repeats: bool = False,
-    takes_parameters: bool = False,
-    off: str = "",
-    tag: str | None = None,
-) -> T:
-    """A dataclass field with its default and its help (see `OptionHelp`)."""
-    known = OptionHelp(text, metavar, flag, parse, notes, least, repeats, takes_parameters, off, tag)
-    return dataclasses.field(default=default, metadata={"help": known})  # pyright: ignore[reportReturnType]
+def option(default: T, text: str, **more: Any) -> T:
+    """A dataclass field with its default and its help; `more` are other attributes of `OptionHelp`."""
+    return dataclasses.field(default=default, metadata={"help": OptionHelp(text, **more)})  # pyright: ignore[reportReturnType]
 
 
 def like(owner: type, name: str, text: str | None = None, **changes: Any) -> Any:

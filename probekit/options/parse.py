@@ -60,7 +60,7 @@ def positive_numbers(text: str) -> list[float]:
     return values
 
 
-def token_ids(text: str) -> list[int]:
+def ids(text: str) -> list[int]:
     """`"3,17,5"` -> `[3, 17, 5]`."""
     try:
         return [int(part) for part in names(text)]

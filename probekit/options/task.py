@@ -1,4 +1,4 @@
-"""Which texts and labels are read, and how they are split."""
+"""The options of `load_task`."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,4 +1,4 @@
-"""How a small model is trained."""
+"""The settings of the training loop for small models."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probekit.errors import UsageError
-from probekit.options.check import is_number
+from probekit.options.check import is_real
 from probekit.options.option import option
 
 
@@ -37,13 +37,13 @@ class TrainingSettings:
             raise UsageError(f"warm_up_steps is at most steps, {self.steps}; got {self.warm_up_steps}")
         for name in ("learning_rate", "clip_norm"):
             value = getattr(self, name)
-            if not is_number(value) or not 0 < value < math.inf:
+            if not is_real(value) or not 0 < value < math.inf:
                 raise UsageError(f"{name} is a positive number; got {value!a:.60}")
-        if not is_number(self.weight_decay) or not 0 <= self.weight_decay < math.inf:
+        if not is_real(self.weight_decay) or not 0 <= self.weight_decay < math.inf:
             raise UsageError(f"weight_decay is not negative; got {self.weight_decay!a:.60}")
         if not _are_betas(self.betas):
             raise UsageError(f"betas are two numbers of at least 0 and below 1; got {self.betas!a:.60}")
 
 
 def _are_betas(value: Any) -> bool:
-    return isinstance(value, Sequence) and len(value) == 2 and all(is_number(beta) and 0 <= beta < 1 for beta in value)
+    return isinstance(value, Sequence) and len(value) == 2 and all(is_real(beta) and 0 <= beta < 1 for beta in value)

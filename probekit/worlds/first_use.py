@@ -13,7 +13,7 @@ from pathlib import Path
 
 import platformdirs
 
-from probekit.durable import TEMPORARY, keep_names, make_folder, refused
+from probekit.durable import TEMPORARY, make_folder, refused, sync_names
 from probekit.errors import StorageError
 
 STALE_SECONDS = 24 * 3600  # no training takes that long
@@ -48,7 +48,7 @@ def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
         make(temporary)
         _sync(temporary)
         temporary.rename(folder)
-        keep_names(folder.parent)
+        sync_names(folder.parent)
     except (OSError, StorageError) as error:
         if not folder.is_dir():
             why = refused(folder, error) if isinstance(error, OSError) else error
@@ -70,4 +70,4 @@ def _sync(folder: Path) -> None:
     for path in folder.iterdir():
         with path.open("rb+") as file:
             os.fsync(file.fileno())
-    keep_names(folder)
+    sync_names(folder)

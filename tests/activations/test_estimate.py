@@ -12,7 +12,7 @@ import torch
 from store_cases import plan_of
 from torch.utils.flop_counter import FlopCounterMode
 
-from probekit.activations import Estimate, as_dict, estimate
+from probekit.activations import Estimate, describe_estimate, estimate, plan_as_dict
 from probekit.activations.plan.packing import filled_nodes
 from probekit.activations.run.loop import compute_shard
 from probekit.models import kernels, layers
@@ -99,14 +99,14 @@ def test_memory_is_weights_and_a_batch_and_what_waits(model: GPT2, task: Task) -
     found = estimate(planned)
     assert found.weights_bytes == sum(p.nbytes for p in model.parameters())
     assert len(planned.shards) == 1
-    assert found.kept_bytes == 2 * as_dict(planned)["bytes"]
+    assert found.kept_bytes == 2 * plan_as_dict(planned)["bytes"]
     assert found.memory_bytes == found.weights_bytes + found.batch_bytes + found.kept_bytes
 
 
 def test_shards_are_written_before_the_next(small_shards: None, model: GPT2, task: Task) -> None:
     planned = plan_of(model, task, batch_tokens=16, block_nodes=16)
     assert len(planned.shards) > 1
-    assert estimate(planned).kept_bytes < 2 * as_dict(planned)["bytes"]
+    assert estimate(planned).kept_bytes < 2 * plan_as_dict(planned)["bytes"]
 
 
 def test_pairs_need_their_scores_whole(model: GPT2, task: Task) -> None:
@@ -128,7 +128,7 @@ def test_the_model_is_left_as_it_was(model: GPT2, task: Task) -> None:
 )
 def test_in_words(seconds: float, says: str) -> None:
     found = Estimate(2 * 10**12, 10.0**11, seconds, 498 * 10**6, 39 * 10**6, 119 * 10**6)
-    time, memory = found.describe().splitlines()
+    time, memory = describe_estimate(found).splitlines()
     assert time == f"time     about {says}: 2.00 TFLOPs at 100 GFLOPs/s, measured now"
     assert memory == "memory   about 498 MB weights, 39.0 MB a batch, 119 MB kept; Python's own on top"
     assert json.loads(json.dumps(found.as_dict()))["memory_bytes"] == 656 * 10**6

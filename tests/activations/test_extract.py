@@ -9,7 +9,7 @@ import torch
 from gpt2_points import GPT2_POINTS
 from store_cases import plan_of
 
-from probekit.activations import ActivationSet, as_dict, describe, extract
+from probekit.activations import ActivationSet, describe_plan, extract, plan_as_dict
 from probekit.activations.run.loop import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.points import POINTS
@@ -232,10 +232,10 @@ def test_long_texts_are_cut_at_the_right_and_counted(model, letters):
 
 def test_a_bos_takes_a_place_in_the_context(model, letters):
     task = letters(longest=11)
-    assert as_dict(plan_of(model, task, bos=True))["cut"] == 0
+    assert plan_as_dict(plan_of(model, task, bos=True))["cut"] == 0
     task.inputs[0] = "abcdefghijkl"
-    assert as_dict(plan_of(model, task, bos=True))["cut"] == 1
-    assert as_dict(plan_of(model, task))["cut"] == 0
+    assert plan_as_dict(plan_of(model, task, bos=True))["cut"] == 1
+    assert plan_as_dict(plan_of(model, task))["cut"] == 0
 
 
 def test_a_text_without_tokens_names_its_row(model, task):
@@ -392,7 +392,7 @@ def test_the_model_goes_back_to_where_it_was(model, task):
 
 def test_the_plan_knows_everything_before(model, task):
     made = plan_of(model, task, points=["resid_pre", "q"], layers="all", batch_tokens=50)
-    numbers = as_dict(made)
+    numbers = plan_as_dict(made)
     assert numbers["texts"] == 23
     assert numbers["tokens"] == sum(map(len, task.inputs)) <= numbers["padded_tokens"]
     assert len(made.places) == len(made.widths) == 7
@@ -406,8 +406,8 @@ def test_the_plan_knows_everything_before(model, task):
 
 def test_the_plan_in_words(model, task):
     task.inputs[0] = "x" * 13
-    n = as_dict(plan_of(model, task))
-    assert describe(plan_of(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16")) == (
+    n = plan_as_dict(plan_of(model, task))
+    assert describe_plan(plan_of(model, replace(task, name="evil\x1b[2J\ntask"), dtype="float16")) == (
         "model    tiny: 3 layers, d_model 16, float32 on cpu\n"
         "task     evil\\x1b[2J\\ntask: 23 texts (8 train, 8 validation, 7 test)\n"
         f"tokens   {n['tokens']}, no BOS\n"
@@ -424,7 +424,7 @@ def test_the_plan_in_words(model, task):
 
 def test_texts_that_also_stand_in_train_are_said(model, task):
     def lines(**leaks):
-        return describe(plan_of(model, replace(task, info={"also_in_train": leaks}))).splitlines()
+        return describe_plan(plan_of(model, replace(task, info={"also_in_train": leaks}))).splitlines()
 
     assert lines(validation=75, test=0)[-1] == "leaks    75 of the validation texts are also in train"
     assert lines(validation=1, test=2000)[-1] == (

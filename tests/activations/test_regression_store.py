@@ -7,7 +7,7 @@ import pytest
 from store_cases import plan_of
 
 from probekit.activations import extract, import_activations, load_activations
-from probekit.activations.plan.summary import describe
+from probekit.activations.plan.summary import describe_plan
 from probekit.errors import UsageError
 
 HOW = {"points": "resid_pre", "layers": 0}
@@ -26,7 +26,7 @@ def test_numbers_come_back_bit_for_bit(model, letters, path):
         assert one.labels["height"].tobytes() == VALUES.tobytes()
         assert one.label_names == {"height": []}
         assert one.task.fingerprint() == task.fingerprint()
-    assert "height is a number, -1e-300 to 1e+300: a regression" in describe(plan_of(model, task, **HOW))
+    assert "height is a number, -1e-300 to 1e+300: a regression" in describe_plan(plan_of(model, task, **HOW))
 
 
 def test_statistics_of_a_regression_are_refused(model, letters, path):

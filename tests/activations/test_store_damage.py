@@ -12,7 +12,7 @@ from store_cases import Stopped, files, flip, lasting, run, shard_of, stop_after
 
 from probekit.activations import load_activations, verify
 from probekit.activations.store.format import read_plan, read_record
-from probekit.activations.store.shard import Record, StoredTensor, record_body
+from probekit.activations.store.shard import Record, TensorRecord, record_body
 from probekit.durable import seal, unseal
 from probekit.errors import StorageError
 
@@ -146,7 +146,7 @@ def test_records_that_agree_with_themselves_alone_are_refused(model, task, path)
     run(model, task, path)
     plan_file, other = read_plan(path), read_record(path, read_plan(path), 0)[0]
     record, _ = read_record(path, plan_file, 1)
-    huge = {name: StoredTensor(x.dtype, (10**11, 16), x.sha256) for name, x in record.tensors.items()}
+    huge = {name: TensorRecord(x.dtype, (10**11, 16), x.sha256) for name, x in record.tensors.items()}
     lies = {
         "do not hold every row once": (other.rows[: len(record.rows)], record.tensors),
         "has other rows than its examples": (record.rows, huge),

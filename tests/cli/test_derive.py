@@ -4,6 +4,8 @@ import ast
 import dataclasses
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -12,6 +14,7 @@ import typer
 
 from probekit import options
 from probekit.cli import derive, main
+from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES
 from probekit.cli.derive import Command
 from probekit.cli.fields import CliOption, Output, argument, cli_options, given_of
 from probekit.cli.reference import FUNCTIONS, PAGES
@@ -19,7 +22,7 @@ from probekit.options import parse
 from probekit.options.option import OptionHelp, help_of, keywords, like, option
 
 CLASSES = [getattr(options, name) for name in options.__all__]
-OPTIONS = [(name, one) for name, command in main.COMMANDS.items() for one in command.options.values()]
+OPTIONS = [(name, one) for name, command in COMMANDS.items() for one in command.options.values()]
 TYPED: dict[Any, tuple[str, Any]] = {
     parse.names: ("resid_pre, attn_out", ["resid_pre", "attn_out"]),
     parse.dtype: ("bf16", "bfloat16"),
@@ -27,7 +30,7 @@ TYPED: dict[Any, tuple[str, Any]] = {
     parse.positions: ("first,2", ["first", 2]),
     parse.positive_numbers: ("2,0.5", (0.5, 2.0)),
     parse.stacked_layers: ("4,2-3", [4, 2, 3]),
-    parse.token_ids: ("3,5", [3, 5]),
+    parse.ids: ("3,5", [3, 5]),
     int: ("7", 7),
     float: ("0.25", 0.25),
     Path: ("there", Path("there")),
@@ -55,7 +58,7 @@ def example(one: CliOption) -> tuple[str | None, Any]:
 
 def objects(name: str, args: list[str]) -> dict[str, Any]:
     """The objects that a command's function gets."""
-    command, seen = main.COMMANDS[name], {}
+    command, seen = COMMANDS[name], {}
 
     def run(**arguments: Any) -> None:
         seen.update(arguments)
@@ -64,14 +67,14 @@ def objects(name: str, args: list[str]) -> dict[str, Any]:
     app = typer.Typer(add_completion=False)
     app.command()(derive.command()(run).function)
     click = typer.main.get_command(app)
-    with click.make_context(name, [*args], obj=main.SECTIONS) as ctx:
+    with click.make_context(name, [*args], obj=SECTIONS) as ctx:
         click.invoke(ctx)
     return seen
 
 
 def required(name: str, but: str = "") -> list[str]:
     """Arguments without which the command does not run, except `but`."""
-    missing = [one for one in main.COMMANDS[name].options.values() if one.default is dataclasses.MISSING]
+    missing = [one for one in COMMANDS[name].options.values() if one.default is dataclasses.MISSING]
     return [text for one in missing if one.name != but for text in (*one.flags[:1], "text")]
 
 
@@ -101,7 +104,7 @@ def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: Cli
         path, plain = tmp_path / "c.yaml", "true" if typed is None else typed
         path.write_text(f"{name}: {{{one.key}: " + (f"'{plain}'" if one.kind in (str, Path) else plain) + "}")
         ways += [[*before, "--config", str(path)], [*before, "--set", f"{name}.{one.key}={plain}"]]
-    hint = inspect.get_annotations(main.COMMANDS[name].run)[one.owner]
+    hint = inspect.get_annotations(COMMANDS[name].run)[one.owner]
     usual = objects(name, [*required(name), *FIRST.get(one.name, [])])[one.owner]
     for args in ways:
         got = objects(name, args)[one.owner]
@@ -112,20 +115,42 @@ def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: Cli
             assert got == dataclasses.replace(usual, **{one.field.name: value})
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+def test_the_list_of_commands_is_made_without_importing_them() -> None:
+    code = "import sys; from probekit.cli.main import run; run(['--help']); print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    modules = out.splitlines()[-1].split()
+    assert {name for name in modules if name.startswith("probekit.cli.")} == {
+        "probekit.cli.commands",
+        "probekit.cli.console",
+        "probekit.cli.main",
+    }
+    assert "probekit.options" not in modules
+    for name, command in COMMANDS.items():
+        assert SUMMARIES[name] == inspect.getdoc(command.run).splitlines()[0]  # pyright: ignore[reportOptionalMemberAccess]
+        assert f"\n  {name:<11}  {SUMMARIES[name]}\n" in out
+
+
+def test_a_name_that_is_no_command_is_refused() -> None:
+    assert len(COMMANDS) == len(SUMMARIES)
+    assert "extrct" not in COMMANDS
+    with pytest.raises(KeyError):
+        COMMANDS["extrct"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_without_options_python_defaults_hold(name: str) -> None:
     for owner, got in objects(name, required(name)).items():
-        hint = inspect.get_annotations(main.COMMANDS[name].run)[owner]
+        hint = inspect.get_annotations(COMMANDS[name].run)[owner]
         if not given_of(hint):
             fields = [field for field in dataclasses.fields(hint) if field.default is dataclasses.MISSING]
             assert got == hint(**{field.name: getattr(got, field.name) for field in fields})
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_every_option_in_order(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main.run([name, "--help"]) == 0
     out = capsys.readouterr().out.partition("Options:")[2]
-    flags = [*(one.flags[0] for one in main.COMMANDS[name].options.values() if one.flags), "--config", "--set"]
+    flags = [*(one.flags[0] for one in COMMANDS[name].options.values() if one.flags), "--config", "--set"]
     lines = [re.sub(r"^  -., ", "  ", line) for line in out.splitlines()]
     at = [next(i for i, x in enumerate(lines) if re.match(f"  {flag.partition('/')[0]}( |$)", x)) for flag in flags]
     assert at == sorted(at)

@@ -215,12 +215,14 @@ def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_ctrl_c_while_the_program_is_imported_is_one_line() -> None:
+@pytest.mark.parametrize("module", ["probekit.cli.commands", "probekit.cli.ls"])
+def test_ctrl_c_while_the_program_is_imported_is_one_line(module: str) -> None:
     code = (
         "import runpy, sys\n"
+        "sys.argv = ['probekit', 'ls']\n"
         "class Stop:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'probekit.cli.ls': raise KeyboardInterrupt\n"
+        f"        if name == '{module}': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Stop())\n"
         "runpy.run_module('probekit', run_name='__main__')\n"
     )

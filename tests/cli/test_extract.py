@@ -27,7 +27,7 @@ def job(gpt2_folder: Path, texts: Path) -> list[str]:
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many shards, as a large dataset has."""
     monkeypatch.setattr(planning, "SHARD_BYTES", 4000)
-    monkeypatch.setattr(planning, "LEAST_NODES", {"cpu": 16})
+    monkeypatch.setattr(planning, "MIN_NODES", {"cpu": 16})
     monkeypatch.setattr(batching, "SIZES", (16,))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from probekit.cli.main import run
-from probekit.cli.probes import made, with_parameters
+from probekit.cli.probes import check_parameters, make_probe
 from probekit.errors import UsageError
 from probekit.options import CurveOptions
 from probekit.probes import KSparseProbe, LDAProbe, MLPProbe, RidgeProbe, RidgeRegressionProbe
@@ -19,7 +19,7 @@ NUMBERS: Any = SimpleNamespace(target="label", label_names={"label": []})
 
 
 def spec(acts: Any = CLASSES, **probe: Any) -> Any:
-    return with_parameters(CurveOptions(probe=probe), acts)
+    return check_parameters(CurveOptions(probe=probe), acts)
 
 
 def test_parameters_get_the_types_of_the_constructor() -> None:
@@ -31,17 +31,17 @@ def test_parameters_get_the_types_of_the_constructor() -> None:
     assert spec(name=None, C="2") == {"name": "logistic", "C": 2.0}
     assert spec(NUMBERS, name=None, C="2") == {"name": "ridge", "C": 2.0}
     for plain in (None, "lda"):
-        assert with_parameters(CurveOptions(probe=plain), CLASSES) == plain
+        assert check_parameters(CurveOptions(probe=plain), CLASSES) == plain
 
 
 def test_an_instance_is_made_of_the_class_for_the_labels() -> None:
     options = CurveOptions()
-    assert made({"name": "k-sparse", "k": 4}, options, CLASSES).get_params() == KSparseProbe(k=4).get_params()
-    assert type(made({"name": "ridge", "C": 2.0}, options, CLASSES)) is RidgeProbe
-    assert type(made({"name": "ridge", "C": 2.0}, options, NUMBERS)) is RidgeRegressionProbe
-    assert made({"name": "lda", "shrinkage": 0.5}, options, CLASSES).get_params() == LDAProbe(0.5).get_params()
-    assert made({"name": "mlp", "hidden": 8}, options, CLASSES).get_params() == MLPProbe(8).get_params()
-    assert made("lda", options, CLASSES) == "lda"
+    assert make_probe({"name": "k-sparse", "k": 4}, options, CLASSES).get_params() == KSparseProbe(k=4).get_params()
+    assert type(make_probe({"name": "ridge", "C": 2.0}, options, CLASSES)) is RidgeProbe
+    assert type(make_probe({"name": "ridge", "C": 2.0}, options, NUMBERS)) is RidgeRegressionProbe
+    assert make_probe({"name": "lda", "shrinkage": 0.5}, options, CLASSES).get_params() == LDAProbe(0.5).get_params()
+    assert make_probe({"name": "mlp", "hidden": 8}, options, CLASSES).get_params() == MLPProbe(8).get_params()
+    assert make_probe("lda", options, CLASSES) == "lda"
 
 
 @pytest.mark.parametrize(

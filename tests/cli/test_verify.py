@@ -45,6 +45,17 @@ def test_broken_files_are_named_and_repaired_from_the_recorded_source(copy: Path
     assert run(["verify", str(copy)]) == 0
 
 
+def test_a_path_may_be_relative(copy: Path, here: Path, capsys: Capture) -> None:
+    assert Path.cwd() == here
+    assert run(["verify", copy.name]) == 0
+    assert capsys.readouterr().out.startswith("sound: 5 files, ")
+    (copy / "records" / "00000.json").unlink()
+    assert run(["verify", copy.name, "--json"]) == 4
+    assert [one["file"] for one in json.loads(capsys.readouterr().out)["broken"]] == ["records/00000.json"]
+    assert run(["repair", copy.name]) == 0
+    assert run(["verify", copy.name]) == 0
+
+
 def test_a_run_that_was_killed_before_its_manifest_is_unfinished_and_not_broken(copy: Path, capsys: Capture) -> None:
     (copy / "manifest.json").unlink()
     assert run(["verify", str(copy)]) == 0

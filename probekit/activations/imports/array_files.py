@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError, UsageError
-from probekit.safetensors_header import HeaderError, check_size, read_header
+from probekit.safetensors_header import HeaderError, check_file_size, read_header
 
 LABELS = "labels"  # key of a tensor, or name of a .npy file, that holds labels instead of activations
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
@@ -228,7 +228,7 @@ def _npy(path: Path, file: BinaryIO) -> list[FileArray]:
         )
     array = FileArray(path, None, dtype.str, shape, fortran, file.tell())
     try:
-        check_size(array.offset + array.n_bytes, path.stat().st_size)
+        check_file_size(array.offset + array.n_bytes, path.stat().st_size)
     except HeaderError as error:
         raise _damaged(path, str(error)) from error
     return [array]
@@ -263,7 +263,7 @@ def _damaged(path: Path, why: str) -> DataError:
     return DataError(f"{str(path)!a} is damaged or no {path.suffix} file: {ascii(why)[1:-1]}; save it again")
 
 
-def find_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
+def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
     """The files of arrays in natural order, and the names of other files."""
     if not source.exists():
         raise UsageError(f"no file or folder {str(source)!a}")

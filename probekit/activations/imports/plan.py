@@ -11,8 +11,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from probekit.activations.imports.array_files import LABELS, FileArray, arrays_in, file_state, find_files, read_labels
-from probekit.activations.imports.sources import Naming, Source, point_option
+from probekit.activations.imports.array_files import (
+    LABELS,
+    FileArray,
+    arrays_in,
+    file_state,
+    find_array_files,
+    read_labels,
+)
+from probekit.activations.imports.sources import NamingOptions, Source, find_sources, point_option
 from probekit.activations.plan.build import SHARD_BYTES
 from probekit.devices import DTYPES, dtype_name
 from probekit.errors import DataError, UsageError, nearest
@@ -81,12 +88,12 @@ def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
     source = Path(source).expanduser()
     labels = None if options.labels is None else Path(options.labels).expanduser()
     layers = None if options.layers is None else list(options.layers)
-    naming = Naming(point_option(options.point), options.stack_axis, layers, options.n_layers)
-    files, left_aside = find_files(source, labels)
+    naming = NamingOptions(point_option(options.point), options.stack_axis, layers, options.n_layers)
+    files, left_aside = find_array_files(source, labels)
     arrays = [array for file in files for array in arrays_in(file)]
     states = {file: file_state(file) for file in files if file.name != f"{LABELS}.npy"}
     task = _task(source, labels, arrays, options)
-    sources = naming.sources([array for array in arrays if array.name != LABELS])
+    sources = find_sources([array for array in arrays if array.name != LABELS], naming)
     places, points, n_layers = _ordered(sources, options.n_layers)
     width_of = {place: _checked_width(one, len(task)) for one in sources for place in one.places}
     widths, dtype = [width_of[place] for place in places], _dtype(sources, options.dtype)

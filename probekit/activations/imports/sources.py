@@ -53,78 +53,86 @@ def source_as_words(source: Source) -> str:
 
 
 @dataclass(frozen=True)
-class Naming:
-    """The options that complete what names say."""
+class NamingOptions:
+    """The options that complete names: the point, the axis and numbers of stacked layers, the number of blocks."""
 
     point: str | None
     stack_axis: int | None
     layers: list[int] | None
     n_layers: int | None
 
-    def sources(self, arrays: list[FileArray]) -> list[Source]:
-        """Every array with its places.
 
-        Raises:
-            DataError: an invalid name or shape, or two arrays for one place.
-            UsageError: a missing option, or one that has no use.
-        """
-        self._check_options(arrays)
-        sources = [self._source(array) for array in arrays]
-        seen: dict[Place, FileArray] = {}
-        for source in sources:
-            for place in source.places:
-                if place in seen:
-                    both = f"{seen[place].where} and {source.array.where}"
-                    raise DataError(f"two arrays hold {place_name(place)}: {both}; keep one, or rename one")
-                seen[place] = source.array
-        return sources
+def find_sources(arrays: list[FileArray], naming: NamingOptions) -> list[Source]:
+    """Every array with its places.
 
-    def _check_options(self, arrays: list[FileArray]) -> None:
-        if self.stack_axis not in (None, 0, 1):
-            raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {self.stack_axis!r}")
-        if self.n_layers is not None and self.n_layers < 1:
-            raise UsageError(f"--n-layers must be 1 or more; got {self.n_layers}")
-        stacked = any(len(array.shape) == 3 for array in arrays)
-        if self.point and not stacked and not any(is_bare(array.name) for array in arrays):
-            raise UsageError(f"every name gives its point, so --point {self.point} has no use; leave it out")
-        for option, value in (("--stack-axis", self.stack_axis), ("--layers", self.layers)):
-            if value is not None and not stacked:
-                raise UsageError(f"no array has three axes, so {option} has no use; leave it out")
+    Raises:
+        DataError: an invalid name or shape, or two arrays for one place.
+        UsageError: a missing option, or one that has no use.
+    """
+    _check_options(arrays, naming)
+    sources = [_source(array, naming) for array in arrays]
+    seen: dict[Place, FileArray] = {}
+    for source in sources:
+        for place in source.places:
+            if place in seen:
+                both = f"{seen[place].where} and {source.array.where}"
+                raise DataError(f"two arrays hold {place_name(place)}: {both}; keep one, or rename one")
+            seen[place] = source.array
+    return sources
 
-    def _source(self, array: FileArray) -> Source:
-        if len(array.shape) == 3:
-            return self._stacked(array)
-        if len(array.shape) != 2:
-            raise DataError(_wrong_shape(array))
-        place = place_of(array.name, array.where, self.point, self.n_layers)
-        return Source(array, [check_place(place, array.where, self.n_layers)], None)
 
-    def _stacked(self, array: FileArray) -> Source:
-        if self.stack_axis is None:
-            raise UsageError(f"{_wrong_shape(array)}; if layers are stacked, name their axis with --stack-axis")
-        layers = list(range(array.shape[self.stack_axis])) if self.layers is None else self.layers
-        if len(layers) != array.shape[self.stack_axis]:
-            size = array.shape[self.stack_axis]
-            raise UsageError(f"--layers names {len(layers)}, {array.where} has {size} on axis {self.stack_axis}")
-        point = self._stacked_point(array)
-        if point == HIDDEN:
-            places = [hidden_place(layer, array.where, self.n_layers) for layer in layers]
-        else:
-            places = [check_place((point, layer), array.where, self.n_layers) for layer in layers]
-        return Source(array, places, self.stack_axis)
+def _check_options(arrays: list[FileArray], naming: NamingOptions) -> None:
+    if naming.stack_axis not in (None, 0, 1):
+        raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {naming.stack_axis!r}")
+    if naming.n_layers is not None and naming.n_layers < 1:
+        raise UsageError(f"--n-layers must be 1 or more; got {naming.n_layers}")
+    stacked = any(len(array.shape) == 3 for array in arrays)
+    if naming.point and not stacked and not any(is_bare(array.name) for array in arrays):
+        raise UsageError(f"every name gives its point, so --point {naming.point} has no use; leave it out")
+    for option, value in (("--stack-axis", naming.stack_axis), ("--layers", naming.layers)):
+        if value is not None and not stacked:
+            raise UsageError(f"no array has three axes, so {option} has no use; leave it out")
 
-    def _stacked_point(self, array: FileArray) -> str:
-        if array.name.removesuffix("s") == HIDDEN.removesuffix("s"):
-            return HIDDEN
-        try:
-            point, layer = split_point(array.name)
-        except UsageError:
-            if self.point is None:
-                raise UsageError(f"the name of {array.where} gives no point; name it with --point") from None
-            return self.point
-        if layer is not None:
-            raise DataError(f"{_wrong_shape(array)}; its name gives one layer")
-        return point
+
+def _source(array: FileArray, naming: NamingOptions) -> Source:
+    if len(array.shape) == 3:
+        return _stacked(array, naming)
+    if len(array.shape) != 2:
+        raise DataError(_wrong_shape(array))
+    place = place_of(array.name, array.where, naming.point, naming.n_layers)
+    return Source(array, [check_place(place, array.where, naming.n_layers)], None)
+
+
+def _stacked(array: FileArray, naming: NamingOptions) -> Source:
+    """An array with an axis of layers."""
+    axis, n_layers = naming.stack_axis, naming.n_layers
+    if axis is None:
+        raise UsageError(f"{_wrong_shape(array)}; if layers are stacked, name their axis with --stack-axis")
+    size = array.shape[axis]
+    layers = list(range(size)) if naming.layers is None else naming.layers
+    if len(layers) != size:
+        raise UsageError(f"--layers names {len(layers)}, {array.where} has {size} on axis {axis}")
+    point = _stacked_point(array, naming.point)
+    if point == HIDDEN:
+        places = [hidden_place(layer, array.where, n_layers) for layer in layers]
+    else:
+        places = [check_place((point, layer), array.where, n_layers) for layer in layers]
+    return Source(array, places, axis)
+
+
+def _stacked_point(array: FileArray, given: str | None) -> str:
+    """The point of stacked layers: the one in the array's name, or else the one that was given."""
+    if array.name.removesuffix("s") == HIDDEN.removesuffix("s"):
+        return HIDDEN
+    try:
+        point, layer = split_point(array.name)
+    except UsageError:
+        if given is None:
+            raise UsageError(f"the name of {array.where} gives no point; name it with --point") from None
+        return given
+    if layer is not None:
+        raise DataError(f"{_wrong_shape(array)}; its name gives one layer")
+    return point
 
 
 def _wrong_shape(array: FileArray) -> str:

@@ -65,4 +65,4 @@ def _remarks(plan: ImportPlan) -> Iterator[tuple[str, str]]:
         if torch.promote_types(getattr(torch, type_name), DTYPES[plan.dtype]) != DTYPES[plan.dtype]:
             yield "rounded", f"from {type_name} to {plan.dtype}"
     if plan.left_aside:
-        yield "aside", f"not read: {', '.join(plan.left_aside)}"
+        yield "ignored", f"{', '.join(plan.left_aside)}"

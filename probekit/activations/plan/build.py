@@ -24,8 +24,8 @@ SHARD_BYTES = 64_000_000
 SHARD_FLOPS = {"cpu": 1.4e12}  # a few seconds of work: what a run that is stopped can lose
 BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
 BATCH_TOKENS_ELSEWHERE = 16384
-LEAST_NODES = {"cpu": 128}  # in a block
-LEAST_NODES_ELSEWHERE = 256
+MIN_NODES = {"cpu": 128}  # in a block
+MIN_NODES_ELSEWHERE = 256
 
 
 def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -> ExtractionPlan:
@@ -47,7 +47,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     needed = _needed_tokens(causal, places, sequences, reading)
     block_nodes = options.block_nodes
     if block_nodes is None:
-        least = LEAST_NODES.get(device.type, LEAST_NODES_ELSEWHERE)
+        least = MIN_NODES.get(device.type, MIN_NODES_ELSEWHERE)
         block_nodes = choose_nodes(needed, options.share and sources is None, causal, model.cfg.d_model, least)
     packing = pack(needed, block_nodes, options.share, causal, sources)
     example_bytes = row_bytes(layout, places, widths, dtype)

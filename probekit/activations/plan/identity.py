@@ -15,7 +15,7 @@ import numpy as np
 from probekit.activations.digest import FORMAT_VERSION, identity_digest
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import OnePosition, Reading
-from probekit.activations.plan.summary import as_dict
+from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
 from probekit.versions import versions_of
 
@@ -40,7 +40,7 @@ def digest_of(plan: ExtractionPlan) -> str:
 
 def _identity(plan: ExtractionPlan) -> dict[str, Any]:
     tokenizer = plan.model.tokenizer if has_texts(plan.task) else None
-    counts = as_dict(plan)
+    counts = plan_as_dict(plan)
     return {
         "version": FORMAT_VERSION,
         "family": type(plan.model).__name__,
@@ -67,7 +67,7 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
 
 def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
     """Where the values come from: the `meta` of activations, and most of a store's manifest."""
-    counts, identity = as_dict(plan), identity_of(plan)
+    counts, identity = plan_as_dict(plan), identity_of(plan)
     return {
         **identity,
         "model": plan.model.name,

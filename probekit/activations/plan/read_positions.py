@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.layout import position_name
+from probekit.activations.layout import position_text
 from probekit.activations.plan.token_ids import Sequences
 from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.base import POSITIONS, Task
@@ -67,7 +67,7 @@ def read_positions(position: Position, sequences: Sequences, task: Task) -> Read
     several = [_check_position(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
     if sequences.words is not None:
         return _read_words(several, sequences.words)
-    names = [position_name(one) for one in several]
+    names = [position_text(one) for one in several]
     if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
         raise UsageError(f"several positions must differ, and all cannot be combined; got {', '.join(names) or '[]'}")
     index = [
@@ -79,7 +79,7 @@ def read_positions(position: Position, sequences: Sequences, task: Task) -> Read
 
 def _read_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
     """First, last and mean of each word's tokens, first to one past the last, int64 [N, 2]."""
-    names = [position_name(one) for one in positions]
+    names = [position_text(one) for one in positions]
     if not set(names) <= set(POSITIONS) or len(set(names)) < len(names) or not names:
         raise UsageError(
             f"words are read at {', '.join(POSITIONS)}, or several of these; got {', '.join(names) or '[]'}"

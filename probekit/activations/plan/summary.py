@@ -1,4 +1,4 @@
-"""A plan in numbers (`as_dict`) and in words for the terminal (`describe`)."""
+"""A plan in numbers (`plan_as_dict`) and in words for the terminal (`describe_plan`)."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ CONTEXT = {  # by the number of tokens before a text and after it
 PADDED_BATCH = 32  # texts in a batch of the usual padded run
 
 
-def as_dict(plan: ExtractionPlan) -> dict[str, Any]:
+def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
     """The plan as JSON-able numbers and names.
 
     `tokens` are those of all texts, cut, with their context tokens. `nodes` are the tokens that are computed: a shared
@@ -62,9 +62,9 @@ def as_dict(plan: ExtractionPlan) -> dict[str, Any]:
     }
 
 
-def describe(plan: ExtractionPlan) -> str:
+def describe_plan(plan: ExtractionPlan) -> str:
     """The plan as short aligned lines for the terminal."""
-    n, cfg, task = as_dict(plan), plan.model.cfg, plan.task
+    n, cfg, task = plan_as_dict(plan), plan.model.cfg, plan.task
     compute = str(plan.model.dtype).removeprefix("torch.")
     lines = {
         "model": f"{n['model']}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {n['device']}",

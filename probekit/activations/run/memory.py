@@ -8,7 +8,7 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import row_bytes
+from probekit.activations.layout import Layout, row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.loop import hooked_points, run_shards, unpacked
 from probekit.activations.sums.statistics import statistics_bytes, used_splits
@@ -27,7 +27,7 @@ def compute_in_memory(plan: ExtractionPlan, progress: bool | None) -> tuple[Extr
         UsageError: the activations do not fit in memory.
         DataError: NaN, infinity, or a value that the kept type cannot hold.
     """
-    _refuse_large(plan)
+    _refuse_large(plan.layout, plan.places, plan.widths, plan.dtype, plan.device)
     if hooked_points(plan.model):
         plan = unpacked(plan)
     layout, dtype = plan.layout, DTYPES[plan.dtype]
@@ -42,15 +42,15 @@ def compute_in_memory(plan: ExtractionPlan, progress: bool | None) -> tuple[Extr
     return plan, tensors
 
 
-def _refuse_large(plan: ExtractionPlan) -> None:
-    """Raise UsageError, with the arithmetic, if the activations do not fit in the memory of the plan's device."""
-    free = free_bytes(plan.device)
-    n_bytes = int(row_bytes(plan.layout, plan.places, plan.widths, plan.dtype).sum())
+def _refuse_large(layout: Layout, places: list[Place], widths: list[int], dtype: str, device: torch.device) -> None:
+    """Raise UsageError, with the arithmetic, if the activations do not fit in the memory of the device."""
+    free = free_bytes(device)
+    n_bytes = int(row_bytes(layout, places, widths, dtype).sum())
     if free is not None and n_bytes > free:
         raise UsageError(
-            f"{n_bytes / 1e9:,.1f} GB of activations ({len(plan.task):,} texts x {len(plan.places)} places x "
-            f"{_distinct(plan.widths)}, {plan.dtype}) do not fit the {free / 1e9:,.1f} GB that are free on "
-            f"{plan.device}; write them to a store (out=PATH), or keep fewer layers or a smaller type"
+            f"{n_bytes / 1e9:,.1f} GB of activations ({len(layout.lengths):,} texts x {len(places)} places x "
+            f"{_distinct(widths)}, {dtype}) do not fit the {free / 1e9:,.1f} GB that are free on {device}; write them "
+            "to a store (out=PATH), or keep fewer layers or a smaller type"
         )
 
 

@@ -55,7 +55,7 @@ def unsound_error(plan: ExtractionPlan, rows: np.ndarray) -> DataError:
 
 
 def _first_error(plan: ExtractionPlan, batch: PackedBatch) -> DataError | None:
-    """The error for the first unsound example of a batch, at its first unsound place."""
+    """The error for the first example of a batch with values that cannot be kept, at its first such place."""
     values = compute_batch(plan, batch)
     kept = {place: x.to(DTYPES[plan.dtype]) for place, x in values.items()}
     sound = sound_rows(plan.model, batch, plan.packing.causal, kept)

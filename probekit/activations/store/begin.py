@@ -11,7 +11,7 @@ import numpy as np
 
 from probekit.activations.layout import Layout
 from probekit.activations.store.examples import examples_body, read_examples
-from probekit.activations.store.format import FORMAT, MOST_EXAMPLES, PlanFile, read_plan
+from probekit.activations.store.format import FORMAT, MAX_EXAMPLES_BYTES, PlanFile, read_plan
 from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.tasks.base import Task
@@ -22,7 +22,7 @@ EXPLAINED = {
     "task_fingerprint": " (texts, labels or splits; a seed or a limit changes them)",
     "model_fingerprint": " (the weights, in the type that computes)",
 }
-_MOST_SHOWN = 60  # characters of a value in a message
+_MAX_SHOWN = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
     check_same(path, plan, json.loads(data))
     if not os.path.lexists(path / "examples.json"):
         examples = examples_body(new.task, new.layout, new.positions)
-        write_first(path / "examples.json", seal(examples, MOST_EXAMPLES)[0])
+        write_first(path / "examples.json", seal(examples, MAX_EXAMPLES_BYTES)[0])
     else:
         read_examples(path, plan)  # with damaged examples, shards that are computed now would be lost
     return plan
@@ -97,18 +97,18 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
     Raises:
         ResumeMismatch: they differ; the message names every field.
     """
-    theirs, ours = _flat(plan.identity), _flat(wanted["identity"])
-    differing = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    stored, ours = _flat(plan.identity), _flat(wanted["identity"])
+    differing = [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]
     if not differing:
         return
     differing = [key for key in differing if key not in DERIVED] or differing
-    theirs |= {"model": plan.model, "task": plan.task}
+    stored |= {"model": plan.model, "task": plan.task}
     ours |= {key: wanted[key] for key in ("model", "task")}
-    named = [key for key in ("model", "task") if theirs[key] != ours[key]] + differing
+    named = [key for key in ("model", "task") if stored[key] != ours[key]] + differing
     fields = "; ".join(
-        f"{key}{EXPLAINED.get(key, '')}: {_shown(theirs, key)} there, {_shown(ours, key)} here" for key in named
+        f"{key}{EXPLAINED.get(key, '')}: {_shown(stored, key)} there, {_shown(ours, key)} here" for key in named
     )
-    if _other_version(theirs, ours):
+    if _other_version(stored, ours):
         raise ResumeMismatch(
             f"{str(path)!a} was made by another version of probekit, whose {ours['family']} has other settings "
             f"({fields}); a complete store can still be loaded; to resume or repair it, use that version, or extract "
@@ -117,10 +117,10 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
     raise ResumeMismatch(f"{str(path)!a} was made with other settings ({fields}); {advice}")
 
 
-def _other_version(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+def _other_version(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
     """True if the configs of one family do not have the same fields."""
-    same_family = "family" in ours and theirs.get("family") == ours["family"]
-    return same_family and any(key.startswith("config.") for key in theirs.keys() ^ ours.keys())
+    same_family = "family" in ours and stored.get("family") == ours["family"]
+    return same_family and any(key.startswith("config.") for key in stored.keys() ^ ours.keys())
 
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:
@@ -132,4 +132,4 @@ def _flat(identity: dict[str, Any]) -> dict[str, Any]:
 
 def _shown(flat: dict[str, Any], key: str) -> str:
     text = ascii(flat[key]) if key in flat else "nothing"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:24]}...{text[-24:]}"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:24]}...{text[-24:]}"

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from probekit.activations.store.examples import Examples, read_examples
+from probekit.activations.store.examples import StoredExamples, read_examples
 from probekit.activations.store.format import (
     AGAIN,
-    MOST_EXAMPLES,
+    MAX_EXAMPLES_BYTES,
     PlanFile,
     check_layout,
     read_manifest,
@@ -76,7 +76,7 @@ class Verification:
         return not self.broken
 
     @property
-    def has_sums_alone(self) -> bool:
+    def has_only_statistics(self) -> bool:
         """True if the store holds statistics of every text, and no activations."""
         return not self.finished and self.rows == 0 < self.total and self.counted == self.total
 
@@ -90,7 +90,7 @@ class Verification:
             return f"remove the folder {str(self.path / STATISTICS)!a} and run the same command again"
         if names:
             return repair_advice(self.path)
-        if self.finished or self.has_sums_alone:
+        if self.finished or self.has_only_statistics:
             return ""
         return unfinished_advice(self.path, self.command, self.rows == self.total)
 
@@ -141,12 +141,11 @@ class _Check:
         self.broken: list[Broken] = []
         self.shards: list[int] = []
 
-    def add(self, file: str | Path, why: object) -> None:
-        """Note a broken file, given by its name in the store or its path."""
-        name = file if isinstance(file, str) else str(file.relative_to(self.path))
-        self.broken.append(Broken(name, str(why)))
+    def add(self, file: str, why: object) -> None:
+        """Note a broken file, named by its path in the store."""
+        self.broken.append(Broken(file, str(why)))
 
-    def attempt(self, file: str | Path, read: Callable[[], T]) -> T | None:
+    def attempt(self, file: str, read: Callable[[], T]) -> T | None:
         """The value that `read` returns; None if it fails, and then the file is broken."""
         self.files += 1
         try:
@@ -161,11 +160,13 @@ class _Check:
 def _loose_records(check: _Check) -> dict[int, Record]:
     """The sound records where the plan is broken; each file is checked by itself."""
     path = check.path
-    check.attempt("examples.json", lambda: unseal(path / "examples.json", MOST_EXAMPLES))
+    check.attempt("examples.json", lambda: unseal(path / "examples.json", MAX_EXAMPLES_BYTES))
     if check.finished:
         check.attempt("manifest.json", lambda: read_manifest(path))
-    files = {number: record_path(path, number) for number in _record_numbers(check)}
-    loaded = {number: check.attempt(file, lambda file=file: load_record(file, None)) for number, file in files.items()}
+    loaded = {
+        number: check.attempt(_record_name(number), lambda number=number: load_record(record_path(path, number), None))
+        for number in _record_numbers(check)
+    }
     return {number: one[0] for number, one in loaded.items() if one}
 
 
@@ -181,7 +182,7 @@ def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
     taken = np.zeros(plan.rows, dtype=bool)
     for number in sorted({*_record_numbers(check), *range(n)}):
         record = check.attempt(
-            record_path(check.path, number),
+            _record_name(number),
             lambda number=number: _checked_record(check.path, plan, examples, seals, number, taken),
         )
         if record is None:
@@ -200,7 +201,7 @@ def _manifest_of(path: Path, plan: PlanFile) -> dict[str, Any]:
 
 
 def _checked_record(
-    path: Path, plan: PlanFile, examples: Examples | None, seals: list[str] | None, number: int, taken: np.ndarray
+    path: Path, plan: PlanFile, examples: StoredExamples | None, seals: list[str] | None, number: int, taken: np.ndarray
 ) -> Record:
     """One record, if it agrees with plan, examples, manifest, and the rows that earlier records hold."""
     record, seal = read_record(path, plan, number)
@@ -211,6 +212,11 @@ def _checked_record(
     if taken[record.rows].any():
         raise StorageError("it holds rows that another record holds")
     return record
+
+
+def _record_name(number: int) -> str:
+    """The path of a record in its store."""
+    return str(record_path(Path(), number))
 
 
 def _record_numbers(check: _Check) -> list[int]:
@@ -256,6 +262,6 @@ def _check_statistics(check: _Check) -> int | None:
         counted = check_statistics(check.path)
         check.bytes += sum(path.stat().st_size for path in files)
     except (StorageError, OSError) as error:
-        check.add(folder, error)
+        check.add(STATISTICS, error)
         return None
     return None if counted is None else counted[0]

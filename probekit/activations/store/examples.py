@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.store.format import AGAIN, MOST_EXAMPLES, PlanFile, require, storage_errors
+from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFile, require, storage_errors
 from probekit.durable import matches, unseal
 from probekit.tasks.base import SPLITS, Task
 
@@ -36,7 +36,7 @@ _FORM = {
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class StoredExamples:
     """The content of examples.json.
 
     Attributes:
@@ -90,18 +90,18 @@ def _inputs_body(task: Task) -> dict[str, Any]:
     return {"inputs": list(known), "input_of": input_of, "spans": task.spans}
 
 
-def read_examples(path: Path, plan: PlanFile) -> Examples:
+def read_examples(path: Path, plan: PlanFile) -> StoredExamples:
     """The examples of the store at `path`.
 
     Raises:
         StorageError: missing, damaged, or not those of the plan.
     """
     file = path / "examples.json"
-    body, seal = unseal(file, MOST_EXAMPLES, AGAIN)
+    body, seal = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, "list of the examples", AGAIN):
         require(matches(body, _FORM))
         positions = [_position(one, plan.rows) for one in body["positions"]]
-        return Examples(_task(body, plan.rows), _layout(body, plan.rows), positions, seal)
+        return StoredExamples(_task(body, plan.rows), _layout(body, plan.rows), positions, seal)
 
 
 def _layout(body: dict[str, Any], n: int) -> Layout:

@@ -1,4 +1,4 @@
-"""The JSON files of a store but examples.json; their form is checked before they are used.
+"""The JSON files of a store except examples.json; their form is checked before they are used.
 
 Axes: N examples, D width of a place.
 """
@@ -14,15 +14,15 @@ from probekit.activations.digest import FORMAT_VERSION
 from probekit.activations.layout import Layout
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.devices import DTYPES
-from probekit.durable import MOST, TEMPORARY, matches, unseal
+from probekit.durable import MAX_JSON_BYTES, TEMPORARY, matches, unseal
 from probekit.errors import DataError, StorageError
 from probekit.points import Place, place_name
 
 FORMAT = "probekit-activations"
-MOST_EXAMPLES = 512 << 20  # bytes of examples.json: a few million texts; parsing takes several times as much
-MOST_ROWS = MOST_EXAMPLES // 16  # an example takes more bytes in examples.json
-MOST_RECORDS = MOST // 64  # the manifest holds a checksum of each
-MOST_WIDTH = 1 << 40
+MAX_EXAMPLES_BYTES = 512 << 20  # bytes of examples.json: a few million texts; parsing takes several times as much
+MAX_ROWS = MAX_EXAMPLES_BYTES // 16  # an example takes more bytes in examples.json
+MAX_RECORDS = MAX_JSON_BYTES // 64  # the manifest holds a checksum of each
+MAX_WIDTH = 1 << 40
 AGAIN = "remove the store and extract again"
 _RECORD_NAME = re.compile(r"[0-9]{5,9}\.json")
 _PLAN = {
@@ -134,8 +134,8 @@ def _plan(body: dict[str, Any], seal: str) -> PlanFile:
     rows, widths, shards = identity["rows"], identity["widths"], identity.get("shards")
     places = [(point, layer) for point, layer in identity["places"]]
     require(len(set(map(place_name, places))) == len(places) == len(widths) > 0)
-    require(all(0 < width < MOST_WIDTH for width in widths), 0 < rows < MOST_ROWS, identity["dtype"] in DTYPES)
-    require(shards is None or 0 < shards <= min(rows, MOST_RECORDS))
+    require(all(0 < width < MAX_WIDTH for width in widths), 0 < rows < MAX_ROWS, identity["dtype"] in DTYPES)
+    require(shards is None or 0 < shards <= min(rows, MAX_RECORDS))
     source, meta = body.get("source"), body["meta"]
     return PlanFile(identity, body["model"], body["task"], source, meta, seal, rows, places, widths)
 

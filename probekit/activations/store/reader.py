@@ -27,7 +27,7 @@ from probekit.activations.store.format import (
     stored_rows,
     unfinished_advice,
 )
-from probekit.activations.store.shard import Record, check_size, chunks, read_tensor, repair_advice
+from probekit.activations.store.shard import Record, check_shard_size, chunks, read_tensor, repair_advice
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
 from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
@@ -64,7 +64,7 @@ class Store(Activations):
         _check_rows(self.path, self._records, self.n_examples)
         check_layout(self.path, self._plan, self.layout, dict(enumerate(self._records)))
         for record in self._records:
-            check_size(self.path, record)
+            check_shard_size(self.path, record)
 
     def _rows(self, place: Place) -> Tensor:
         every = [np.arange(record.tensors[place_name(place)].shape[0]) for record in self._records]

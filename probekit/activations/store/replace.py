@@ -100,8 +100,8 @@ def _agrees(record: Record, sealed: str, expected: Expected) -> bool:
 
 def _other_bits(path: Path, plan: PlanFile, number: int) -> str:
     versions = plan.meta.get("versions")
-    theirs = versions.get("torch") if isinstance(versions, dict) else None
+    version = versions.get("torch") if isinstance(versions, dict) else None
     return (
-        f"shard {number} of {str(path)!a} came out with other bits than were recorded (torch {theirs!a} there, "
+        f"shard {number} of {str(path)!a} came out with other bits than were recorded (torch {version!a} there, "
         f"{torch.__version__} here): repair it on the machine that made it, or {AGAIN}"
     )

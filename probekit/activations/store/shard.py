@@ -26,7 +26,7 @@ from probekit.errors import StorageError
 CHUNK = 1 << 19  # bytes that are read, hashed and copied while they are in the processor's cache
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MOST = 1 << 40  # of one size of a tensor; larger ones would overflow sums of bytes
+_MAX_SIZE = 1 << 40  # of one size of a tensor; larger ones would overflow sums of bytes
 _RECORD = {
     "plan": str,
     "file": str,
@@ -42,7 +42,7 @@ def repair_advice(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class TensorRecord:
     """One tensor of a shard."""
 
     dtype: str
@@ -65,7 +65,7 @@ class Record:
     """The content of one shard: rows of the task, and a tensor for each place, by `place_name`, in file order."""
 
     rows: np.ndarray
-    tensors: dict[str, StoredTensor]
+    tensors: dict[str, TensorRecord]
 
     @cached_property
     def header(self) -> bytes:
@@ -106,7 +106,7 @@ def load_record(path: Path, plan_seal: str | None) -> tuple[Record, str]:
     body, seal = unseal(path, advice=advice)
     if matches(body, _RECORD) and plan_seal in (None, body["plan"]):
         tensors = {
-            name: StoredTensor(x["dtype"], tuple(x["shape"]), x["sha256"]) for name, x in body["tensors"].items()
+            name: TensorRecord(x["dtype"], tuple(x["shape"]), x["sha256"]) for name, x in body["tensors"].items()
         }
         if all(map(_is_possible, tensors.values())) and _are_distinct(body["rows"]):
             record = Record(np.array(body["rows"], dtype=np.int64), tensors)
@@ -115,13 +115,13 @@ def load_record(path: Path, plan_seal: str | None) -> tuple[Record, str]:
     raise StorageError(f"{str(path)!a} is no record of this store; {advice}")
 
 
-def _is_possible(x: StoredTensor) -> bool:
-    sizes = all(0 <= n < _MOST for n in x.shape)
+def _is_possible(x: TensorRecord) -> bool:
+    sizes = all(0 <= n < _MAX_SIZE for n in x.shape)
     return sizes and x.dtype in _SAFETENSORS_NAMES and bool(_SHA256.fullmatch(x.sha256))
 
 
 def _are_distinct(rows: list[int]) -> bool:
-    return len(set(rows)) == len(rows) > 0 and 0 <= min(rows) <= max(rows) < _MOST
+    return len(set(rows)) == len(rows) > 0 and 0 <= min(rows) <= max(rows) < _MAX_SIZE
 
 
 def record_body(record: Record, plan_seal: str) -> dict[str, Any]:
@@ -141,9 +141,9 @@ def header_of(rows: np.ndarray, tensors: dict[str, Tensor]) -> bytes:
     return Record(rows, {name: _described(x, "") for name, x in tensors.items()}).header
 
 
-def _described(x: Tensor, sha256: str) -> StoredTensor:
+def _described(x: Tensor, sha256: str) -> TensorRecord:
     rows, width = x.shape
-    return StoredTensor(str(x.dtype).removeprefix("torch."), (int(rows), int(width)), sha256)
+    return TensorRecord(str(x.dtype).removeprefix("torch."), (int(rows), int(width)), sha256)
 
 
 def bytes_of(x: Tensor) -> memoryview:
@@ -169,7 +169,7 @@ def _damaged(path: Path, record: Record, why: str) -> StorageError:
     return StorageError(f"shard {str(path / 'shards' / record.file)!a} is damaged: {why}; {repair_advice(path)}")
 
 
-def check_size(path: Path, record: Record) -> None:
+def check_shard_size(path: Path, record: Record) -> None:
     """Raise a StorageError unless the shard is a regular file of the recorded size."""
     with open_shard(path, record):
         pass

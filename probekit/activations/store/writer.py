@@ -31,7 +31,7 @@ from probekit.activations.store.shard import (
     record_body,
     record_of,
 )
-from probekit.durable import keep_names, seal, write_first, write_named
+from probekit.durable import seal, sync_names, write_first, write_named
 from probekit.errors import StorageError
 from probekit.points import Place, place_name, split_point
 
@@ -162,7 +162,7 @@ def write_manifest(path: Path, plan: PlanFile, meta: dict[str, Any] | None = Non
     Raises:
         StorageError: the disk refused, a row is missing, or a file is damaged.
     """
-    keep_names(path / "records")
+    sync_names(path / "records")
     records = read_records(path, plan)
     stored = sum(len(record.rows) for record, _ in records.values())
     if stored != plan.rows:

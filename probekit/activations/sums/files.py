@@ -36,7 +36,7 @@ FORMAT = "probekit-statistics"
 FORMAT_VERSION = 1
 FOLDER = "statistics"
 STALE_SECONDS = 3600  # a file without a record that is older was left by a run that died
-_MOST_HEADER = 1_000_000  # bytes of a safetensors file's header
+_MAX_HEADER = 1_000_000  # bytes of a safetensors file's header
 _FILE_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
 _RECORD_NAME = re.compile(r"\d+\.json")
 
@@ -121,7 +121,7 @@ def write_checkpoint(folder: Path, contents: Contents, progress: CountProgress) 
         StorageError: the disk refused.
     """
     body = {**_about(contents, progress), "files": write_files(folder, contents)}
-    record = record_path(folder, progress.shards_done)
+    record = checkpoint_path(folder, progress.shards_done)
     write_first(record, seal(body)[0])
     remove_older(record, body)
 
@@ -163,7 +163,7 @@ def _about(contents: Contents, progress: CountProgress) -> dict[str, Any]:
     }
 
 
-def record_path(folder: Path, shards_done: int) -> Path:
+def checkpoint_path(folder: Path, shards_done: int) -> Path:
     """The record of a checkpoint after this many shards."""
     return folder / f"{shards_done:05d}.json"
 
@@ -287,7 +287,7 @@ def _read_file(folder: Path, file: Any, n_bytes: Any, shapes: Mapping[str, Any])
     try:
         with open_plain(path) as fd, open(fd, "rb", closefd=False) as opened:
             size = os.fstat(fd).st_size
-            if not size == n_bytes <= content + _MOST_HEADER:
+            if not size == n_bytes <= content + _MAX_HEADER:
                 raise damaged(path, f"is damaged: it has {size} bytes, not those of its record")
             data = opened.read()
     except FileNotFoundError:

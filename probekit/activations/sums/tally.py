@@ -21,12 +21,12 @@ from probekit.activations.sums.files import (
     Contents,
     CountProgress,
     Key,
+    checkpoint_path,
     damaged,
     progress_after,
     read_contents,
     read_newest,
     read_progress,
-    record_path,
     remove_older,
     remove_orphans,
     write_checkpoint,
@@ -153,7 +153,7 @@ class Tally:
         on_disk = self._checkpointed
         if on_disk is not None and on_disk.shards_done == self._progress.shards_done and on_disk != self._progress:
             assert self._folder is not None
-            raise damaged(record_path(self._folder, on_disk.shards_done), "counted other shards than this run has")
+            raise damaged(checkpoint_path(self._folder, on_disk.shards_done), "counted other shards than this run has")
 
     def _checkpoint(self) -> None:
         if self._folder is None:

@@ -15,7 +15,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from probekit.activations import Store, extract, load_activations, random_init_of
-from probekit.activations.plan.summary import as_dict, describe
+from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.activations.plan.word_tokens import token_spans
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
@@ -203,9 +203,9 @@ def test_repeated_texts_are_computed_once():
     ahead = plan_of(make(Ahead), words_task())
     assert ahead.packing.nodes == sum(lengths.values())
     assert plan_of(make(GPT2), words_task()).packing.nodes <= ahead.packing.nodes
-    assert as_dict(ahead)["tokens"] == sum(lengths[text] for text in TEXT)  # one text stands in two splits
-    assert f"{N} words in 5 texts" in describe(ahead)
-    assert as_dict(ahead)["words"] == N
+    assert plan_as_dict(ahead)["tokens"] == sum(lengths[text] for text in TEXT)  # one text stands in two splits
+    assert f"{N} words in 5 texts" in describe_plan(ahead)
+    assert plan_as_dict(ahead)["words"] == N
 
 
 @pytest.mark.parametrize("position", ["all", 0, -1, np.arange(N), ["last", "last"], []])

@@ -10,7 +10,7 @@ import torch
 from store_cases import plan_of
 
 from probekit.activations import Store, extract, extract_statistics, repair
-from probekit.activations.plan.summary import as_dict, describe
+from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
 from probekit.models.bert import Bert, BertConfig
 from probekit.models.tokenizer_files import load_tokenizer
@@ -126,13 +126,13 @@ def test_tokens_of_rows_are_the_texts_own(bert, family):
 def test_what_is_cut_still_ends_with_its_sep(bert, family):
     task = replace(family, inputs=[LETTERS[: 8 + i % 8] for i in range(31)])
     p = plan_of(bert, task)
-    assert as_dict(p)["cut"] == sum(len(text) > 10 for text in task.inputs)
+    assert plan_as_dict(p)["cut"] == sum(len(text) > 10 for text in task.inputs)
     for i, text in enumerate(task.inputs):
         ids = bert.tokenizer.encode(text[:10], bos=True)  # pyright: ignore[reportOptionalMemberAccess]
         assert p.sequences[i].tolist() == ids
     with pytest.raises(DataError, match="longer than the context of 12 tokens"):
         plan_of(bert, task, on_long="error")
-    assert "[CLS] before and [SEP] after each text" in describe(p)
+    assert "[CLS] before and [SEP] after each text" in describe_plan(p)
 
 
 def test_cls_itself_is_read_where_it_stands_in_the_text(bert, family):

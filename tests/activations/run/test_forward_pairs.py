@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probekit.activations import Store, extract, extract_statistics, random_init_of, repair
 from probekit.activations.plan.identity import digest_of
-from probekit.activations.plan.summary import as_dict, describe
+from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.activations.repair import plan_again
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
@@ -195,22 +195,22 @@ def test_the_context_of_the_sources_is_in_the_plan_and_a_store_made_again_has_it
     model = load_model(tmp_path / "model", device="cpu")
     task = replace(pairs, targets=[[*target[1:], 5] for target in pairs.targets])
     plain, with_bos = (plan_of(model, task, points="decoder.resid_pre", bos=bos) for bos in (False, True))
-    assert (as_dict(plain)["bos"], as_dict(with_bos)["bos"]) == (False, True)
+    assert (plan_as_dict(plain)["bos"], plan_as_dict(with_bos)["bos"]) == (False, True)
     assert digest_of(plain) != digest_of(with_bos)
     for made in (plain, with_bos):
-        path = tmp_path / str(as_dict(made)["bos"])
-        extract(model, task, points="decoder.resid_pre", out=path, bos=as_dict(made)["bos"])
+        path = tmp_path / str(plan_as_dict(made)["bos"])
+        extract(model, task, points="decoder.resid_pre", out=path, bos=plan_as_dict(made)["bos"])
         again = plan_again(read_plan(path), read_examples(path, read_plan(path)), model)
         assert again.sources is not None
-        assert again.sources[0].tolist() == [22] * as_dict(made)["bos"] + task.inputs[0]
+        assert again.sources[0].tolist() == [22] * plan_as_dict(made)["bos"] + task.inputs[0]
         assert digest_of(again) == digest_of(made)
 
 
 def test_cut_sources_are_counted(pair_model, pairs):
     long = replace(pairs, inputs=[[3] * 20, *pairs.inputs[1:]])
     made = plan_of(pair_model, long, points="decoder.resid_pre")
-    assert as_dict(made)["cut"] == 1
-    assert "cut      1 texts to the first 12 tokens" in describe(made)
+    assert plan_as_dict(made)["cut"] == 1
+    assert "cut      1 texts to the first 12 tokens" in describe_plan(made)
 
 
 def test_hooks_on_the_encoder_see_no_filler(pair_model, pairs):
@@ -230,7 +230,7 @@ def test_hooks_on_the_encoder_see_no_filler(pair_model, pairs):
 
 
 def test_the_plan_tells_of_both_sides(pair_model, pairs):
-    told = describe(plan_of(pair_model, replace(pairs, targets=[[5]] * 40), points="decoder.resid_pre"))
+    told = describe_plan(plan_of(pair_model, replace(pairs, targets=[[5]] * 40), points="decoder.resid_pre"))
     n = sum(map(len, pairs.inputs))
     assert f"tokens   80 of targets, the start token before each; {n} of sources, no BOS\n" in told
     assert "nodes, nothing shared\n" in told
@@ -253,8 +253,8 @@ def test_texts_stand_before_the_end_of_a_sentence_which_is_never_read(pair_model
     texts = [" ".join(chr(94 + i) for i in ids[:9]) for ids in pairs.inputs]
     task = replace(pairs, inputs=texts)
     made = plan_of(model, task, points="encoder.resid_post", position=position)
-    assert "</s> after each text" in describe(made)
-    assert (as_dict(made)["bos"], made.sequences.n_bos, made.sequences.n_end) == (True, 0, 1)
+    assert "</s> after each text" in describe_plan(made)
+    assert (plan_as_dict(made)["bos"], made.sequences.n_bos, made.sequences.n_end) == (True, 0, 1)
     assert made.sequences[0].tolist() == [*pairs.inputs[0][:9], 2]
     pick = {"last": lambda x: x[-1], "first": lambda x: x[0], "mean": lambda x: x.mean(0), "all": lambda x: x}[position]
     found = extract(model, task, points="encoder.resid_post", position=position).per_text(("encoder.resid_post", 1))
@@ -272,4 +272,4 @@ def test_a_text_that_is_cut_keeps_the_end_of_the_sentence(pair_model, pairs):
     task = replace(pairs, inputs=["a " * 30] * len(pairs))
     made = plan_of(marian(pair_model), task, points="encoder.resid_post")
     assert made.sequences[0].tolist() == [3] * 11 + [2]
-    assert as_dict(made)["cut"] == len(pairs)
+    assert plan_as_dict(made)["cut"] == len(pairs)

@@ -24,7 +24,7 @@ ORDER = """
 
 @dataclass(frozen=True, kw_only=True)
 class TrainProbeJob(Output):
-    """Which store is read, what it is compared with, and where the results go."""
+    """The store, the baseline, and the folder for the results."""
 
     store: Path | None = argument(
         "A store made by `probekit extract`.  [default: the newest complete one under ./runs]", default=None
@@ -70,11 +70,11 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
         from probekit.evaluation import train_probes
         from probekit.plots import save_plot
 
-        probe = probes.with_parameters(options, store)
+        probe = probes.check_parameters(options, store)
         question = {**question_of(options), "probe": probe, "random_init": job.baseline is not None}
         if job.out is not None:
             check_out(job.out, store.meta, question)
-        how = {**vars(options), "probe": probes.made(probe, options, store)}
+        how = {**vars(options), "probe": probes.make_probe(probe, options, store)}
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with progress_bar("train", "layers", show=console.bars(job.quiet)) as bar:
