@@ -79,7 +79,7 @@ class PointErrors:
         return max(self.figures.values(), key=lambda figure: figure.error / figure.bound)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SelfTest:
     """The result of `selftest`.
 
@@ -153,7 +153,7 @@ class SelfTest:
             ]
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:  # a notebook shows the table
         return self.describe()
 
 
