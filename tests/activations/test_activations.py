@@ -1,4 +1,4 @@
-"""A set of activations as a mapping: keys, curve order, what stands beside the tensors."""
+"""A set of activations as a mapping: keys, curve order, labels and splits."""
 
 import numpy as np
 import pytest

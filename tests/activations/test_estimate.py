@@ -69,7 +69,7 @@ def test_flops_of_the_other_families(countable: None, letters: Make, family: str
 
 
 @pytest.mark.parametrize(("wanted", "n_blocks"), [("0", 1), ("0-1", 2)])
-def test_flops_of_a_decoder_are_its_own_and_the_whole_encoders(
+def test_flops_of_a_decoder_include_all_of_the_encoders(
     countable: None, letters: Make, wanted: str, n_blocks: int
 ) -> None:
     sizes: Any = {"d_model": 16, "n_heads": 2, "n_decoder_heads": 4, "d_mlp": 24, "d_decoder_mlp": 40, "n_ctx": 16}
@@ -109,7 +109,7 @@ def test_shards_are_written_before_the_next(small_shards: None, model: GPT2, tas
     assert estimate(planned).kept_bytes < 2 * plan_as_dict(planned)["bytes"]
 
 
-def test_pairs_need_their_scores_whole(model: GPT2, task: Task) -> None:
+def test_pairs_need_all_of_their_scores(model: GPT2, task: Task) -> None:
     few, many = (estimate(plan_of(model, task, points=point, share=False)) for point in ("z", "attn_scores"))
     assert many.batch_bytes > few.batch_bytes
 

@@ -87,7 +87,7 @@ def test_token_ids_are_read_as_they_are(tiny, letters):
     assert ids.meta["tokenizer_fingerprint"] is None
 
 
-def test_a_bos_stands_before_token_ids_too(model, letters):
+def test_a_bos_precedes_token_ids_too(model, letters):
     texts, ids = letters(longest=11), letters(longest=11, texts=False)
     for place, x in extract(model, texts, bos=True).items():
         assert torch.equal(extract(model, ids, bos=True)[place], x)
@@ -370,7 +370,7 @@ def test_the_meta_says_where_the_values_come_from(model, task):
     assert meta["tokens"] == sum(map(len, task.inputs))
 
 
-def test_the_bar_is_silent_unless_asked_for(model, task, capsys):
+def test_the_bar_is_silent_by_default(model, task, capsys):
     extract(model, task)
     extract(model, task, progress=False)
     assert capsys.readouterr() == ("", "")
@@ -422,7 +422,7 @@ def test_the_plan_in_words(model, task):
     )
 
 
-def test_texts_that_also_stand_in_train_are_said(model, task):
+def test_texts_that_are_also_in_train_are_reported(model, task):
     def lines(**leaks):
         return describe_plan(plan_of(model, replace(task, info={"also_in_train": leaks}))).splitlines()
 

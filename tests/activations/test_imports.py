@@ -213,7 +213,7 @@ def test_the_output_of_the_last_block_is_not_guessed(tmp_path: Path, labels: Pat
     assert (known.points, longer.points) == (["resid_pre"], ["resid_pre", "resid_post"])
 
 
-def test_labels_may_stand_beside_the_activations(tmp_path: Path, acts: Path) -> None:
+def test_labels_may_be_in_the_folder_of_the_activations(tmp_path: Path, acts: Path) -> None:
     y = np.arange(N) // 4 % 2
     np.save(acts / "labels.npy", y)
     save_file({"labels": torch.from_numpy(y), "resid_pre.0": tensors()["resid_pre", 0]}, tmp_path / "x.safetensors")
@@ -271,7 +271,7 @@ def test_the_same_import_is_the_same_store_and_another_is_refused(tmp_path: Path
         import_activations(acts, labels, out=tmp_path / "store")
 
 
-def test_an_interrupted_import_goes_on(
+def test_an_interrupted_import_resumes(
     tmp_path: Path, acts: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_plan, "SHARD_BYTES", 7 * 3 * D * 4)

@@ -1,4 +1,4 @@
-"""Where stores stand: default names, what `ls` sees, which one is the newest."""
+"""Paths of stores: default names, what `ls` sees, which one is the newest."""
 
 import os
 import re
@@ -91,7 +91,7 @@ def test_the_newest_is_the_one_that_was_finished_last(model, task, tmp_path):
     assert newest_store(tmp_path) == tmp_path / "m"
 
 
-def test_a_store_that_is_asked_for_again_is_the_newest(model, task, tmp_path):
+def test_a_store_that_is_requested_again_is_the_newest(model, task, tmp_path):
     for name in ("a", "b", "a"):
         extract(model, task, layers="all" if name == "a" else 1, out=tmp_path / name)
         assert newest_store(tmp_path) == tmp_path / name

@@ -1,4 +1,4 @@
-"""The random-init baseline is what extracting with random weights gives, kept beside the store and read again."""
+"""The random-init baseline is what extracting with random weights gives, kept in the store and read again."""
 
 import shutil
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_it_is_what_the_same_extraction_with_random_weights_gives(store: Path, t
     assert {p: data for p, data in lasting(store).items() if p.parts[0] != "random-init-3"} == before
 
 
-def test_a_finished_one_is_read_without_a_model_and_an_unfinished_one_goes_on(
+def test_a_finished_one_is_read_without_a_model_and_an_unfinished_one_resumes(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "SHARD_FLOPS", {"cpu": 3e7})
@@ -71,7 +71,7 @@ def test_a_finished_one_is_read_without_a_model_and_an_unfinished_one_goes_on(
     assert random_init_of(Store(store)).meta["model"] == "agreement-gpt2-random0"
 
 
-def test_it_stands_apart_from_its_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_separate_from_its_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random_init_of(store, progress=False)
     assert verify(store).is_sound
     assert verify(store / "random-init-0").is_sound

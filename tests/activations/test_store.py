@@ -1,4 +1,4 @@
-"""The store: equal to memory bit for bit, and it goes on where it stopped."""
+"""The store: equal to memory bit for bit, and it resumes where it stopped."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def test_disk_holds_what_memory_holds(model, task, path, dtype, position):
     store.verify()
 
 
-def test_what_stands_beside_the_tensors_comes_back(model, letters, path):
+def test_labels_splits_and_provenance_come_back(model, letters, path):
     task = letters(shortest=4)
     task = replace(task, position=np.arange(len(task)) % 4, groups=np.arange(len(task)) // 2)
     made, memory = run(model, task, path), run(model, task)
@@ -63,7 +63,7 @@ def test_texts_may_hold_anything(tiny, letters, path):
     assert load_activations(path).task.fingerprint() == task.fingerprint()
 
 
-def test_what_stands_in_the_folder(model, task, path):
+def test_the_files_of_a_store(model, task, path):
     run(model, task, path)
     made = plan_of(model, task, **HOW)
     n = len(made.shards)
@@ -125,7 +125,7 @@ def test_ctrl_c_keeps_what_is_committed(model, task, path, monkeypatch):
 
 def test_a_complete_store_is_returned_without_any_work(model, task, path, monkeypatch):
     first = run(model, task, path)
-    parts = [p for p in files(path) if p.name != "manifest.json"]  # whose date says when it was last asked for
+    parts = [p for p in files(path) if p.name != "manifest.json"]  # whose date says when it was last requested
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in parts}
     monkeypatch.setattr(model, "forward", lambda *_, **__: pytest.fail("the model ran"))
     assert_equal(run(model, task, path), first)
@@ -201,7 +201,7 @@ def test_what_is_no_store(model, task, tmp_path):
 
 
 def test_a_writer_that_begins_while_another_looks_is_no_stranger(tmp_path, monkeypatch):
-    """The plan may come between the question whether there is one and the look at what stands there."""
+    """The plan may come between the question whether there is one and the look at the folder."""
     store = tmp_path / "store"
     asked: list[bool] = []
 

@@ -82,7 +82,7 @@ def test_tensors_do_not_change_with_the_file(model, task, path):
         store["resid_pre.1"]
 
 
-def test_a_damaged_shard_stops_a_run_that_goes_on(model, task, path, monkeypatch):
+def test_a_damaged_shard_stops_a_run_that_resumes(model, task, path, monkeypatch):
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(Stopped):

@@ -194,7 +194,7 @@ def test_what_the_background_meets_is_raised_and_nothing_more_is_written(model, 
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("probekit-store")]
 
 
-def test_a_reader_beside_a_writer_sees_whole_shards_only(model, letters, path):
+def test_a_reader_during_a_write_sees_complete_shards_only(model, letters, path):
     task = letters(100)
     made = plan_of(model, task, **HOW)
     sizes = [len(shard_rows(made, k)) for k in range(len(made.shards))]

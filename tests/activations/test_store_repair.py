@@ -72,7 +72,7 @@ def test_the_manifest_needs_no_model(model, task, path):
     assert {**again, "created": 0} == {**meta, "created": 0}
 
 
-def test_an_unfinished_store_is_mended_as_far_as_it_went(model, task, path, monkeypatch):
+def test_an_unfinished_store_is_repaired_and_stays_unfinished(model, task, path, monkeypatch):
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(Stopped):
@@ -173,7 +173,7 @@ def test_other_bits_are_not_taken(model, task, path, monkeypatch):
     assert dates(path) == before
 
 
-def test_a_model_that_is_gone_is_asked_for(tiny, task, path, tmp_path):
+def test_a_missing_model_must_be_named(tiny, task, path, tmp_path):
     model = tiny()
     model.source = {"name_or_path": str(tmp_path / "gone"), "revision": None, "random_init": False, "seed": 0}
     run(model, task, path)
@@ -197,7 +197,7 @@ def test_a_plan_that_does_not_say_how_is_one_error(model, task, path):
 @pytest.mark.parametrize(
     "how", [{"position": "all"}, {"position": ["first", "last"]}, {"points": ["attn_pattern", "q"]}]
 )
-def test_every_layout_comes_back_whole_and_in_part(model, task, path, how):
+def test_every_layout_comes_back_complete_and_in_part(model, task, path, how):
     store, memory = run(model, task, path, **how), run(model, task, **how)
     assert len(store._records) > 2
     rng = np.random.default_rng(0)

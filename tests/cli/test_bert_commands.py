@@ -45,7 +45,7 @@ def test_two_commands(here: Path, bert_folder: Path, texts: Path, capsys: pytest
     assert run(["train-probe", "--layer", "all", "--json"]) == 0
     layers = json.loads(capsys.readouterr().out)["layers"]
     embedded, *later = [layer["metrics"]["test"]["auroc"] for layer in layers]
-    assert embedded == 0.5  # "text" stands first in all of them
+    assert embedded == 0.5  # "text" is the first word of all of them
     assert max(later) >= 0.9
 
 
@@ -66,7 +66,7 @@ def test_selftest_and_points(bert_folder: Path, capsys: pytest.CaptureFixture[st
         ({"type_vocab_size": 5}, "misshapen: bert.embeddings.token_type_embeddings.weight (expected [5, 16]"),
     ],
 )
-def test_what_is_no_such_bert_is_told_so(
+def test_models_that_are_not_such_a_bert_are_refused(
     here: Path, bert_folder: Path, texts: Path, refused: Callable[..., str], fields: dict[str, object], says: str
 ) -> None:
     assert says in refused(3, "extract", "--model", configure(bert_folder, **fields), "--dataset", texts)

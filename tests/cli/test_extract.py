@@ -1,4 +1,4 @@
-"""`probekit extract`: what it prints and where, what it writes, and how it goes on."""
+"""`probekit extract`: what it prints and where, what it writes, and how it resumes."""
 
 import json
 import signal
@@ -43,7 +43,7 @@ def test_stdout_ends_with_the_path_and_the_rest_is_on_stderr(here: Path, job: li
     assert acts["resid_pre", 1].shape == (90, 16)
 
 
-def test_quiet_prints_the_path_alone(here: Path, job: list[str], capsys: Capture) -> None:
+def test_quiet_prints_only_the_path(here: Path, job: list[str], capsys: Capture) -> None:
     assert run([*job, "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 1
@@ -113,7 +113,7 @@ def test_another_random_baseline_is_read_on_the_same_task(here: Path, job: list[
     assert (zero.splits == one.splits).all()
 
 
-def test_cut_texts_dropped_blanks_and_skipped_rows_are_said(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
+def test_cut_texts_dropped_blanks_and_skipped_rows_are_reported(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
     rows = [f"{'long ' * 10 * (i < 3)}text {i} ,{i % 2}" for i in range(60)]
     Path("t.csv").write_text("\n".join(["text,label", *rows, ",1", "NA,0"]) + "\n")
     job = ["extract", "--model", str(gpt2_folder), "--dataset", "t.csv", "--out", "store"]
@@ -162,7 +162,7 @@ def test_a_place_that_is_taken_is_a_storage_error(here: Path, job: list[str], ca
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_sigterm_says_what_is_kept_and_the_same_command_goes_on(
+def test_sigterm_says_what_was_saved_and_the_same_command_resumes(
     here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = sys.modules["probekit.activations.run.loop"]
@@ -201,7 +201,7 @@ def test_names_that_look_like_markup_or_escapes_are_text(here: Path, gpt2_folder
     assert "[bold]a" in out
 
 
-def test_whole_numbers_are_a_regression_when_asked(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
+def test_whole_numbers_are_a_regression_on_request(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
     Path("years.csv").write_text("text,year\n" + "".join(f"text {i},{1900 + i % 7}\n" for i in range(60)))
     job = ["extract", "--model", str(gpt2_folder), "--dataset", "years.csv", "--label-column", "year", "--limit", "9"]
     assert run([*job, "--regression", "--out", "store"]) == 0

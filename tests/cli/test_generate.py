@@ -60,7 +60,7 @@ def test_why_it_ended_and_going_on_past_the_stop_token(gpt2_folder, model, capsy
     assert (said["tokens"], said["settings"]["stop_tokens"]) == (drawn[seed], [])
 
 
-def test_what_a_world_reads_is_said(here, monkeypatch, refused):
+def test_an_unreadable_prompt_is_answered_with_a_readable_one(here, monkeypatch, refused):
     use_small_worlds(monkeypatch, here)
     said = refused(3, "generate", "--model", "counting-gpt", "--prompt", "(", "--quiet")
     assert said.endswith("'(' is not in the vocabulary of 101 words; counting-gpt reads texts such as '34'")
@@ -93,7 +93,7 @@ def test_several_stop_tokens(gpt2_folder, model, capsys, here):
     assert printed(capsys, *args, "--config", "c.yaml")[0] == out
 
 
-def test_a_full_context_is_said(gpt2_folder, capsys):
+def test_a_full_context_is_reported(gpt2_folder, capsys):
     _, err = printed(capsys, "--model", gpt2_folder, "--prompt", "x" * 40, "--max-new-tokens", 100, "--temperature", 9)
     assert err == "ended after 9 tokens: the context of 48 is full\n"
 

@@ -23,7 +23,7 @@ N, D = 120, 5
 
 @pytest.fixture
 def acts(here: Path) -> Path:
-    """Three layers in which a class is written more and more strongly, beside a CSV of labels."""
+    """Three layers in which a class is written more and more strongly, and a CSV of labels."""
     rng = np.random.default_rng(0)
     y = np.arange(N) % 2
     (here / "acts").mkdir()
@@ -99,7 +99,7 @@ def test_every_option_reaches_the_store(acts: Path, capsys: Capture) -> None:
     assert store.meta["seed"] == 3
 
 
-def test_values_may_stand_in_a_config(acts: Path, capsys: Capture) -> None:
+def test_values_may_come_from_a_config(acts: Path, capsys: Capture) -> None:
     Path("c.yaml").write_text("import: {labels: y.csv, model-name: theirs, out: there}\n")
     assert run(["import", "acts", "--config", "c.yaml", "--set", "import.task-name=mine", "--quiet"]) == 0
     assert capsys.readouterr().out == "there\n"

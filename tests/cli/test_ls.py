@@ -1,4 +1,4 @@
-"""`probekit ls`: what stands under a folder."""
+"""`probekit ls`: the stores and results under a folder."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from probekit.cli.main import run
 Capture = pytest.CaptureFixture[str]
 
 
-def test_nothing_there_is_said_on_stderr(here: Path, capsys: Capture) -> None:
+def test_an_empty_folder_is_reported_on_stderr(here: Path, capsys: Capture) -> None:
     assert run(["ls"]) == 0
     out, err = capsys.readouterr()
     assert out == ""

@@ -42,7 +42,7 @@ def test_json_holds_the_figures(gpt2_folder: Path, capsys: Capture) -> None:
     assert 0 < found["rows"][-1]["reference"]["error"] <= found["bounds"]["reference"] == 1e-5
 
 
-def test_quiet_says_the_verdict_alone(gpt2_folder: Path, capsys: Capture) -> None:
+def test_quiet_prints_only_the_verdict(gpt2_folder: Path, capsys: Capture) -> None:
     assert run(["selftest", "--model", str(gpt2_folder), "--quiet", "--random-init", "--dtype", "bf16"]) == 0
     out, err = capsys.readouterr()
     assert (len(out.splitlines()), err) == (1, "")

@@ -19,7 +19,7 @@ def job(gpt2_folder: Path, texts: Path) -> list[str]:
     return ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--out", "s"]
 
 
-def test_stats_stand_beside_the_activations(here: Path, job: list[str], capsys: Capture) -> None:
+def test_stats_are_written_with_the_activations(here: Path, job: list[str], capsys: Capture) -> None:
     assert run([*job, "--stats"]) == 0
     out, err = capsys.readouterr()
     assert out == "s\n"

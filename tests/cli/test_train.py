@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 FILES = ("accuracy_by_layer.png", "accuracy_by_layer.svg", "results.json", "results.csv", "probes")
 
 
-def test_results_stand_in_the_store_under_what_was_asked(here: Path, store: Path, capsys: Capture) -> None:
+def test_results_are_in_a_folder_named_after_the_question(here: Path, store: Path, capsys: Capture) -> None:
     shutil.copytree(store, "store")
     assert run(["train-probe", "store", "--layer", "0-1", "--probe", "mean-diff"]) == 0
     out = capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_other_strengths_and_seeds_have_results_of_their_own(here: Path, store: 
         ("probekit.plots.save_plot", "the results in store/results/label-resid_pre-mean-diff-layers-0 are incomplete"),
     ],
 )
-def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+def test_ctrl_c_says_what_was_saved_and_how_to_resume(
     here: Path, store: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, where: str, says: str
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:

@@ -95,7 +95,7 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_the_name_and_all_settings_may_stand_in_a_file(here, capsys):
+def test_the_name_and_all_settings_may_come_from_a_file(here, capsys):
     keys = "".join(f"  {key.replace('_', '-')}: {value}\n" for key, value in SETTINGS.items())
     Path("counting.yaml").write_text(f"train-model:\n  name: counting-gpt\n{keys}  out: there\n")
     assert run(["train-model", "--config", "counting.yaml", "--json"]) == 0
@@ -104,7 +104,7 @@ def test_the_name_and_all_settings_may_stand_in_a_file(here, capsys):
     assert from_file["loss_nats"] == train(capsys)["loss_nats"]
 
 
-def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(here, capsys, monkeypatch):
+def test_an_interrupted_run_resumes_and_ends_in_the_same_weights(here, capsys, monkeypatch):
     whole = train(capsys, "--out", "whole")
 
     @contextmanager
@@ -129,7 +129,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(here, capsys,
     assert weights[0] == weights[1]
 
 
-def test_what_stands_in_the_way(here, capsys, refused):
+def test_what_cannot_be_overwritten(here, capsys, refused):
     folder = Path(train(capsys)["folder"])
     assert "seed was 3, now 4" in refused(5, *ARGS[:-1], "4")
     good = (folder / CHECKPOINT).read_bytes()
@@ -140,7 +140,7 @@ def test_what_stands_in_the_way(here, capsys, refused):
     assert "holds a model that was not trained there" in refused(5, *ARGS)
 
 
-def test_a_place_that_cannot_be_written_is_said_before_the_first_step(here, refused, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_reported_before_the_first_step(here, refused, monkeypatch):
     Path("file").touch()
     monkeypatch.setattr(training, "loss_of", lambda *_: pytest.fail("a step was made"))
     assert "Not a directory" in refused(4, *ARGS, "--out", "file/model")

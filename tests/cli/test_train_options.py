@@ -28,7 +28,7 @@ def test_the_full_answer_needs_no_options(here: Path, store: Path, capsys: Captu
     assert run(["train-probe", "store", "--layer", "0-1"]) == 0
     text = capsys.readouterr().out
     selecting = "Selecting the layer on test"
-    for part in ("selectivity", " bits", "statistically tied with the best", "p = ", selecting, "length"):
+    for part in ("selectivity", " bits (uniform code", "statistically tied with the best", "p = ", selecting, "length"):
         assert part in text
     assert [path.name for path in Path("store/results").iterdir()] == ["label-resid_pre-logistic-layers-0-1"]
 
@@ -61,7 +61,7 @@ def test_random_weights_are_a_baseline(here: Path, store: Path, gpt2_folder: Pat
     assert len(results.meta["random_init"]["fingerprint"]) > 9
 
 
-def test_what_cannot_be_asked_is_one_line(here: Path, store: Path, refused: Callable[..., str]) -> None:
+def test_invalid_options_are_one_line(here: Path, store: Path, refused: Callable[..., str]) -> None:
     job = ["train-probe", store, "--layer", "0"]
     assert "no baseline 'randm'; the only one that can be added is random-init" in refused(
         2, *job, "--baseline", "randm"
@@ -131,7 +131,7 @@ def test_numbers_are_a_regression(here: Path, gpt2_folder: Path, capsys: Capture
     assert run(["train-probe", "s", *FAST]) == 0
     assert "test R2" in capsys.readouterr().out
     assert Path("s/results/label-resid_pre-ridge-layers-0-C-0.01-1/results.json").exists()
-    assert "take ridge" in refused(2, "train-probe", "s", "--probe", "logistic")
+    assert "holds a number for each example; take ridge" in refused(2, "train-probe", "s", "--probe", "logistic")
 
 
 def test_more_folds_or_classes_than_rows(

@@ -17,7 +17,7 @@ FILES = ["transfer.csv", "transfer.json", "transfer.png", "transfer.svg"]
 
 @pytest.fixture(scope="module")
 def stores(gpt2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two tasks of one model: the same words at the end, behind different beginnings."""
+    """Two tasks of one model: the same words at the end, after different beginnings."""
     folder, made = tmp_path_factory.mktemp("tasks"), []
     for name in ("plain", "negated"):
         rows = "".join(f"{name} {i} is {'good' if i % 2 else 'bad'},{i % 2}\n" for i in range(60))
@@ -65,7 +65,7 @@ def test_every_option_reaches_it(job: list[str], capsys: Capture) -> None:
     assert not Path("plain/results").exists()
 
 
-def test_quiet_prints_the_picture_alone_and_other_questions_have_other_folders(job: list[str], capsys: Capture) -> None:
+def test_quiet_prints_only_the_picture_and_other_questions_have_other_folders(job: list[str], capsys: Capture) -> None:
     for more in ([], ["--layer", "0"], ["--seed", "1"], []):
         assert run([*job, *more, "--quiet"]) == 0
     out, err = capsys.readouterr()
@@ -108,7 +108,7 @@ def never(*_: object, **__: object) -> None:
         ("probekit.plots.save_transfer_plot", "the results in there are incomplete"),
     ],
 )
-def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+def test_ctrl_c_says_what_was_saved_and_how_to_resume(
     job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch, where: str, says: str
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:

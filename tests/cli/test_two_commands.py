@@ -1,4 +1,4 @@
-"""The two commands of the first page, typed as they stand there, through the real Hub libraries; and without a Hub."""
+"""The two commands of the first page, as typed there, through the real Hub libraries; and without a Hub."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def typed(line: str, env: dict[str, str], path: str, cwd: Path) -> subprocess.Co
     return subprocess.run(shlex.split(line), env=env, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
-def test_the_two_commands_as_they_stand_on_the_first_page(hub: HubServer, path: str, tmp_path: Path) -> None:
+def test_the_two_commands_of_the_first_page(hub: HubServer, path: str, tmp_path: Path) -> None:
     done = typed("probekit extract --model gpt2 --dataset sst2", hub.env, path, tmp_path)
     assert done.returncode == 0, done.stderr
     store = tmp_path / done.stdout.splitlines()[-1]
@@ -80,7 +80,7 @@ def test_without_a_hub_the_answer_names_the_option_that_takes_a_path(texts: Path
     assert "--model PATH" in of_model
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_resumes(
     gpt2_folder: Path, texts: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--batch-tokens", "100", "--out", "store"]

@@ -17,7 +17,7 @@ def test_a_kill_at_any_moment_loses_nothing_committed_and_shows_nothing_partial(
     assert verdict["part"] > 0, "some were killed in the middle"
 
 
-def test_a_fault_at_each_call_is_told_or_survived(campaign):
+def test_a_fault_at_each_call_is_reported_or_survived(campaign):
     """A kill, EIO, ENOSPC at each create, write, fsync, rename, link, mkdir: errors are told (code 4), nothing partial
     is visible, the resumed run is equal. Without hard links the run itself is equal."""
     verdict = campaign("points", 5, 1)
@@ -46,7 +46,7 @@ def test_every_deleted_file_is_noticed_and_named(campaign):
     assert campaign("deletions", 1, 1)["noticed"] >= 10
 
 
-def test_a_full_disk_is_an_error_of_storage_and_the_run_goes_on_when_there_is_room(campaign):
+def test_a_full_disk_is_an_error_of_storage_and_the_run_resumes_when_there_is_room(campaign):
     """The command exits 4 with one line, keeps whole shards, shows nothing partial; the resumed run is equal."""
     verdict = campaign("full_disk", 5, 40)
     assert verdict["resumed"] == (40 if NIGHTLY else 5)
@@ -66,7 +66,7 @@ def test_of_two_models_that_write_one_store_at_once_one_is_refused(campaign):
     assert verdict.get("first", 0) + verdict.get("second", 0) == (50 if NIGHTLY else 6)
 
 
-def test_a_reader_sees_whole_prefixes_that_grow_and_then_all(campaign):
+def test_a_reader_sees_complete_prefixes_that_grow_and_then_all(campaign):
     """Progress counts whole shards, in order, and never falls; a listing never fails; until the store is complete,
     opening it says that it is unfinished, and then it is equal."""
     verdict = campaign("readers", 4, 40)

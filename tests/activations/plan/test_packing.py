@@ -32,7 +32,7 @@ def paths_of(batch):
 
 
 @given(texts_of, sizes, st.booleans(), st.booleans())
-def test_every_text_stands_in_one_block_and_its_path_spells_it(texts, size, share, causal):
+def test_every_text_is_in_one_block_and_its_path_spells_it(texts, size, share, causal):
     packing = pack(Sequences.of(texts), size, share, causal)
     assert sorted(packing.order.tolist()) == list(range(len(texts)))
     for blocks in cut_batches(packing.sizes, batch_tokens=3 * size):
@@ -109,7 +109,7 @@ def test_equal_texts_cost_nothing():
     assert pack(Sequences.of([[1, 2, 3]] * 100), 4, share=True).nodes == 3
 
 
-def test_blocks_of_nearly_one_size_stand_together():
+def test_blocks_of_nearly_equal_size_share_a_batch():
     rng = np.random.default_rng(0)
     block_sizes = rng.integers(100, 129, 500)
     assert filled_nodes(block_sizes, cut_batches(block_sizes, 2048)) < 1.01 * block_sizes.sum()

@@ -1,4 +1,4 @@
-"""The token that is read at each row stands beside the activations, in memory and on disk."""
+"""The token that is read at each row is kept with the activations, in memory and on disk."""
 
 import json
 

@@ -69,7 +69,7 @@ BYTE_LEVEL, SENTENCE_PIECE, WORD_PIECE = byte_level(), sentence_piece(), word_pi
 
 
 def as_bytes(token: str, is_piece: bool) -> bytes:
-    """What a token of SentencePiece's or of GPT-2's kind stands for."""
+    """What a token of SentencePiece's or of GPT-2's kind means."""
     if not is_piece:
         return bytes(BYTES[letter] for letter in token)
     return bytes([int(token[3:5], 16)]) if token.startswith("<0x") else token.replace("▁", " ").encode()
@@ -130,7 +130,7 @@ N = sum(len(text.split()) for text in TEXT)
 
 
 def words_task(position: str = "last") -> Any:
-    """Every word of five texts; one of them stands in two splits."""
+    """Every word of five texts; one of them is in two splits."""
     rows = [(k, i, j) for k, text in enumerate(TEXT) for i, j in _words(text)]
     of = np.array([k for k, _, _ in rows])
     labels = np.arange(len(rows)) % 2
@@ -203,7 +203,7 @@ def test_repeated_texts_are_computed_once():
     ahead = plan_of(make(Ahead), words_task())
     assert ahead.packing.nodes == sum(lengths.values())
     assert plan_of(make(GPT2), words_task()).packing.nodes <= ahead.packing.nodes
-    assert plan_as_dict(ahead)["tokens"] == sum(lengths[text] for text in TEXT)  # one text stands in two splits
+    assert plan_as_dict(ahead)["tokens"] == sum(lengths[text] for text in TEXT)  # one text is in two splits
     assert f"{N} words in 5 texts" in describe_plan(ahead)
     assert plan_as_dict(ahead)["words"] == N
 
@@ -214,7 +214,7 @@ def test_a_word_is_read_at_its_own_tokens(position):
         plan_of(make(GPT2), words_task(), position=position)
 
 
-def test_a_word_without_a_token_and_one_behind_the_context():
+def test_a_word_without_a_token_and_one_outside_the_context():
     hidden = replace(
         words_task().subset(np.arange(2)), inputs=["the \u200d\u200d"] * 2, spans=np.array([[0, 3], [4, 6]])
     )
@@ -240,7 +240,7 @@ def test_spans_that_do_not_fit_the_task():
 
 
 def test_a_store_of_words_reads_back(tmp_path):
-    """Every text stands there once."""
+    """Every text is written once."""
     model, task = make(GPT2), words_task("mean")
     made = extract(model, task, out=tmp_path / "store", stats=True)
     assert isinstance(made, Store)

@@ -127,7 +127,7 @@ def test_a_position_that_was_not_kept(model, family):
         everything.at(3)
 
 
-def test_a_model_that_looks_ahead_shares_equal_texts_alone(model, family):
+def test_a_model_that_looks_ahead_shares_only_equal_texts(model, family):
     class Bidirectional(GPT2):
         causal = False
 
@@ -186,7 +186,7 @@ def test_prepared_weights_change_nothing_and_are_gone_afterwards(tiny, family):
     assert model.blocks[0].mlp.up.weight.grad is not None
 
 
-def test_hooks_see_whole_texts_of_one_length(model, family):
+def test_hooks_see_complete_texts_of_one_length(model, family):
     """As in a batch of one: the last position is the last token, whatever else runs."""
 
     def turn(x, hook):

@@ -135,7 +135,7 @@ def test_what_is_cut_still_ends_with_its_sep(bert, family):
     assert "[CLS] before and [SEP] after each text" in describe_plan(p)
 
 
-def test_cls_itself_is_read_where_it_stands_in_the_text(bert, family):
+def test_cls_is_read_where_the_ids_include_it(bert, family):
     """Who probes [CLS] writes it out: then it is the text's own first token."""
     task = replace(family, inputs=[f"[CLS] {text} [SEP]" for text in family.inputs])
     acts = extract(bert, task, position=["first", "last"], bos=False)
@@ -186,7 +186,7 @@ def test_an_empty_text_is_refused_though_it_has_a_context(bert, family):
         plan_of(bert, family)
 
 
-def test_ids_are_read_as_they_are_or_in_the_context_that_is_asked_for(bert, letters):
+def test_ids_are_read_as_they_are_or_in_the_requested_context(bert, letters):
     task = letters(9, longest=8, texts=False)
     assert plan_of(bert, task).sequences[0].tolist() == task.inputs[0]
     assert plan_of(bert, task, bos=True).sequences[0].tolist() == [CLS, *task.inputs[0], SEP]

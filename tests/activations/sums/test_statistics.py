@@ -201,7 +201,7 @@ def test_stopped_at_any_shard_it_ends_in_the_same_bits(model, task, tmp_path, mo
             assert_same_bits(make(model, task, path), whole)
         assert_same_bits(load_statistics(path), whole)
         if make is with_store or checkpoints == "every shard":
-            assert computed == list(range(k, n))  # what stands on disk is read, what is counted is left alone
+            assert computed == list(range(k, n))  # shards on disk are read, counted ones are skipped
         elif checkpoints == "none":
             assert computed == list(range(n))
         assert_nothing_old(path)
