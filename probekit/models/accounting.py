@@ -111,7 +111,7 @@ class Account:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the keys and values of the whole context; 0 for a model that does not generate."""
+        """Bytes of the keys and values of the complete context; 0 for a model that does not generate."""
         return cache_values(self.shape, self.context, self.batch) * BYTES[self.dtype]
 
     @property

@@ -1,4 +1,4 @@
-"""What all models of token ids share besides their forward: tokenizer, checks of inputs, generation, fingerprint."""
+"""The base of every family's model: tokenizer, checks of inputs, generation, fingerprint."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
@@ -167,7 +167,7 @@ class LanguageModel(HookedModule):
         """Continue a text, token ids, or several of either; see `probekit.models.generation.generate`.
 
         Args:
-            prompt: as there.
+            prompt: a text, several, token ids or several lists of them; lengths may differ.
             options: as keyword arguments.
         """
         return generation.generate(self, prompt, **vars(options))
@@ -186,7 +186,7 @@ class LanguageModel(HookedModule):
 
 
 def stopped(blocks: Any, resid_BLD: Tensor, stop: int) -> Tensor:
-    """The input of block `stop`, or the output of the last block if there is no such one, [B, L, D]."""
+    """The input of block `stop`, with its hooks run; the output of the last block if there is none, [B, L, D]."""
     return blocks[stop].hook_resid_pre(resid_BLD) if stop < len(blocks) else resid_BLD
 
 

@@ -1,4 +1,4 @@
-"""Checks of config fields, shared by all families; each error names the field, what is valid and what came."""
+"""Checks of config fields, shared by all families; each error gives the field, the valid values and the value."""
 
 import math
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""What a model learns from: token ids and their targets. Nothing here needs torch."""
+"""Training examples: token ids and their targets. Nothing here needs torch."""
 
 from dataclasses import dataclass
 

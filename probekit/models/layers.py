@@ -97,9 +97,8 @@ class LayerNorm(nn.Module):
     def forward(self, x_BLD: Tensor) -> Tensor:
         if not self.hook_scale.hooked:
             return self.hook_normalized(F.layer_norm(x_BLD, self.weight.shape, self.weight, self.bias, self.eps))
-        x32_BLD = x_BLD.to(
-            torch.promote_types(x_BLD.dtype, torch.float32)
-        )  # as the fused kernel: squares overflow fp16
+        # squares overflow fp16, so compute in float32, as the fused kernel does
+        x32_BLD = x_BLD.to(torch.promote_types(x_BLD.dtype, torch.float32))
         centred_BLD = x32_BLD - x32_BLD.mean(-1, keepdim=True)
         scale_BL1 = self.hook_scale((centred_BLD.square().mean(-1, keepdim=True) + self.eps).sqrt())
         return self.hook_normalized((centred_BLD / scale_BL1 * self.weight + self.bias).to(x_BLD.dtype))

@@ -128,7 +128,7 @@ class LlamaConfig:
 
 
 def within(window: int, queries_BL: Tensor, keys_BM: Tensor) -> Tensor:
-    """Whether a key's position is among the `window` ones up to a query's, [B, L, M]; keys after it count as within."""
+    """True where a key is one of the last `window` positions up to the query, or after it: [B, L, M]."""
     return queries_BL[:, :, None] - keys_BM[:, None, :] < window
 
 

@@ -18,9 +18,9 @@ class Tokenizer:
 
     Args:
         backend: of the `tokenizers` library.
-        bos_token_id: what `bos=True` puts first (BERT's [CLS]), if anything.
-        d_vocab: how many ids the model knows; None: as many as the tokenizer.
-        sep_token_id: what `bos=True` puts last (BERT's [SEP], Marian's </s>), if anything.
+        bos_token_id: the id that `bos=True` puts first (BERT's [CLS]), if any.
+        d_vocab: size of the model's vocabulary; None means the tokenizer's.
+        sep_token_id: the id that `bos=True` puts last (BERT's [SEP], Marian's </s>), if any.
     """
 
     def __init__(

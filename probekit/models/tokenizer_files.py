@@ -30,7 +30,7 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
     Args:
         folder: where the files are.
         bos_token_id: from config.json; None looks it up in the tokenizer's own settings.
-        d_vocab: how many ids the model knows.
+        d_vocab: size of the model's vocabulary.
 
     Raises:
         DataError: a file is damaged; the message names it.
@@ -60,7 +60,7 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
 
 
 def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
-    """What a tokenizer without a BOS puts around a text: BERT's [CLS] and [SEP], or Marian's </s> at the end."""
+    """The ids that a tokenizer without a BOS puts around a text: BERT's [CLS] and [SEP], or Marian's </s> last."""
     ids = backend.encode("", add_special_tokens=True).ids
     if len(ids) == 2:
         return ids[0], ids[1]

@@ -58,15 +58,15 @@ def collate(examples: Sequence[Example], pad_id: int = 0) -> TrainingBatch:
     """
     if not examples or not all(e.tokens and len(e.tokens) == len(e.targets) for e in examples):
         raise UsageError("a batch is one example or more, each with tokens and as many targets")
-    labels = _of_all("label", [e.label for e in examples])
-    sources = _of_all("source", [e.source for e in examples])
+    labels = _all_or_none("label", [e.label for e in examples])
+    sources = _all_or_none("source", [e.source for e in examples])
     tokens, mask = _padded([e.tokens for e in examples], pad_id)
     targets, _ = _padded([e.targets for e in examples], IGNORE)
     source, source_mask = _padded(sources, pad_id) if sources else (None, None)
     return TrainingBatch(tokens, targets, mask, torch.tensor(labels) if labels else None, source, source_mask)
 
 
-def _of_all(what: str, values: list[Any]) -> list[Any] | None:
+def _all_or_none(what: str, values: list[Any]) -> list[Any] | None:
     if all(value is None for value in values):
         return None
     if any(value is None or value == [] for value in values):
@@ -261,23 +261,23 @@ def _interrupts_wait() -> Iterator[Callable[[], bool]]:
 
     A second signal acts at once. Outside the main thread signals are not touched.
     """
-    came: list[int] = []
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def wait(number: int, frame: FrameType | None) -> None:
-        if came:
+        if received:
             raise KeyboardInterrupt
-        came.append(number)
+        received.append(number)
 
     # signals that are ignored, or whose default action ends the process, are left alone
-    mine = [number for number, handler in before.items() if callable(handler)]
+    handled = [number for number, handler in before.items() if callable(handler)]
     try:
-        for number in mine:
+        for number in handled:
             signal.signal(number, wait)
-        yield lambda: bool(came)
+        yield lambda: bool(received)
     finally:
-        for number in mine:
+        for number in handled:
             signal.signal(number, before[number])

@@ -145,7 +145,7 @@ def _check_id(field: str, value: Any, d_vocab: int) -> None:
 
 
 class TokenStack(nn.Module):
-    """What encoder and decoder share: positions added to token embeddings, and a list of blocks."""
+    """The base of encoder and decoder: positions added to token embeddings, and a list of blocks."""
 
     def __init__(self, cfg: TransformerConfig, blocks: Iterable[nn.Module]):
         super().__init__()
@@ -153,7 +153,7 @@ class TokenStack(nn.Module):
         table = partial(sinusoids_in_halves, cfg.n_ctx, cfg.d_model)
         computed = cfg.positions == "sinusoidal"
         self.pos_embed = ComputedTable(table) if computed else Embedding(cfg.n_ctx, cfg.d_model)
-        if cfg.positions == "interleaved":  # a weight that is not trained: Marian's files have no word for this order
+        if cfg.positions == "interleaved":  # a weight that is not trained: config.json has no field for this order
             self.pos_embed.requires_grad_(False)
         self.hook_pos_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(blocks)

@@ -1,4 +1,4 @@
-"""What is asked of a model: texts with labels, from files, from the Hub, or made here with known truth."""
+"""Tasks: texts with labels, from files, from the Hub, or made here with known truth."""
 
 from probekit.builtin import TASKS as BUILTIN_TASKS
 from probekit.tasks.base import Task

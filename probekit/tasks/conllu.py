@@ -3,14 +3,14 @@
 The `conllu` package parses the lines. This module checks them, and finds the characters of each word in the text.
 
 The text is the sentence as it was written: its `# text` line, or else its forms joined as SpaceAfter says. A *word* is
-a line with a whole number. A *multiword token* (3-4 "don't") is written in the text for several words. Where the words
-spell it ("do" + "n't"), each has its own characters; otherwise (French "du" = "de" + "le") each has those of the
-complete token. *Empty nodes* (8.1) are not in the text and are not words.
+a line whose id is a single number. A *multiword token* (3-4 "don't") is written in the text for several words. Where
+the words spell it ("do" + "n't"), each has its own characters; otherwise (French "du" = "de" + "le") each has those of
+the complete token. *Empty nodes* (8.1) are not in the text and are not words.
 
-Columns, besides `text` and `span`: `sentence` (file and number from 0), `form`, `lemma`, `upos`, `xpos`, `deprel`,
-`feats.NAME` for each feature (morphological, such as `feats.Number`), and two numbers: `head_distance`, how many words
-away the head is, and `depth`, how many arcs lead from the root to the word. Where a word has no value (`_`, a feature
-that it lacks, the distance of a root) the cell is None, and the word is not an example of that label.
+Columns: `text`, `span`, `sentence` (file and number from 0), `form`, `lemma`, `upos`, `xpos`, `deprel`, `feats.NAME`
+for each feature (morphological, such as `feats.Number`), and two numbers: `head_distance`, how many words away the head
+is, and `depth`, how many arcs lead from the root to the word. Where a word has no value (`_`, a feature that it lacks,
+the distance of a root) the cell is None, and the word is not an example of that label.
 
 Format: https://universaldependencies.org/format.html
 """
@@ -26,17 +26,15 @@ from conllu.parser import DEFAULT_FIELD_PARSERS, DEFAULT_FIELDS, parse_comment_l
 PLAIN = ("form", "lemma", "upos", "xpos", "deprel")
 SPAN, GROUP = "span", "sentence"
 MEASURED = ("head_distance", "depth")
-PARSERS: dict[str, Any] = DEFAULT_FIELD_PARSERS | {  # heads are checked here, and `deps` is not needed
-    "xpos": lambda fields, i: fields[i],
-    "head": lambda fields, i: fields[i],
-    "deps": lambda fields, i: None,
-}
+UNPARSED = dict.fromkeys(("xpos", "feats", "head", "deps"), lambda fields, i: fields[i])
+# `conllu` parses ids and misc; its parser of feats would cut "Ref=x=y" to "x"
+PARSERS: dict[str, Any] = DEFAULT_FIELD_PARSERS | UNPARSED
 
 Row = Mapping[str, Any]  # a line as `conllu` parses it, by field
 
 
 class Flaw(Exception):
-    """What is wrong with a sentence: line number, description."""
+    """A sentence cannot be used; its arguments are a line number and a description."""
 
 
 @dataclass
@@ -77,7 +75,7 @@ class _Lines:
 
 
 def read_sentences(text: str) -> Iterator[tuple[int, AnnotatedSentence | str]]:
-    """The sentences of a file: (its first line, the sentence), or (the wrong line, what is wrong)."""
+    """The sentences of a file: (its first line, the sentence), or (the flawed line, a description of the flaw)."""
     begins, block = 1, []
     for number, line in enumerate([*text.split("\n"), ""], start=1):
         line = line.removesuffix("\r")
@@ -143,7 +141,7 @@ def _parsed(number: int, line: str) -> Row:
         raise Flaw(number, "expected single blanks within a field, got several in a row; remove the others")
     try:
         return parse_line(line, DEFAULT_FIELDS, PARSERS)
-    except ParseException:  # of the id alone: every other field that is parsed takes any text
+    except (ParseException, ValueError):  # of the id; a number of 5,000 digits is a ValueError
         return {"id": None}
 
 
@@ -186,7 +184,8 @@ def _head(lines: _Lines, i: int) -> int | None:
     given, n = lines.rows[i]["head"], len(lines.rows)
     if given == "_":
         return None
-    if not (given.isascii() and given.isdigit() and int(given) <= n and int(given) != i + 1):
+    is_number = given.isascii() and given.isdigit() and len(given) < 10
+    if not (is_number and int(given) <= n and int(given) != i + 1):
         what = f"expected the number of another word as the head, 0 to {n}, got {given[:20]!a}; correct it"
         raise Flaw(lines.numbers[i], what)
     return int(given)
@@ -210,7 +209,7 @@ class WordRows:
     Attributes:
         columns: names of the columns.
         lines: the line number of each row.
-        bad: row -> (kind, description) for a sentence that is wrong, which has one row of its own.
+        bad: row -> (kind, description) for a flawed sentence, which has a single row.
         counts: numbers of sentences, multiword tokens and empty nodes.
     """
 
@@ -237,11 +236,12 @@ class WordRows:
         return [cell(*row) for row in self._rows]
 
 
-NO_WORD = {"feats": None, **dict.fromkeys(PLAIN, "_")}  # the fields of a row for a sentence that is wrong
+NO_WORD = dict.fromkeys((*PLAIN, "feats"), "_")  # the fields of a flawed sentence's row
 
 
 def _features(row: Row) -> dict[str, str]:
-    return {name: value for name, value in (row["feats"] or {}).items() if value}
+    pairs = (pair.partition("=") for pair in row["feats"].split("|"))
+    return {name: value for name, _, value in pairs if name and value}
 
 
 def _cell(name: str) -> Callable[[AnnotatedSentence, str, int], Any]:

@@ -83,13 +83,13 @@ def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], w
     if named is not None and named not in table.columns:
         near = nearest(named, [ascii(name) for name in table.columns])
         near = near if near.startswith("did you mean") else "name one of these"
-        raise UsageError(f"{table.name} has no column {named!a} but {there}; {near}")
+        raise UsageError(f"{table.name} has no column {named!a}, only {there}; {near}")
     lower = {name.strip().lower(): name for name in reversed(table.columns)}
     chosen = named if named is not None else next((lower[name] for name in usual if name in lower), None)
     if chosen is None:
         header = "" if table.typed else " (the first line is the header)"
         raise UsageError(
-            f"{table.name} has no column named {' or '.join(usual)} but {there}; name the {what} column with "
+            f"{table.name} has no column named {' or '.join(usual)}, only {there}; name the {what} column with "
             f"--{what}-column{header}"
         )
     if table.columns.count(chosen) > 1:

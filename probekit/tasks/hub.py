@@ -28,7 +28,7 @@ def hub_tables(name: str) -> tuple[dict[str, DataTable], dict[str, Any]]:
         if part_of is not None and part_of not in tables:
             tables[part_of] = _table(f"{repo.id} {split}", str(split), part)
     if not tables:
-        raise DataError(f"{repo.id} has no split named {' or '.join(SPLIT_NAMES)} but {', '.join(map(str, dataset))}")
+        raise DataError(f"{repo.id} has no split named {' or '.join(SPLIT_NAMES)}, only {', '.join(map(str, dataset))}")
     return tables, info
 
 

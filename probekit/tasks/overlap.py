@@ -1,4 +1,4 @@
-"""What the splits of a task share."""
+"""Texts and groups that several splits of a task have."""
 
 from collections import Counter
 from typing import Any

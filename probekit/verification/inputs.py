@@ -64,5 +64,5 @@ def _sentences(model: LanguageModel) -> Iterator[Sequence[int]]:
     for sentence in SENTENCES if model.tokenizer else ():
         try:
             yield model.tokenizer.encode(sentence)  # pyright: ignore[reportOptionalMemberAccess]
-        except DataError:  # a vocabulary of words that has not these
+        except DataError:  # a word-level vocabulary without these words
             continue

@@ -1,4 +1,4 @@
-"""What a world consists of, and what the worlds' files share. Nothing here imports torch before a model is needed."""
+"""The parts of a world, and tools for the worlds' files. torch is imported only when a model is needed."""
 
 import hashlib
 import json

@@ -103,9 +103,9 @@ def _example(turns: list[Turn]) -> Example:
     words: list[str] = []
     is_target: list[bool] = []
     for question, result in turns:
-        asked = [*question.split(), SEP]
-        words += [*asked, str(result), SEP]
-        is_target += [False] * len(asked) + [True, True]
+        question_words = [*question.split(), SEP]
+        words += [*question_words, str(result), SEP]
+        is_target += [False] * len(question_words) + [True, True]
     example = next_word_example(VOCABULARY, [*words, EOS])
     targets = zip(example.targets, [*is_target[1:], True], strict=True)
     return replace(example, targets=[target if learned else IGNORE for target, learned in targets])

@@ -1,4 +1,4 @@
-"""What the worlds' grammars share: splits by checksum, draws, and the Task made of what was drawn."""
+"""Tools for the worlds' grammars: splits by checksum, draws, and the Task made of the examples."""
 
 import zlib
 from collections.abc import Callable, Sequence

@@ -100,8 +100,8 @@ def examples(split: str, n: int, seed: Seed) -> list[Example]:
     """`n` lists of a split as sources, with their ranks as targets."""
     made = []
     for items in lists(n, seed, split):
-        said = next_word_example(VOCABULARY, [BOS, *map(str, ranks(items)), EOS])
-        made.append(replace(said, source=word_ids(VOCABULARY, [*map(str, items)])))
+        target = next_word_example(VOCABULARY, [BOS, *map(str, ranks(items)), EOS])
+        made.append(replace(target, source=word_ids(VOCABULARY, [*map(str, items)])))
     return made
 
 

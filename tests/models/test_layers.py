@@ -387,6 +387,13 @@ def test_attend_is_attention_whatever_is_hooked(groups, mask, hooked):
     assert [x.shape for x in seen] == [(3, 6, 5, 5)] * bool(hooked)
 
 
+def test_a_replaced_pattern_weights_the_values():
+    q, k, v = (torch.randn(2, 5, 3, 4) for _ in range(3))
+    scores, pattern = HookPoint("B H L M"), HookPoint("B H L M")
+    pattern.add(lambda x, hook: torch.eye(5).flip(0).expand_as(x))
+    assert torch.equal(attend(q, k, v, "causal", scores, pattern), v.flip(1))
+
+
 def test_attend_takes_scores_that_are_wider_than_the_values():
     q, k, v = (torch.randn(2, 5, 3, 4) for _ in range(3))
     z = attend(q, k, v.half(), "causal", HookPoint("B H L M"), HookPoint("B H L M"))

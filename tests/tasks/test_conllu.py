@@ -92,6 +92,12 @@ def test_the_text_is_spelled_by_space_after(words):
         assert [text[start:end] for start, end in one.spans] == [form for form, _ in words]
 
 
+def test_features_are_kept_complete():
+    words = WordRows("f", "1\ta\t_\tX\t_\tMood=Ind|Ref=x=y,z|Empty=|Alone\t0\t_\t_\t_")
+    assert [name for name in words.columns if name.startswith("feats.")] == ["feats.Mood", "feats.Ref"]
+    assert words.column("feats.Ref") == ["x=y,z"]
+
+
 WORD = "1\ta\t_\tX\t_\t_\t0\t_\t_\t_"
 
 
@@ -112,6 +118,9 @@ WORD = "1\ta\t_\tX\t_\t_\t0\t_\t_\t_"
         (["# only a comment"], 1, "no word in it"),
         ([WORD.replace("\ta\t", "\ta  b\t")], 1, "expected single blanks within a field"),
         (["x" + WORD[1:]], 1, "expected word 1, got 'x'"),
+        (["1" * 5000 + WORD[1:]], 1, "expected word 1, got '1111"),
+        (["1-" + "2" * 5000 + WORD[1:], WORD], 1, "expected word 1, got '1-222"),
+        ([WORD.replace("\t0\t", "\t" + "0" * 5000 + "\t")], 1, "the head, 0 to 1, got '0000"),
         ([WORD[1:]], 1, "expected word 1, got ''"),
     ],
 )
@@ -177,9 +186,9 @@ def test_distance_and_depth_are_numbers(folder):
 
 
 def test_nothing_is_guessed(folder):
-    with pytest.raises(UsageError, match=r"no column named label or target but 'text', .*'upos'.*--label-column"):
+    with pytest.raises(UsageError, match=r"no column named label or target, only 'text', .*'upos'.*--label-column"):
         load_task(folder)
-    with pytest.raises(UsageError, match=r"no column 'feats.Numbr' but .*did you mean .*feats.Number"):
+    with pytest.raises(UsageError, match=r"no column 'feats.Numbr', only .*did you mean .*feats.Number"):
         load_task(folder, label_column="feats.Numbr")
 
 

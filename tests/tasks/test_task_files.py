@@ -290,11 +290,11 @@ def test_of_several_usual_names_the_first_in_order_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"text_column": "txt"}, UsageError, "data.csv has no column 'txt' but 'text', 'kind'; did you mean 'text'"),
-        ({"label_column": "zzz"}, UsageError, "no column 'zzz' but 'text', 'kind'; name one of these"),
-        ({"label_column": "kind", "group_column": "knd"}, UsageError, "no column 'knd' but .*; did you mean 'kind'"),
+        ({"text_column": "txt"}, UsageError, "data.csv has no column 'txt', only 'text', 'kind'; did you mean 'text'"),
+        ({"label_column": "zzz"}, UsageError, "no column 'zzz', only 'text', 'kind'; name one of these"),
+        ({"label_column": "kind", "group_column": "knd"}, UsageError, "no column 'knd', only .*; did you mean 'kind'"),
         ({"label_column": "kind", "group_column": "kind"}, UsageError, "cannot be both label and group"),
-        ({}, UsageError, "no column named label or target but 'text', 'kind'; .*--label-column"),
+        ({}, UsageError, "no column named label or target, only 'text', 'kind'; .*--label-column"),
         ({"label_column": "text"}, UsageError, "cannot be both text and label"),
     ],
 )
