@@ -145,7 +145,9 @@ def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
     """
     if isinstance(spec, str):
         layers = (
-            range(n_layers) if spec.strip() == "all" else [i for part in spec.split(",") for i in _span(part, spec)]
+            range(n_layers)
+            if spec.strip() == "all"
+            else [i for part in spec.split(",") for i in _span(part, spec, n_layers)]
         )
     elif isinstance(spec, int):
         layers = [spec]
@@ -156,11 +158,11 @@ def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
     return sorted({check_layer(layer, n_layers) for layer in layers})
 
 
-def _span(part: str, spec: str) -> range:
+def _span(part: str, spec: str, n_layers: int) -> range:
     first, dash, last = part.strip().partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
         raise UsageError(f"layers are all, 3, 0,4,8 or 2-6; got {spec!r}")
-    return range(int(first), int(last if dash else first) + 1)
+    return range(int(first), check_layer(int(last if dash else first), n_layers) + 1)
 
 
 def place_name(place: Place) -> str:

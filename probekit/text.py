@@ -10,10 +10,10 @@ def printable(text: object) -> str:
 
 
 def metric(n: float) -> str:
-    """292_000_000_000 -> "292 G": three digits and the prefix of the unit."""
-    prefixes = iter(" kMGTPE")
-    while n >= 999.5:
-        n, _ = n / 1000, next(prefixes)
-    prefix = next(prefixes).strip()
+    """292_000_000_000 -> "292 G": three digits and the prefix of the unit; the largest prefix is Q (1e30)."""
+    prefixes = list("QRYZEPTGMk ")
+    while n >= 999.5 and len(prefixes) > 1:
+        n, _ = n / 1000, prefixes.pop()
+    prefix = prefixes[-1].strip()
     decimals = 0 if n >= 99.95 or not prefix else 1 if n >= 9.995 else 2
     return f"{n:.{decimals}f} {prefix}"

@@ -81,7 +81,7 @@ def test_layers(spec, layers):
     assert parse_layers(spec, 6) == layers
 
 
-@pytest.mark.parametrize("spec", ["", "a", "1-", "-1", "3-1", "1,,2", "6", 6, -1, [0, 6], [], "2-6"])
+@pytest.mark.parametrize("spec", ["", "a", "1-", "-1", "3-1", "1,,2", "6", 6, -1, [0, 6], [], "2-6", f"0-{10**14}"])
 def test_impossible_layers(spec):
     with pytest.raises(UsageError):
         parse_layers(spec, 6)

@@ -149,7 +149,7 @@ def _check_model(first: dict[str, Any], other: dict[str, Any], message: str) -> 
 
 def _brief(value: object) -> str:
     text = printable(value)
-    return ascii(text if len(text) <= 40 else f"{text[:12]}…")
+    return ascii(text if len(text) <= 40 else f"{text[:12]}...")
 
 
 def _check_widths(tasks: Sequence[TrainedTask]) -> None:

@@ -21,7 +21,7 @@ MARKS = {
     SELECTED: "selected on validation",
     TIED: "statistically tied with the best on test (95%, all layers jointly)",
     LATE: "not converged",
-    EDGE: "largest C of the grid: extend it (C=...)",
+    EDGE: "largest C of the grid: extend it (--C)",
 }
 
 

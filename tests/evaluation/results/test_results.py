@@ -40,7 +40,7 @@ def test_a_choice_at_the_edge_of_the_grid_is_said(results):
     text = dataclasses.replace(results, layers=at_edge).summary()
     for place in ("resid_pre.0", "resid_pre.1", "resid_pre.2", "resid_pre.3", "resid_post.3 (output)"):
         assert f"{place} ^" in text
-    assert "^ largest C of the grid: extend it (C=...)" in text
+    assert "^ largest C of the grid: extend it (--C)" in text
     assert "^" not in dataclasses.replace(results, layers=inside).summary()
 
 
