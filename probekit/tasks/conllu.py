@@ -236,7 +236,7 @@ class WordRows:
         return [cell(*row) for row in self._rows]
 
 
-NO_WORD = dict.fromkeys((*PLAIN, "feats"), "_")  # the fields of a flawed sentence's row
+NO_WORD: Row = dict.fromkeys((*PLAIN, "feats"), "_")  # the fields of a flawed sentence's row
 
 
 def _features(row: Row) -> dict[str, str]:
