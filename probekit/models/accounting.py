@@ -310,7 +310,7 @@ def _norm_points(name: str) -> dict[str, str]:
 def _points_before(shape: ModelShape) -> dict[str, str]:
     """Points before the blocks of a stack, with their axes."""
     points = {"embed": "B L D"}
-    if not shape.stacks[0].rotary:
+    if shape.embedding_sums:  # positions are added to the embedding
         points |= {"pos_embed": "B L D"}
     if "segment embedding" in shape.outside:
         points |= {"token_type_embed": "B L D", "ln_embed_scale": "B L 1", "ln_embed": "B L D"}

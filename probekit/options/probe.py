@@ -16,6 +16,9 @@ ControlType = Literal["token", "text"]
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
+PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse")  # the keys of `probekit.probes.PROBES`
+
+
 @dataclass(frozen=True, kw_only=True)
 class CurveOptions:
     """Which probe is fitted to which label, and where."""
@@ -30,7 +33,7 @@ class CurveOptions:
     point: str | None = option(None, "Point to read.  [default: the store's first]", metavar="NAME")
     probe: Any = option(
         None,
-        "logistic, ridge, lda, mean-diff, mlp or k-sparse.  [default: logistic; ridge where labels are numbers]",
+        f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}.  [default: logistic; ridge where labels are numbers]",
         notes="In Python also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned "
         "for each fit, has no certificate and is not saved. An instance keeps its parameters; a C other than the "
         "default is then the only one tried.",

@@ -102,7 +102,7 @@ def test_late_fits_of_controls_and_code_are_marked_and_choose_nothing(world, mon
     plain = train_probes(acts, **how)
 
     class Late(LogisticProbe):
-        def fit_many(self, X, problems):
+        def fit_many(self, X, problems):  # pyright: ignore[reportIncompatibleMethodOverride]
             probes = super().fit_many(X, problems)
             its = range(1, 4) if who == "control" else range(4, len(probes))  # target, three draws, prefixes
             for i in its:
@@ -248,7 +248,7 @@ def late(monkeypatch, is_late):
     """Logistic probes of which some say that they did not converge."""
 
     class Late(LogisticProbe):
-        def fit_many(self, X, problems):
+        def fit_many(self, X, problems):  # pyright: ignore[reportIncompatibleMethodOverride]
             probes = super().fit_many(X, problems)
             for probe, problem in zip(probes, problems.problems, strict=True):
                 probe.converged_ = not is_late(problem.C)

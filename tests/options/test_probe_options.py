@@ -6,6 +6,8 @@ import pytest
 from probekit.errors import UsageError
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.check import check_positive, check_whole
+from probekit.options.probe import PROBE_NAMES
+from probekit.probes import PROBES, REGRESSORS
 
 
 @pytest.mark.parametrize("folds", [2, 1, 0, -1, 2.5, True])
@@ -59,3 +61,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     for wrong in (True, "1", None, 0, -1, float("inf"), np.array(1.0)):
         with pytest.raises(UsageError, match="C must be a positive, finite number"):
             check_positive("C", wrong)
+
+
+def test_the_help_names_every_probe():
+    assert set(PROBE_NAMES) == {*PROBES, *REGRESSORS}
