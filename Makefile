@@ -31,6 +31,11 @@ test-isa: .venv/installed-dev
 	        $(BIN)/python -m pytest -q tests/probes || exit 1; \
 	done
 
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
 # The documentation as a site in site/, without a network; the reference is generated from the options.
 docs: .venv/installed-dev
 	$(BIN)/python -m probekit.cli.reference commands > docs/reference/commands.md
