@@ -91,11 +91,11 @@ def in_child(work: Callable[[], Any]) -> End:
 
 def killed_after(work: Callable[[], Any], seconds: float, number: int = signal.SIGKILL) -> End:
     """Let a child work and send it a signal after that time, whatever it is doing then."""
+    handler = signal.getsignal(signal.SIGINT)
     if number == signal.SIGINT:  # ignored by the child until the work can catch it
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     child = Child(work)
-    if number == signal.SIGINT:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, handler)
     child.ready()
     time.sleep(seconds)
     child.kill(number)  # not waited for yet, so the number is still its own
