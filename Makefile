@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # One process a core, one thread each: torch's own threads would only get in each other's way.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
+PARALLEL := $(BIN)/python -m pytest -q -n auto --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(PARALLEL)
 NUMERIC := tests/probes tests/models tests/activations/run tests/verification
 
 .PHONY: demo test test-all test-isa lint docs clean
@@ -22,13 +23,13 @@ test-all: .venv/installed-dev
 test-isa: .venv/installed-dev
 	for threads in 1 2; do \
 	    echo "own kernels, $$threads threads"; \
-	    OMP_NUM_THREADS=$$threads $(BIN)/python -m pytest -q $(NUMERIC) || exit 1; \
+	    OMP_NUM_THREADS=$$threads $(PARALLEL) $(NUMERIC) || exit 1; \
 	    echo "AVX2, $$threads threads"; \
 	    OMP_NUM_THREADS=$$threads ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 \
-	        OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest -q $(NUMERIC) || exit 1; \
+	        OPENBLAS_CORETYPE=Haswell $(PARALLEL) $(NUMERIC) || exit 1; \
 	    echo "plain kernels, $$threads threads"; \
 	    OMP_NUM_THREADS=$$threads ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default \
-	        $(BIN)/python -m pytest -q tests/probes || exit 1; \
+	        $(PARALLEL) tests/probes || exit 1; \
 	done
 
 lint: .venv/installed-dev
