@@ -14,7 +14,7 @@ demo: .venv/installed
 test: .venv/installed-dev
 	$(PYTEST) --nbmake tests experiments
 
-# The same with the long fault campaigns (about half an hour).
+# The same with the long fault campaigns.
 test-all: .venv/installed-dev
 	PROBEKIT_FAULTS=nightly $(PYTEST) --nbmake tests experiments
 

@@ -85,7 +85,7 @@ def tasks(args: argparse.Namespace) -> None:
 
 
 def agreement(args: argparse.Namespace) -> None:
-    """The built-in model on the built-in task, beside itself with random weights."""
+    """The built-in model on the built-in task, compared with random weights."""
     with tempfile.TemporaryDirectory() as tmp:
         extract(load_model("agreement-gpt2"), load_task("agreement"), out=Path(tmp, "store"))
         store = Store(Path(tmp, "store"))

@@ -1,4 +1,4 @@
-"""Extraction beside its peers, on the same texts and weights, in turn: python benchmarks/extract.py --help
+"""Extraction compared with other libraries, on the same texts and weights, in turn: python benchmarks/extract.py --help
 
     python benchmarks/extract.py --dataset data/sst2 --tokenizer TOKENIZER --section main --texts 3000 \\
         --python-transformerlens TL_ENV/bin/python --python-nnsight NN_ENV/bin/python

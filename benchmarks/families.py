@@ -1,4 +1,4 @@
-"""Every family beside `transformers`: how far apart, and how fast: python benchmarks/families.py --help
+"""Every family compared with `transformers`: how far apart, and how fast: python benchmarks/families.py --help
 
     python benchmarks/families.py --dataset data/sst2 --tokenizer TOKENIZER --texts 1000
 

@@ -1,4 +1,4 @@
-"""Greedy generation beside transformers' with its cache, in the shape of a GPT-2 small: python benchmarks/generation.py
+"""Greedy generation compared with transformers, both cached, GPT-2 small's shape: python benchmarks/generation.py
 
 Random weights, prompts of random ids, 50 new tokens each, float32 on the CPU. The two run in turn; seconds are the
 median of the runs, and the ratio is the median of the pairs', above 1 where ours is faster. Both must say the same.

@@ -1,4 +1,4 @@
-"""A GPT-2 small block's matrix products in float32 on the CPU, torch's beside ours: python benchmarks/linear.py
+"""A GPT-2 small block's matrix products in float32 on the CPU, torch's and ours: python benchmarks/linear.py
 
 The two run in turn; GFLOP/s from the median of the runs.
 """

@@ -1,4 +1,4 @@
-"""The logistic solver beside scikit-learn and the usual Adam loop.
+"""The logistic solver compared with scikit-learn and the usual Adam loop.
 
     python benchmarks/probes.py                     the table of cases, one layer each, side by side
     python benchmarks/probes.py --section columns   what 1, 5 and 100 fits over the same features cost

@@ -1,4 +1,4 @@
-"""How long `probekit --help` takes, beside an empty Python: python benchmarks/startup.py
+"""How long `probekit --help` takes, compared with an empty Python: python benchmarks/startup.py
 
 The two run in turn; medians of whole processes, and the ratio pair by pair.
 """

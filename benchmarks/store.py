@@ -1,4 +1,4 @@
-"""The store beside raw files: python benchmarks/store.py --folder FOLDER_ON_THE_DISK_IN_QUESTION
+"""The store compared with raw files: python benchmarks/store.py --folder FOLDER_ON_THE_DISK_IN_QUESTION
 
 The activations of SST-2 at 13 places of a GPT-2 small, 67,349 x 13 x 768 float16 (1.34 GB of random bits), come in
 shards as extraction makes them, the rows in another order than the task's. Contestants run in turn; the tables have

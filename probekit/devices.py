@@ -4,10 +4,8 @@ from pathlib import Path
 
 import torch
 
-from probekit.dtypes import BYTES, dtype_name
+from probekit.dtypes import BYTES
 from probekit.errors import UsageError
-
-__all__ = ["DTYPES", "dtype_name", "find_device", "free_bytes"]
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in BYTES}
 

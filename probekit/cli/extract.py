@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
     from probekit.tasks import Task
 
-Sums = Literal["beside", "only"] | None
-"""Sums as well as activations, instead of them, or none; `--json` prints these values, so scripts depend on them."""
+Sums = Literal["also", "only"] | None
+"""Sums as well as activations, instead of them, or none."""
+_JSON_SUMS = {"also": "beside", "only": "only"}  # the values that scripts know from `--json`
 
 MODEL = (
     "A Hub name such as gpt2, a local folder, agreement-gpt2, or a world's model, which is trained on first use: "
@@ -57,7 +58,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     """
     if options.stats and job.stats_only:
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
-    sums: Sums = "only" if job.stats_only else "beside" if options.stats else None
+    sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
     plan = planned(job, model, task, options)
     if job.dry_run:
@@ -94,7 +95,7 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
     if sums == "only":
         write, progress = partial(run_statistics, plan, path, show), statistics_progress
     else:
-        write, progress = partial(run_plan, plan, path, show, stats=sums == "beside"), Store.progress
+        write, progress = partial(run_plan, plan, path, show, stats=sums == "also"), Store.progress
     saved = partial(saved_rows, partial(progress, path), len(plan.task), "texts", path)
     make_store(_describe(plan, sums), write, saved, quiet)
     if sums and not quiet:
@@ -117,7 +118,7 @@ def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:
 
     if sums is None:
         return plan_as_dict(plan)
-    size = {"statistics": sums, "statistics_bytes": statistics_bytes(plan.task, plan.widths)}
+    size = {"statistics": _JSON_SUMS[sums], "statistics_bytes": statistics_bytes(plan.task, plan.widths)}
     return {**plan_as_dict(plan), **size, **({"bytes": 0} if sums == "only" else {})}
 
 
@@ -127,6 +128,6 @@ def _describe(plan: "ExtractionPlan", sums: Sums) -> str:
 
     if sums is None:
         return describe_plan(plan)
-    lines = [line for line in describe_plan(plan).split("\n") if sums == "beside" or not line.startswith("size ")]
+    lines = [line for line in describe_plan(plan).split("\n") if sums == "also" or not line.startswith("size ")]
     size = f"{statistics_bytes(plan.task, plan.widths) / 1e6:,.1f} MB of sums for each place and split"
-    return "\n".join([*lines, f"{'stats':<9}{size}{'' if sums == 'beside' else '; no activations'}"])
+    return "\n".join([*lines, f"{'stats':<9}{size}{'' if sums == 'also' else '; no activations'}"])

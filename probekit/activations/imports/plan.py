@@ -21,7 +21,8 @@ from probekit.activations.imports.array_files import (
 )
 from probekit.activations.imports.sources import NamingOptions, Source, find_sources, point_option
 from probekit.activations.plan.build import SHARD_BYTES
-from probekit.devices import DTYPES, dtype_name
+from probekit.devices import DTYPES
+from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.options import ImportOptions
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name

@@ -14,7 +14,8 @@ from probekit.activations.plan.places import find_places, parse_points, stack_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import Reading, read_positions
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, tokenise_targets
-from probekit.devices import dtype_name, find_device
+from probekit.devices import find_device
+from probekit.dtypes import dtype_name
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place
