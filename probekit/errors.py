@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+from probekit.text import listed
+
 
 class ProbekitError(Exception):
     """An error that the user can correct; one line: what was expected, what came, and what to do."""
@@ -36,7 +38,7 @@ class ResumeMismatch(ProbekitError):
 
 
 def nearest(name: str, known: Iterable[str], n: int = 3) -> str:
-    """A clause that names the known names nearest to `name`, or all of them when none is near."""
+    """A clause that names the known names nearest to `name`, or the first ten of them when none is near."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=n, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known are: {', '.join(known)}"
+    return f"did you mean {' or '.join(close)}?" if close else f"known are: {listed(known)}"

@@ -1,4 +1,8 @@
-"""Escape text that comes from data before it is shown, and shorten numbers."""
+"""Escape text that comes from data before it is shown; write counts, lists and large numbers."""
+
+from collections.abc import Collection
+
+MOST_LISTED = 10
 
 
 def printable(text: object) -> str:
@@ -17,3 +21,14 @@ def metric(n: float) -> str:
     prefix = prefixes[-1].strip()
     decimals = 0 if n >= 99.95 or not prefix else 1 if n >= 9.995 else 2
     return f"{n:.{decimals}f} {prefix}"
+
+
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """1 -> "1 text", 12_000 -> "12,000 texts"."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def listed(names: Collection[object], most: int = MOST_LISTED, between: str = ", ") -> str:
+    """The names with commas between them, as they are; after `most` of them "and N more"."""
+    shown = between.join(str(name) for name, _ in zip(names, range(most), strict=False))
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"

@@ -10,8 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BASE: dict[str, set[str]] = {  # small tools without a room; every room may import them
-    "errors": set(),
     "text": set(),
+    "errors": {"text"},
     "versions": set(),
     "progress": set(),
     "tables": {"text"},
