@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from probekit.errors import UsageError, nearest
-from probekit.points import POINTS, PointSpec, UnknownPoint, base_name, resolve_point, split_point
+from probekit.points import POINTS, PointSpec, UnknownPoint, base_name, in_stack, resolve_point, split_point
 
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
 HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
@@ -20,6 +20,8 @@ HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
 
 class HookPoint(nn.Module):
     """The identity, under a name; hook functions see the tensor that passes and may replace it.
+
+    A replacement is rounded to the type of the tensor that passed, so a hook may compute in float64.
 
     Args:
         axes: one letter per axis of the tensor, such as "B L D" (legend at the top of the file).
@@ -50,10 +52,12 @@ class HookPoint(nn.Module):
         for fn in tuple(self._fns.values()):
             new = fn(x, self)
             if new is not None:
+                if not isinstance(new, Tensor):
+                    raise UsageError(f"a hook at {self.name} must return a tensor or None; got {type(new).__name__}")
                 if new.shape != x.shape:
                     shapes = f"{list(x.shape)} ({self.axes}); got {list(new.shape)}"
                     raise UsageError(f"a hook at {self.name} must return the shape {shapes}")
-                x = new
+                x = new.to(x.dtype)
         return x
 
     def extra_repr(self) -> str:
@@ -84,7 +88,7 @@ class HookedModule(nn.Module):
 
     def in_stack(self, short: str) -> str:
         """The short name in this model: `"resid_pre"` is `"encoder.resid_pre"` in an encoder-decoder."""
-        return self.stack + short if self.stack + short in POINTS else short
+        return in_stack(short, self.stack)
 
     def n_layers_of(self, short: str) -> int:
         """How many blocks the stack of a point has; 0 for a point outside the layers or not in this model."""
@@ -160,7 +164,8 @@ class HookedModule(nn.Module):
         Args:
             *args: the arguments of `forward`, tokens first.
             points: which to keep; None keeps every point that fires, including attention scores and patterns.
-            positions: which query positions to keep; an int drops the axis. None keeps all.
+            positions: which query positions to keep; an int drops the axis. None keeps all. Keys and values of
+                cross-attention belong to the source, not to a query: they are kept whole.
             device: where the cache is held; None leaves every tensor on the device that computed it.
             **kwargs: more arguments of `forward`, such as attention_mask and stop_at_layer.
 
@@ -178,7 +183,7 @@ class HookedModule(nn.Module):
             raise UsageError(
                 f"{silent[0]} was not reached: the forward stopped before it (stop_at_layer, return_logits)"
             )
-        return output, ActivationCache({name: kept[name] for name in names if name in kept})
+        return output, ActivationCache({name: kept[name] for name in names if name in kept}, self.stack)
 
 
 def _is_pair(points: object) -> bool:
@@ -186,13 +191,16 @@ def _is_pair(points: object) -> bool:
 
 
 def _at_positions(x: Tensor, hook: HookPoint, positions: int | slice | Sequence[int]) -> Tensor:
-    axis = hook.axes.split().index("L")
+    axes = hook.axes.split()
+    if "L" not in axes:
+        return x
+    axis = axes.index("L")
     length = x.shape[axis]
     chosen = [positions] if isinstance(positions, int) else positions
     if isinstance(chosen, slice):
         chosen = range(length)[chosen]
     if bad := [p for p in chosen if not -length <= p < length]:
-        raise UsageError(f"position {bad[0]} is not in {-length}..{length - 1}")
+        raise UsageError(f"{hook.name} has {length} positions, {-length}..{length - 1}; got {bad[0]}")
     x = x.index_select(axis, torch.tensor([p % length for p in chosen], device=x.device, dtype=torch.long))
     return x.squeeze(axis) if isinstance(positions, int) else x
 
@@ -200,11 +208,17 @@ def _at_positions(x: Tensor, hook: HookPoint, positions: int | slice | Sequence[
 class ActivationCache(Mapping[str, Tensor]):
     """The activations of one forward: full name -> tensor, in the order of the model's points.
 
-    Short keys work too: `cache["resid_pre", 5]`, `cache["resid_pre.5"]`, `cache["blocks.5.hook_resid_pre"]`.
+    Short keys work too: `cache["resid_pre", 5]`, `cache["resid_pre.5"]`, `cache["blocks.5.hook_resid_pre"]`. A name
+    without a stack means the same stack as in the model: the encoder of an encoder-decoder.
+
+    Args:
+        tensors: full name -> tensor.
+        stack: the stack that a name without one refers to: "" or "encoder.".
     """
 
-    def __init__(self, tensors: dict[str, Tensor]):
+    def __init__(self, tensors: dict[str, Tensor], stack: str = ""):
         self._tensors = tensors
+        self._stack = stack
 
     def __getitem__(self, key: PointSpec) -> Tensor:
         name = key if isinstance(key, str) and key in self._tensors else self._full_name(key)
@@ -214,6 +228,7 @@ class ActivationCache(Mapping[str, Tensor]):
 
     def _full_name(self, key: PointSpec) -> str:
         short, layer = split_point(key)
+        short = in_stack(short, self._stack)
         if layer is None and "{layer}" in POINTS[short]:
             raise UnknownPoint(f"{short} exists in every layer; cache[{short!r}, 0] or cache.stack({short!r})")
         return POINTS[short].format(layer=layer)
@@ -230,7 +245,7 @@ class ActivationCache(Mapping[str, Tensor]):
         Raises:
             UnknownPoint: no layer of it is in this cache.
         """
-        short, _ = split_point(point)
+        short = in_stack(split_point(point)[0], self._stack)
         found = sorted(
             (layer, name) for name in self for s, layer in [split_point(name)] if s == short and layer is not None
         )
@@ -240,7 +255,7 @@ class ActivationCache(Mapping[str, Tensor]):
 
     def to(self, device: torch.device | str) -> "ActivationCache":
         """A cache with every tensor on `device`."""
-        return ActivationCache({name: x.to(device) for name, x in self._tensors.items()})
+        return ActivationCache({name: x.to(device) for name, x in self._tensors.items()}, self._stack)
 
     def __repr__(self) -> str:
         size = sum(x.numel() * x.element_size() for x in self._tensors.values()) / 1e6

@@ -79,6 +79,16 @@ def base_name(short: str) -> str:
     return short.rpartition(".")[2]
 
 
+def in_stack(short: str, stack: str) -> str:
+    """The short name in a stack, "" or "encoder.": `"resid_pre"` -> `"encoder.resid_pre"`; others stay as they are."""
+    return stack + short if stack + short in POINTS else short
+
+
+def as_extracted(short: str, places: Iterable[Place]) -> str:
+    """The short name among the places of an extraction: `"encoder.resid_pre"` if these are of an encoder."""
+    return in_stack(short, "encoder." if any(point.startswith("encoder.") for point, _ in places) else "")
+
+
 def split_point(spec: PointSpec) -> tuple[str, int | None]:
     """`"resid_pre.5"`, `("resid_pre", 5)` or a full name, as (short name, layer or None).
 

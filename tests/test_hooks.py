@@ -105,6 +105,23 @@ def test_hooks_replace_and_leave_no_trace(model):
     assert len(cache) == 9
 
 
+def test_a_replacement_is_rounded_to_the_type_of_the_activation(model):
+    """A hook may add a float64 direction to a float32 stream."""
+    direction = torch.linspace(-1, 1, 16, dtype=torch.float64)
+
+    def moved(by) -> torch.Tensor:
+        with torch.no_grad():
+            return model.run_with_hooks(TOKENS, fwd_hooks=[("resid_pre.1", lambda x, hook: x + 3 * by)])
+
+    assert torch.allclose(moved(direction), moved(direction.float()), atol=1e-5)
+    assert moved(direction).dtype == torch.float32
+
+
+def test_a_hook_that_returns_no_tensor_is_named(model):
+    with pytest.raises(UsageError, match=r"a hook at blocks\.0\.hook_mlp_out must return a tensor or None; got float"):
+        model.run_with_hooks(TOKENS, fwd_hooks=[("mlp_out", lambda x, hook: 0.0)])
+
+
 def test_looking_changes_nothing(model):
     seen = []
     out = model.run_with_hooks(
@@ -173,7 +190,7 @@ def test_positions(model):
             axis = 2 if model.points[name].axes == "B H L M" else 1
             expected = x[:, :, positions] if axis == 2 else x[:, positions]
             assert torch.equal(some[name], expected), name
-    with pytest.raises(UsageError, match=r"position 5 is not in -5\.\.4"):
+    with pytest.raises(UsageError, match=r"hook_embed has 5 positions, -5\.\.4; got 5"):
         model.run_with_cache(TOKENS, positions=5)
 
 

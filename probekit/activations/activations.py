@@ -23,6 +23,7 @@ from probekit.points import (
     Place,
     PointSpec,
     UnknownPoint,
+    as_extracted,
     place_name,
     spans_of,
     split_point,
@@ -95,7 +96,8 @@ class Activations(Mapping[Place, Tensor]):
         return len(self._places)
 
     def _known(self, key: PointSpec) -> Place:
-        place = split_point(key)
+        short, layer = split_point(key)
+        place = (self.in_stack(short), layer)
         if place not in self._places:
             raise UnknownPoint(f"no activations of {place_name(place)} here; there are {spans_of(self._places)}")
         return place
@@ -155,13 +157,17 @@ class Activations(Mapping[Place, Tensor]):
         """N names, one for each example."""
         return self.task.ids
 
+    def in_stack(self, short: str) -> str:
+        """The short name here: `"resid_pre"` is `"encoder.resid_pre"` in the activations of an encoder."""
+        return as_extracted(short, self._places)
+
     def curve(self, point: str) -> list[Place]:
         """The places of one point in layer order; for a residual point, then the output of the last block.
 
         Raises:
             UnknownPoint: the point was not extracted.
         """
-        short, _ = split_point(point)
+        short = self.in_stack(split_point(point)[0])
         places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
         if not places:
             raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")

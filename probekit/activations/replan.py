@@ -1,6 +1,5 @@
 """Plan the extraction of a store again, from its own files."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from probekit.activations.store.format import AGAIN, PlanFile
 from probekit.durable import matches
 from probekit.errors import StorageError
 from probekit.models.base import LanguageModel
+from probekit.models.family import deciding_fields
 from probekit.options import ExtractOptions
 from probekit.points import FOLLOWED_BY_OUTPUT, Place
 
@@ -55,7 +55,7 @@ def same_plan(path: Path, plan: PlanFile, examples: StoredExamples, model: Langu
     """
     of_model = {
         "family": type(model).__name__,
-        "config": dataclasses.asdict(model.cfg),  # pyright: ignore[reportArgumentType]
+        "config": deciding_fields(model.cfg),
         "model_fingerprint": model.fingerprint(),
         "compute_dtype": str(model.dtype).removeprefix("torch."),
     }

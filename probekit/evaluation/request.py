@@ -141,7 +141,7 @@ def places_of(acts: Activations, point: str | None, layers: str | int | Iterable
     short, layer = split_point(first if point is None else point)
     if layer is not None:
         raise UsageError(f"give the point without its layer, and the layer as layers=: point={short!r}, layers={layer}")
-    curve = acts.curve(short)
+    short, curve = acts.in_stack(short), acts.curve(short)
     if isinstance(layers, str) and layers.strip() == "all":
         return short, curve
     extracted = [layer for name, layer in curve if name == short and layer is not None]

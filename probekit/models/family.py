@@ -4,7 +4,7 @@ Each family's file ends with one `Family`, called FAMILY; `families.py` lists th
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -75,6 +75,32 @@ class Family:
     hf_buffers: str = "(?!)"
     hf_renamed: Callable[[str], str] = lambda name: name
     hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
+
+
+def later(default: Any) -> Any:
+    """A config field that came after stores had been written: see `deciding_fields`."""
+    return field(default=default, metadata={"later": True})
+
+
+def deciding_fields(cfg: Any) -> dict[str, Any]:
+    """The fields of a config that decide what its model computes, so that they belong to a store's identity.
+
+    A field made by `later` is left out while it has its default, so that older stores keep their identity.
+    """
+    new = [each for each in fields(cfg) if each.metadata.get("later")]
+    unset = {each.name for each in new if getattr(cfg, each.name) == each.default}
+    return {name: value for name, value in asdict(cfg).items() if name not in unset}
+
+
+def head_names(cfg: Any) -> dict[str, HfTensor]:
+    """The weights of a head called `lm_head`: its own matrix unless that is tied, and its bias if it has one."""
+    weight = {} if cfg.tie_embeddings else {"unembed.weight": HfTensor("lm_head.weight")}
+    return weight | ({"unembed_bias": HfTensor("lm_head.bias")} if cfg.head_bias else {})
+
+
+def with_head_bias(cfg: Any, names: Collection[str]) -> Any:
+    """The config for a file with these names: the head has a bias if the file has one."""
+    return replace(cfg, head_bias="lm_head.bias" in names)
 
 
 def module_input(args: tuple, _: Any) -> Tensor:

@@ -37,10 +37,13 @@ from probekit.models.family import (
     HfModel,
     HfPoint,
     HfTensor,
+    head_names,
+    later,
     module_input,
     module_output,
     points_inside,
     second_output,
+    with_head_bias,
 )
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -66,6 +69,8 @@ class GPT2Config:
         scale_by_layer: whether scores are also divided by the layer's number, from 1 (Stanford's Mistral GPT-2s).
         upcast_attention: whether scores and pattern are computed in float32 in a half-precision model.
         eos_token_id: an id, or several that each end a text; None means the BOS token, as in GPT-2.
+        head_dim: width of an attention head where it is not d_model / n_heads; `d_head` is the width in either case.
+        head_bias: whether the head has a bias, as in some files of other programs; GPT-2's has none.
     """
 
     d_model: int = 768
@@ -82,17 +87,22 @@ class GPT2Config:
     upcast_attention: bool = False
     bos_token_id: int | None = 50256
     eos_token_id: int | tuple[int, ...] | None = None
+    head_dim: int | None = later(None)
+    head_bias: bool = later(False)
 
     def __post_init__(self):
         if self.eos_token_id is None:
             object.__setattr__(self, "eos_token_id", self.bos_token_id)
         for field in SIZES:
             check_dimension(field, getattr(self, field), _named(field))
-        check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
+        if self.head_dim is None:
+            check_multiple(self.d_model, _named("d_model"), self.n_heads, _named("n_heads"))
+        else:
+            check_dimension("d_head", self.head_dim, "head_dim")
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         for field in ("ln_eps", "init_std"):
             check_positive_number(getattr(self, field), _named(field))
-        for field in ("tie_embeddings", "scale_by_layer", "upcast_attention"):
+        for field in ("tie_embeddings", "scale_by_layer", "upcast_attention", "head_bias"):
             check_flag(getattr(self, field), _named(field))
         check_id(self.bos_token_id, "bos_token_id")
         check_ids(self.eos_token_id, "eos_token_id")
@@ -100,7 +110,7 @@ class GPT2Config:
     @property
     def d_head(self) -> int:
         """Width of one attention head."""
-        return self.d_model // self.n_heads
+        return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "GPT2Config":
@@ -125,8 +135,8 @@ class Attention(nn.Module):
         self.n_heads = cfg.n_heads
         self.divisor = layer + 1 if cfg.scale_by_layer else 1  # of the scores, in addition to sqrt(K)
         self.upcast = cfg.upcast_attention
-        self.qkv = Linear(cfg.d_model, 3 * cfg.d_model)
-        self.out = Linear(cfg.d_model, cfg.d_model)
+        self.qkv = Linear(cfg.d_model, 3 * cfg.n_heads * cfg.d_head)
+        self.out = Linear(cfg.n_heads * cfg.d_head, cfg.d_model)
         self.hook_q = HookPoint("B L H K")
         self.hook_k = HookPoint("B L H K")
         self.hook_v = HookPoint("B L H K")
@@ -184,6 +194,7 @@ class GPT2(LanguageModel):
         self.blocks = nn.ModuleList(Block(cfg, i) for i in range(cfg.n_layers))
         self.ln_final = LayerNorm(cfg.d_model, cfg.ln_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
+        self.unembed_bias = nn.Parameter(torch.empty(cfg.d_vocab)) if cfg.head_bias else None
 
     def forward(
         self,
@@ -224,7 +235,7 @@ class GPT2(LanguageModel):
 
     def head(self, normalized_BLD: Tensor) -> Tensor:
         """Logits [B, L, V] of the final norm's output."""
-        return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
+        return linear(normalized_BLD, (self.unembed or self.embed).weight, self.unembed_bias)
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
@@ -257,6 +268,7 @@ OURS = {  # field of config.json -> our field
     "initializer_range": "init_std",
     "scale_attn_by_inverse_layer_idx": "scale_by_layer",
     "reorder_and_upcast_attn": "upcast_attention",
+    "head_dim": "head_dim",
 }
 _named = partial(hf_field, OURS)
 # Other values of these fields change the arithmetic in ways that this file does not implement.
@@ -279,6 +291,8 @@ def _fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fields_to_hf(cfg: GPT2Config) -> dict[str, Any]:
     fields = {name: getattr(cfg, ours) for name, ours in OURS.items()}
+    if cfg.head_dim is None:
+        del fields["head_dim"]  # transformers knows no such field
     eos = list(cfg.eos_token_id) if isinstance(cfg.eos_token_id, tuple) else cfg.eos_token_id
     ids = {"bos_token_id": cfg.bos_token_id, "eos_token_id": eos}
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **fields, **ids}
@@ -304,7 +318,7 @@ def hf_names(cfg: GPT2Config) -> dict[str, HfTensor]:
             bare[f"blocks.{i}.{ours}.bias"] = HfTensor(f"h.{i}.{name}.bias")
     bare |= {f"ln_final.{part}": HfTensor(f"ln_f.{part}") for part in ("weight", "bias")}
     names = {ours: HfTensor(HF_PREFIX + name, transposed) for ours, (name, transposed) in bare.items()}
-    return names if cfg.tie_embeddings else names | {"unembed.weight": HfTensor("lm_head.weight")}
+    return names | head_names(cfg)
 
 
 def hf_ties(cfg: GPT2Config) -> dict[str, str | None]:
@@ -313,7 +327,7 @@ def hf_ties(cfg: GPT2Config) -> dict[str, str | None]:
 
 
 def _shape(cfg: GPT2Config) -> ModelShape:
-    return decoder_shape("gpt2", stack_shape(cfg), cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
+    return decoder_shape("gpt2", stack_shape(cfg), cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings, cfg.head_bias)
 
 
 def _qkv_part(i: int) -> HfPoint:
@@ -345,6 +359,12 @@ _HF_POINTS = {
     },
 )
 
+
+def _hf_model(cfg: GPT2Config) -> HfModel | None:
+    has_twin = cfg.head_dim is None and not cfg.head_bias
+    return HfModel("GPT2Config", "GPT2LMHeadModel", _HF_POINTS) if has_twin else None
+
+
 FAMILY = Family(
     model_types=("gpt2",),
     config=GPT2Config,
@@ -352,7 +372,8 @@ FAMILY = Family(
     shape=_shape,
     hf_names=hf_names,
     hf_prefix=HF_PREFIX,
-    hf_model=lambda cfg: HfModel("GPT2Config", "GPT2LMHeadModel", _HF_POINTS),
+    hf_model=_hf_model,
     hf_ties=hf_ties,
+    hf_parts=with_head_bias,
     hf_buffers=r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",  # causal masks, in old files
 )

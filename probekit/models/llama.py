@@ -33,7 +33,7 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
-from probekit.models.family import Family
+from probekit.models.family import Family, later, with_head_bias
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -66,6 +66,7 @@ class LlamaConfig:
         n_full_layers: how many of the first layers ignore the window.
         init_std: standard deviation of normal initial weights; None for the truncated normal of `layers.init_linear`.
         eos_token_id: an id, or several that each end a text.
+        head_bias: whether the head has a bias, as in some files of other programs.
     """
 
     d_model: int = 4096
@@ -89,6 +90,7 @@ class LlamaConfig:
     init_std: float | None = None
     bos_token_id: int | None = 1
     eos_token_id: int | tuple[int, ...] | None = 2
+    head_bias: bool = later(False)
     model_type: str = "llama"
 
     def __post_init__(self):
@@ -210,6 +212,7 @@ class Llama(LanguageModel):
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
+        self.unembed_bias = nn.Parameter(torch.empty(cfg.d_vocab)) if cfg.head_bias else None
 
     def forward(
         self,
@@ -269,7 +272,7 @@ class Llama(LanguageModel):
 
     def head(self, normalized_BLD: Tensor) -> Tensor:
         """Logits [B, L, V] of the final norm's output."""
-        return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
+        return linear(normalized_BLD, (self.unembed or self.embed).weight, self.unembed_bias)
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
@@ -303,5 +306,6 @@ FAMILY = Family(
     hf_prefix=llama_hf.HF_PREFIX,
     hf_model=llama_hf.hf_model,
     hf_ties=llama_hf.hf_ties,
+    hf_parts=with_head_bias,
     hf_buffers=llama_hf.HF_BUFFERS,
 )

@@ -21,6 +21,7 @@ from probekit.models.family import (
     HfModel,
     HfPoint,
     HfTensor,
+    head_names,
     module_input,
     module_output,
     points_inside,
@@ -152,7 +153,7 @@ def hf_names(cfg: Any) -> dict[str, HfTensor]:
             for part in ("weight", "bias") if _has_bias(cfg, ours) else ("weight",):
                 bare[f"blocks.{i}.{ours}.{part}"] = f"layers.{i}.{name}.{part}"
     names = {ours: HfTensor(HF_PREFIX + name) for ours, name in bare.items()}
-    return names if cfg.tie_embeddings else names | {"unembed.weight": HfTensor("lm_head.weight")}
+    return names | head_names(cfg)
 
 
 def hf_ties(cfg: Any) -> dict[str, str | None]:
@@ -164,7 +165,7 @@ def shape(cfg: Any) -> ModelShape:
     """The sizes of a `LlamaConfig`'s model."""
     biases = {"qkv_bias": cfg.qkv_bias, "out_bias": cfg.out_bias, "mlp_bias": cfg.mlp_bias, "norm_shift": False}
     stack = stack_shape(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases)
-    return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
+    return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings, cfg.head_bias)
 
 
 _HF_POINTS = {
@@ -193,7 +194,9 @@ _HF_POINTS = {
 )
 
 
-def hf_model(cfg: Any) -> HfModel:
-    """The classes of transformers for this config, and where they compute our points."""
+def hf_model(cfg: Any) -> HfModel | None:
+    """The classes of transformers for this config, and where they compute our points; they have no bias in the head."""
+    if cfg.head_bias:
+        return None
     name = CLASSES[cfg.model_type]
     return HfModel(f"{name}Config", f"{name}ForCausalLM", _HF_POINTS)

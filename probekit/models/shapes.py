@@ -95,7 +95,9 @@ def stack_shape(cfg: Any, **changes: Any) -> StackShape:
     return StackShape(**{"n_kv_heads": cfg.n_heads, **{field: getattr(cfg, field) for field in fields}, **changes})
 
 
-def decoder_shape(family: str, stack: StackShape, d_vocab: int, n_ctx: int, tied: bool) -> ModelShape:
+def decoder_shape(
+    family: str, stack: StackShape, d_vocab: int, n_ctx: int, tied: bool, head_bias: bool = False
+) -> ModelShape:
     """The shape of a decoder with a final norm; a position table [n_ctx, D] is added unless positions are rotations.
 
     Args:
@@ -104,13 +106,14 @@ def decoder_shape(family: str, stack: StackShape, d_vocab: int, n_ctx: int, tied
         d_vocab: V.
         n_ctx: the longest input that the model supports.
         tied: whether the head is the token embedding.
+        head_bias: whether the head has a bias.
     """
     table = d_vocab * stack.d_model
     outside = {
         "token embedding": table,
         "position embedding": n_ctx * stack.d_model,
         "final norm": (2 if stack.norm_shift else 1) * stack.d_model,
-        "head": 0 if tied else table,
+        "head": (0 if tied else table) + (d_vocab if head_bias else 0),
     }
     if stack.rotary:
         del outside["position embedding"]
@@ -123,6 +126,6 @@ def decoder_shape(family: str, stack: StackShape, d_vocab: int, n_ctx: int, tied
         embedding_sums=0 if stack.rotary else 1,
         outer_norms=1,
         head_products=table,
-        logits=d_vocab,
+        logits=2 * d_vocab if head_bias else d_vocab,
         last_norm="ln_final",
     )

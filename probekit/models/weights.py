@@ -171,6 +171,7 @@ def load_weights(
             tied weight differs from the original.
     """
     names, ties = family.hf_names(model.cfg), family.hf_ties(model.cfg)
+    stored = _with_originals(stored, ties)
     _check(model, folder, names, {name: tensor for name, tensor in stored.items() if name not in ties})
     for copy, original in ties.items():
         if copy in stored and original is not None:
@@ -210,6 +211,12 @@ def _listed(names: Iterable[str]) -> str:
     names = sorted(names)
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ascii(", ".join(names[:MAX_LISTED]))[1:-1] + more
+
+
+def _with_originals(stored: Mapping[str, TensorInFile], ties: Mapping[str, str | None]) -> dict[str, TensorInFile]:
+    """The tensors, each tied weight under the name of its original: a file may hold the copy alone."""
+    alone = {original: stored[copy] for copy, original in ties.items() if copy in stored and original is not None}
+    return {**alone, **stored}
 
 
 def _check_tied(copy: TensorInFile, original: TensorInFile) -> None:

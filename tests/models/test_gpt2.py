@@ -1,6 +1,7 @@
 """The hand-written GPT-2 against `transformers`, against a published trace, and against itself."""
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,11 @@ from probekit.errors import DataError, UsageError
 from probekit.models.gpt2 import GPT2, GPT2Config, hf_names
 from probekit.points import POINTS
 
-TINY = {"gpt2": GPT2Config(**SIZES), "gpt2-untied": GPT2Config(**SIZES, tie_embeddings=False)}
+TINY = {
+    "gpt2": GPT2Config(**SIZES),
+    "gpt2-untied": GPT2Config(**SIZES, tie_embeddings=False),
+    "gpt2-wide-heads": GPT2Config(**SIZES, head_dim=14, head_bias=True),
+}
 SHAPES = [
     {"n_embd": 32, "n_head": 4, "n_layer": 3, "vocab_size": 61, "n_positions": 24},
     {"n_embd": 48, "n_head": 3, "n_layer": 2, "vocab_size": 29, "n_positions": 16, "n_inner": 40},
@@ -92,6 +97,40 @@ def test_every_layer_equals_the_oracle(shape, tied):
         assert error(cache["resid_post", i], posts[i]) <= 1e-5
         assert error(cache["attn_pattern", i], theirs.attentions[i]) <= 1e-5
     assert error(cache["ln_final"], theirs.hidden_states[-1]) <= 1e-5
+
+
+def test_heads_may_be_wider_than_their_share():
+    """Zeros behind each head, and queries larger by the root of the ratio of widths, change nothing."""
+    oracle, narrow = twins(SHAPES[0])
+    cfg = replace(narrow.cfg, head_dim=2 * narrow.cfg.d_head)
+    wide = GPT2(cfg)
+
+    def padded(weight: Tensor, parts: int) -> Tensor:
+        """[parts * H * K, ...] with zeros after each head's K rows."""
+        heads = weight.unflatten(0, (parts * cfg.n_heads, -1))
+        return torch.cat([heads, torch.zeros_like(heads)], 1).flatten(0, 1)
+
+    state = narrow.state_dict()
+    for name in list(state):
+        if ".attn.qkv." in name:
+            queries, rest = padded(state[name], 3).split([cfg.n_heads * cfg.d_head, 2 * cfg.n_heads * cfg.d_head])
+            state[name] = torch.cat([queries * 2**0.5, rest])
+        if name.endswith("attn.out.weight"):
+            state[name] = padded(state[name].T, 1).T
+    wide.load_state_dict(state)
+    tokens = tokens_for(narrow)
+    with torch.no_grad():
+        logits, cache = wide.run_with_cache(tokens)
+        assert error(logits, oracle(tokens).logits) <= 1e-5
+    assert cache["z", 0].shape == (3, 9, cfg.n_heads, 2 * narrow.cfg.d_head)
+    assert GPT2Config.from_hf(cfg.to_hf()) == cfg
+    assert "head_dim" not in narrow.cfg.to_hf()
+
+
+def test_heads_must_share_the_width_evenly_unless_theirs_is_given():
+    with pytest.raises(DataError, match="multiple"):
+        GPT2Config(d_model=30, n_heads=4)
+    assert GPT2Config(d_model=30, n_heads=4, head_dim=8).d_head == 8
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

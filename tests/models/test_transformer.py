@@ -514,3 +514,32 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
 def test_impossible_input(model, run, match):
     with pytest.raises(UsageError, match=match):
         run(model)
+
+
+def test_a_name_without_a_stack_is_the_encoders_going_in_and_coming_out(model):
+    tokens, targets = ids(model, 2, 6, seed=1), ids(model, 2, 4, seed=2)
+    _, cache = model.run_with_cache(tokens, targets, points=["resid_pre", "decoder.resid_pre"])
+    assert torch.equal(cache["resid_pre", 1], cache["encoder.resid_pre", 1])
+    assert torch.equal(cache.stack("resid_pre"), cache.stack("encoder.resid_pre"))
+    assert ("resid_pre", 0) in cache
+    assert torch.equal(cache.to("cpu")["resid_pre.0"], cache["encoder.resid_pre.0"])
+    assert not torch.equal(cache["resid_pre", 0], cache["decoder.resid_pre", 0])
+
+
+@pytest.mark.parametrize("positions", [-1, 0, [0, -1], slice(1, 3)])
+def test_positions_are_those_of_each_stack_and_the_source_of_cross_attention_stays_whole(model, positions):
+    tokens, targets = ids(model, 2, 6, seed=1), ids(model, 2, 4, seed=2)
+    _, whole = model.run_with_cache(tokens, targets)
+    _, some = model.run_with_cache(tokens, targets, positions=positions)
+    for name, x in whole.items():
+        axes = model.points[name].axes.split()
+        if "L" not in axes:
+            assert axes == ["B", "S", "H", "K"]
+            assert torch.equal(some[name], x)
+        else:
+            assert torch.equal(some[name], x[:, :, positions] if axes[1] == "H" else x[:, positions]), name
+
+
+def test_a_position_that_one_stack_lacks_is_an_error_that_names_the_point(model):
+    with pytest.raises(UsageError, match=r"decoder\.\S+ has 4 positions, -4\.\.3; got 5"):
+        model.run_with_cache(ids(model, 2, 6, seed=1), ids(model, 2, 4, seed=2), positions=5)

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GPT2Config as HfConfig
-from transformers import GPT2LMHeadModel
+from transformers import GPT2LMHeadModel, LlamaForCausalLM
+from transformers import LlamaConfig as HfLlamaConfig
 
 from probekit.errors import DataError, StorageError
 from probekit.models.base import LanguageModel
@@ -25,6 +26,10 @@ from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import INDEX, ONE_FILE, load_weights, named_tensors, save_hf, stored_in
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
+LLAMA: dict[str, Any] = {
+    "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 23, "intermediate_size": 20,
+    "max_position_embeddings": 12,
+}  # fmt: skip
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
 
 
@@ -33,6 +38,13 @@ def make_oracle(tied: bool) -> GPT2LMHeadModel:
     oracle = GPT2LMHeadModel(HfConfig(**SHAPE, bos_token_id=0, eos_token_id=0, tie_word_embeddings=tied)).eval()
     assert sum(p.numel() for p in oracle.parameters()) < 20_000
     return oracle
+
+
+def oracle_of(family: str, tied: bool) -> GPT2LMHeadModel | LlamaForCausalLM:
+    if family == "gpt2":
+        return make_oracle(tied)
+    torch.manual_seed(0)
+    return LlamaForCausalLM(HfLlamaConfig(**LLAMA, tie_word_embeddings=tied)).eval()
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
@@ -159,6 +171,49 @@ def test_a_tied_head_may_be_stored_if_it_is_the_embedding(folder):
         weights["lm_head.weight"] = weights["transformer.wte.weight"].clone()
 
     assert load_model(rewrite(folder, store_head), device="cpu").fingerprint() == before
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_tied_file_may_hold_the_head_alone(family, tmp_path):
+    """As transformers reads it: the head is the embedding."""
+    oracle = oracle_of(family, tied=True)
+    oracle.save_pretrained(tmp_path)
+    before = load_model(tmp_path, device="cpu").fingerprint()
+    embedding = "transformer.wte.weight" if family == "gpt2" else "model.embed_tokens.weight"
+
+    def rename(weights: dict[str, Tensor]) -> None:
+        weights["lm_head.weight"] = weights.pop(embedding)
+
+    model = load_model(rewrite(tmp_path, rename), device="cpu")
+    assert model.fingerprint() == before
+    with torch.no_grad():
+        theirs = type(oracle).from_pretrained(tmp_path).eval()(TOKENS).logits
+        assert (model(TOKENS) - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_bias_of_a_head_is_added_where_a_file_has_one(family, tied, tmp_path):
+    sizes = (
+        HfConfig(**SHAPE, tie_word_embeddings=tied)
+        if family == "gpt2"
+        else HfLlamaConfig(**LLAMA, tie_word_embeddings=tied)
+    )
+    oracle = (GPT2LMHeadModel if family == "gpt2" else LlamaForCausalLM)(sizes).eval()  # pyright: ignore[reportArgumentType]
+    oracle.save_pretrained(tmp_path)
+    plain, bias = load_model(tmp_path, device="cpu"), torch.randn(23, generator=torch.Generator().manual_seed(3))
+
+    def add_bias(weights: dict[str, Tensor]) -> None:
+        weights["lm_head.bias"] = bias
+
+    model = load_model(rewrite(tmp_path, add_bias), device="cpu")
+    with torch.no_grad():
+        assert torch.allclose(model(TOKENS), plain(TOKENS) + bias, atol=1e-6)
+    assert model.cfg.head_bias
+    assert not plain.cfg.head_bias
+    save_hf(model, tmp_path / "again")
+    assert load_model(tmp_path / "again", device="cpu").fingerprint() == model.fingerprint()
+    assert family_of(model.cfg).hf_model(model.cfg) is None  # transformers would leave the bias out
 
 
 @pytest.mark.parametrize("head", [torch.zeros(23, 16), torch.zeros(22, 16)])

@@ -4,7 +4,6 @@ Two plans with equal identities end in equal tensors, so that an interrupted run
 bit on one machine with one version of torch and one number of threads; elsewhere they are equal up to rounding.
 """
 
-import dataclasses
 import hashlib
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +16,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import OnePosition, Reading
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
+from probekit.models.family import deciding_fields
 from probekit.versions import versions_of
 
 _COUNTS = ("tokens", "nodes", "cut", "dropped_blanks", "skipped_rows")  # of a plan that the record of a run repeats
@@ -44,7 +44,7 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
     return {
         "version": FORMAT_VERSION,
         "family": type(plan.model).__name__,
-        "config": dataclasses.asdict(plan.model.cfg),
+        "config": deciding_fields(plan.model.cfg),
         "model_fingerprint": plan.model.fingerprint(),
         "tokenizer_fingerprint": None if tokenizer is None else tokenizer.fingerprint,
         "task_fingerprint": plan.task.fingerprint(),

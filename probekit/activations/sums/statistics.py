@@ -23,7 +23,7 @@ from probekit.activations.sums.files import (
 from probekit.activations.sums.moments import SplitMoments
 from probekit.durable import make_folder
 from probekit.errors import DataError, StorageError
-from probekit.points import Place, PointSpec, UnknownPoint, place_name, split_point
+from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
 from probekit.tasks.base import SPLITS, Task
 from probekit.text import printable
 
@@ -48,7 +48,8 @@ class Statistics(Mapping[Key, SplitMoments]):
         """
         if not (isinstance(key, tuple) and len(key) == 2):
             raise UnknownPoint(f"the key is a place and a split, such as ('resid_pre.5', 'train'); got {key!r}")
-        place = split_point(key[0])
+        short, layer = split_point(key[0])
+        place = (as_extracted(short, self.places), layer)
         if (place, key[1]) not in self._contents.moments:
             there = f"{', '.join(map(place_name, self.places))}; {', '.join(self.splits)}"
             raise UnknownPoint(f"no statistics of {place_name(place)}, {key[1]!a} here; there are {there}")
