@@ -13,6 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.models.examples import IGNORE, Example
+from probekit.models.family import deciding_fields
 from probekit.models.tokenizer import Tokenizer
 from probekit.options import TrainingSettings
 from probekit.worlds.grammar import EOS, Seed
@@ -80,7 +81,7 @@ def tokenizer_of(world: World) -> Tokenizer:
 
 def key_of(world: World) -> str:
     """The name and a digest of everything that decides the trained model: vocabulary, config, settings, examples."""
-    parts = [world.vocabulary, asdict(world.make_config()), asdict(world.settings)]
+    parts = [world.vocabulary, deciding_fields(world.make_config()), asdict(world.settings)]
     first = json.dumps([asdict(example) for example in world.training_examples(8, [world.settings.seed, 0])])
     return f"{world.name}-{hashlib.sha256((json.dumps(parts, sort_keys=True) + first).encode()).hexdigest()[:8]}"
 

@@ -71,3 +71,21 @@ def test_the_type_is_the_token_that_is_read_and_nothing_stands_in_for_it():
 def test_what_comes_before_the_first_block_is_a_baseline_in_every_stack(point):
     results = train_probes(world(point=point), controls=0, codelength=False)
     assert "embedding" in [baseline.name for baseline in results.baselines]
+
+
+def test_in_the_activations_of_an_encoder_a_name_without_a_stack_is_the_encoders():
+    acts = world(point="encoder.resid_pre")
+    assert torch.equal(acts["resid_pre", 1], acts["encoder.resid_pre.1"])
+    assert ("resid_pre", 0) in acts
+    assert acts.curve("resid_pre") == acts.curve("encoder.resid_pre")
+    bare, full = (
+        train_probes(acts, point=point, layers=1, controls=0, codelength=False)
+        for point in ("resid_pre", "encoder.resid_pre")
+    )
+    assert [layer.place for layer in bare.layers] == [layer.place for layer in full.layers] == ["encoder.resid_pre.1"]
+    assert bare.layers == full.layers
+
+
+def test_in_the_activations_of_a_decoder_it_is_not_there():
+    with pytest.raises(KeyError, match=r"no activations of resid_pre\.1 here; there are decoder\.resid_pre 0-1"):
+        world(point="decoder.resid_pre")["resid_pre", 1]
