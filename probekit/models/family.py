@@ -83,7 +83,7 @@ def later(default: Any) -> Any:
 
 
 def deciding_fields(cfg: Any) -> dict[str, Any]:
-    """The fields of a config that decide what its model computes, so that they belong to the identity of a store or of a world.
+    """The fields of a config that decide what its model computes: part of the identity of a store or of a world.
 
     A field made by `later` is left out while it has its default, so that older stores keep their identity.
     """
