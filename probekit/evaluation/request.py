@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.errors import UsageError, nearest
+from probekit.errors import UsageError
 from probekit.options import CurveOptions
 from probekit.points import PAIR_POINTS, Place, parse_layers, place_name, split_point
 from probekit.probes import Probe
@@ -66,9 +66,7 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
     if not isinstance(acts, Activations):
         kind = type(acts).__name__
         raise UsageError(f"expected activations, as extract and load_activations return them; got {kind}")
-    label = acts.target if options.label is None else options.label
-    if label not in acts.labels:
-        raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.labels))[1:-1]}")
+    label = acts.task.label_set(options.label)
     n_classes = len(acts.label_names[label])
     probe = find_probe(options.probe, n_classes, label)
     strengths = probe_strengths(probe, options.C)
