@@ -26,6 +26,7 @@ from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractArguments, ExtractOptions
+from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.tasks.base import Task
 from probekit.tasks.objects import task_of
@@ -86,7 +87,10 @@ def extract_statistics(
         UsageError: several positions, or attention; more than fits in memory.
         DataError: labels out of range.
     """
-    return run_statistics(plan_extraction(model, task_of(task), options or ExtractOptions()), out, progress)
+    options = options or ExtractOptions()
+    if not isinstance(options, ExtractOptions):
+        raise UsageError(f"options are ExtractOptions(points=..., ...), got a {type(options).__name__}; make them so")
+    return run_statistics(plan_extraction(model, task_of(task), options), out, progress)
 
 
 def run_plan(
@@ -94,7 +98,7 @@ def run_plan(
 ) -> ActivationSet | Store:
     """Carry out a plan, as `extract` does; `out`, `progress`, `stats` and errors as there."""
     if out is not None:
-        return _to_store(plan, Path(out), progress, stats)
+        return _to_store(plan, check_path("out", out), progress, stats)
     if stats:
         raise UsageError("stats are written to a store: name one (out=PATH), or call extract_statistics")
     plan, tensors = compute_in_memory(plan, progress)
@@ -103,7 +107,7 @@ def run_plan(
 
 def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
     """Carry out a plan, as `extract_statistics` does; `out`, `progress` and errors as there."""
-    path = None if out is None else Path(out)
+    path = None if out is None else check_path("out", out)
     _check_statistics(plan)
     if path is not None:
         _refuse_hooks(plan.model)

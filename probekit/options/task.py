@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from probekit.errors import UsageError, nearest
-from probekit.options.check import check_whole, is_whole
+from probekit.options.check import check_whole
 from probekit.options.option import option
 
 OnBadRow = Literal["error", "skip"]
@@ -77,20 +77,10 @@ class TaskOptions:
     name: str | None = option(None, "Name of the task in titles; None is that of the file, dataset or type.", flag=None)
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
         for name, known in (("on_bad_row", get_args(OnBadRow)), ("position", ("last", "first", "mean"))):
             value = getattr(self, name)
             if value not in known and not (name == "position" and value is None):
                 raise UsageError(f"no {name} {value!a}; {nearest(str(value), known)}")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit must be 1 or more, got {self.limit}")
-
-
-def _check_types(options: TaskOptions) -> None:
-    for name in ("text_column", "label_column", "group_column", "span_column", "name"):
-        if not isinstance(value := getattr(options, name), str | None):
-            pairs = "; two lists are given as load_task(list(zip(texts, labels)))" if name == "text_column" else ""
-            raise UsageError(f"{name} must be a text, got a {type(value).__name__}{pairs or '; name it'}")
-    object.__setattr__(options, "seed", check_whole("seed", options.seed, 0))
-    if options.limit is not None and not is_whole(options.limit):
-        raise UsageError(f"limit must be a whole number, 1 or more; got {options.limit!a}")

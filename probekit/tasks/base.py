@@ -134,13 +134,13 @@ class Task:
             UsageError: no such label set.
         """
         name = self.target if name is None else name
-        if name in self.labels:
+        if isinstance(name, str) and name in self.labels:
             return name
         if self.labels:
             raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), self.labels))[1:-1]}")
         there = f"no label set {name!a}: " if name else ""
         raise UsageError(
-            f"{there}{self.name!a} has no labels to train on; make it with labels, Task(name, texts, labels=[...]), and "
+            f"{there}{self.name!a} has no labels to train on; make it with them, Task(name, texts, labels=[...]), and "
             "extract that"
         )
 
@@ -158,8 +158,15 @@ class Task:
         }
 
     def subset(self, rows: np.ndarray) -> "Task":
-        """The task with only these rows (indices or a boolean mask [N]), in this order; ids stay."""
-        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        """The task with only these rows (indices or a boolean mask [N]), in this order; ids stay.
+
+        Raises:
+            UsageError: neither.
+        """
+        rows = array_of(rows, "rows")
+        if len(rows) and rows.dtype.kind not in "biu":
+            raise UsageError(f"rows are indices or a boolean mask of the {len(self)} examples, got {rows.dtype}")
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         return replace(
             self,
             inputs=[self.inputs[i] for i in rows],
@@ -205,7 +212,7 @@ class Task:
             UsageError: a fraction out of range; the task has a validation split.
             DataError: fields that do not fit together. `check` tests whether both splits have every class.
         """
-        if not 0 < fraction < 1:
+        if not isinstance(fraction, int | float) or not 0 < fraction < 1:
             raise UsageError(f"fraction must be between 0 and 1, got {fraction!a}")
         if (self.splits == "validation").any():
             raise UsageError(f"{self.name!a} has a validation split; only a task without one has it carved from train")

@@ -35,27 +35,31 @@ def check_inputs(inputs: Sequence[Any], what: str = "inputs") -> None:
         DataError: one is something else; the message names the first.
     """
     kinds = set(map(type, inputs))
-    if all(issubclass(kind, str) for kind in kinds):
+    are_texts = {issubclass(kind, str) for kind in kinds}
+    if are_texts <= {True}:
         return
-    for row, given in enumerate(inputs):
-        if not isinstance(given, str) and not _is_row(given):
-            hint = "a single list of token ids goes into another list" if _is_whole(type(inputs[0])) else "correct it"
-            raise DataError(f"{what}[{row}]: expected a text or a list of token ids, got {quote(given)}; {hint}")
-    texts = [isinstance(given, str) for given in inputs]
-    if any(texts):
+    if not kinds <= set(ROWS):
+        for row, given in enumerate(inputs):
+            if not isinstance(given, str) and not _is_row(given):
+                hint = (
+                    "a single list of token ids goes into another list" if _is_whole(type(inputs[0])) else "correct it"
+                )
+                raise DataError(f"{what}[{row}]: expected a text or a list of token ids, got {quote(given)}; {hint}")
+    if len(are_texts) > 1:
+        texts = [isinstance(given, str) for given in inputs]
         text, ids = texts.index(True), texts.index(False)
-        pair = isinstance(inputs[0], ROWS) and any(isinstance(one, str) for one in inputs[0])
-        hint = "load_task takes (text, label) pairs" if pair else "give only one of the two"
-        raise DataError(f"{what}[{text}] is a text and {what}[{ids}] a list of token ids; {hint}")
+        raise DataError(f"{what}[{text}] is a text and {what}[{ids}] a list of token ids; give only one of the two")
     _check_token_ids(inputs, kinds, what)
 
 
 def _check_token_ids(inputs: Sequence[Any], kinds: set[type], what: str) -> None:
-    plain = inputs if kinds <= set(ROWS) else [one.tolist() if hasattr(one, "tolist") else one for one in inputs]
-    if all(map(_is_whole, set(map(type, chain.from_iterable(plain))))):
+    arrays = [one for one in inputs if hasattr(one, "dtype")] if not kinds <= set(ROWS) else []
+    plain = inputs if not arrays else [one for one in inputs if not hasattr(one, "dtype")]
+    are_whole = all("int" in str(dtype) for dtype in {one.dtype for one in arrays})  # of NumPy or torch
+    if are_whole and all(map(_is_whole, set(map(type, chain.from_iterable(plain))))):
         return
-    for row, given in enumerate(plain):
-        for one in given:
+    for row, given in enumerate(inputs):
+        for one in given.tolist() if hasattr(given, "tolist") else given:
             if not _is_whole(type(one)):
                 is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(one, str)
                 hint = "load_task takes (text, label) pairs" if is_pair else "give a text as one string"

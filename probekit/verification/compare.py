@@ -20,10 +20,11 @@ from torch import Tensor
 
 from probekit.activations import extract
 from probekit.activations.plan.places import OF_SOURCES
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
+from probekit.options.check import check_whole
 from probekit.points import POINTS, base_name, split_point
 from probekit.tasks import Task
 from probekit.verification.inputs import inputs_for
@@ -74,7 +75,9 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
     Returns:
         SelfTest: `passed`, `rows`, `bounds`; `describe()` is the table.
     """
-    texts = inputs_for(model, seed)
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"expected a model from load_model, got {model!a:.60}; load it first")
+    texts = inputs_for(model, check_whole("seed", seed, 0))
     references, oracle = _references(model)
     errors = Errors()
     for part in _parts(model, texts):
