@@ -139,10 +139,7 @@ class Task:
         if self.labels:
             raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), self.labels))[1:-1]}")
         there = f"no label set {name!a}: " if name else ""
-        raise UsageError(
-            f"{there}{self.name!a} has no labels to train on; make it with them, Task(name, texts, labels=[...]), and "
-            "extract that"
-        )
+        raise UsageError(f"{there}{self.name!a} has no labels to train on; extract its texts as a task with labels")
 
     def n_classes(self, label_set: str | None = None) -> int:
         """The number of classes of the label set (default: the target); 0 for a regression."""
