@@ -276,10 +276,7 @@ def _is_unsound(single: TextActivations, name: str) -> bool:
 
 def _extracted(model: LanguageModel, texts: list[TextIds], part: _Part) -> dict[str, list[Tensor]]:
     """Name of a point -> its activations from `extract` for each text, at every token; one extraction per stack."""
-    zeros = np.zeros(len(texts), dtype=np.int64)
-    inputs, targets = [text[0] for text in texts], [text[-1] for text in texts]
-    train = np.full(len(texts), "train")
-    task = Task("selftest", inputs, {"none": zeros}, {"none": ["none"]}, train, "none", targets=targets)
+    task = Task("selftest", [text[0] for text in texts], targets=[text[-1] for text in texts])
     extracted: dict[str, list[Tensor]] = {}
     for stack in dict.fromkeys(_point(name).rpartition(".")[0] for name in part.points):
         names = [name for name in part.points if _point(name).rpartition(".")[0] == stack]
