@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations
-from probekit.errors import UsageError, nearest
+from probekit.errors import UsageError
 from probekit.options import CurveOptions
 from probekit.points import PAIR_POINTS, Place, parse_layers, place_name, split_point
 from probekit.probes import Probe
@@ -63,12 +63,8 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
         UsageError: no activations, an unknown probe, point or label, a layer that is not there, a C for a probe
             without one.
     """
-    if not isinstance(acts, Activations):
-        kind = type(acts).__name__
-        raise UsageError(f"expected activations, as extract and load_activations return them; got {kind}")
-    label = acts.target if options.label is None else options.label
-    if label not in acts.labels:
-        raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.labels))[1:-1]}")
+    acts = _checked(acts)
+    label = acts.task.label_set(options.label)
     n_classes = len(acts.label_names[label])
     probe = find_probe(options.probe, n_classes, label)
     strengths = probe_strengths(probe, options.C)
@@ -77,6 +73,15 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
     if carve:
         acts = with_validation(acts, label, options.seed)
     return Request(acts, label, np.asarray(acts.labels[label]), n_classes, probe, strengths, point, places)
+
+
+def _checked(acts: Any, what: str = "") -> Activations:
+    if not isinstance(acts, Activations):
+        kind = type(acts).__name__
+        raise UsageError(
+            f"{what}{what and ' '}expected activations, as extract and load_activations return them; got {kind}"
+        )
+    return acts
 
 
 def probe_strengths(probe: Any, C: Any) -> list[float | None]:
@@ -168,7 +173,7 @@ def random_init_activations(
     Raises:
         UsageError: other examples, or a place that is not there.
     """
-    other = one_position(other, position)
+    other = one_position(_checked(other, "random_init="), position)
     if other.task.fingerprint() != task.fingerprint():
         raise UsageError(
             "random_init= holds other examples, or other labels or splits; make it from the same task "

@@ -2,6 +2,8 @@
 
 import math
 import numbers
+import os
+from pathlib import Path
 from typing import Any
 
 from probekit.errors import UsageError
@@ -19,6 +21,13 @@ def check_positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
         raise UsageError(f"{name} must be a positive, finite number; got {value!a}")
     return float(value)
+
+
+def check_path(name: str, value: Any) -> Path:
+    """`value` as a path. Raises UsageError unless it is a text or a path."""
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        raise UsageError(f"{name} must be a path; got {value!a:.60}")
+    return Path(os.fspath(value))
 
 
 def is_whole(value: Any) -> bool:

@@ -1,32 +1,55 @@
 """A task: inputs with labels, their splits, and the token that is read."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
-from probekit.tasks.splits import carve, components
+from probekit.tasks.splits import carve, carve_missing, components
+from probekit.tasks.task_checks import (
+    POSITIONS,
+    SPLITS,
+    check_example_ids,
+    check_groups,
+    check_inputs,
+    check_label_sets,
+    check_lengths,
+    check_name,
+    check_position,
+    check_spans,
+    check_splits,
+    count_line,
+    span_flaw,
+)
+from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
+from probekit.text import listed
 
-SPLITS = ("train", "validation", "test")
+__all__ = ["CARVED", "IMBALANCED", "POSITIONS", "SPLITS", "Task", "count_line"]
+
 IMBALANCED = 0.8  # share of the training labels above which one class makes accuracy uninformative
-POSITIONS = ("last", "first", "mean")
 CARVED = "carved_from_train"  # in a task's info: the splits that were carved
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """N labelled examples in three splits.
+    """N labelled examples in three splits; checked when it is made.
+
+    Lists, arrays, tensors and columns of tables are taken wherever an array is named. A task without labels holds texts
+    to extract, all of them in train.
 
     Attributes:
         name: for titles and manifests.
         inputs: N texts, or N lists of token ids.
-        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N], the target of a regression.
-        label_names: label set -> the class names, in label order; empty for a regression.
-        splits: [N] of "train", "validation", "test".
-        target: the default label set.
+        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N], the target of a regression. Label
+            texts, and numbers and booleans without names, become numbers in sorted order, as `load_task` does it. A
+            single list is the set "label".
+        label_names: label set -> the class names, in label order; empty for a regression. None derives them: numbers
+            with fractions are then a regression. In a dict that leaves a set of floats out, it is a regression.
+        splits: [N] of "train", "validation", "test". None carves a tenth each of validation and test (seed 0), as
+            `load_task` does.
+        target: the default label set; "" is the only one.
         position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
         ids: N names, kept when other examples are left out: file (or split) and row counted from 0, "train:17".
         groups: [N] or None; examples of one group belong in one split.
@@ -35,14 +58,18 @@ class Task:
         targets: N texts or lists of token ids for the decoder of an encoder-decoder, whose encoder reads `inputs`; or
             None. `position` counts the tokens of the stack that is extracted.
         info: the origin, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
+
+    Raises:
+        DataError: fields that do not fit together, or a label, split, input, span or group that cannot be used.
+        UsageError: a field of another kind.
     """
 
     name: str
     inputs: list[str] | list[list[int]]
-    labels: dict[str, np.ndarray]
-    label_names: dict[str, list[str]]
-    splits: np.ndarray
-    target: str
+    labels: dict[str, np.ndarray] = None  # pyright: ignore[reportAssignmentType]
+    label_names: dict[str, list[str]] = None  # pyright: ignore[reportAssignmentType]
+    splits: np.ndarray = None  # pyright: ignore[reportAssignmentType]
+    target: str = ""
     position: str | np.ndarray = "last"
     ids: list[str] = field(default_factory=list)
     groups: np.ndarray | None = None
@@ -51,28 +78,76 @@ class Task:
     targets: list[str] | list[list[int]] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", {name: np.asarray(given) for name, given in self.labels.items()})
-        object.__setattr__(self, "splits", np.asarray(self.splits))
-        if self.spans is not None:
-            object.__setattr__(self, "spans", np.asarray(self.spans))
-        if not self.ids:
-            object.__setattr__(self, "ids", [str(i) for i in range(len(self.inputs))])
+        check_name(self.name)
+        self._set(inputs=listed_inputs(self.inputs))
+        check_inputs(self.inputs)
+        self._set(ids=listed_inputs(self.ids, "ids") if len(self.ids) else [str(i) for i in range(len(self))])
+        self._set_labels()
+        for name in ("position", "spans"):
+            if not isinstance(given := getattr(self, name), str | None):
+                self._set(**{name: array_of(given, name)})
+        if self.groups is not None:
+            self._set(groups=grouped(self.groups, self.ids))
+        if self.targets is not None:
+            self._set(targets=listed_inputs(self.targets, "targets"))
+        carve_splits = self.splits is None
+        self._set(splits=np.full(len(self), "train") if carve_splits else array_of(self.splits, "splits"))
+        self._check_fields()
+        if carve_splits and self.labels:
+            self._carve_splits()
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _set_labels(self) -> None:
+        given = label_sets(self.labels)
+        names = name_lists(self.label_names, list(given))
+        sets = {name: coded(name, one, names, self.ids) for name, one in given.items()}
+        self._set(labels={name: labels for name, (labels, _) in sets.items()})
+        self._set(label_names=(names or {}) | {name: own for name, (_, own) in sets.items()})
+        if not self.target:
+            if len(given) > 1:
+                raise UsageError(f"name the label set that is the default, target=...: {listed(given)}")
+            self._set(target=next(iter(given), ""))
+
+    def _carve_splits(self) -> None:
+        """Carve validation and test from train, with the defaults of `load_task`."""
+        labels, missing, seed = self.labels[self.target], list(SPLITS[1:]), 0
+        splits = carve_missing(labels, self.splits.tolist(), self.split_keys().tolist(), missing, seed)
+        self._set(splits=splits, info={**self.info, "seed": seed, CARVED: missing})
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split} {(self.splits == split).sum()}" for split in SPLITS)
+        if not self.labels:
+            return f"Task({self.name!r}: {sizes}; no labels)"
         kind = f"of {self.n_classes()} classes" if self.n_classes() else "a regression"
         return f"Task({self.name!r}: {sizes}; target {self.target!r} {kind})"
 
+    def label_set(self, name: str | None = None) -> str:
+        """The name of a label set that is there (default: the target).
+
+        Raises:
+            UsageError: no such label set.
+        """
+        name = self.target if name is None else name
+        if isinstance(name, str) and name in self.labels:
+            return name
+        if self.labels:
+            raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), self.labels))[1:-1]}")
+        there = f"no label set {name!a}: " if name else ""
+        raise UsageError(f"{there}{self.name!a} has no labels to train on; extract its texts as a task with labels")
+
     def n_classes(self, label_set: str | None = None) -> int:
         """The number of classes of the label set (default: the target); 0 for a regression."""
-        return len(self.label_names[self._known(label_set)])
+        return len(self.label_names[self.label_set(label_set)])
 
     def counts(self, label_set: str | None = None) -> dict[str, dict[str, int]]:
         """The number of examples by split and class: {split: {class name: n}}; a regression has no classes."""
-        label_set = self._known(label_set)
+        label_set = self.label_set(label_set)
         labels, names = self.labels[label_set], self.label_names[label_set]
         return {
             split: {name: int(((labels == k) & (self.splits == split)).sum()) for k, name in enumerate(names)}
@@ -80,8 +155,15 @@ class Task:
         }
 
     def subset(self, rows: np.ndarray) -> "Task":
-        """The task with only these rows (indices or a boolean mask [N]), in this order; ids stay."""
-        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        """The task with only these rows (indices or a boolean mask [N]), in this order; ids stay.
+
+        Raises:
+            UsageError: neither.
+        """
+        rows = array_of(rows, "rows")
+        if len(rows) and rows.dtype.kind not in "biu":
+            raise UsageError(f"rows are indices or a boolean mask of the {len(self)} examples, got {rows.dtype}")
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         return replace(
             self,
             inputs=[self.inputs[i] for i in rows],
@@ -127,11 +209,10 @@ class Task:
             UsageError: a fraction out of range; the task has a validation split.
             DataError: fields that do not fit together. `check` tests whether both splits have every class.
         """
-        if not 0 < fraction < 1:
+        if not isinstance(fraction, int | float) or not 0 < fraction < 1:
             raise UsageError(f"fraction must be between 0 and 1, got {fraction!a}")
         if (self.splits == "validation").any():
             raise UsageError(f"{self.name!a} has a validation split; only a task without one has it carved from train")
-        self._check_shapes()
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
         chosen = carve(self.labels[self.target][train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
@@ -172,9 +253,9 @@ class Task:
                 a class that a split lacks, with the counts per class and split. For a regression: NaN, infinity, or a
                 split without two different values.
         """
-        label_set = self._known(label_set)
-        self._check_shapes()
-        self._check_inputs()
+        label_set = self.label_set(label_set)
+        self._check_fields()
+        self._check_contents()
         if self._is_regression(label_set):
             self._check_target(label_set)
         else:
@@ -198,62 +279,41 @@ class Task:
         numbers = len(names) > 20 and all(name.lstrip("+-").isdigit() for name in names)
         return "; numbers such as years are predicted with --regression" if numbers else ""
 
-    def _known(self, label_set: str | None) -> str:
-        label_set = self.target if label_set is None else label_set
-        if label_set not in self.labels:
-            raise UsageError(f"no label set {label_set!a}; {ascii(nearest(str(label_set), self.labels))[1:-1]}")
-        return label_set
-
-    def _check_shapes(self) -> None:
-        n = len(self)
-        self._known(None)
-        if self.labels.keys() != self.label_names.keys():
-            raise DataError(
-                f"labels has the sets {sorted(self.labels)}, label_names {sorted(self.label_names)}; name the same sets"
-            )
-        lengths: dict[str, Any] = {f"labels[{k!r}]": v for k, v in self.labels.items()}
+    def _check_fields(self) -> None:
+        """What `__post_init__` checks, also in a task whose dicts were changed since."""
+        if self.labels or self.target:
+            self.label_set()
+        optional = {name: getattr(self, name) for name in ("groups", "position", "spans", "targets")}
+        lengths = {f"labels[{name!r}]": labels for name, labels in self.labels.items()}
         lengths |= {"splits": self.splits, "ids": self.ids}
-        lengths |= {} if self.groups is None else {"groups": self.groups}
-        lengths |= {} if isinstance(self.position, str) else {"position": self.position}
-        lengths |= {} if self.spans is None else {"spans": self.spans}
-        lengths |= {} if self.targets is None else {"targets": self.targets}
-        for part, values in lengths.items():
-            if len(values) != n:
-                raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")
-        if len(set(self.ids)) != n:
-            raise DataError("ids must all be different")
-        if isinstance(self.position, str) and self.position not in POSITIONS:
-            raise UsageError(f"no position {self.position!r}; {nearest(self.position, POSITIONS)}")
-        if strange := set(self.splits.tolist()) - set(SPLITS):
-            raise DataError(f"splits are named {', '.join(SPLITS)}, got {sorted(strange)}")
+        lengths |= {name: value for name, value in optional.items() if not isinstance(value, str | None)}
+        check_position(self.position)
+        check_lengths(len(self), lengths)
+        check_example_ids(self.ids)
+        check_splits(self.splits)
+        check_label_sets(self.labels, self.label_names, self.ids)
+        if self.groups is not None:
+            check_groups(self.groups)
+        if self.spans is not None:
+            check_spans(self.spans, self.inputs, self.position, self.ids)
+        if self.targets is not None:
+            check_inputs(self.targets, "targets")
 
-    def _check_inputs(self) -> None:
+    def _check_contents(self) -> None:
+        """Check that no input and no span is empty."""
         for row, given in zip(self.ids, self.inputs, strict=True):
-            if not given or (isinstance(given, str) and not given.strip()):
+            if not len(given) or (isinstance(given, str) and not given.strip()):
                 raise DataError(f"example {row!r} has an empty input; leave it out")
         if self.spans is not None:
-            self._check_spans(self.spans)
-
-    def _check_spans(self, spans: np.ndarray) -> None:
-        if spans.dtype.kind not in "iu" or spans.shape != (len(self), 2):
-            raise DataError(f"spans are whole numbers [{len(self)}, 2], got {spans.dtype} {list(spans.shape)}")
-        if not isinstance(self.position, str):
-            raise DataError("words are read at their first or last token or their mean; give one of these")
-        for row, text, (start, end) in zip(self.ids, self.inputs, spans.tolist(), strict=True):
-            if flaw := span_flaw(text, start, end):
-                raise DataError(f"example {row!a}: {flaw}")
+            for row, text, (start, end) in zip(self.ids, self.inputs, self.spans.tolist(), strict=True):
+                if flaw := span_flaw(text, start, end):
+                    raise DataError(f"example {row!a}: {flaw}")
 
     def _is_regression(self, label_set: str) -> bool:
         return not len(self.label_names[label_set]) and self.labels[label_set].dtype.kind == "f"
 
     def _check_target(self, label_set: str) -> None:
         labels = self.labels[label_set]
-        if not (finite := np.isfinite(labels)).all():
-            row = int(finite.argmin())
-            raise DataError(
-                f"a regression needs finite numbers, example {self.ids[row]!a} has {labels[row]} as its {label_set!a}; "
-                f"leave it out ({int((~finite).sum())} in all)"
-            )
         values = {split: labels[self.splits == split] for split in SPLITS}
         if any(len(np.unique(own)) < 2 for own in values.values()):
             found = "; ".join(f"{split}: {_values_of(own)}" for split, own in values.items())
@@ -286,10 +346,6 @@ class Task:
 
     def _check_labels(self, label_set: str) -> None:
         labels, n = self.labels[label_set], self.n_classes(label_set)
-        if not np.issubdtype(labels.dtype, np.integer):
-            raise DataError(
-                f"labels {label_set!r} must be integers, got {labels.dtype}; a regression has no class names"
-            )
         if ((labels < 0) | (labels >= n)).any():
             found = {
                 split: {str(k): int((labels[self.splits == split] == k).sum()) for k in np.unique(labels)}
@@ -298,17 +354,6 @@ class Task:
             raise DataError(
                 f"labels of {label_set!r} must be 0..{n - 1}, got {count_line(found)}; leave unlabelled examples out"
             )
-
-
-def span_flaw(text: Any, start: int, end: int) -> str | None:
-    """What is wrong with these characters as a word or phrase of the text; None if nothing is."""
-    if not isinstance(text, str):
-        return "a span is of characters, and the input is a list of token ids; give the text"
-    if not 0 <= start < end <= len(text):
-        return f"expected a span from 0 to {len(text)}, the text's characters, got {start} to {end}; correct it"
-    if text[start:end].isspace():
-        return f"the span from {start} to {end} holds only blanks; correct it"
-    return None
 
 
 def _plain(value: Any) -> Any:
@@ -323,17 +368,3 @@ def _plain(value: Any) -> Any:
 
 def _values_of(labels: np.ndarray) -> str:
     return f"{len(labels)} of {labels.min():g} to {labels.max():g}" if len(labels) else "nothing"
-
-
-def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:
-    """Counts per class and split in one line; if a split has more than `most` classes, its rarest ones."""
-    parts = []
-    for split, classes in counts.items():
-        shown = list(classes.items())
-        if len(shown) > most:
-            shown = sorted(shown, key=lambda item: item[1])[:most]
-        more = f", and {len(classes) - most} more classes" if len(classes) > most else ""
-        parts.append(
-            f"{split}: " + (", ".join(f"{ascii(name)[1:-1][:40]}={n}" for name, n in shown) or "nothing") + more
-        )
-    return "; ".join(parts)

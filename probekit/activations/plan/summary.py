@@ -131,7 +131,9 @@ def _size(n: dict[str, Any], rows: list[int]) -> str:
 def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {}
-    if not task.n_classes():
+    if not task.labels:
+        lines["labels"] = "none: no probe can be trained on these activations"
+    elif not task.n_classes():
         labels = task.labels[task.target]
         lines["labels"] = f"{task.target} is a number, {labels.min():g} to {labels.max():g}: a regression"
     if n["cut"]:

@@ -122,7 +122,7 @@ def _task(body: dict[str, Any], n: int) -> Task:
     groups, targets, label_names = body.get("groups"), body.get("targets"), body["label_names"]
     require(all(len(one) == n for one in (inputs, body["ids"], body["splits"])), set(body["splits"]) <= set(SPLITS))
     require(all(one is None or len(one) == n for one in (groups, targets)))
-    require(body["target"] in body["labels"], body["labels"].keys() == label_names.keys())
+    require(body["target"] in (body["labels"] or [""]), body["labels"].keys() == label_names.keys())
     return Task(
         name=body["name"],
         inputs=inputs,
