@@ -23,8 +23,8 @@ from probekit.activations.sums.files import (
 from probekit.activations.sums.moments import SplitMoments
 from probekit.durable import make_folder
 from probekit.errors import DataError, StorageError
-from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
 from probekit.options.check import check_path
+from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
 from probekit.tasks.base import SPLITS, Task
 from probekit.text import printable
 
