@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.probes.threads import Shares
+from probekit.threads import Shares
 
 BLOCK_BYTES = 3 << 20  # a block of rows that fits a processor's cache
 BLOCK_OF_SCORES = 8192  # rows, for sums that do not read the features
