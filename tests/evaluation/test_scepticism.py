@@ -15,6 +15,7 @@ from probekit.evaluation import train_probes
 from probekit.evaluation.compare.controls import selectivity
 from probekit.evaluation.curve import fit_curve
 from probekit.evaluation.request import DEFAULT_C
+from probekit.evaluation.results.report import footnotes
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
 
@@ -389,3 +390,23 @@ def test_rows_that_are_all_alike_are_said_to_be(world):
     results = train_probes(alike, **BARE)
     assert "All weights are 0 at resid_pre 0: the rows are identical" in results.summary()
     assert all(layer.converged for layer in results.layers)
+
+
+def test_the_note_of_the_permutation_test_names_the_question_it_answers(world):
+    """For numbers an interval of R2 that includes 0 may stand beside a small p-value: the questions differ."""
+    numbers = train_probes(regression(), C=[1.0], baselines=False)
+    (note,) = [line for line in footnotes(numbers) if line.startswith("Permutation test")]
+    assert "association with test labels" in note
+    assert note.endswith("It does not test R2 > 0; the interval does.")
+    (note,) = [line for line in footnotes(train_probes(world(), **BARE)) if line.startswith("Permutation test")]
+    assert "R2" not in note
+
+
+@pytest.mark.parametrize("folds", [None, 4])
+def test_random_weights_that_do_better_than_every_baseline_are_what_is_led(world, folds):
+    """The same activations as "random" weights: the lead over them is exactly 0, on every resample."""
+    acts = world()
+    results = train_probes(acts, C=1, random_init=acts, folds=folds, controls=0, codelength=False)
+    assert max(baseline.metrics["test"]["accuracy"] for baseline in results.baselines) < results.estimate[0]
+    assert results.meta["lead"] == {"baseline": "random init", "over": 0, "interval": [0, 0]}
+    assert "minus the best baseline (random init): +0.000" in results.summary()

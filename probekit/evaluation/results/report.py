@@ -236,7 +236,8 @@ def _chance_note(data: ProbeData) -> str:
     if best.p_value is None or p_max is None:
         return ""
     many = f"; p = {p_max:.2g} for the best of all layers" if len(data.layers) > 1 else ""
-    return f"Permutation test on test labels: p = {best.p_value:.2g} at {best.place}{many}."
+    weaker = " It does not test R2 > 0; the interval does." if data.headline == "r2" else ""
+    return f"Permutation test of association with test labels: p = {best.p_value:.2g} at {best.place}{many}.{weaker}"
 
 
 def _test_selection_note(data: ProbeData) -> str:
