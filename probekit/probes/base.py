@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.files import write_probe
-from probekit.probes.problem import Labels, ProblemSet
+from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet
 
 
 class Probe(BaseEstimator):
@@ -237,8 +237,29 @@ def check_classes(labels: np.ndarray, n_classes: int) -> None:
 
 
 def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **how: Any) -> Any:
-    """scikit-learn's `validate_data` for torch and numpy: X [N, D], and y if given."""
-    return validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
+    """scikit-learn's `validate_data` for torch and numpy: X [N, D], and y if given.
+
+    Raises:
+        ValueError: NaN or infinity, shapes that do not agree.
+        DataError: features whose squares are out of range.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow
+        valid = validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
+    features = valid[0] if y else valid
+    check_size(max(float(features.max()), -float(features.min())), fitting=bool(y))
+    return valid
+
+
+def check_size(largest: float, fitting: bool = True) -> None:
+    """Raise a DataError unless features can be squared: the largest in size is at most 1e100, and not 1e-150 or less.
+
+    Any float32 is in range. Zeros are, and small features are if nothing is fitted to them.
+    """
+    if largest > LARGEST or (fitting and 0 < largest < SMALLEST):
+        raise DataError(
+            f"the largest feature must be between {SMALLEST:g} and {LARGEST:g} in size, and is {largest:.1e}; "
+            "multiply all features by one constant"
+        )
 
 
 def as_numpy(x: Any) -> Any:
@@ -254,24 +275,26 @@ def predicted_labels(decision: np.ndarray) -> np.ndarray:
     return (decision > 0).astype(np.int64) if decision.ndim == 1 else decision.argmax(axis=1)
 
 
-def standardise(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def standardise(X: np.ndarray, scaled: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(X - mean) / scale, mean and scale; a constant column becomes 0 and has an infinite scale.
+
+    Unless `scaled`, the scale of the other columns is 1.
 
     Weights for the result divided by the scale are therefore weights for X, exactly 0 for constant columns.
     """
     mean = X.mean(axis=0)
     Z = X - mean
-    scale = scale_of(np.einsum("nd,nd->d", Z, Z) / len(X), mean, len(X))
+    scale = scale_of(np.einsum("nd,nd->d", Z, Z) / len(X), mean, len(X), scaled)
     Z /= scale
     return Z, mean, scale
 
 
-def scale_of(variance: np.ndarray, mean: np.ndarray, n: int) -> np.ndarray:
-    """The standard deviations [D] of columns of n rows; infinity for a constant column."""
+def scale_of(variance: np.ndarray, mean: np.ndarray, n: int, scaled: bool = True) -> np.ndarray:
+    """The standard deviations [D] of columns of n rows, or 1 unless `scaled`; infinity for a constant column."""
     # a variance within its rounding error is 0; the bound is that of scikit-learn's _is_constant_feature
     eps = np.finfo(np.float64).eps
-    constant = variance <= n * eps * variance + (n * mean * eps) ** 2
-    return np.where(constant, np.inf, np.sqrt(np.maximum(variance, 0)))
+    constant = variance <= np.maximum(n * eps * variance + (n * mean * eps) ** 2, SMALLEST**2)
+    return np.where(constant, np.inf, np.sqrt(np.maximum(variance, 0)) if scaled else 1.0)
 
 
 def unstandardise(
