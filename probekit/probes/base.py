@@ -109,10 +109,23 @@ class ClassifierProbe(ClassifierMixin, Probe):
     """A probe of classes. Subclasses implement `_fit` and `_decide`.
 
     Attributes:
-        classes_: [C], sorted, of the type of `y`.
+        classes_: [C], sorted, of the type of `y`; 0..C-1 for a probe of a task.
+        label_names_: [C], the task's names of `classes_`; `classes_` themselves unless they were set.
     """
 
     classes_: np.ndarray
+    _names: np.ndarray | None = None
+
+    @property
+    def label_names_(self) -> np.ndarray:
+        """The name of each class: [C]."""
+        return self.classes_ if self._names is None else self._names
+
+    @label_names_.setter
+    def label_names_(self, names: Sequence[str]) -> None:
+        if isinstance(names, str) or len(names) != len(self.classes_) or not all(isinstance(n, str) for n in names):
+            raise ValueError(f"expected {len(self.classes_)} names, one for each class; got {list(names)!a}")
+        self._names = np.array(names, dtype=object)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to features [N, D] and labels [N].
@@ -129,6 +142,7 @@ class ClassifierProbe(ClassifierMixin, Probe):
         X, y = checked(self, X, y, dtype=dtype)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
+        self._names = None
         if len(self.classes_) < 2:
             raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
         return X, labels
@@ -152,13 +166,42 @@ class ClassifierProbe(ClassifierMixin, Probe):
         labels = predicted_labels(self.decision_function(X))  # before classes_: raises NotFittedError if unfitted
         return self.classes_[labels]
 
+    def predict_labels(self, X: Any) -> np.ndarray:
+        """The name of the class of each row, from `label_names_`: [N]."""
+        predicted = self.predict(X)  # before classes_: raises NotFittedError if unfitted
+        return self.label_names_[np.searchsorted(self.classes_, predicted)]
+
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
         rows = rows_of(weights)
         check_classes(labels.values if rows is None else labels.values[rows], labels.n_classes)
         return rows
 
 
-class LinearProbe(ClassifierProbe):
+class WithDirection:
+    """A linear probe, whose weights are directions in activation space."""
+
+    direction: Any
+
+    def direction_tensor(self, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> torch.Tensor:
+        """`direction` for a hook: `x + 3 * probe.direction_tensor(x.dtype, x.device)`.
+
+        Args:
+            dtype: of the model's activations.
+            device: of the model's activations.
+
+        Raises:
+            DataError: weights that are infinite in this type.
+        """
+        given = torch.from_numpy(np.ascontiguousarray(self.direction))
+        tensor = given.to(device=device, dtype=dtype, copy=True)
+        if not bool(tensor.isfinite().all()):
+            raise DataError(
+                f"the largest weight, {float(given.abs().max()):.1e}, is infinite in {dtype}; take dtype=torch.float64"
+            )
+        return tensor
+
+
+class LinearProbe(WithDirection, ClassifierProbe):
     """A linear classifier. Subclasses implement `_solve`.
 
     Attributes:
@@ -181,8 +224,8 @@ class LinearProbe(ClassifierProbe):
         return X @ self.coef_.T + self.intercept_
 
     @property
-    def direction(self) -> np.ndarray:
-        """The weights in activation space: [D] for two classes (towards the second), [C, D] for more."""
+    def direction(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The weights in activation space, float64: [D] for two classes (towards the second), [C, D] for more."""
         check_is_fitted(self)
         return self.coef_[0] if len(self.coef_) == 1 else self.coef_
 
