@@ -287,7 +287,7 @@ def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **ho
         DataError: features whose squares are out of range.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow
-        valid = validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
+        valid: Any = validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
     features = valid[0] if y else valid
     check_size(max(float(features.max()), -float(features.min())), fitting=bool(y))
     return valid
