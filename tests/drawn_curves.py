@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from probekit.evaluation import BaselineResult, LayerResult, ProbeResults
 from probekit.plots import plot_accuracy_by_layer
@@ -152,7 +153,9 @@ def check_legend(ax: Axes) -> None:
         assert any(_names(name, str(artist.get_label())) for artist in labelled), name
     for artist in labelled:
         assert any(_names(name, str(artist.get_label())) for name in named), artist
-        box = artist.get_window_extent() if isinstance(artist, Line2D) else artist.get_window_extent(None)  # pyright: ignore
+        box = Bbox.null()
+        for path in [artist.get_path()] if isinstance(artist, Line2D) else artist.get_paths():
+            box.update_from_path(artist.get_transform().transform_path(path), ignore=False)
         assert box.x1 >= ax.bbox.x0, artist
         assert box.x0 <= ax.bbox.x1, artist
         assert box.y1 >= ax.bbox.y0, artist
@@ -160,6 +163,7 @@ def check_legend(ax: Axes) -> None:
 
 
 def _names(text: str, label: str) -> bool:
-    return (
-        text == label or text.startswith((f"{label}:", f"{label.split()[0]}:", f"{label.split()[0]} ")) or "…" in text
-    )
+    """Whether a legend's text, which may be shorter, is that of a label."""
+    word = label.split()[0]
+    starts = text.startswith((f"{label}:", f"{word}:", f"{word} "))
+    return starts or set(text.split()) <= set(label.split()) or "…" in text

@@ -15,9 +15,9 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import metric_name
 from probekit.plots.comparisons import comparisons, draw_comparisons
 from probekit.plots.compression import compression_note, draw_compression, has_panel
-from probekit.plots.curves import Curve, metric_of, own_names, place_of
+from probekit.plots.curves import Curve, metric_of, own_names, place_text
 from probekit.plots.headings import legend_of, write_above
-from probekit.plots.intervals import draw_intervals, rows_of
+from probekit.plots.intervals import draw_intervals, interval_rows
 from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits, y_limits
 from probekit.plots.lines import draw_curve
 from probekit.plots.style import PALETTE, PLAIN, new_figure, short, write_figure
@@ -117,7 +117,7 @@ def save_plot(results: ProbeData, folder: str | Path, *, title: str | None = Non
 
 def _size(results: ProbeData) -> tuple[float, float]:
     if len(results.layers) == 1:
-        return SIZE[0], AROUND + ROW * len(rows_of([Curve(results, "", PALETTE[0])]))
+        return SIZE[0], AROUND + ROW * len(interval_rows([Curve(results, "", PALETTE[0])]))
     return SIZE[0], SIZE[1] + (PANEL if has_panel(results) else 0)
 
 
@@ -229,7 +229,9 @@ def _finish(picture: _Picture, panels: Sequence[Axes], names: tuple[str, str], g
 
 def _notes(curves: list[Curve], limits: Limits) -> list[str]:
     """What the picture leaves out: scores beyond its ends, and a compression that would be flat."""
-    beyond = [(value, place_of(curve.results, layer)) for curve in curves for _, value, layer in hidden(curve, *limits)]
+    beyond = [
+        (value, place_text(curve.results, layer)) for curve in curves for _, value, layer in hidden(curve, *limits)
+    ]
     notes = []
     if beyond:
         value, place = min(beyond)

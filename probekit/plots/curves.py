@@ -10,6 +10,7 @@ from probekit.points import base_name
 from probekit.text import printable
 
 METRICS = {"r2": "R²"}
+BAND, POINTWISE, INTERVAL = "95% simultaneous band", "95% pointwise interval", "95% interval"
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ def bands(results: ProbeData) -> tuple[list[tuple[float, float]], str]:
     """(low, high) of each layer, and their name; without an interval, both ends are the value."""
     several = len(results.layers) > 1
     if several and all(layer.band is not None for layer in results.layers):
-        return [layer.band for layer in results.layers if layer.band], "95% simultaneous band"
+        return [layer.band for layer in results.layers if layer.band], BAND
     ends = [interval_of(results, layer) for layer in results.layers]
-    return ends, "95% pointwise interval" if several else "95% interval"
+    return ends, POINTWISE if several else INTERVAL
 
 
 def interval_of(results: ProbeData, layer: LayerResult) -> tuple[float, float]:
@@ -80,7 +81,7 @@ def interval_of(results: ProbeData, layer: LayerResult) -> tuple[float, float]:
     return layer.intervals.get(results.headline, (value, value))
 
 
-def place_of(results: ProbeData, layer: LayerResult) -> str:
+def place_text(results: ProbeData, layer: LayerResult) -> str:
     """The name of a place, as the table has it."""
     return f"{printable(layer.place)}{' (output)' if is_output(results, layer) else ''}"
 
@@ -94,7 +95,7 @@ def facts(results: ProbeData) -> dict[str, str]:
     """What a curve is of, by the name of the fact."""
     meta, layers = results.meta, results.layers
     names = {key: short(meta[key]) for key in ("label", "model", "task")}
-    point = printable(meta["point"]) if len(layers) > 1 else place_of(results, layers[0])
+    point = printable(meta["point"]) if len(layers) > 1 else place_text(results, layers[0])
     names |= {"point": point, "position": position_name(meta["position"]), "probe": f"{printable(meta['probe'])} probe"}
     n, folds = f"{meta['n']['test']:,}", meta.get("folds")
     return names | {"examples": f"{folds} nested folds of {n} examples" if folds else f"{n} test examples"}

@@ -9,11 +9,12 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from probekit.evaluation.results.cautions import cautions
-from probekit.plots.curves import Curve, metric_of, shared_facts
-from probekit.plots.lines import NESTED, SELECTED, TEST, scores_of
+from probekit.plots.curves import BAND, POINTWISE, Curve, metric_of, shared_facts
+from probekit.plots.lines import NESTED, SELECTED, TEST, TIED, scores_of
 from probekit.plots.style import (
     GREY,
     LINE,
+    PLAIN,
     RED,
     SMALL,
     above,
@@ -31,6 +32,9 @@ Entries = list[tuple[list[str], Artist]]
 Blocks = tuple[Entries, Entries]
 """Entries in lines of their own, and under them entries side by side."""
 _HANDLE, _TEXT_GAP, _COLUMN_GAP = 1.8, 0.8, 1.2  # sizes of the font
+SHORTER = {TIED: "tied with the best", BAND: "95% band", POINTWISE: "95% interval"}
+_MOST_LINES = 2  # of marks; more than these have shorter names, if that makes fewer of them
+_LINE_GAP = 0.57  # sizes of the font; with the height of a text it makes a `LINE`
 _HANDLE_WIDTH = (_HANDLE + _TEXT_GAP) * SMALL  # points
 
 
@@ -84,11 +88,16 @@ def legend_of(curves: Sequence[Curve], lines: Sequence[Artist], marks: dict[str,
     """The legend: a line for the selected place, or for each of several curves, and the marks that they share."""
     if len(curves) > 1:
         rows = [(_row(curve.name, scores_of(curve)), line) for curve, line in zip(curves, lines, strict=True)]
-        return rows, [([name], mark) for name, mark in marks.items()]
+        return rows, [(_variants(name), mark) for name, mark in marks.items()]
     (curve,), (line,) = curves, lines
-    rest = [([name], mark) for name, mark in marks.items() if name not in (SELECTED, NESTED)]
+    rest = [(_variants(name), mark) for name, mark in marks.items() if name not in (SELECTED, NESTED)]
     chosen = [(_row(name, scores_of(curve)), mark) for name, mark in marks.items() if name in (SELECTED, NESTED)]
     return chosen, [([curve.name or TEST], line), *rest]
+
+
+def _variants(name: str) -> list[str]:
+    """The texts of a mark, the longest first."""
+    return [name, *([SHORTER[name]] if name in SHORTER else [])]
 
 
 def _row(name: str, scores: list[str]) -> list[str]:
@@ -99,19 +108,30 @@ def _row(name: str, scores: list[str]) -> list[str]:
 
 
 def _draw_legends(ax: Axes, legend: Blocks, room: float) -> int:
-    """Draw the lines of their own over the other entries; returns the number of lines."""
+    """Draw the lines of their own over the marks; returns the number of lines."""
     own, marks = legend
-    height = 0
-    for entries, most in ((marks, len(marks)), (own, 1)):
-        if entries:
-            texts = [fitting(variants, room - _HANDLE_WIDTH) for variants, _ in entries]
-            columns = _columns(texts, room, most)
-            drawn = _legend(ax, texts, [mark for _, mark in entries], columns, 4 + height * LINE)
-            if entries is marks and len(own) > 1:
-                _make_grey(drawn)
-            ax.add_artist(drawn)
-            height += -(-len(texts) // columns)
-    return height
+    texts, columns = _fitting_marks([variants for variants, _ in marks], room)
+    height = -(-len(texts) // columns)
+    if marks:
+        drawn = _legend(ax, texts, [mark for _, mark in marks], columns, 4)
+        if len(own) > 1:
+            _make_grey(drawn)
+        ax.add_artist(drawn)
+    if own:
+        rows = [fitting(variants, room - _HANDLE_WIDTH) for variants, _ in own]
+        ax.add_artist(_legend(ax, rows, [mark for _, mark in own], 1, 4 + height * LINE))
+    return height + len(own)
+
+
+def _fitting_marks(several: Sequence[Sequence[str]], room: float) -> tuple[list[str], int]:
+    """A text of each mark, and the number of columns."""
+    texts = [fitting(variants, room - _HANDLE_WIDTH) for variants in several]
+    columns = _columns(texts, room)
+    if len(texts) > _MOST_LINES * columns:
+        shorter = [fitting(variants[-1:], room - _HANDLE_WIDTH) for variants in several]
+        if _columns(shorter, room) > columns:
+            return shorter, _columns(shorter, room)
+    return texts, columns
 
 
 def _make_grey(legend: Legend) -> None:
@@ -121,10 +141,10 @@ def _make_grey(legend: Legend) -> None:
         handle.set(color=GREY, **({"markeredgecolor": GREY} if is_line else {"alpha": 0.3}))
 
 
-def _columns(texts: Sequence[str], room: float, most: int) -> int:
+def _columns(texts: Sequence[str], room: float) -> int:
     """How many columns fit."""
     widths = [text_width(text) + _HANDLE_WIDTH for text in texts]
-    for n in range(most, 1, -1):
+    for n in range(len(texts), 1, -1):
         columns = np.array_split(widths, n)  # as matplotlib fills them
         if sum(max(column) for column in columns) + (n - 1) * _COLUMN_GAP * SMALL <= room:
             return n
@@ -147,8 +167,8 @@ def _legend(ax: Axes, texts: Iterable[str], marks: Sequence[Artist], columns: in
         handlelength=_HANDLE,
         handletextpad=_TEXT_GAP,
         columnspacing=_COLUMN_GAP,
-        labelspacing=LINE / SMALL - 1,
+        labelspacing=_LINE_GAP,
     )
     for text in legend.get_texts():
-        text.set_parse_math(False)
+        text.set(**PLAIN)
     return legend

@@ -1,7 +1,7 @@
 """A single place as rows: its score, validation, and everything to compare it with, each with its interval."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
@@ -27,30 +27,26 @@ class Row:
     is_own: bool = False
 
 
-def rows_of(curves: Sequence[Curve]) -> list[Row]:
+def interval_rows(curves: Sequence[Curve]) -> list[Row]:
     """The rows from the top: the scores of each curve, then comparisons, those that several curves share once."""
     own = [row for curve in curves for row in _own(curve)]
-    others: dict[tuple[object, ...], list[tuple[Curve, Row]]] = {}
+    others: dict[tuple[str, str], list[tuple[Curve, Row]]] = {}
     for curve in curves:
         for row in _others(curve):
             others.setdefault((row.name, f"{row.value:.3f}"), []).append((curve, row))
-    return own + [_shared(same, len(curves)) for same in others.values()]
+    names = list(dict.fromkeys(name for name, _ in others))  # rows of one name stand together
+    together = sorted(others.items(), key=lambda item: names.index(item[0][0]))
+    return own + [_shared(same, len(curves)) for _, same in together]
 
 
 def _own(curve: Curve) -> Iterator[Row]:
     results, (layer,) = curve.results, curve.results.layers
     name = short(curve.name, NAME)
     before = f"{name}, " if name else ""
+    if results.procedure is not None:  # the score to quote
+        nested = f"{before}nested folds" if before else NESTED
+        yield Row(nested, *results.estimate, RED if curve.is_alone else curve.color, is_own=True)
     yield Row(name or TEST, *_score(layer, results.headline), curve.color, is_own=True)
-    if results.procedure is not None:
-        value, ends = results.estimate
-        yield Row(
-            f"{before}{'nested folds' if before else NESTED}",
-            value,
-            ends,
-            RED if curve.is_alone else curve.color,
-            is_own=True,
-        )
     yield from (Row(before + VALIDATION, value, None, curve.color) for value in validation_values(results))
 
 
@@ -73,16 +69,18 @@ def _score(result: LayerResult | BaselineResult, metric: str) -> tuple[float, tu
 def _shared(same: list[tuple[Curve, Row]], n: int) -> Row:
     """The row of a comparison, in the colour and with the name of its curve if it is not of all."""
     curve, row = same[0]
-    if len(same) == n:
+    if n == 1:
         return row
+    if len(same) == n:
+        return replace(row, color=GREY)
     names = ", ".join(of.name for of, _ in same)
     color = curve.color if len(same) == 1 else GREY
-    return Row(f"{row.name}, {short(names, NAME)}", row.value, row.ends, color)
+    return replace(row, name=f"{row.name}, {short(names, NAME)}", color=color)
 
 
 def draw_intervals(ax: Axes, curves: Sequence[Curve]) -> None:
     """Draw the rows, with their values at the right; values beyond the axis have an arrow at its end."""
-    rows = rows_of(curves)
+    rows = interval_rows(curves)
     low, high = _limits(rows, curves[0].results.headline)
     ax.set_xlim(low, high)
     ax.set_ylim(len(rows) - 0.4, -0.6)

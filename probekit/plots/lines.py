@@ -6,7 +6,16 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from probekit.plots.curves import Curve, bands, chosen, interval_of, metric_of, place_of, test_value, validation_values
+from probekit.plots.curves import (
+    Curve,
+    bands,
+    chosen,
+    interval_of,
+    metric_of,
+    place_text,
+    test_value,
+    validation_values,
+)
 from probekit.plots.curves import x_of as x_of_place
 from probekit.plots.limits import hidden
 from probekit.plots.style import RED
@@ -111,7 +120,7 @@ def scores_of(curve: Curve) -> list[str]:
         value, ends = results.estimate
         what, within = "", f"{value:z.3f}{'' if ends is None else ' ' + _within(ends)}"
     elif best := chosen(results):
-        value, what = test_value(results, best), f"{place_of(results, best)}, "
+        value, what = test_value(results, best), f"{place_text(results, best)}, "
         within = f"{value:z.3f} {_within(interval_of(results, best))}"
         metric = f"test {metric}"
     else:

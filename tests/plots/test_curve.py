@@ -203,8 +203,7 @@ def test_where_nothing_was_selected_there_is_no_ring_and_no_validation(full):
     check_texts(ax)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(("size", "n"), [(SIZES[0], 1), (SIZES[1], 3)])
 def test_cautions_stand_between_the_subtitle_and_the_legend(monkeypatch, size, n):
     said = ["40% of test texts are also in train (--drop-leaks removes them)"] * (n > 0)
     said += [f"{i * 100:,} of 2,039 texts were cut at the $x$ \x1b[31m context" for i in range(1, n)]
@@ -269,7 +268,8 @@ def test_a_disk_that_refuses_is_said(tmp_path):
 
 def test_saving_touches_no_pyplot_and_plotting_makes_one_figure(tmp_path):
     code = (
-        "import sys, drawn_curves as t, pathlib; from probekit.plots import save_plot; save_plot(t.make(), pathlib.Path(sys.argv[1]));"
+        "import sys, drawn_curves as t, pathlib; from probekit.plots import save_plot;"
+        "save_plot(t.make(), pathlib.Path(sys.argv[1]));"
         "assert 'matplotlib.pyplot' not in sys.modules;"
         "ax = t.make().plot(); from matplotlib import pyplot as plt;"
         "assert plt.get_fignums() == [1] and ax.figure is plt.gcf();"
