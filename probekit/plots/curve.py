@@ -9,6 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like, to_hex
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotParams
 
 from probekit.errors import UsageError
 from probekit.evaluation.results.data import ProbeData
@@ -75,8 +76,8 @@ def plot_accuracy_by_layer(
     Results of a single place are drawn as rows: each score with its interval.
 
     Axes that hold other results keep them: the new curve gets the next colour, and limits, legend and title are made
-    for all. Whatever else is on the axes stays, and so do the names of the axes. A figure without a layout engine gets
-    matplotlib's constrained layout, which makes room for the names around the axes.
+    for all. Whatever else is on the axes stays, and so do the names of the axes. A figure without a layout engine,
+    whose margins nobody has set, gets matplotlib's constrained layout, which makes room for the names around the axes.
 
     Args:
         results: from `train_probes`.
@@ -152,10 +153,7 @@ def _add(ax: Axes, lower: Axes | None, asked: _Asked, title: str | None) -> None
 
 def _picture_on(ax: Axes, lower: Axes | None) -> _Picture:
     """The picture on these axes, or a new one if they hold none, or were cleared."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    if figure.get_layout_engine() is None:
-        figure.set_layout_engine("constrained")
+    _make_room(ax)
     now = ax.get_xlim(), ax.get_ylim()
     picture: _Picture | None = getattr(ax, _KEPT, None)
     if picture is None or all(artist.axes is None for artist in picture.artists):
@@ -167,6 +165,17 @@ def _picture_on(ax: Axes, lower: Axes | None) -> _Picture:
     elif picture.limits != now:
         picture.theirs = now
     return picture
+
+
+def _make_room(ax: Axes) -> None:
+    """Have the layout make room for names around the axes, unless somebody chose one, or set the margins by hand."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    sides = ("left", "right", "bottom", "top", "wspace", "hspace")
+    usual = SubplotParams()
+    by_hand = any(getattr(figure.subplotpars, side) != getattr(usual, side) for side in sides)
+    if figure.get_layout_engine() is None and not by_hand:
+        figure.set_layout_engine("constrained")
 
 
 def _curves(asked: Sequence[_Asked]) -> list[Curve]:

@@ -137,18 +137,21 @@ def _fitting_marks(several: Sequence[Sequence[str]], room: float) -> tuple[list[
 def _make_grey(legend: Legend) -> None:
     """Marks of several curves belong to none of them."""
     for handle in legend.legend_handles:
-        is_line = isinstance(handle, Line2D)
-        handle.set(color=GREY, **({"markeredgecolor": GREY} if is_line else {"alpha": 0.3}))
+        if isinstance(handle, Line2D):
+            handle.set(color=GREY, markeredgecolor=GREY)
+        elif handle is not None:
+            handle.set(color=GREY, alpha=0.3)
 
 
 def _columns(texts: Sequence[str], room: float) -> int:
-    """How many columns fit."""
+    """The number of columns that makes the fewest lines; of several such numbers the smallest."""
     widths = [text_width(text) + _HANDLE_WIDTH for text in texts]
-    for n in range(len(texts), 1, -1):
+
+    def fits(n: int) -> bool:
         columns = np.array_split(widths, n)  # as matplotlib fills them
-        if sum(max(column) for column in columns) + (n - 1) * _COLUMN_GAP * SMALL <= room:
-            return n
-    return 1
+        return n == 1 or sum(max(column) for column in columns) + (n - 1) * _COLUMN_GAP * SMALL <= room
+
+    return min(filter(fits, range(1, max(1, len(texts)) + 1)), key=lambda n: (-(-len(texts) // n), n))
 
 
 def _legend(ax: Axes, texts: Iterable[str], marks: Sequence[Artist], columns: int, height: float) -> Legend:

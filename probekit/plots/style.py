@@ -1,7 +1,7 @@
 """Shared by the pictures: colours, names that fit, and files with the same bytes for the same results."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,11 +72,12 @@ def wrapped(text: str, room: float, size: float = SMALL, weight: str = "normal")
     return lines
 
 
-def fitting(texts: Iterable[str], room: float) -> str:
+def fitting(texts: Sequence[str], room: float) -> str:
     """The first of the texts that is at most `room` points wide; the last, cut in the middle, if none is."""
     for text in texts:
         if text_width(text) <= room:
             return text
+    text = texts[-1]
     while len(text) > 5 and text_width(text) > room:
         text = short(text, len(text) - 1)
     return text

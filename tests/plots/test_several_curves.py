@@ -187,6 +187,10 @@ def test_a_layout_that_was_chosen_is_kept():
     figure = Figure(layout="tight")
     plot_accuracy_by_layer(GPT2, figure.subplots())
     assert type(figure.get_layout_engine()).__name__ == "TightLayoutEngine"
+    by_hand = Figure()
+    by_hand.subplots_adjust(left=0.3)
+    plot_accuracy_by_layer(GPT2, by_hand.subplots())
+    assert by_hand.get_layout_engine() is None
 
 
 def rows(ax: Axes) -> dict[str, float]:
@@ -203,9 +207,9 @@ def test_a_single_place_is_drawn_as_rows_with_their_intervals(tmp_path):
     expected |= {"control task": layer.control, "random init": 0.6} | CROWD
     assert rows(ax) == pytest.approx(expected)
     assert list(rows(ax)) == list(expected)  # from the top
-    segments = [segment for c in ax.collections for segment in c.get_segments()]
+    segments = [path.vertices for collection in ax.collections for path in collection.get_paths()]
     ends = [layer.intervals["accuracy"], (0.58, 0.62), *((v - 0.01, v + 0.01) for v in CROWD.values())]
-    np.testing.assert_allclose([(a[0], b[0]) for a, b in segments], ends)
+    np.testing.assert_allclose([np.asarray(segment)[:, 0] for segment in segments], ends)
     assert not legend_texts(ax)
     assert "resid_pre.7, last token" in texts(ax)
     assert ax.get_xlabel() == "accuracy, 95% interval"
