@@ -87,10 +87,12 @@ def plot_accuracy_by_layer(
         title: of the picture, as plain text; "" for none.  [default: label, model and task, if all curves share them]
 
     Raises:
-        UsageError: the axes hold results of another metric; a color that matplotlib does not know.
+        UsageError: `ax` is no axes, or holds results of another metric; a color that matplotlib does not know.
     """
     if color is not None and not is_color_like(color):
         raise UsageError(f"color= is a color of matplotlib, such as 'tab:red' or '#D55E00'; got {color!a}")
+    if ax is not None and not isinstance(ax, Axes):
+        raise UsageError(f"ax= is axes of matplotlib, such as one of plt.subplots(); got {type(ax).__name__}")
     lower = None
     if ax is None:
         from matplotlib import pyplot as plt

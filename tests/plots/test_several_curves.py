@@ -118,6 +118,8 @@ def test_labels_colours_and_titles_can_be_given():
     check_texts(ax)
     with pytest.raises(UsageError, match="color= is a color of matplotlib"):
         plot_accuracy_by_layer(make(), ax, color="no such color")
+    with pytest.raises(UsageError, match="ax= is axes of matplotlib"):
+        plot_accuracy_by_layer(make(), figure_of(ax))  # pyright: ignore[reportArgumentType]
 
 
 def test_other_metrics_are_refused_and_nothing_is_drawn():
