@@ -22,7 +22,8 @@ HOW: dict[str, Any] = {"points": "resid_pre"}
 
 def test_rows_are_those_of_a_labelled_task_in_the_order_of_the_list(model):
     acts = extract(model, TEXTS, **HOW)
-    labelled = extract(model, Task("t", TEXTS, ["yes", "no"] * 4), **HOW)
+    labels: Any = ["yes", "no"] * 4
+    labelled = extract(model, Task("t", TEXTS, labels), **HOW)
     assert list(acts) == list(labelled)
     for place in acts:
         assert torch.equal(acts[place], labelled[place])
