@@ -106,6 +106,14 @@ def test_a_regression_made_without_names_comes_back_from_its_store(model, path):
     assert load_activations(path).task.fingerprint() == task.fingerprint()
 
 
+def test_groups_that_are_floats_come_back_from_their_store(model, path):
+    groups: Any = [0.0, 0.0, 1.0, 1.0, 2.5, 2.5, 3.0, 3.0]
+    extract(model, Task("grouped", TEXTS, groups=groups), out=path, **HOW)
+    again = load_activations(path).groups
+    assert again is not None
+    assert again.tolist() == ["0", "0", "1", "1", "2.5", "2.5", "3", "3"]
+
+
 MISTAKES = [
     ("sst2", UsageError, r"got the text 'sst2'; write load_task\('sst2'\) for a dataset, \['sst2'\] for a text"),
     (5, UsageError, "expected a task or a list of texts, got an int"),
