@@ -113,7 +113,8 @@ class Task:
 
     def _carve_splits(self) -> None:
         """Carve validation and test from train, with the defaults of `load_task`."""
-        labels, missing, seed = self.labels[self.target], list(SPLITS[1:]), 0
+        labels, seed = self.labels[self.target], 0
+        missing = ["validation", "test"]
         splits = carve_missing(labels, self.splits.tolist(), self.split_keys().tolist(), missing, seed)
         self._set(splits=splits, info={**self.info, "seed": seed, CARVED: missing})
 
