@@ -13,7 +13,8 @@ from probekit.evaluation.request import Request
 from probekit.options import ProbeOptions
 from probekit.tasks.base import Task
 from probekit.tasks.quality.audit import Audit, audit, audit_of_folds
-from probekit.tasks.quality.duplicates import Inputs, linked_texts
+from probekit.tasks.quality.duplicates import linked_texts
+from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import components
 
 
@@ -57,5 +58,5 @@ def resampling_units(task: Task) -> np.ndarray | None:
     """
     if task.groups is not None or isinstance(task.position, str) or task.info.get("no_texts"):
         return task.groups
-    number = Inputs.of(task.inputs).number
+    number = text_numbers(task.inputs)
     return number if len(np.unique(number)) < len(number) else None

@@ -24,7 +24,7 @@ from probekit.evaluation.results.data import LEAST_SEEN
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
-from probekit.tasks.quality.duplicates import normalised_words
+from probekit.tasks.same_text import normalised_words, text_numbers
 
 MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them
 TRIES = 100
@@ -80,8 +80,8 @@ def _share_seen(protocol: Protocol, types: Sequence[Hashable]) -> float:
 def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     """The type of each example: the id of the token that is read (an int), or the last word of its text (a str).
 
-    For the kind "text" it is the input. Where the examples are words of their texts it is that word (a str), as in
-    Hewitt and Liang.
+    For the kind "text" it is the number of the text (`tasks.same_text`, an int). Where the examples are words of their
+    texts it is that word (a str), as in Hewitt and Liang.
 
     The last word, punctuation left out, replaces the token where tokens were not recorded (imports, older stores),
     where a mean is read, and where half of the examples end in one token, such as a full stop. The first word replaces
@@ -95,7 +95,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
         N types, or None: no texts, or more than half of them are of one type.
     """
     if kind == "text":
-        texts = None if acts.task.info.get("no_texts") else [_hashable(given) for given in acts.inputs]
+        texts = [] if acts.task.info.get("no_texts") else text_numbers(acts.inputs).tolist()
         return texts if texts and _varied(texts) else None
     words = acts.task.words
     if words is not None:
@@ -108,10 +108,6 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     first = acts.layout.positions == ["first"]
     types = [_word(given, 0 if first else -1) for given in acts.inputs]
     return types if _varied(types) else None
-
-
-def _hashable(given: Any) -> Hashable:
-    return given if isinstance(given, str) else tuple(given)
 
 
 def _word(given: Any, at: int) -> Hashable:

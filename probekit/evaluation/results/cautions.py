@@ -27,7 +27,9 @@ def _texts_leak(leak: dict[str, Any]) -> str:
 
 def _groups_leak(leak: dict[str, Any]) -> str:
     n, of = leak["group_rows"], leak["of_rows"]
-    return "" if n <= LEAST_LEAK * of else f"{_share(n, of)} of test rows share a group with another split (--drop-leaks)"
+    if n <= LEAST_LEAK * of:
+        return ""
+    return f"{_share(n, of)} of test rows share a group with another split (--drop-leaks)"
 
 
 def _cut(cut: dict[str, Any]) -> str:
