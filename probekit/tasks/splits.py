@@ -15,24 +15,45 @@ BINS = 10  # quantile bins for a regression's values, of ten rows or more each
 def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequence[int]) -> np.ndarray:
     """Choose about `n` rows, those with equal keys together: a boolean mask [N].
 
-    Each class gets its share of `n`, and at least one row. Where all keys differ, the shares are met exactly; otherwise
-    a key is chosen if that brings the class counts closer to their shares. Float labels are stratified by `strata`.
+    Each class gets its share of `n`, and at least one row. Where all keys differ, the shares are met exactly. Otherwise
+    each size of group gets its share too, as far as whole groups permit: from the largest groups to the smallest, one
+    is chosen if that brings the rows chosen of each class closer to their share of the rows seen so far. Rows without a
+    group and then the smallest groups make up what is missing. Float labels are stratified by `strata`.
     """
     labels = strata(labels)
     members: dict[Hashable, list[int]] = {}
     for row, key in enumerate(keys):
         members.setdefault(key, []).append(row)
     together = list(members.values())
-    missing = share(labels, n)
+    missing: dict[int, float] = dict(share(labels, n))
+    rates = {k: missing[k] / rows for k, rows in Counter(labels.tolist()).items()}
+    owed = dict.fromkeys(missing, 0.0)
     chosen = np.zeros(len(labels), dtype=bool)
     classes = labels.tolist()
-    for i in np.random.default_rng(seed).permutation(len(together)):
-        adds = Counter(classes[row] for row in together[i])
-        if sum(abs(missing[k] - more) - abs(missing[k]) for k, more in adds.items()) < 0:
-            chosen[together[i]] = True
+
+    def take_if_closer(rows: list[int], wanted: dict[int, float], adds: Counter[int]) -> None:
+        if sum(abs(wanted[k] - more) - abs(wanted[k]) for k, more in adds.items()) < 0:
+            chosen[rows] = True
             for k, more in adds.items():
                 missing[k] -= more
+                owed[k] -= more
+
+    order = [together[i] for i in np.random.default_rng(seed).permutation(len(together))]
+    order.sort(key=_doublings)  # random within a factor of two, so that the seed decides about large groups too
+    for rows in [rows for rows in reversed(order) if len(rows) > 1]:
+        adds = Counter(classes[row] for row in rows)
+        for k, more in adds.items():
+            owed[k] += rates[k] * more
+        take_if_closer(rows, owed, adds)
+    for rows in order:
+        if not chosen[rows[0]]:
+            take_if_closer(rows, missing, Counter(classes[row] for row in rows))
     return chosen
+
+
+def _doublings(rows: list[int]) -> int:
+    """1 for one row, 2 for two or three, 3 for four to seven."""
+    return len(rows).bit_length()
 
 
 def carve_missing(
