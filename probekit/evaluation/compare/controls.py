@@ -36,8 +36,9 @@ class ControlTasks:
 
     Attributes:
         labels: random labels [N], one array per draw.
-        record: {"type", "draws", "asked", "seen"}: what has a random label, how many draws there are and were
-            requested, and the share of the test rows whose type train has. None if none were requested.
+        record: {"type", "unit", "draws", "asked", "seen"}: what has a random label ("token", "word" or "text"), the
+            same in words for a reader, how many draws there are and were requested, and the share of the test rows
+            whose type train has. None if none were requested.
     """
 
     labels: list[np.ndarray]
@@ -54,13 +55,28 @@ def draw_controls(request: Request, protocol: Protocol, options: ProbeOptions) -
         return NO_CONTROLS
     types = control_types(request.acts, kind)
     if types is None:
-        return ControlTasks([], {"type": None, "draws": 0, "asked": draws, "seen": 0.0})
+        return ControlTasks([], {"type": None, "unit": None, "draws": 0, "asked": draws, "seen": 0.0})
     drawn = control_labels(request.labels, types, request.n_classes, draws, options.seed, protocol.train)
     labels = with_every_class(protocol, drawn, request.n_classes)
-    name = kind if kind == "text" or isinstance(types[0], int) else "word"
-    return ControlTasks(
-        labels, {"type": name, "draws": len(labels), "asked": draws, "seen": _share_seen(protocol, types)}
-    )
+    name, unit = _unit(request.acts, kind, types)
+    seen = _share_seen(protocol, types)
+    return ControlTasks(labels, {"type": name, "unit": unit, "draws": len(labels), "asked": draws, "seen": seen})
+
+
+def _unit(acts: Activations, kind: str, types: Sequence[Hashable]) -> tuple[str, str]:
+    """What has a random label: in one word, and in words for a reader."""
+    if kind == "text":
+        return kind, kind
+    if isinstance(types[0], int):
+        return "token", "token that is read"
+    if acts.task.words is not None:
+        return "word", "word"
+    tokens = acts.layout.tokens
+    if tokens is None or len(tokens) != acts.n_examples:
+        why = "the token that is read was not recorded"
+    else:
+        why = "a mean is read" if (tokens < 0).any() else "most texts are read at the same token"
+    return "word", f"{'first' if acts.layout.positions == ['first'] else 'last'} word of a text ({why})"
 
 
 def measures_memory(controls: ControlTasks) -> bool:

@@ -36,7 +36,7 @@ def _cut(cut: dict[str, Any]) -> str:
     """How many texts were cut, and where the token that is read stands, if that is known."""
     if not cut["texts"]:
         return ""
-    read = {"cut": ", and read there", "before": ", after the token read"}.get(cut["read"], "")
+    read = {"cut": ", and read there", "before": " after the token read"}.get(cut["read"], "")
     return f"{cut['texts']:,} of {cut['of']:,} texts were cut at the context{read}"
 
 
