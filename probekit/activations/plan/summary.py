@@ -146,7 +146,8 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     if n["skipped_rows"]:
         lines["skipped"] = f"{counted(n['skipped_rows'], 'row')} of the data could not be used"
     if unlabelled := task.info.get("unlabelled_words"):
-        lines["without"] = f"{unlabelled:,} words of the data have no {task.target} and are left out"
+        have = "has" if unlabelled == 1 else "have"
+        lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"
     if findings := audit_findings(audit(task, near=False)):
         lines["audit"] = "; ".join(findings)
     return lines

@@ -3,6 +3,7 @@
 from typing import Any
 
 from probekit.evaluation.results.data import ProbeData
+from probekit.text import counted
 
 LEAST_LEAK = 0.01  # share of test; a smaller leak is left to the audit
 
@@ -37,7 +38,8 @@ def _cut(cut: dict[str, Any]) -> str:
     if not cut["texts"]:
         return ""
     read = {"cut": ", and read there", "before": " after the token read"}.get(cut["read"], "")
-    return f"{cut['texts']:,} of {cut['of']:,} texts were cut at the context{read}"
+    were = "was" if cut["texts"] == 1 else "were"
+    return f"{cut['texts']:,} of {counted(cut['of'], 'text')} {were} cut at the context{read}"
 
 
 def _share(n: int, of: int) -> str:
