@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from probekit.activations.activations import ActivationSet
+from probekit.errors import DataError
 from probekit.evaluation import train_probes
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.report import footnotes
@@ -41,6 +42,11 @@ def test_a_validation_split_equal_to_test_is_said_beside_best(world, tmp_path):
     alone = {"group_rows": 0, "of_rows": 100, "removed": False}
     assert leak == {"texts": 100, "of_texts": 100, "also_in": ["validation"], **alone}
     assert cautions(ProbeResults.load(tmp_path)) == cautions(results)
+
+
+def test_a_split_that_would_be_dropped_whole_is_refused(world):
+    with pytest.raises(DataError, match="every text or group of validation is also in a later split, so nothing"):
+        train_probes(copied(world(n=400), 1.0, "validation"), drop_leaks=True, **BARE)
 
 
 def test_near_duplicates_count_and_dropping_leaks_ends_the_caution(world):
