@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from probekit.evaluation.results.results import ProbeResults
 BARE: dict[str, Any] = {"C": 1, "baselines": False, "controls": 0, "codelength": False}
 
 
-def copied(acts: ActivationSet, share: float, source: str, change=str) -> ActivationSet:
+def copied(acts: ActivationSet, share: float, source: str, change: Callable[[str], str] = str) -> ActivationSet:
     """A share of the test texts is written over as many rows of another split."""
     inputs = list(acts.task.inputs)
     test, other = (np.flatnonzero(acts.splits == split) for split in ("test", source))

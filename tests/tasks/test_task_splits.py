@@ -90,8 +90,8 @@ def test_with_different_texts_rows_are_taken_in_a_random_order_until_each_class_
     n = data.draw(st.integers(0, len(labels)))
     left, expected = share(labels, n), np.zeros(len(labels), dtype=bool)
     for row in np.random.default_rng(seed).permutation(len(labels)).tolist():
-        expected[row] = left[labels[row]] > 0
-        left[labels[row]] -= expected[row]
+        expected[row] = left[int(labels[row])] > 0
+        left[int(labels[row])] -= int(expected[row])
     assert (carve(labels, range(len(labels)), n, seed) == expected).all()
 
 
