@@ -18,7 +18,7 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
     Each class gets its share of `n`, and at least one row. Where all keys differ, the shares are met exactly. Otherwise
     each size of group gets its share too, as far as whole groups permit: from the largest groups to the smallest, one
     is chosen if that brings the rows chosen of each class closer to their share of the rows seen so far. Rows without a
-    group and then the smallest groups make up what is missing. Float labels are stratified by `strata`.
+    group, and then any groups, make up what is missing. Float labels are stratified by `strata`.
     """
     labels = strata(labels)
     members: dict[Hashable, list[int]] = {}
@@ -31,28 +31,28 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
     chosen = np.zeros(len(labels), dtype=bool)
     classes = labels.tolist()
 
-    def take_if_closer(rows: list[int], wanted: dict[int, float], adds: Counter[int]) -> None:
-        if sum(abs(wanted[k] - more) - abs(wanted[k]) for k, more in adds.items()) < 0:
+    def take(rows: list[int], wanted: dict[int, float], adds: Counter[int], least: float) -> None:
+        """Choose the rows if they lessen the distance of what is wanted by more than `least`."""
+        if sum(abs(wanted[k]) - abs(wanted[k] - more) for k, more in adds.items()) > least:
             chosen[rows] = True
             for k, more in adds.items():
                 missing[k] -= more
                 owed[k] -= more
 
     order = [together[i] for i in np.random.default_rng(seed).permutation(len(together))]
-    order.sort(key=_doublings)  # random within a factor of two, so that the seed decides about large groups too
-    for rows in [rows for rows in reversed(order) if len(rows) > 1]:
+    groups = [rows for rows in order if len(rows) > 1]
+    for rows in sorted(groups, key=_doublings, reverse=True):
         adds = Counter(classes[row] for row in rows)
         for k, more in adds.items():
             owed[k] += rates[k] * more
-        take_if_closer(rows, owed, adds)
-    for rows in order:
-        if not chosen[rows[0]]:
-            take_if_closer(rows, missing, Counter(classes[row] for row in rows))
+        take(rows, owed, adds, least=len(rows) / 2)  # so that several small groups go before one large
+    for rows in [rows for rows in order if len(rows) == 1] + [rows for rows in groups if not chosen[rows[0]]]:
+        take(rows, missing, Counter(classes[row] for row in rows), least=0)
     return chosen
 
 
 def _doublings(rows: list[int]) -> int:
-    """1 for one row, 2 for two or three, 3 for four to seven."""
+    """2 for two or three rows, 3 for four to seven: within a factor of two the seed decides."""
     return len(rows).bit_length()
 
 

@@ -118,6 +118,7 @@ def test_carved_splits_are_alike_in_label_length_and_repetition(seed):
     splits = carve_missing(labels, ["train"] * 3000, texts, ["validation", "test"], seed)
     train = splits == "train"
     assert copies[train].max() == copies.max()
+    assert copies[~train].max() < 60  # several texts with some copies each rather than one with many
     for split in ("validation", "test"):
         own = splits == split
         assert abs(own.sum() - 300) <= 2
