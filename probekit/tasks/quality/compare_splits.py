@@ -33,8 +33,9 @@ def split_record(task: Task, label_set: str, split: str) -> dict[str, Any]:
         about |= {"mean_length": float(lengths.mean()), "longest": int(lengths.max())}
     labels = task.labels[label_set][rows]
     if not task.n_classes(label_set):
-        low, high = float(labels.min()), float(labels.max())
-        return {**about, "mean": float(labels.mean()), "std": float(labels.std()), "low": low, "high": high}
+        small, exponent = _scaled(labels)
+        mean, std = (float(np.ldexp(value, exponent)) for value in (small.mean(), small.std()))
+        return {**about, "mean": mean, "std": std, "low": float(labels.min()), "high": float(labels.max())}
     counts = {name: int((labels == k).sum()) for k, name in enumerate(task.label_names[label_set])}
     largest = max(counts, key=lambda name: counts[name])
     return {**about, "classes": counts, "commonest": largest, "share": counts[largest] / len(rows)}
@@ -101,7 +102,7 @@ def _label_differences(
         values, name = [float(share[k]) for share in shares], task.label_names[label_set][k]
         return [{"split": split, "what": "label", "values": values, "class": name, **effect}]
     if not n_classes and own.ndim == 1 and (effect := _mean_effect(own, train)):
-        values = [float(own.mean()), float(train.mean())]
+        values = [float(np.ldexp(small.mean(), exponent)) for small, exponent in map(_scaled, (own, train))]
         return [{"split": split, "what": "target", "values": values, "label": label_set, **effect}]
     return []
 
@@ -111,8 +112,10 @@ def _mean_effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None] | None
 
     The degrees of freedom are those of the smaller sample, which are the fewest that Welch's test may have.
     """
-    apart = abs(float(a.mean() - b.mean()))
     n = min(len(a), len(b))
+    small, _ = _scaled(np.concatenate([a, b]))
+    a, b = small[: len(a)], small[len(a) :]
+    apart = abs(float(a.mean() - b.mean()))
     if n < LEAST_ROWS or not apart:
         return None
     one, other = a.var(ddof=1), b.var(ddof=1)
@@ -120,6 +123,12 @@ def _mean_effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None] | None
     p = float(2 * t.sf(apart / noise, n - 1)) if noise else 0.0
     d = float(apart / spread) if spread else None
     return {"d": d, "p": p} if (d is None or d >= LEAST_D) and p < LEAST_P else None
+
+
+def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """The values divided by a power of two, so that squares do not overflow, and its exponent."""
+    exponent = int(np.frexp(np.abs(values).max())[1])
+    return np.ldexp(values, -exponent), exponent
 
 
 def _share_effect(a: np.ndarray, b: np.ndarray, n_classes: int) -> dict[str, float] | None:

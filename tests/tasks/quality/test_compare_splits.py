@@ -50,6 +50,20 @@ def test_length_labels_and_repetition_are_compared_with_train():
     assert line.startswith("mean 'y': 0.8")
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
+def test_numbers_of_any_size_are_compared(scale):
+    task = random_task(600, 3)
+    values = (np.random.default_rng(1).normal(size=600) + (task.splits == "test")) * scale
+    task = replace(task, labels={"y": values}, label_names={"y": []})
+    kept = audit_dict(audit(task))
+    (one,) = kept["differences"]
+    assert (one["split"], one["what"]) == ("test", "target")
+    assert 0.7 < one["d"] < 1.3
+    own = values[task.splits == "train"] / scale
+    assert kept["splits"]["train"]["std"] / scale == pytest.approx(own.std())
+    assert one["values"][1] / scale == pytest.approx(own.mean())
+
+
 def test_effects_and_their_tests_are_those_of_scipy():
     task = random_task(900, 1)
     rng = np.random.default_rng(0)
