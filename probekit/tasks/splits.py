@@ -57,7 +57,7 @@ def _doublings(rows: list[int]) -> int:
 
 
 def carve_missing(
-    labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: list[str], seed: int
+    labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: Sequence[str], seed: int
 ) -> np.ndarray:
     """The splits [N] after a tenth of train was moved to each missing one; rows with equal keys move together."""
     least = 2 if labels.dtype.kind == "f" else len(np.unique(labels))
