@@ -47,9 +47,10 @@ def _check_left(splits: np.ndarray, kept: np.ndarray) -> None:
     """Refuse to drop a complete split: a validation file equal to the test file."""
     for split in SPLITS:
         if (splits == split).any() and not (kept & (splits == split)).any():
+            carved = "" if split == "train" else ", or leave it out of the data"
             raise DataError(
                 f"every text or group of {split} is also in a later split, so nothing is left of it with drop_leaks "
-                f"(--drop-leaks); give {split} texts of its own, or leave it out of the data"
+                f"(--drop-leaks); give {split} texts of its own{carved}"
             )
 
 
