@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
     POSITIONS,
@@ -199,8 +200,8 @@ class Task:
     def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
         """The task with a validation split carved from train, stratified by the target.
 
-        A regression is stratified by tenths of its values. Equal inputs, and groups, stay in one split, so large groups
-        can make the split larger or smaller than `fraction`.
+        A regression is stratified by tenths of its values. Rows of the same text (`tasks.same_text`) or group stay in
+        one split, so large groups can make the split larger or smaller than `fraction`.
 
         Args:
             fraction: of the training examples, between 0 and 1.
@@ -223,9 +224,9 @@ class Task:
         return replace(self, splits=splits, info={**self.info, "validation_carved": made})
 
     def split_keys(self) -> np.ndarray:
-        """Numbers int64 [N], equal for rows that must share a split: those with equal inputs or groups."""
-        inputs = [one.strip() if isinstance(one, str) else tuple(_plain(one)) for one in self.inputs]
-        return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
+        """Numbers int64 [N], equal for rows that must share a split: those with the same text or group."""
+        texts = np.arange(len(self)) if self.info.get("no_texts") else text_numbers(self.inputs)
+        return components(texts.tolist(), *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
         """A sha256 over inputs, labels, class names, splits, ids, groups, position, spans, targets."""
