@@ -10,7 +10,10 @@ from probekit.activations.plan.read_positions import ALL
 from probekit.activations.plan.token_ids import Sequences
 from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.tasks.base import SPLITS, Task
-from probekit.text import printable
+from probekit.tasks.look_alikes import look_alike_words
+from probekit.tasks.rare import rare_words
+from probekit.tasks.split_names import origin_of_splits
+from probekit.text import counted, printable
 
 CONTEXT = {  # by the number of tokens before a text and after it
     (0, 0): "no BOS",
@@ -59,6 +62,8 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "cut": plan.sequences.n_cut + (0 if plan.sources is None else plan.sources.n_cut),
         "dropped_blanks": int(task.info.get("dropped_blanks", 0)),
         "skipped_rows": int(task.info.get("skipped_rows", 0)),
+        "rare_classes": dict(task.info.get("rare_classes", {})),
+        "splits_from": origin_of_splits(task.info),
     }
 
 
@@ -87,8 +92,8 @@ def _padded_tokens(lengths: np.ndarray) -> int:
 
 
 def _examples(n: dict[str, Any]) -> str:
-    texts = f"{n['texts']:,} texts"
-    words = "" if n["words"] is None else f"{n['words']:,} words in "
+    texts = counted(n["texts"], "text")
+    words = "" if n["words"] is None else f"{counted(n['words'], 'word')} in "
     return f"{words}{texts} ({', '.join(f'{size:,} {split}' for split, size in n['splits'].items())})"
 
 
@@ -131,19 +136,29 @@ def _size(n: dict[str, Any], rows: list[int]) -> str:
 def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {}
+    if n["splits_from"]:
+        lines["splits"] = n["splits_from"]
+    if task.info.get("classes_from_files"):
+        lines["classes"] = "the names of the text files"
+    if limit := task.info.get("limit"):
+        lines["limit"] = f"at most {counted(limit, 'text')} of each split"
+    if rare := rare_words(task.info):
+        lines["rare"] = rare
+    if alike := look_alike_words(task.label_names.get(task.target, ())):
+        lines["alike"] = alike
     if not task.labels:
         lines["labels"] = "none: no probe can be trained on these activations"
     elif not task.n_classes():
         labels = task.labels[task.target]
         lines["labels"] = f"{task.target} is a number, {labels.min():g} to {labels.max():g}: a regression"
     if n["cut"]:
-        lines["cut"] = f"{n['cut']:,} texts to the first {n_ctx:,} tokens, the model's context"
+        lines["cut"] = f"{counted(n['cut'], 'text')} to the first {n_ctx:,} tokens, the model's context"
     if n["dropped_blanks"]:
-        lines["blanks"] = f"dropped at the end of {n['dropped_blanks']:,} texts of the data"
+        lines["blanks"] = f"dropped at the end of {counted(n['dropped_blanks'], 'text')} of the data"
     if n["skipped_rows"]:
-        lines["skipped"] = f"{n['skipped_rows']:,} rows of the data could not be used"
+        lines["skipped"] = f"{counted(n['skipped_rows'], 'row')} of the data could not be used"
     if unlabelled := task.info.get("unlabelled_words"):
-        lines["without"] = f"{unlabelled:,} words of the data have no {task.target} and are left out"
+        lines["without"] = f"{counted(unlabelled, 'word')} of the data without {task.target}, left out"
     leaks = {split: count for split, count in task.info.get("also_in_train", {}).items() if count}
     if leaks:
         copies = " and ".join(f"{count:,} of the {split} texts" for split, count in leaks.items())
