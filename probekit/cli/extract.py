@@ -9,7 +9,7 @@ from probekit import worlds
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
-from probekit.cli.stores import make_store, saved_rows
+from probekit.cli.stores import check_out, make_store, saved_rows
 from probekit.errors import UsageError
 from probekit.options import ExtractArguments, ExtractOptions, ModelOptions, TaskOptions
 from probekit.options.option import option
@@ -27,10 +27,14 @@ MODEL = (
     "A Hub name such as gpt2, a local folder, agreement-gpt2, or a world's model, which is trained on first use: "
     f"{', '.join(worlds.MODELS)}."
 )
-DATASET = f"sst2, {', '.join(worlds.TASKS)}, a Hub name, or a file or folder of CSV, TSV, JSONL, Parquet or CoNLL-U."
+DATASET = (
+    f"sst2, {', '.join(worlds.TASKS)}, a Hub name, a file or folder of CSV, TSV, JSONL, Parquet or CoNLL-U, or - for "
+    "standard input."
+)
 ORDER = """
     model dataset points layers position limit out device dtype store_dtype batch_tokens seed bos keep_blanks on_long
-    on_bad_row text_column label_column group_column span_column regression revision random_init model_seed stats
+    on_bad_row rare_classes max_classes text_column label_column group_column span_column split_column columns header
+    data_format validation regression revision random_init model_seed stats
 """
 
 
@@ -60,6 +64,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         raise UsageError("--stats keeps the activations, --stats-only does not: give one of them")
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
+    check_out(options.out)
     plan = planned(job, model, task, options)
     if job.dry_run:
         _show_plan(plan, sums, job.json)
@@ -79,10 +84,12 @@ def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
 
 
 def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[LanguageModel, Task]":
-    """The model and the task; the task is loaded first, because it fails sooner."""
+    """The model and the task; the model's name is looked up first, then the task is loaded, which fails sooner."""
     from probekit.models import load_model
+    from probekit.models.load import check_model_name
     from probekit.tasks import load_task
 
+    check_model_name(job.model)
     loaded = load_task(job.dataset, **vars(task))
     return load_model(job.model, **vars(model), progress=console.bars(job.quiet)), loaded
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.stores import make_store, saved_rows
+from probekit.cli.stores import check_out, make_store, saved_rows
 from probekit.options import ImportArguments
 from probekit.options.option import option
 
@@ -24,7 +24,7 @@ class ImportJob(Output):
 
 @command(
     "source labels point stack_axis layers n_layers position store_dtype model_name task_name text_column label_column "
-    "group_column seed out"
+    "group_column columns header regression max_classes seed out"
 )
 def import_(job: ImportJob, options: ImportArguments) -> None:
     """Make a store of activations that another program took.
@@ -46,6 +46,7 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
     from probekit.activations.imports.run import run_import
     from probekit.activations.imports.summary import describe_import, import_as_dict
 
+    check_out(options.out)
     plan = plan_import(job.source, options)
     if job.dry_run:
         console.result_json(import_as_dict(plan)) if job.json else console.result(describe_import(plan))

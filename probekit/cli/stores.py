@@ -1,5 +1,6 @@
 """Make a store: show the plan, run it, and say what was saved if it is interrupted."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -8,6 +9,22 @@ from probekit.cli import console
 from probekit.errors import ProbekitError, StorageError
 
 T = TypeVar("T")
+
+
+def check_out(out: str | Path | None) -> None:
+    """Raise before anything is loaded if no store can be written at `--out`.
+
+    Raises:
+        StorageError: it is a file, or inside of one, or its folder may not be written.
+    """
+    path = None if out is None else Path(out)
+    if path is None or path.is_dir():
+        return  # what it holds is checked later
+    there = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
+    if not there.is_dir():
+        raise StorageError(f"--out {str(path)!a}: {str(there)!a} is a file, expected a folder; name another")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(f"--out {str(path)!a}: {str(there)!a} may not be written; name another folder")
 
 
 def make_store(description: str, write: Callable[[], T], saved: Callable[[], str], quiet: bool) -> T:
@@ -44,6 +61,8 @@ def saved_rows(progress: Callable[[], tuple[int, int] | None], total: int, unit:
         unit: "texts" or "rows".
         path: the store.
     """
+    if not path.is_dir():
+        return "nothing was written; correct --out, or make room on the disk, and run the same command again"
     try:
         saved, _ = progress() or (0, 0)
     except ProbekitError:

@@ -95,7 +95,25 @@ def _source(found: _Found) -> dict[str, Any]:
     return {"name_or_path": found.name if found.has_own_name else str(found.folder.resolve()), "revision": None}
 
 
+def check_model_name(name: str) -> None:
+    """Raise unless there is such a model here, or the name is one of the Hub's; asks no network.
+
+    Raises:
+        UsageError: neither a built-in name nor a folder nor owner/name.
+        DataError: a folder without a config.json.
+    """
+    if name in builtin.MODELS or name in BUILTIN_MODELS:
+        return
+    if _exists(name):
+        if not (Path(name) / "config.json").is_file():
+            raise DataError(f"{name!a} is no model folder: it has no config.json")
+    elif not (name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name)):
+        near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
+        raise UsageError(f"no model {name!a}: no folder, no owner/name; {near}")
+
+
 def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
+    check_model_name(name)
     if name in builtin.MODELS:
         _check_no_revision(name, revision, "is trained here")
         return _Found(name, builtin.MODELS[name](weights, progress), has_own_name=True)
@@ -103,14 +121,9 @@ def _find(name: str, revision: str | None, weights: bool = True, progress: bool 
     if is_shipped or _exists(name):
         folder = BUILTIN / name if is_shipped else Path(name)
         _check_no_revision(name, revision, "is a folder here")
-        if not (folder / "config.json").is_file():
-            raise DataError(f"{str(folder)!a} is no model folder: it has no config.json")
         return _Found(name if is_shipped else folder.resolve().name, folder, has_own_name=is_shipped)
-    if name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name):
-        repo = find_repo(name, "model", revision)
-        return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
-    near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
-    raise UsageError(f"no model {name!a}: no folder, no owner/name; {near}")
+    repo = find_repo(name, "model", revision)
+    return _Found(name, fetch(repo, ["config.json", *FILES]), repo)
 
 
 def _check_no_revision(name: str, revision: str | None, why: str) -> None:

@@ -30,6 +30,15 @@ def check_path(name: str, value: Any) -> Path:
     return Path(os.fspath(value))
 
 
+def check_names(name: str, value: Any) -> list[str]:
+    """`value`, "text,label" or a list, as different names. Raises UsageError unless it is such."""
+    given = value.split(",") if isinstance(value, str) else value
+    names = [one.strip() if isinstance(one, str) else one for one in given] if isinstance(given, list | tuple) else []
+    if not names or len(set(names)) < len(names) or not all(isinstance(one, str) and one for one in names):
+        raise UsageError(f"{name} (--{name}) must be different names such as text,label; got {value!a:.60}")
+    return names
+
+
 def is_whole(value: Any) -> bool:
     """True for a whole number, of Python or NumPy."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

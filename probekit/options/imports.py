@@ -1,13 +1,14 @@
 """The options of `import_activations`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probekit.options import parse
-from probekit.options.check import check_whole
-from probekit.options.option import option
+from probekit.options.check import check_names, check_whole
+from probekit.options.option import like, option
+from probekit.options.task import TaskOptions
 
 if TYPE_CHECKING:
     import torch
@@ -79,10 +80,16 @@ class ImportOptions(_Labels):
     )
     label_column: str | None = option(None, "Column of the labels.  [default: label or target]", metavar="NAME")
     group_column: str | None = option(None, "Column that keeps rows with an equal value in one split.", metavar="NAME")
+    columns: str | Sequence[str] | None = like(TaskOptions, "columns")
+    header: bool = like(TaskOptions, "header")
+    regression: bool = like(TaskOptions, "regression")
+    max_classes: int = like(TaskOptions, "max_classes")
     seed: int = option(0, "Seed for carving splits.", metavar="N", least=0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
+        if self.columns is not None:
+            object.__setattr__(self, "columns", check_names("columns", self.columns))
 
 
 @dataclass(frozen=True, kw_only=True)

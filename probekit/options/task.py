@@ -1,13 +1,18 @@
 """The options of `load_task`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from probekit.errors import UsageError, nearest
-from probekit.options.check import check_whole
+from probekit.options import parse
+from probekit.options.check import check_names, check_whole
 from probekit.options.option import option
 
 OnBadRow = Literal["error", "skip"]
+RareClasses = Literal["error", "drop", "merge"]
+DataFormat = Literal["csv", "tsv", "jsonl", "parquet", "conllu"]
+POSITIONS = ("last", "first", "mean")
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,7 @@ class TaskOptions:
     on_bad_row: OnBadRow = option(
         "error",
         "What to do with rows without a usable text or label.",
-        notes='"skip" leaves them out and counts them; where examples are words, also those of a class that a split '
-        "lacks.",
+        notes='"skip" leaves them out and counts them.',
     )
     position: str | None = option(
         None,
@@ -74,13 +78,60 @@ class TaskOptions:
         metavar="NAMES",
     )
 
+    columns: str | Sequence[str] | None = option(
+        None,
+        "Names for the columns of CSV, TSV or text files without a header: text,label.",
+        notes="In Python also a list. One name for each column, in order; a column that no option names is not read.",
+        metavar="NAMES",
+        parse=parse.names,
+    )
+    header: bool = option(
+        True,
+        "Whether the first line of CSV and TSV files names the columns.",
+        notes='Without a header, and without `columns`, the columns are called "1", "2" and so on.',
+        flag="--header/--no-header",
+    )
+    data_format: DataFormat | None = option(
+        None,
+        "Format of the data.  [default: by the file's ending; for stdin, by its content]",
+        metavar="csv|tsv|jsonl|parquet|conllu",
+    )
+    split_column: str | None = option(
+        None,
+        "Column that says train, validation (dev) or test of each row.  [default: split, where it does]",
+        notes="Read where one table has all splits. SentEval's tr, va and te are known as well.",
+        metavar="NAME",
+    )
+    validation: bool = option(
+        True,
+        "Carve a validation split where none is given.",
+        notes="Without one, train and test stay as they are, and nothing can be chosen on validation.",
+        flag="--validation/--no-validation",
+    )
+    rare_classes: RareClasses = option(
+        "error",
+        "What to do with classes that some split lacks.",
+        notes='"drop" leaves their examples out; "merge" makes them one class, "other". Both name and count them in '
+        '`info["rare_classes"]`. A `limit` that is too small for all classes makes some of them rare.',
+    )
+    max_classes: int = option(
+        2000,
+        "Refuse a label column of more classes, such as a column of ids.",
+        metavar="N",
+        least=2,
+    )
     name: str | None = option(None, "Name of the task in titles; None is that of the file, dataset or type.", flag=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
-        for name, known in (("on_bad_row", get_args(OnBadRow)), ("position", ("last", "first", "mean"))):
+        choices = {"on_bad_row": OnBadRow, "rare_classes": RareClasses, "data_format": DataFormat}
+        known_of = {name: get_args(choice) for name, choice in choices.items()} | {"position": POSITIONS}
+        for name, known in known_of.items():
             value = getattr(self, name)
-            if value not in known and not (name == "position" and value is None):
+            if value not in known and not (value is None and name in ("position", "data_format")):
                 raise UsageError(f"no {name} {value!a}; {nearest(str(value), known)}")
+        check_whole("max_classes", self.max_classes, least=2)
+        if self.columns is not None:
+            object.__setattr__(self, "columns", check_names("columns", self.columns))
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit must be 1 or more, got {self.limit}")

@@ -1,13 +1,15 @@
 """Which columns of a table hold texts, labels, groups and spans."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
 from probekit.tasks.data_table import DataTable, choose_column
+from probekit.tasks.split_names import split_of_cell
 
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
+SPLIT_COLUMN = "split"
 
 
 class Columns(NamedTuple):
@@ -17,6 +19,7 @@ class Columns(NamedTuple):
     label: str
     group: str | None
     span: tuple[str, ...] | None
+    split: str | None = None
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class NamedColumns:
     label: str | None = None
     group: str | None = None
     span: str | None = None
+    split: str | None = None
 
 
 def columns_of(table: DataTable, named: NamedColumns) -> Columns:
@@ -44,6 +48,25 @@ def columns_of(table: DataTable, named: NamedColumns) -> Columns:
         if both:
             raise UsageError(f"column {label!a} cannot be both {one} and {other}; name another one for one of them")
     return Columns(text, label, group, _span_columns(table, named.span))
+
+
+def split_column_of(table: DataTable, columns: Columns, named: str | None) -> str | None:
+    """The column that says the split of each row: the named one, or "split" where it names splits; None without one.
+
+    A column called "split" that holds anything else, or that is read as texts, labels or groups, is no such column.
+
+    Raises:
+        UsageError: the named column is not there.
+        DataError: two columns with the name.
+    """
+    if named is not None:
+        return choose_column(table, named, (), "split")
+    usual = [name for name in table.columns if name.strip().lower() == SPLIT_COLUMN]
+    taken = {columns.text, columns.label, columns.group, *(columns.span or ())}
+    if not usual or taken & set(usual):
+        return None
+    cells: list[Any] = table.column(choose_column(table, None, (SPLIT_COLUMN,), "split"))
+    return usual[0] if any(split_of_cell(cell) for cell in cells) else None
 
 
 def _span_columns(table: DataTable, named: str | None) -> tuple[str, ...] | None:

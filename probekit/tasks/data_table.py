@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.text import listed
 
 NOT_UTF8 = re.compile("[\ud800-\udfff]")  # surrogates: undecodable bytes (U+DC80 and up), or halves written as \ud83d
 
@@ -29,6 +30,8 @@ class DataTable:
         group: the column of the group that each row belongs to.
         measured: columns whose cells are always numbers, never classes.
         counts: what the file holds, for the task's info.
+        files: the file of each row, where the table was read from several.
+        digests: the sha256 of each of these.
     """
 
     name: str
@@ -45,10 +48,16 @@ class DataTable:
     group: str | None = None
     measured: tuple[str, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
 
     def where(self, row: int) -> str:
         """'train.csv, line 7'."""
-        return f"{self.name}, {self.unit} {self.lines[row]}"
+        return f"{self.files[row] if self.files else self.name}, {self.unit} {self.lines[row]}"
+
+    def checksums(self) -> dict[str, str | None]:
+        """File -> its sha256."""
+        return {**self.digests} if self.digests else {self.name: self.sha256}
 
 
 def flaw_of(cells: list[Any]) -> tuple[str, str] | None:
@@ -79,7 +88,7 @@ def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], w
         UsageError: no such column, or none is named and none has a usual name.
         DataError: two columns have the name.
     """
-    there = ", ".join(ascii(name) for name in table.columns)
+    there = listed([ascii(name) for name in table.columns])
     if named is not None and named not in table.columns:
         near = nearest(named, [ascii(name) for name in table.columns])
         near = near if near.startswith("did you mean") else "name one of these"
@@ -87,7 +96,7 @@ def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], w
     lower = {name.strip().lower(): name for name in reversed(table.columns)}
     chosen = named if named is not None else next((lower[name] for name in usual if name in lower), None)
     if chosen is None:
-        header = "" if table.typed else " (the first line is the header)"
+        header = "" if table.typed else "; without a header, name all columns: --columns text,label"
         raise UsageError(
             f"{table.name} has no column named {' or '.join(usual)}, only {there}; name the {what} column with "
             f"--{what}-column{header}"

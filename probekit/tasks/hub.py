@@ -8,7 +8,7 @@ from typing import Any
 from probekit.errors import DataError
 from probekit.hub import find_repo
 from probekit.tasks.data_table import DataTable
-from probekit.tasks.readers import SPLIT_NAMES
+from probekit.tasks.split_names import SPLIT_NAMES
 
 
 def hub_tables(name: str) -> tuple[dict[str, DataTable], dict[str, Any]]:

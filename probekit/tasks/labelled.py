@@ -8,29 +8,25 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
+from probekit.options import ImportOptions
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.columns import LABEL_COLUMNS, TEXT_COLUMNS
+from probekit.tasks.columns import LABEL_COLUMNS, SPLIT_COLUMN, TEXT_COLUMNS
 from probekit.tasks.data_table import DataTable, choose_column, flaw_of, quote
-from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, is_unlabelled, label_flaw
+from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, label_flaw, refuse_unlabelled
+from probekit.tasks.look_alikes import warn_of_look_alikes
 from probekit.tasks.overlap import shared_by_splits
-from probekit.tasks.readers import SPLIT_NAMES, read_table
+from probekit.tasks.rare import check_number_of_classes
+from probekit.tasks.readers import TableFormat, read_table
 from probekit.tasks.rows import refuse_numbers, text_flaw
 from probekit.tasks.same_text import text_numbers
+from probekit.tasks.split_names import split_of_cell
 from probekit.tasks.splits import carve_missing, components, name_groups
 
-SPLIT_COLUMN = "split"
 NO_TEXTS = "no_texts"  # in a task's info: its inputs are only names of rows
 BOTH = "remove the row from the labels and from the activations, or correct it"
 
 
-def labelled_task(
-    path: Path,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    group_column: str | None = None,
-    name: str | None = None,
-    seed: int = 0,
-) -> Task:
+def labelled_task(path: Path, options: ImportOptions, name: str) -> Task:
     """Load a checked task from a CSV, TSV, JSONL or Parquet file; row i of the file is example i.
 
     No row may be left out, since the activations have it too. A column `split` says train, validation (dev) or test;
@@ -41,12 +37,13 @@ def labelled_task(
         UsageError: a column that is not there.
         DataError: a row, label, split or text that cannot be used.
     """
-    table = read_table(path)
-    label = choose_column(table, label_column, LABEL_COLUMNS, "label")
-    texts = _texts(table, text_column)
+    columns = None if options.columns is None else tuple(options.columns)
+    table = read_table(path, TableFormat(columns, options.header))
+    label = choose_column(table, options.label_column, LABEL_COLUMNS, "label")
+    texts = _texts(table, options.text_column)
     cells = table.column(label)
     _check_rows(table, label, cells)
-    groups = None if group_column is None else _groups(table, group_column)
+    groups = None if options.group_column is None else _groups(table, options.group_column)
     rows = _Rows(
         label,
         cells,
@@ -57,12 +54,13 @@ def labelled_task(
         splits=_splits(table),
         class_names=table.class_names.get(label),
     )
-    task = _task(name or path.stem, rows, seed)
-    task.info.update(source=str(path), sha256={table.name: table.sha256}, label_column=label)
+    task = _task(name, rows, options)
+    task.info.update(source=str(path), sha256=table.checksums(), label_column=label)
+    task.info["splits_from"] = "" if rows.splits is None else f"by column {SPLIT_COLUMN!a}"
     return task
 
 
-def labels_task(cells: Sequence[Any], where: str, name: str, seed: int = 0) -> Task:
+def labels_task(cells: Sequence[Any], where: str, options: ImportOptions, name: str) -> Task:
     """A checked task from the labels [N] alone; errors call them `where`.
 
     Raises:
@@ -73,7 +71,7 @@ def labels_task(cells: Sequence[Any], where: str, name: str, seed: int = 0) -> T
         if flaw := label_flaw(cell, typed=True) or flaw_of([cell]):
             raise DataError(f"{place}: {flaw[1]}")
     ids = [f"row:{i}" for i in range(len(cells))]
-    return _task(name, _Rows("label", cells, places, ids), seed)
+    return _task(name, _Rows("label", cells, places, ids), options)
 
 
 @dataclass(frozen=True)
@@ -90,15 +88,14 @@ class _Rows:
     class_names: list[str] | None = None
 
 
-def _task(name: str, rows: _Rows, seed: int) -> Task:
+def _task(name: str, rows: _Rows, options: ImportOptions) -> Task:
     if not rows.cells:
         raise DataError(f"{name!a} has no labels; expected one for each example")
-    classes = as_labels(rows.cells, rows.places, rows.label)
-    for value, place in zip(classes, rows.places, strict=True):
-        if is_unlabelled(value):
-            raise DataError(f"{place}: the label is -1, which means 'not labelled'; {BOTH}")
+    classes = as_labels(rows.cells, rows.places, rows.label, options.regression)
+    refuse_unlabelled(classes, rows.places, rows.label, BOTH)
     splits = ["train"] * len(rows.cells) if rows.splits is None else rows.splits
-    labels, class_names = encode(classes, splits, rows.label, rows.class_names)
+    labels, class_names = encode(classes, rows.class_names)
+    check_number_of_classes(class_names, rows.label, rows.places[0].rpartition(",")[0], options.max_classes)
     missing = [split for split in SPLITS if split not in splits]
     keys, groups = _groups_of(rows)
     task = Task(
@@ -106,14 +103,15 @@ def _task(name: str, rows: _Rows, seed: int) -> Task:
         inputs=rows.ids if rows.texts is None else rows.texts,
         labels={rows.label: labels},
         label_names={rows.label: class_names},
-        splits=carve_missing(labels, splits, keys, missing, seed),
+        splits=carve_missing(labels, splits, keys, missing, options.seed),
         target=rows.label,
         ids=rows.ids,
         groups=groups,
-        info={"seed": seed, "carved_from_train": missing, NO_TEXTS: rows.texts is None},
+        info={"seed": options.seed, "carved_from_train": missing, NO_TEXTS: rows.texts is None},
     )
     task.check()
     task.info.update(shared_by_splits(task))
+    warn_of_look_alikes(task)
     return task
 
 
@@ -163,7 +161,7 @@ def _splits(table: DataTable) -> list[str] | None:
     cells = table.column(choose_column(table, None, (SPLIT_COLUMN,), "split"))
     splits = []
     for i, cell in enumerate(cells):
-        split = SPLIT_NAMES.get(cell.strip().lower()) if isinstance(cell, str) else None
+        split = split_of_cell(cell)
         if split is None:
             raise DataError(f"{table.where(i)}: expected a split ({', '.join(SPLITS)}), got {quote(cell)}; correct it")
         splits.append(split)

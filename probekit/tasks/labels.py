@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.tasks.data_table import quote
-from probekit.tasks.task_checks import count_line
+from probekit.text import counted
 
 # How CSV and TSV write missing values. "None" is not one of them: it is a word, and a common class name.
 NA = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"})
@@ -106,25 +105,22 @@ def _number(cell: Any, place: str, column: str) -> float:
     return value
 
 
-def encode(
-    classes: Sequence[Any], splits: Sequence[str], column: str, names: list[str] | None = None
-) -> tuple[np.ndarray, list[str]]:
+def refuse_unlabelled(classes: Sequence[Any], places: Sequence[str], column: str, advice: str) -> None:
+    """Raise a DataError that names the first row whose label is -1, if there is one."""
+    rows = [i for i, value in enumerate(classes) if is_unlabelled(value)]
+    if rows:
+        raise DataError(
+            f"{places[rows[0]]}: expected a label of {column!a}, got -1, which means 'not labelled' ({len(rows):,} of "
+            f"{counted(len(classes), 'row')}); {advice}"
+        )
+
+
+def encode(classes: Sequence[Any], names: list[str] | None = None) -> tuple[np.ndarray, list[str]]:
     """Labels 0..C-1, and the names of the classes that occur, in order (numbers by value).
 
     With `names`, class k is called names[k]; classes that never occur are left out. A regression's numbers become
     float64, without names.
-
-    Raises:
-        DataError: a label is -1, which means "not labelled".
     """
-    if any(is_unlabelled(c) for c in classes):
-        counts: dict[str, Counter[str]] = {}
-        for split, value in zip(splits, classes, strict=True):
-            counts.setdefault(split, Counter())[str(value)] += 1
-        raise DataError(
-            f"a label of {column!a} is -1, which means 'not labelled', got {count_line(counts)}; "
-            "leave these rows out with --on-bad-row skip, or write another label"
-        )
     if isinstance(classes[0], float):
         return np.array(classes, dtype=np.float64), []
     order = sorted(set(classes))

@@ -1,5 +1,6 @@
 """load_task: turn a built-in task, files, a dataset of the Hub, or objects in memory into one checked Task."""
 
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,19 +14,29 @@ from probekit.hub import ALIASES, REPO_ID
 from probekit.options import TaskOptions
 from probekit.options.option import keywords
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.columns import Columns, NamedColumns, columns_of
+from probekit.tasks.columns import Columns, NamedColumns, columns_of, split_column_of
 from probekit.tasks.data_table import DataTable
 from probekit.tasks.hub import hub_tables
-from probekit.tasks.labels import as_labels, encode, is_unlabelled
+from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
+from probekit.tasks.look_alikes import warn_of_look_alikes
 from probekit.tasks.objects import is_dataset_dict, object_tables
 from probekit.tasks.overlap import shared_by_splits
-from probekit.tasks.readers import READERS, read_table, split_files
-from probekit.tasks.rows import Rows, collect, keep_rows
+from probekit.tasks.rare import (
+    check_number_of_classes,
+    rare_info,
+    settle_classes,
+    too_rare_to_carve,
+    without_rare_classes,
+)
+from probekit.tasks.readers import READERS, TableFormat, read_classes, read_stream, read_table
+from probekit.tasks.rows import SKIP_HINT, Rows, collect, keep_rows
 from probekit.tasks.same_text import text_numbers
+from probekit.tasks.split_files import class_files, split_files
 from probekit.tasks.splits import carve_missing, components, name_groups, sample
-from probekit.tasks.words import limited_words, unfolded, without_rare
+from probekit.tasks.words import limited_words, unfolded
 
 HUB_ALIASES = ALIASES["dataset"]
+STDIN = "-"
 
 
 @keywords(TaskOptions)
@@ -51,37 +62,83 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         UsageError: an unknown name, column or option.
         DataError: a file, row or label that cannot be used.
     """
-    seed, limit, skip = options.seed, options.limit, options.on_bad_row == "skip"
-    named = NamedColumns(options.text_column, options.label_column, options.group_column, options.span_column)
+    named = NamedColumns(
+        options.text_column, options.label_column, options.group_column, options.span_column, options.split_column
+    )
     if isinstance(source, str | Path) and source in builtin.TASKS:
-        if named != NamedColumns():
-            raise UsageError(f"{source!r} is built in and has no columns; name no text, label, group or span column")
-        if options.regression:
-            raise UsageError(f"{source!r} has classes; leave regression out")
-        task = builtin.TASKS[str(source)](seed=seed)
+        _check_builtin(str(source), named, options)
+        task = builtin.TASKS[str(source)](seed=options.seed)
     else:
-        name, tables, info = _open(source, named)
+        name, tables, info = _open(source, named, options)
         task = _assemble(name, tables, info, named, options)
     task = task if options.position is None else replace(task, position=options.position)
-    if task.spans is not None:
-        task = without_rare(task, skip)
+    task = without_rare_classes(task, options.rare_classes)
     task.check()
-    if limit is not None:
-        task = _limited(task, limit, seed) if task.spans is None else limited_words(task, limit, seed)
+    if options.limit is not None:
+        task = _limited(task, options)
+    warn_of_look_alikes(task)
     name = task.name if options.name is None else options.name
-    return replace(task, name=name, info={**task.info, "limit": limit, **shared_by_splits(task)})
+    return replace(task, name=name, info={**task.info, "limit": options.limit, **shared_by_splits(task)})
 
 
-def _open(source: Any, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
+def _check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None:
+    if named != NamedColumns() or options.columns is not None:
+        raise UsageError(f"{name!r} is built in and has no columns; name no text, label, group, span or split column")
+    if not options.header or options.data_format is not None:
+        raise UsageError(f"{name!r} is built in and is no file; leave --no-header and --data-format out")
+    if options.regression:
+        raise UsageError(f"{name!r} has classes; leave regression out")
+
+
+def _open(source: Any, named: NamedColumns, options: TaskOptions) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
     """The task's name, its tables by split, its source. An alias ("sst2") wins over a path, a path over a Hub id."""
     if not isinstance(source, str | Path):
+        if options.columns is not None or not options.header or options.data_format is not None:
+            raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
         return _open_object(source, named)
-    path = Path(source).expanduser()
-    if isinstance(source, Path) or (source not in HUB_ALIASES and path.exists()):
-        return _open_files(path, str(source), named)
-    if path.suffix.lower() in READERS or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
+    path = _path_of(source)
+    columns = None if options.columns is None else tuple(options.columns)
+    how = TableFormat(columns, options.header, options.data_format)
+    if source == STDIN:
+        if not hasattr(sys.stdin, "buffer"):
+            raise UsageError("'-' reads standard input, which is not there; give a file or a folder")
+        table = read_stream(sys.stdin.buffer, how)
+        tables, name, origin = {"all": table}, table.stem, "stdin"
+    elif path is not None and (isinstance(source, Path) or source not in HUB_ALIASES):
+        files = split_files(path, how.name)
+        tables = {split: _read(file, how) for split, file in files.items()}
+        name, origin = path.resolve().name if path.is_dir() else path.stem, str(source)
+    else:
+        return _open_hub(str(source), named, how)
+    info = {"source": origin, "sha256": {k: v for table in tables.values() for k, v in table.checksums().items()}}
+    return name, {split: unfolded(table, named.span) for split, table in tables.items()}, info
+
+
+def _path_of(source: str | Path) -> Path | None:
+    """The path that a source names; None for a name that no file can have, or where there is no such file."""
+    try:
+        path = Path(source).expanduser()
+        return path if isinstance(source, Path) or (source and path.exists()) else None
+    except (OSError, RuntimeError):  # too long for a file name; a home folder that is not there
+        return None
+
+
+def _read(path: Path, how: TableFormat) -> DataTable:
+    """The table of a file, or of a folder of class files."""
+    if not path.is_dir():
+        return read_table(path, how)
+    if not how.has_header or how.name is not None:
+        raise UsageError(f"{path.name!a} holds a text file for each class; leave --columns and --data-format out")
+    return read_classes(path, class_files(path))
+
+
+def _open_hub(source: str, named: NamedColumns, how: TableFormat) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
+    is_file = Path(source).suffix.lower() in READERS
+    if is_file or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
         near = nearest(source, [*builtin.TASKS, *HUB_ALIASES])
         raise UsageError(f"no dataset {source!a}: no file or folder, no owner/name of the Hub; {near}")
+    if how != TableFormat():
+        raise UsageError(f"{source!a} is on the Hub and names its columns; leave --columns and --data-format out")
     tables, info = hub_tables(source)
     tables = {split: unfolded(table, named.span) for split, table in tables.items()}
     return source.rsplit("/", 1)[-1], _with_labelled_test(tables, named), info
@@ -91,12 +148,6 @@ def _open_object(source: Any, named: NamedColumns) -> tuple[str, dict[str, DataT
     name, tables, info = object_tables(source)
     tables = {split: unfolded(table, named.span) for split, table in tables.items()}
     return name, _with_labelled_test(tables, named) if is_dataset_dict(source) else tables, info
-
-
-def _open_files(path: Path, source: str, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
-    tables = {split: unfolded(read_table(file), named.span) for split, file in split_files(path).items()}
-    name = path.resolve().name if path.is_dir() else path.stem
-    return name, tables, {"source": source, "sha256": {table.name: table.sha256 for table in tables.values()}}
 
 
 def _with_labelled_test(tables: dict[str, DataTable], named: NamedColumns) -> dict[str, DataTable]:
@@ -110,33 +161,83 @@ def _with_labelled_test(tables: dict[str, DataTable], named: NamedColumns) -> di
     return tables
 
 
+def _with_train(name: str, tables: dict[str, DataTable], on_hub: bool) -> tuple[dict[str, DataTable], str]:
+    """The tables with one for train, and where the splits come from, for the plan.
+
+    A single file is carved. Where there is validation and test but no train, probes are fitted on validation.
+
+    Raises:
+        DataError: a folder with a single file, of validation or test.
+    """
+    if "all" in tables:
+        return {"train": tables["all"]}, ""
+    if "train" in tables:
+        return tables, ""
+    if len(tables) == 1:
+        (table,) = tables.values()
+        if on_hub:  # whose one split cannot be given as a file
+            return {"train": table}, f"all carved from {table.name}, the only split"
+        raise DataError(
+            f"{name!a} has only {' and '.join(tables)}, expected a train file; add one, or give the path of "
+            f"{table.name!a} itself, which is then split 80/10/10"
+        )
+    rest = {split: table for split, table in tables.items() if split != "validation"}
+    return {"train": tables["validation"], **rest}, f"no train: fitted on {tables['validation'].name}"
+
+
 def _assemble(
     name: str, tables: dict[str, DataTable], info: dict[str, Any], named: NamedColumns, options: TaskOptions
 ) -> Task:
-    tables = {"train": next(iter(tables.values()))} if len(tables) == 1 else tables
-    if "train" not in tables:
-        raise DataError(f"{name!a} has only {' and '.join(tables)}; add a train file")
+    tables, origin = _with_train(name, tables, "sha256" not in info)
     rows, columns, skip = Rows(), columns_of(tables["train"], named), options.on_bad_row == "skip"
+    if len(tables) == 1:
+        columns = columns._replace(split=split_column_of(tables["train"], columns, named.split))
+    elif named.split is not None:
+        raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
     for split in SPLITS:
         if split in tables:
-            columns = columns_of(tables[split], named)
+            columns = columns_of(tables[split], named)._replace(split=columns.split)
             collect(rows, split, tables[split], columns, options.keep_blanks, skip)
     labels, names = _encoded(rows, columns.label, tables["train"], skip, options.regression)
-    together, groups = _groups(rows, columns)
-    missing = [split for split in SPLITS if split not in tables]
-    settings = {"seed": options.seed, "carved_from_train": missing, "keep_blanks": options.keep_blanks}
+    labels, names, groups, carving = _carved(rows, columns, labels, names, options)
+    origin = f"by column {columns.split!a}" if columns.split is not None else origin
     return Task(
         name,
         rows.texts,
         {columns.label: labels},
         {columns.label: names},
-        carve_missing(labels, rows.splits, together, missing, options.seed),
+        np.array(rows.splits),
         columns.label,
         ids=rows.ids,
         groups=groups,
-        info=info | settings | _row_info(rows, tables, columns),
+        info=info | carving | _row_info(rows, tables, columns) | {"splits_from": origin},
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
     )
+
+
+def _carved(
+    rows: Rows, columns: Columns, labels: np.ndarray, names: list[str], options: TaskOptions
+) -> tuple[np.ndarray, list[str], np.ndarray | None, dict[str, Any]]:
+    """Carve the missing splits, after classes that are too rare for it were dropped or merged.
+
+    Returns:
+        labels, class names, groups, and the part of the info about all this.
+    """
+    wanted = [split for split in SPLITS if options.validation or split != "validation"]
+    missing = [split for split in wanted if split not in rows.splits]
+    info = {"seed": options.seed, "carved_from_train": missing, "keep_blanks": options.keep_blanks}
+    together, groups = _groups(rows, columns)
+    if names and options.rare_classes != "error":
+        rare = too_rare_to_carve(labels, len(names), rows.splits, together, missing)
+        if len(names) - len(rare) >= 2:
+            made = settle_classes(labels, names, rare, options.rare_classes)
+            keep_rows(rows, made.kept.tolist())
+            labels, names = made.labels, made.names
+            together, groups = _groups(rows, columns) if made.rare else (together, groups)
+            info |= rare_info(made, options.rare_classes, {})
+    check_number_of_classes(names, columns.label, rows.places[0].rpartition(",")[0], options.max_classes)
+    rows.splits = carve_missing(labels, rows.splits, together, missing, options.seed).tolist()
+    return labels, names, groups, info
 
 
 def _encoded(rows: Rows, label: str, train: DataTable, skip: bool, regression: bool) -> tuple[np.ndarray, list[str]]:
@@ -147,7 +248,19 @@ def _encoded(rows: Rows, label: str, train: DataTable, skip: bool, regression: b
         rows.skipped["unlabelled"] += len(classes) - len(labelled)
         keep_rows(rows, labelled)
         classes = [classes[i] for i in labelled]
-    return encode(classes, rows.splits, label, train.class_names.get(label))
+    _refuse_unlabelled_splits(classes, rows, label)
+    refuse_unlabelled(classes, rows.places, label, f"write the label, {SKIP_HINT}")
+    return encode(classes, train.class_names.get(label))
+
+
+def _refuse_unlabelled_splits(classes: list[Any], rows: Rows, label: str) -> None:
+    """Raise if a whole split is labelled -1, as the secret test splits of SST and GLUE are."""
+    labelled = {split for split, value in zip(rows.splits, classes, strict=True) if not is_unlabelled(value)}
+    if labelled and (hidden := [split for split in SPLITS if split in rows.splits and split not in labelled]):
+        raise DataError(
+            f"{rows.places[rows.splits.index(hidden[0])]}: expected a label of {label!a}, got -1, which means 'not "
+            f"labelled', in every row of {hidden[0]}; leave {hidden[0]} out, so that it is carved from train"
+        )
 
 
 def _groups(rows: Rows, columns: Columns) -> tuple[list[Any], np.ndarray | None]:
@@ -166,22 +279,33 @@ def _groups(rows: Rows, columns: Columns) -> tuple[list[Any], np.ndarray | None]
 
 def _row_info(rows: Rows, tables: dict[str, DataTable], columns: Columns) -> dict[str, Any]:
     """The part of a task's info about its columns and the rows left out."""
-    info = {f"{what}_column": getattr(columns, what) for what in ("text", "label", "group")} | {
+    info = {f"{what}_column": getattr(columns, what) for what in ("text", "label", "group", "split")} | {
         "dropped_blanks": rows.dropped_blanks,
         "skipped_rows": rows.skipped.total(),
         "skipped": dict(rows.skipped),
     }
+    if any(table.files for table in tables.values()):
+        info["classes_from_files"] = True
     if columns.span is None:
         return info
     totals = sum((Counter(table.counts) for table in tables.values()), Counter())
     return {**info, "span_column": ",".join(columns.span), "unlabelled_words": rows.unlabelled, **totals}
 
 
-def _limited(task: Task, limit: int, seed: int) -> Task:
+def _limited(task: Task, options: TaskOptions) -> Task:
     """The task with at most `limit` texts of each split, stratified by the target's classes."""
-    if limit < (task.n_classes() or 2):
-        least = f"{task.n_classes()} classes" if task.n_classes() else "2 values that a regression needs"
-        raise UsageError(f"limit {limit} is less than the {least} of {task.name!a}; raise it")
-    labels = task.labels[task.target]
-    parts = [np.flatnonzero(task.splits == split) for split in SPLITS]
-    return task.subset(np.concatenate([part[sample(labels[part], limit, seed)] for part in parts]))
+    limit, seed, keep_classes = options.limit or 0, options.seed, options.rare_classes == "error"
+    if task.spans is not None:
+        task = limited_words(task, limit, seed, keep_classes)
+    else:
+        least = 2 if not task.n_classes() or not keep_classes else task.n_classes()
+        if limit < least:
+            what = f"{task.n_classes()} classes" if task.n_classes() else "2 values that a regression needs"
+            raise UsageError(f"limit {limit} is less than the {what} of {task.name!a}; raise it")
+        labels = task.labels[task.target]
+        parts = [np.flatnonzero(task.splits == split) for split in SPLITS]
+        task = task.subset(np.concatenate([part[sample(labels[part], limit, seed)] for part in parts]))
+    if not keep_classes:  # a small limit makes classes rare
+        task = without_rare_classes(task, options.rare_classes)
+        task.check()
+    return task

@@ -11,7 +11,7 @@ from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task
 from probekit.tasks.data_table import DataTable, quote
 from probekit.tasks.hub import dataset_table, dataset_tables
-from probekit.tasks.readers import SPLIT_NAMES
+from probekit.tasks.split_names import SPLIT_NAMES
 from probekit.tasks.task_checks import is_sequence, kind_of
 from probekit.tasks.task_fields import listed_inputs
 from probekit.text import listed

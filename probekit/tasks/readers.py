@@ -1,8 +1,9 @@
-"""Read tables from CSV, TSV, JSONL, Parquet and CoNLL-U files. Errors give file, line and what to do.
+"""Read tables from CSV, TSV, JSONL, Parquet, CoNLL-U and text files. Errors give file, line and what to do.
 
 CSV is read strictly (RFC 4180: a cell with commas, quotes or line breaks is in double quotes). TSV has no quoting (the
-IANA and GLUE convention). Both have a header. JSONL and Parquet keep the types of their cells. CoNLL-U has one row for
-each word (see `conllu`).
+IANA and GLUE convention). Both have a header, unless the columns are named. JSONL and Parquet keep the types of their
+cells. CoNLL-U has one row for each word (see `conllu`). A text file is a TSV without a header, or holds a text in each
+line (`read_classes`).
 """
 
 import csv
@@ -10,82 +11,128 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from probekit.errors import DataError, UsageError
 from probekit.tasks import conllu
 from probekit.tasks.data_table import DataTable, flaw_of, quote
+from probekit.tasks.parquet import read_parquet
 
-SPLIT_NAMES = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "dev", "val", "valid"), "validation"),
-    "test": "test",
-}
+TXT = ".txt"
 
 
-def split_files(path: Path) -> dict[str, Path]:
-    """Split -> file; {"all": file} for a single file.
+@dataclass(frozen=True)
+class TableFormat:
+    """How files are read, where they do not say so themselves.
 
-    Raises:
-        DataError: the folder has no such files, two for one split, or none for training.
-        UsageError: the path does not exist, or the file's format is unknown.
+    Attributes:
+        columns: names of the columns of files without a header.
+        header: whether the first line of delimited files names the columns.
+        name: csv, tsv, jsonl, parquet or conllu; None goes by the file's ending.
     """
-    if not path.exists():
-        raise UsageError(f"no file or folder {str(path)!a}")
-    if path.is_file():
-        _reader(path)
-        return {"all": path}
-    files: dict[str, Path] = {}
-    for file in sorted(path.iterdir()):
-        split = _split_of(file)
-        if split is None or file.suffix.lower() not in READERS or not file.is_file():
-            continue
-        if split in files:
-            raise DataError(
-                f"{str(path)!a} has two files for {split}: {files[split].name!a} and {file.name!a}; keep one"
-            )
-        files[split] = file
-    if not files:
-        there = ", ".join(ascii(file.name) for file in sorted(path.iterdir())[:8]) or "nothing"
-        raise DataError(
-            f"{str(path)!a} has no train, validation (dev) or test file ending in {', '.join(READERS)}; "
-            f"it has {there}; rename its files, or give the path of one of them"
-        )
-    return files
+
+    columns: tuple[str, ...] | None = None
+    header: bool = True
+    name: str | None = None
+
+    @property
+    def has_header(self) -> bool:
+        """Whether delimited files have a header."""
+        return self.header and self.columns is None
 
 
-def _split_of(file: Path) -> str | None:
-    """The split in a file's name; Universal Dependencies names files like en_ewt-ud-dev.conllu."""
-    stem = file.stem.lower()
-    return SPLIT_NAMES.get(stem.rsplit("-", 1)[-1] if file.suffix.lower() == ".conllu" else stem)
+Reader = Callable[[Path, bytes, TableFormat], DataTable]
 
 
-def read_table(path: Path) -> DataTable:
+def read_table(path: Path, how: TableFormat = TableFormat()) -> DataTable:
     """Read one file.
 
     Raises:
         DataError: it is empty, has no rows, or is damaged.
-        UsageError: its format is unknown.
+        UsageError: its format is unknown, or has no place for the names of columns.
     """
-    reader = _reader(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
+    check_format(path.name, how.name)
+    return _table(path, _bytes_of(path), how)
+
+
+def read_stream(stream: IO[bytes], how: TableFormat = TableFormat()) -> DataTable:
+    """Read standard input, whose format is recognised by its first line unless it is given. Errors as `read_table`."""
+    if stream.isatty():
+        raise UsageError("--dataset - reads standard input, got a terminal; pipe a file into the command")
+    data = stream.read()
+    return _table(Path("stdin"), data, how if how.name else replace(how, name=_sniffed(data)))
+
+
+def read_classes(folder: Path, files: Sequence[Path]) -> DataTable:
+    """One table of text files that are named after classes and have a text in each line; empty lines are left out."""
+    rows: list[tuple[str, str]] = []
+    lines: list[int] = []
+    names: list[str] = []
+    digests: dict[str, str] = {}
+    for file in files:
+        data = _bytes_of(file)
+        digests[file.name] = _sha256(data)
+        for line, text in enumerate(_decode(file, data).split("\n"), start=1):
+            if text.strip():
+                rows.append((text.removesuffix("\r"), file.stem))
+                lines.append(line)
+                names.append(file.name)
+    flaws = ((i, flaw_of([text])) for i, (text, _) in enumerate(rows))
+    return DataTable(
+        name=folder.name,
+        stem=folder.resolve().name,
+        columns=["text", "label"],
+        column=lambda name: [row[name == "label"] for row in rows],
+        lines=lines,
+        typed=True,
+        bad={i: flaw for i, flaw in flaws if flaw},
+        files=names,
+        digests=digests,
+    )
+
+
+def check_format(name: str, data_format: str | None) -> None:
+    """Raise a UsageError unless a file of this name can be read."""
+    if data_format is None and Path(name).suffix.lower() not in READERS:
+        raise UsageError(
+            f"{name!a} has an unknown format; expected a name ending in {', '.join(READERS)}, or its --data-format"
+        )
+
+
+def _table(path: Path, data: bytes, how: TableFormat) -> DataTable:
+    ending = path.suffix.lower() if how.name is None else f".{how.name}"
+    if not how.has_header and ending not in DELIMITED:
+        flag = "--no-header" if how.columns is None else "--columns"
+        raise UsageError(f"{flag} is for {', '.join(DELIMITED)}; {path.name!a} names its columns; leave it out")
     if not data:
         raise _empty(path)
-    table = reader(path, data)
+    table = READERS[ending](path, data, how)
     if not len(table.lines):
         raise DataError(f"{path.name} has a header and no rows; expected one row for each text")
     return table
 
 
-def _reader(path: Path) -> Callable[[Path, bytes], DataTable]:
-    if path.suffix.lower() not in READERS:
-        raise UsageError(f"{path.name!a} has an unknown format; expected a name ending in {', '.join(READERS)}")
-    return READERS[path.suffix.lower()]
+def _sniffed(data: bytes) -> str:
+    """The format of data without a name."""
+    if data.startswith(b"PAR1"):
+        return "parquet"
+    lines = (line for line in data.removeprefix(b"\xef\xbb\xbf").splitlines() if line.strip())
+    first = next((line for line in lines if not line.startswith(b"#")), b"")
+    if first.lstrip().startswith(b"{"):
+        return "jsonl"
+    if first.count(b"\t") == 9 and first[:1] == b"1":
+        return "conllu"
+    return "tsv" if b"\t" in first else "csv"
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
 
 
 def _decode(path: Path, data: bytes) -> str:
@@ -102,27 +149,45 @@ def _empty(path: Path) -> DataError:
     return DataError(f"{path.name} is empty; expected a table of texts and labels")
 
 
-def _read_csv(path: Path, data: bytes) -> DataTable:
-    return _read_delimited(path, data, delimiter=",", strict=True)
+def _read_csv(path: Path, data: bytes, how: TableFormat) -> DataTable:
+    return _read_delimited(path, data, how, delimiter=",", strict=True)
 
 
-def _read_tsv(path: Path, data: bytes) -> DataTable:
-    return _read_delimited(path, data, delimiter="\t", quoting=csv.QUOTE_NONE)
+def _read_tsv(path: Path, data: bytes, how: TableFormat) -> DataTable:
+    return _read_delimited(path, data, how, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _read_delimited(path: Path, data: bytes, **dialect: Any) -> DataTable:
+def _read_txt(path: Path, data: bytes, how: TableFormat) -> DataTable:
+    if how.has_header:
+        raise UsageError(
+            f"{path.name!a} has no names for its columns; name them, such as --columns label,text, or give a folder "
+            "with a text file for each class"
+        )
+    return _read_tsv(path, data, how)
+
+
+def _read_delimited(path: Path, data: bytes, how: TableFormat, **dialect: Any) -> DataTable:
     lines, rows = [], []
     for line, row in _csv_rows(path.name, _decode(path, data), dialect):
         lines.append(line)
         rows.append(row)
-    header, lines, rows = rows[0], lines[1:], rows[1:]
-    if flaw := flaw_of(header):
-        raise DataError(f"{path.name}, line 1: {flaw[1]}")
+    if how.has_header:
+        header, lines, rows = rows[0], lines[1:], rows[1:]
+        if flaw := flaw_of(header):
+            raise DataError(f"{path.name}, line 1: {flaw[1]}")
+    else:
+        header = list(how.columns or (str(i) for i in range(1, len(rows[0]) + 1)))
+    if not how.has_header and len(rows[0]) != len(header):
+        raise UsageError(
+            f"{path.name}, line {lines[0]}: expected the {len(header)} columns of --columns ({', '.join(header)}), got "
+            f"{len(rows[0])}; name each of them"
+        )
     bad: dict[int, tuple[str, str]] = {}
     for i, row in enumerate(rows):
         if len(row) != len(header):
             hint = "double quotes around a text with commas" if dialect["delimiter"] == "," else "no tab inside a text"
-            words = f"expected {len(header)} cells as in the header, got {len(row)}; check for {hint}"
+            first = "header" if how.has_header else "first line"
+            words = f"expected {len(header)} cells as in the {first}, got {len(row)}; check for {hint}"
             bad[i] = ("ragged", words)
         elif flaw := flaw_of(row):
             bad[i] = flaw
@@ -152,7 +217,7 @@ def _csv_rows(name: str, text: str, dialect: dict[str, Any]) -> Iterator[tuple[i
         csv.field_size_limit(limit)
 
 
-def _read_jsonl(path: Path, data: bytes) -> DataTable:
+def _read_jsonl(path: Path, data: bytes, how: TableFormat) -> DataTable:
     lines: list[int] = []
     rows: list[dict[str, Any]] = []
     bad: dict[int, tuple[str, str]] = {}
@@ -191,30 +256,11 @@ def _read_jsonl(path: Path, data: bytes) -> DataTable:
     return DataTable(path.name, path.stem, columns, column, lines, typed=True, bad=bad, sha256=_sha256(data))
 
 
-def _read_parquet(path: Path, data: bytes) -> DataTable:
-    import pyarrow as pa  # a dependency of datasets
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        columns, n = file.schema_arrow.names, file.metadata.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path.name} is not a readable Parquet file ({_first_line(error)}); write it again") from error
-
-    def column(name: str) -> list[Any]:
-        try:
-            return file.read(columns=[name]).column(0).to_pylist()
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path.name}: column {name!a} is damaged ({_first_line(error)}); write it again"
-            ) from error
-
-    return DataTable(
-        path.name, path.stem, columns, column, range(1, n + 1), typed=True, unit="row", sha256=_sha256(data)
-    )
+def _read_parquet(path: Path, data: bytes, how: TableFormat) -> DataTable:
+    return read_parquet(path, data, _sha256(data))
 
 
-def _read_conllu(path: Path, data: bytes) -> DataTable:
+def _read_conllu(path: Path, data: bytes, how: TableFormat) -> DataTable:
     words = conllu.WordRows(path.stem, _decode(path, data))
     return DataTable(
         path.name,
@@ -236,14 +282,12 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _first_line(error: BaseException) -> str:
-    return quote((str(error).splitlines() or [""])[0], most=100)
-
-
-READERS: dict[str, Callable[[Path, bytes], DataTable]] = {
+READERS: dict[str, Reader] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
     ".conllu": _read_conllu,
+    TXT: _read_txt,
 }
+DELIMITED = (".csv", ".tsv", TXT)

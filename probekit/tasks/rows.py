@@ -9,8 +9,10 @@ from probekit.errors import DataError
 from probekit.tasks.columns import Columns
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.labels import NA, group_flaw, group_name, is_numeral, label_flaw
-from probekit.tasks.task_checks import span_flaw
+from probekit.tasks.split_names import split_of_cell
+from probekit.tasks.task_checks import SPLITS, span_flaw
 from probekit.tasks.words import spans_in
+from probekit.text import counted
 
 SKIP_HINT = "or leave such rows out with --on-bad-row skip"
 
@@ -52,14 +54,17 @@ def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
 
 
 def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_blanks: bool, skip: bool) -> None:
-    """Add the usable rows of one table.
+    """Add the usable rows of one table, which belong to `split`, or to the splits that its split column says.
 
     Raises:
         DataError: a row cannot be used and `skip` is False, or no row can.
     """
+    n_before = len(rows.texts)
     texts, labels = table.column(columns.text), table.column(columns.label)
-    groups = None if columns.group is None else table.column(columns.group)
-    spans = None if columns.span is None else spans_in(table, columns.span)
+    nothing: list[Any] = [None] * len(texts)
+    groups = nothing if columns.group is None else table.column(columns.group)
+    spans = nothing if columns.span is None else spans_in(table, columns.span)
+    row_splits = nothing if columns.split is None else table.column(columns.split)
     if not table.typed:
         refuse_numbers(table, columns.text, texts)
     for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
@@ -68,8 +73,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             continue
         kept = text.rstrip() if isinstance(text, str) and not keep_blanks else text
         flaw = table.bad.get(i) or _row_flaw(table, columns, text, label)
-        flaw = flaw or (None if groups is None else group_flaw(groups[i]))
-        flaw = flaw or (None if spans is None else _span_flaw(kept, spans[i]))
+        flaw = flaw or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
         if flaw is not None:
             if not skip:
                 raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
@@ -78,19 +82,31 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.dropped_blanks += kept != text
         rows.texts.append(kept)
         rows.cells.append(label)
-        rows.spans += [] if spans is None else [spans[i]]
-        rows.groups.append(None if groups is None else group_name(groups[i]))
-        rows.splits.append(split)
+        rows.spans += [] if columns.span is None else [spans[i]]
+        rows.groups.append(None if columns.group is None else group_name(groups[i]))
+        rows.splits.append(split if columns.split is None else str(split_of_cell(row_splits[i])))
         rows.ids.append(f"{table.stem}:{i}")
         rows.places.append(table.where(i))
-    if split not in rows.splits:
-        raise DataError(f"{table.name}: skipped {len(texts)} of {len(texts)} rows, none is left; correct the file")
+    if len(rows.texts) == n_before:
+        n = f"{len(texts)} of {counted(len(texts), 'row')}"
+        raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
+    if "train" not in rows.splits:
+        raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
 
 
 def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any) -> tuple[str, str] | None:
     """What is wrong with a row's text or label, as (kind, description); None if nothing is."""
     flaw = text_flaw(text, table.typed) or label_flaw(label, table.typed, table.class_names.get(columns.label, ()))
     return flaw or (flaw_of([text, label]) if table.typed else None)
+
+
+def _side_flaw(columns: Columns, text: str, group: Any, span: Any, split: Any) -> tuple[str, str] | None:
+    """What is wrong with a row's group, span or split, where the table has such columns."""
+    flaw = None if columns.group is None else group_flaw(group)
+    flaw = flaw or (None if columns.span is None else _span_flaw(text, span))
+    if flaw or columns.split is None or split_of_cell(split) is not None:
+        return flaw
+    return "split", f"expected a split ({', '.join(SPLITS)}) in {columns.split!a}, got {quote(split)}; correct it"
 
 
 def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None:

@@ -205,14 +205,14 @@ def span_flaw(text: Any, start: int, end: int) -> str | None:
     return None
 
 
-def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:
-    """Counts per class and split in one line; if a split has more than `most` classes, its rarest ones."""
+def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 10) -> str:
+    """Counts per class and split in one line; if there are more than `most` classes, the three rarest of each split."""
     parts = []
     for split, classes in counts.items():
         shown = list(classes.items())
         if len(shown) > most:
-            shown = sorted(shown, key=lambda item: item[1])[:most]
-        more = f", and {len(classes) - most} more classes" if len(classes) > most else ""
+            shown = sorted(shown, key=lambda item: item[1])[:3]
+        more = f", and {len(classes) - len(shown):,} more classes" if len(shown) < len(classes) else ""
         parts.append(
             f"{split}: " + (", ".join(f"{ascii(name)[1:-1][:40]}={n}" for name, n in shown) or "nothing") + more
         )

@@ -148,7 +148,7 @@ def _derived(name: str, cells: list[Any], ids: Sequence[Any]) -> tuple[np.ndarra
                 f"{place} has the label -1 of {name!a}, which means 'not labelled'; leave the example out, or write "
                 "another label"
             )
-    return encode(classes, ["all"] * len(classes), name)
+    return encode(classes)
 
 
 def _numbered(name: str, cells: list[Any], known: list[str], ids: Sequence[Any]) -> np.ndarray:

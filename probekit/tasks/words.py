@@ -1,4 +1,4 @@
-"""Tasks whose examples are words of texts: spans, rare classes, and a limit on texts.
+"""Tasks whose examples are words of texts: spans, and a limit on texts.
 
 Axes: N examples, T texts.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from probekit.errors import DataError, UsageError
-from probekit.tasks.base import SPLITS, Task, count_line
+from probekit.errors import UsageError
+from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.data_table import DataTable, quote
 
 # a span written as text: "[4, 7]", "(4, 7)", "4, 7", "4:7", "4-7"
@@ -67,42 +67,14 @@ def _span(cell: Any) -> tuple[int, int] | str:
     return f"expected a span, the characters [start, end) such as [4, 7], got {quote(cell)}; correct it"
 
 
-def without_rare(task: Task, skip: bool) -> Task:
-    """Drop words of classes that some split lacks, and count them.
-
-    Raises:
-        DataError: there are such classes and `skip` is False, or fewer than two other classes.
-    """
-    target = task.target
-    names, labels = task.label_names[target], task.labels[target]
-    if not names:
-        return task
-    counts = task.counts()
-    common = [k for k, name in enumerate(names) if all(counts[split][name] for split in SPLITS)]
-    rare = {name: int((labels == k).sum()) for k, name in enumerate(names) if k not in common}
-    if not rare:
-        return task
-    problem = f"every split needs every class of {target!a}, got {count_line(counts)}"
-    if len(common) < 2:  # without the others there would be nothing to classify
-        raise DataError(f"{problem}; {task.too_alike(target) or 'add texts, or use another label'}")
-    if not skip:
-        raise DataError(
-            f"{problem}; use another label, or leave "
-            f"such words out with --on-bad-row skip: the {sum(rare.values()):,} words of {len(rare)} classes"
-        )
-    kept = task.subset(np.isin(labels, common))
-    renumbered = np.searchsorted(common, kept.labels[target])
-    info = {**task.info, "rare_classes": rare, "skipped_rows": task.info["skipped_rows"] + sum(rare.values())}
-    return replace(kept, labels={target: renumbered}, label_names={target: [names[k] for k in common]}, info=info)
-
-
-def limited_words(task: Task, limit: int, seed: int) -> Task:
+def limited_words(task: Task, limit: int, seed: int, keep_classes: bool = True) -> Task:
     """All words of at most `limit` texts of each split, chosen so that every split keeps every class.
 
     Texts are drawn uniformly, but the first text drawn of each class, rarest class first, is always kept.
 
     Raises:
-        UsageError: more texts are needed to keep every class.
+        UsageError: more texts are needed to keep every class, and `keep_classes` is True; otherwise the first texts
+            drawn are kept, with the classes that they have.
     """
     first, of = task.texts()
     kept = np.zeros(len(first), dtype=bool)
@@ -110,11 +82,12 @@ def limited_words(task: Task, limit: int, seed: int) -> Task:
         texts = np.flatnonzero(task.splits[first] == split)
         drawn = np.random.default_rng([seed, number]).permutation(texts)
         needed = _with_each_class(task, of, drawn)
-        if len(needed) > limit:
+        if len(needed) > limit and keep_classes:
             raise UsageError(
-                f"limit {limit} is less than the {len(needed)} texts of {split} that are needed to keep each of the "
-                f"{task.n_classes()} classes of {task.name!a}; raise it"
+                f"limit {limit} is less than the {len(needed)} texts of {split} that are needed to keep each "
+                f"of the {task.n_classes()} classes of {task.name!a}; raise it, or use --rare-classes drop"
             )
+        needed = needed[:0] if len(needed) > limit else needed
         rest = drawn[~np.isin(drawn, needed)]
         kept[np.concatenate([needed, rest])[:limit]] = True
     return task.subset(kept[of])

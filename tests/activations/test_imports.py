@@ -245,7 +245,7 @@ def test_without_texts_there_is_no_bag_of_words_and_it_says_so(tmp_path: Path, a
 def test_groups_stay_together_and_splits_are_kept_to(tmp_path: Path) -> None:
     rows = [f"{i % 2},{i // 4},{'train' if i < 30 else 'dev'}" for i in range(N)]
     (tmp_path / "y.csv").write_text("\n".join(["label,city,split", *rows]) + "\n")
-    task = labelled_task(tmp_path / "y.csv", group_column="city")
+    task = labelled_task(tmp_path / "y.csv", ImportOptions(group_column="city"), "y")
     assert (task.splits[30:] == "validation").all()
     assert set(task.splits[:30]) == {"train", "test"}
     assert task.groups is not None
@@ -570,7 +570,7 @@ def test_labels_are_given_by_position_or_by_name(tmp_path: Path, acts: Path, lab
 
 
 BAD_LABELS = {
-    "unlabelled": ("label\n0\n-1\n", "line 3: the label is -1, which means 'not labelled'; remove the row from"),
+    "unlabelled": ("label\n0\n-1\n", "line 3: expected a label of 'label', got -1, which .*; remove the row from"),
     "missing": ("label\n0\nNA\n", "line 3: expected a label"),
     "split": ("label,split\n0,train\n1,tset\n", "line 3: expected a split .* got 'tset'"),
     "no train": ("label,split\n0,test\n1,test\n", "no row is in the split train"),
@@ -601,7 +601,7 @@ def test_a_label_column_that_is_not_named_is_to_be(tmp_path: Path, acts: Path) -
     ("y", "says"),
     [
         (np.zeros((N, 2), dtype=np.int64), r"must hold labels \[N\]"),
-        (np.full(N, -1), "row 0: the label is -1"),
+        (np.full(N, -1), "row 0: expected a label of 'label', got -1"),
         (np.full(N, np.nan), "row 0: expected a label"),
         (np.zeros(N, dtype=np.complex64), "must hold labels"),
         (np.arange(N - 1) % 2, r"has 40 rows .* expected 39, one for each label"),

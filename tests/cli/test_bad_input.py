@@ -113,7 +113,10 @@ def test_files_that_cannot_be_used(
     ("labels", "says"),
     [
         (["1"] * 40, "train: 1=32; validation: 1=4; test: 1=4"),
-        (["0", "1"] * 20 + ["-1"], "is -1, which means 'not labelled', got train: 0=20, 1=20, -1=1;"),
+        (
+            ["0", "1"] * 20 + ["-1"],
+            "line 42: expected a label of 'label', got -1, which means 'not labelled' (1 of 41 rows); write",
+        ),
         (["0"] * 40 + ["1"] * 2, "train: 0=34, 1=0;"),
     ],
 )

@@ -52,7 +52,7 @@ def test_the_plan_says_words_and_texts(gpt2_folder, treebank, here, capsys):
     said = capsys.readouterr().out
     assert "108 words in 108 texts (60 train, 24 validation, 24 test)" in said
     assert "last token of each word" in said
-    assert "without  324 words of the data have no feats.Number" in said
+    assert "without  324 words of the data have no feats.Number: left out" in said
 
 
 def test_a_label_that_is_not_named(gpt2_folder, treebank, here, capsys):

@@ -186,7 +186,10 @@ def test_what_came_is_escaped_and_cut(tmp_path):
     ("labels", "words"),
     [
         ([1] * 10, "two classes of 'label' or more, got train: 1=8; validation: 1=1; test: 1=1"),
-        ([0, 1, -1, 0, 1, 0, 1, 0, 1, 0], "-1, which means 'not labelled', got train: 0=5, 1=4, -1=1"),
+        (
+            [0, 1, -1, 0, 1, 0, 1, 0, 1, 0],
+            "data.csv, line 4: expected a label of 'label', got -1, which means 'not labelled' (1 of 10 rows)",
+        ),
         ([0, 0, 0, 0, 0, 0, 0, 0, 1, 1], "every split needs every class of 'label', got train: 0="),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probekit.options import ImportOptions
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
 from probekit.tasks.labelled import labelled_task
@@ -82,7 +83,7 @@ def test_carved_files_have_no_exact_leak(rows, kind):
         else:
             with path.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([("text", "label"), *((text, f"c{k}") for text, k in rows + more)])
-            task = load_task(path) if kind == "csv" else labelled_task(path)
+            task = load_task(path) if kind == "csv" else labelled_task(path, ImportOptions(), "task")
     assert exact_leaks(task) == 0
     assert task.info["also_in_train"] == {"validation": 0, "test": 0}
 

@@ -118,9 +118,9 @@ def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
 
 def _task(source: Path, labels: Path | None, arrays: list[FileArray], options: ImportOptions) -> Task:
     columns = {name: getattr(options, name) for name in ("text_column", "label_column", "group_column")}
-    name, seed = options.task_name or _task_name(source, labels), options.seed
+    name = options.task_name or _task_name(source, labels)
     if labels is not None and labels.suffix != ".npy":
-        return labelled_task(labels, **columns, name=name, seed=seed)
+        return labelled_task(labels, options, name)
     found = arrays_in(labels) if labels is not None else [array for array in arrays if array.name == LABELS]
     if not found:
         raise UsageError(f"no labels: name their file with --labels, or put labels.npy [N] into {str(source)!a}")
@@ -128,7 +128,7 @@ def _task(source: Path, labels: Path | None, arrays: list[FileArray], options: I
         raise UsageError(f"--{given[0].replace('_', '-')} needs a table of labels; {found[0].where} has no columns")
     if len(found) > 1:
         raise DataError(f"both {found[0].where} and {found[1].where} hold labels; keep one")
-    return labels_task(read_labels(found[0]).tolist(), found[0].where, name, seed)
+    return labels_task(read_labels(found[0]).tolist(), found[0].where, options, name)
 
 
 def _task_name(source: Path, labels: Path | None) -> str:

@@ -11,6 +11,8 @@ from probekit.devices import DTYPES
 from probekit.points import spans_of
 from probekit.tasks.base import SPLITS
 from probekit.tasks.labelled import NO_TEXTS
+from probekit.tasks.look_alikes import look_alike_words
+from probekit.tasks.split_names import origin_of_splits
 from probekit.text import printable
 
 
@@ -56,6 +58,10 @@ def describe_import(plan: ImportPlan, arrays: bool = True) -> str:
 
 def _remarks(plan: ImportPlan) -> Iterator[tuple[str, str]]:
     task = plan.task
+    if splits := origin_of_splits(task.info):
+        yield "splits", splits
+    if alike := look_alike_words(task.label_names[task.target]):
+        yield "alike", alike
     if not task.n_classes():
         labels = task.labels[task.target]
         yield "labels", f"numbers, {labels.min():g} to {labels.max():g}: a regression"

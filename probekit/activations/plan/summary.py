@@ -11,6 +11,8 @@ from probekit.activations.plan.token_ids import Sequences
 from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.quality.audit import audit, audit_findings
+from probekit.tasks.rare import rare_words
+from probekit.tasks.split_names import origin_of_splits
 from probekit.text import counted, printable
 
 CONTEXT = {  # by the number of tokens before a text and after it
@@ -60,6 +62,8 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "cut": plan.sequences.n_cut + (0 if plan.sources is None else plan.sources.n_cut),
         "dropped_blanks": int(task.info.get("dropped_blanks", 0)),
         "skipped_rows": int(task.info.get("skipped_rows", 0)),
+        "rare_classes": dict(task.info.get("rare_classes", {})),
+        "splits_from": origin_of_splits(task.info),
     }
 
 
@@ -132,6 +136,14 @@ def _size(n: dict[str, Any], rows: list[int]) -> str:
 def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {}
+    if n["splits_from"]:
+        lines["splits"] = n["splits_from"]
+    if task.info.get("classes_from_files"):
+        lines["classes"] = "the names of the text files"
+    if limit := task.info.get("limit"):
+        lines["limit"] = f"at most {counted(limit, 'text')} of each split"
+    if rare := rare_words(task.info):
+        lines["rare"] = rare
     if not task.labels:
         lines["labels"] = "none: no probe can be trained on these activations"
     elif not task.n_classes():

@@ -11,6 +11,7 @@ import numpy as np
 
 from probekit.tasks.base import IMBALANCED, SPLITS, Task
 from probekit.tasks.data_table import quote
+from probekit.tasks.look_alikes import look_alike_words
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 from probekit.tasks.same_text import text_numbers
@@ -85,6 +86,8 @@ def _findings(result: Audit) -> list[Finding]:
     if leaks := [f"{one['leaks']:,} of {split}" for split, one in result.splits.items() if one["leaks"]]:
         done = "left out" if result.dropped else "leave them out with drop_leaks (--drop-leaks)"
         found.append((f"leaks: {' and '.join(leaks)}, {done}", ""))
+    if alike := look_alike_words(result.splits.get("train", {}).get("classes", {})):
+        found.append((alike, ""))
     if result.conflicts["texts"]:
         found.append(_conflict_finding(result.conflicts))
     if result.groups_across_splits:

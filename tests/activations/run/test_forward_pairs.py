@@ -210,7 +210,7 @@ def test_cut_sources_are_counted(pair_model, pairs):
     long = replace(pairs, inputs=[[3] * 20, *pairs.inputs[1:]])
     made = plan_of(pair_model, long, points="decoder.resid_pre")
     assert plan_as_dict(made)["cut"] == 1
-    assert "cut      1 texts to the first 12 tokens" in describe_plan(made)
+    assert "cut      1 text to the first 12 tokens" in describe_plan(made)
 
 
 def test_hooks_on_the_encoder_see_no_filler(pair_model, pairs):
