@@ -20,6 +20,7 @@ from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.family import Family, HfTensor
 from probekit.models.files import read_json
+from probekit.plain_files import open_regular
 from probekit.safetensors_header import HeaderError, read_header
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -85,7 +86,7 @@ def stored_in(path: Path) -> dict[str, TensorInFile]:
         DataError: the file cannot be read, or its header is damaged.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = read_header(file)
     except OSError as error:
         raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error

@@ -13,6 +13,7 @@ import safetensors.numpy
 
 from probekit.durable import write_as
 from probekit.errors import DataError, nearest
+from probekit.plain_files import MAX_RESULTS, MAX_WEIGHTS, parse_json, read_bytes
 
 FORMAT = "probekit.probe/1"
 
@@ -51,8 +52,8 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
     """
     stem = _stem(path)
     try:
-        about = json.loads(Path(f"{stem}.json").read_bytes())
-        weights = Path(f"{stem}.safetensors").read_bytes()
+        about = parse_json(read_bytes(f"{stem}.json", MAX_RESULTS))
+        weights = read_bytes(f"{stem}.safetensors", MAX_WEIGHTS)
     except FileNotFoundError as error:
         raise DataError(f"no probe here: {str(error.filename)!a} is missing") from None
     except (OSError, ValueError) as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError, UsageError
+from probekit.plain_files import MAX_TABLE, read_bytes
 from probekit.tasks import conllu
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 
@@ -34,7 +35,7 @@ def split_files(path: Path) -> dict[str, Path]:
     """
     if not path.exists():
         raise UsageError(f"no file or folder {str(path)!a}")
-    if path.is_file():
+    if not path.is_dir():  # what is no regular file is refused when it is read
         _reader(path)
         return {"all": path}
     files: dict[str, Path] = {}
@@ -71,7 +72,7 @@ def read_table(path: Path) -> DataTable:
     """
     reader = _reader(path)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MAX_TABLE)
     except OSError as error:
         raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
     if not data:

@@ -20,6 +20,7 @@ from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
     PlanFile,
     check_layout,
+    has_manifest,
     read_manifest,
     read_plan,
     read_records,
@@ -51,7 +52,7 @@ class Store(Activations):
     def __init__(self, path: str | Path):
         self.path = check_path("the store", path)
         self._plan = read_plan(self.path)
-        if not (self.path / "manifest.json").exists():
+        if not has_manifest(self.path):
             raise _unfinished(self.path, self._plan)
         manifest = read_manifest(self.path)
         examples = read_examples(self.path, self._plan)

@@ -11,6 +11,7 @@ from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeD
 from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.scores.metrics import HEADLINES
+from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.probes import PROBES, REGRESSORS, load_probe
 
 FORMAT = "probekit.results/2"
@@ -79,21 +80,21 @@ def load_transfer(folder: Path) -> TransferData:
     """
     path = folder / "transfer.json"
     try:
-        body = json.loads(path.read_bytes())
+        body = parse_json(read_bytes(path, MAX_RESULTS))
         if body["format"] != TRANSFER_FORMAT:
             raise ValueError(f"format {body['format']!a}, expected {TRANSFER_FORMAT}")
         cells = [TransferCell(**_with_tuples(cell)) for cell in body["cells"]]
         return TransferData(cells, body["meta"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"no complete results of transfer at {str(path)!a}: {error}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        body = json.loads(path.read_bytes())
+        body = parse_json(read_bytes(path, MAX_RESULTS))
     except FileNotFoundError:
         raise DataError(f"no results here: {str(path)!a} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"could not read {str(path)!a}: {error}") from None
     version = body.get("format") if isinstance(body, dict) else None
     if version in OLDER:
@@ -132,7 +133,7 @@ def is_saved(probe: Any) -> bool:
 
 def _probe_hash(path: Path) -> str:
     # the .json holds the hash of the weights, so its own hash covers both files
-    return hashlib.sha256(Path(f"{path}.json").read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
 
 
 def _layer_of(entry: dict[str, Any], folder: Path) -> LayerResult:
