@@ -35,6 +35,16 @@ def find_device(device: str | torch.device, default: torch.device | None = None)
     return wanted
 
 
+def has_float64(device: torch.device) -> bool:
+    """True if the device computes in float64; Apple's MPS does not."""
+    return device.type != "mps"
+
+
+def where_float64(x: torch.Tensor) -> torch.Tensor:
+    """The tensor where float64 can be computed: on its device, or else on the CPU."""
+    return x if has_float64(x.device) else x.cpu()
+
+
 def free_bytes(device: torch.device) -> int | None:
     """Memory of a device that is free now; None where it cannot be known."""
     if device.type == "cuda":  # what torch has reserved and does not use is free, too

@@ -150,7 +150,7 @@ for name, kind in [("sst2", "dataset"), ("distilgpt2", "model"), ("gpt2", "model
     assert connections(listener) == of_one_question > 0
     assert first.startswith("the Hub did not answer within 2 s ")
     assert second == (
-        "the Hub timed out earlier in this process, so it was not retried, and 'distilgpt2' is not in the local "
+        "the Hub timed out less than 60 s ago, so it was not retried, and 'distilgpt2' is not in the local "
         "cache; give a folder: --model PATH"
     )
     assert cached == "True"

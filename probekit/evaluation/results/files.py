@@ -9,6 +9,7 @@ from probekit.durable import write_as
 from probekit.errors import DataError
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
 from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
+from probekit.evaluation.results.form import has_form
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.scores.metrics import HEADLINES
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
@@ -49,6 +50,8 @@ def load_results(folder: Path) -> ProbeData:
     path = folder / "results.json"
     body = _read(path)
     try:
+        for name, kind in (("layers", LayerResult), ("baselines", BaselineResult), ("random_init", LayerResult)):
+            _check_form(body[name], kind)
         layers = [_layer_of(entry, folder) for entry in body["layers"]]
         baselines = [BaselineResult(**_with_tuples(entry)) for entry in body["baselines"]]
         random_init = [LayerResult(**_with_tuples(entry)) for entry in body["random_init"]]
@@ -83,6 +86,7 @@ def load_transfer(folder: Path) -> TransferData:
         body = parse_json(read_bytes(path, MAX_RESULTS))
         if body["format"] != TRANSFER_FORMAT:
             raise ValueError(f"format {body['format']!a}, expected {TRANSFER_FORMAT}")
+        _check_form(body["cells"], TransferCell)
         cells = [TransferCell(**_with_tuples(cell)) for cell in body["cells"]]
         return TransferData(cells, body["meta"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -104,6 +108,14 @@ def _read(path: Path) -> dict[str, Any]:
             f"{str(path)!a} is not a file of results (expected format {FORMAT}, got {version!a}); train again"
         )
     return body
+
+
+def _check_form(entries: Any, kind: type) -> None:
+    if not isinstance(entries, list):
+        raise TypeError("a list is missing")
+    for i, entry in enumerate(entries):
+        if not has_form(entry, kind):
+            raise TypeError(f"entry {i} lacks a field of {kind.__name__}, or has one of another type")
 
 
 def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
