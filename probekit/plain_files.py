@@ -42,13 +42,20 @@ def open_regular(path: str | Path, max_bytes: int | None = None, follow: bool = 
         if error.errno == errno.ELOOP and not follow:
             raise OSError(errno.ELOOP, "a link, not the file itself", str(path)) from None
         raise
-    with open(fd, "rb") as file:  # noqa: PTH123  (a descriptor)  # noqa: PTH123  (a descriptor)
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, f"{kind_of(about.st_mode)}, not a regular file", str(path))
-        if max_bytes is not None and about.st_size > max_bytes:
-            raise OSError(errno.EFBIG, f"{about.st_size:,} bytes, more than the {max_bytes:,} that are read", str(path))
+    try:
+        _check(os.fstat(fd), path, max_bytes)
+    except OSError:
+        os.close(fd)
+        raise
+    with open(fd, "rb") as file:  # noqa: PTH123  (a descriptor)
         yield file
+
+
+def _check(about: os.stat_result, path: str | Path, max_bytes: int | None) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, f"{kind_of(about.st_mode)}, not a regular file", str(path))
+    if max_bytes is not None and about.st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"{about.st_size:,} bytes, more than the {max_bytes:,} that are read", str(path))
 
 
 def kind_of(mode: int) -> str:

@@ -107,7 +107,9 @@ class Tokenizer:
         except BaseException as error:
             if not is_library_error(error):
                 raise
-            raise DataError(f"the tokenizer cannot decode the ids {ids[:10]}: {ascii(str(error))[1:-1]:.200}") from error
+            raise DataError(
+                f"the tokenizer cannot decode the ids {ids[:10]}: {ascii(str(error))[1:-1]:.200}"
+            ) from error
 
     def _token(self, i: int) -> str:
         text = self._decoded([i])

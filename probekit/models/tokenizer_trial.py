@@ -1,9 +1,9 @@
 """Try the rules of a tokenizer.json on hard texts, in a child process that can be stopped.
 
-The regular expressions of the `tokenizers` library run outside Python, where nothing can interrupt them. Its engine gives
-up on a match after ten million steps, which `Tokenizer.encode` reports. That stops an expression of exponential time,
-but not one whose time grows with the cube of the text, and nothing stops rules that make a text a billion times longer.
-So rules that are not well known have to treat hard texts in seconds first. This is a trial, not a proof.
+The regular expressions of the `tokenizers` library run outside Python, where nothing can interrupt them. Its engine
+gives up on a match after ten million steps, which `Tokenizer.encode` reports. That stops an expression of exponential
+time, but not one whose time grows with the cube of the text, and nothing stops rules that make a text a billion times
+longer. So rules that are not well known have to treat hard texts in seconds first. This is a trial, not a proof.
 """
 
 import json

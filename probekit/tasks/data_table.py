@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.text import listed
 
 NOT_UTF8 = re.compile("[\ud800-\udfff]")  # surrogates: undecodable bytes (U+DC80 and up), or halves written as \ud83d
 
@@ -79,7 +80,7 @@ def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], w
         UsageError: no such column, or none is named and none has a usual name.
         DataError: two columns have the name.
     """
-    there = ", ".join(ascii(name) for name in table.columns)
+    there = listed([ascii(name) for name in table.columns])
     if named is not None and named not in table.columns:
         near = nearest(named, [ascii(name) for name in table.columns])
         near = near if near.startswith("did you mean") else "name one of these"

@@ -18,6 +18,7 @@ from probekit.errors import DataError, UsageError
 from probekit.plain_files import MAX_TABLE, read_bytes
 from probekit.tasks import conllu
 from probekit.tasks.data_table import DataTable, flaw_of, quote
+from probekit.text import listed
 
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -49,7 +50,7 @@ def split_files(path: Path) -> dict[str, Path]:
             )
         files[split] = file
     if not files:
-        there = ", ".join(ascii(file.name) for file in sorted(path.iterdir())[:8]) or "nothing"
+        there = listed([ascii(file.name) for file in sorted(path.iterdir())]) or "nothing"
         raise DataError(
             f"{str(path)!a} has no train, validation (dev) or test file ending in {', '.join(READERS)}; "
             f"it has {there}; rename its files, or give the path of one of them"

@@ -11,6 +11,7 @@ from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.labels import NA, group_flaw, group_name, is_numeral, label_flaw
 from probekit.tasks.task_checks import span_flaw
 from probekit.tasks.words import spans_in
+from probekit.text import listed
 
 SKIP_HINT = "or leave such rows out with --on-bad-row skip"
 
@@ -114,7 +115,7 @@ def refuse_numbers(table: DataTable, column: str, texts: list[str]) -> None:
     """Refuse a text column of nothing but numbers. A single one is fine: "1987" is a phrase of SST-2."""
     present = [i for i, text in enumerate(texts) if i not in table.bad and text.strip() not in NA]
     if present and all(is_numeral(texts[i]) for i in present):
-        there = ", ".join(map(ascii, table.columns))
+        there = listed([ascii(name) for name in table.columns])
         raise DataError(
             f"{table.where(present[0])}: expected texts in column {column!a}, got only numbers "
             f"(first {quote(texts[present[0]])}); name the text column with --text-column: {there}"

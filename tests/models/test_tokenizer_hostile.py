@@ -37,7 +37,7 @@ def test_replacements_that_fill_memory_are_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(tokenizer_trial, "SECONDS", 2)
     many = normalizers.Sequence([normalizers.Replace("a", "a" * 100) for _ in range(6)])
     rules = json.loads(many.__getstate__())
-    with pytest.raises(DataError, match="its replacements.*or 2 GB"):
+    with pytest.raises(DataError, match=r"its replacements.*or 2 GB"):
         load_tokenizer(write(tmp_path, normalizer=rules))
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from probekit.errors import DataError, UsageError
 from probekit.plain_files import open_regular
 from probekit.safetensors_header import MAX_AXES, MAX_SIZE, HeaderError, check_file_size, read_header
+from probekit.text import listed
 
 LABELS = "labels"  # key of a tensor, or name of a .npy file, that holds labels instead of activations
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
@@ -275,7 +276,7 @@ def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], lis
     if not [path for path in files if path.name != f"{LABELS}.npy"]:
         if not source.is_dir():
             raise DataError(f"{str(source)!a} is neither a .npy or .safetensors file nor a folder of them")
-        others = ", ".join(map(ascii, left_aside[:8])) or "nothing"
+        others = listed([ascii(name) for name in left_aside]) or "nothing"
         raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {others}")
     return files, left_aside
 

@@ -34,6 +34,7 @@ from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.options.check import check_path
 from probekit.points import Place, PointSpec, place_name
+from probekit.text import listed
 
 THREADS = 2  # reading and hashing release the GIL; more threads do not help, memory bandwidth being the limit
 
@@ -211,7 +212,7 @@ def _check_seals(path: Path, manifest: dict[str, Any], fixed: list[str], records
     """Raise a StorageError unless the manifest names these files; `fixed` are the seals of plan and examples."""
     expected = range(len(manifest["records"]))
     if odd := sorted(set(records) ^ set(expected)):
-        names = ", ".join(record_path(path, number).name for number in odd)
+        names = listed([record_path(path, number).name for number in odd])
         raise StorageError(f"{str(path)!a} is damaged: {names} missing or too many; {repair_advice(path)}")
     if [*fixed, *records.values()] != [manifest["plan"], manifest["examples"], *manifest["records"]]:
         raise StorageError(f"{str(path)!a} is damaged: its files do not belong together; {repair_advice(path)}")
