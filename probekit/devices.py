@@ -28,9 +28,9 @@ def find_device(device: str | torch.device, default: torch.device | None = None)
             raise RuntimeError("there is one CPU, cpu")
         torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
     except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0][:200]
         raise UsageError(
-            f"device {str(device)!a} cannot be used here ({reason}); give auto, cpu, cuda, cuda:1 or mps"
+            f"device {str(device)!a:.80} cannot be used here ({reason}); give auto, cpu, cuda, cuda:1 or mps"
         ) from None
     return wanted
 

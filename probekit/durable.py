@@ -240,7 +240,7 @@ def unseal(path: Path, max_bytes: int = MAX_JSON_BYTES, advice: str = "") -> tup
 
 def _content(path: Path, max_bytes: int) -> bytes:
     with open_plain(path, max_bytes + _SEAL_BYTES) as file:
-        return file.read(max_bytes + _SEAL_BYTES)
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 def _plain(value: Any) -> Any:

@@ -66,7 +66,7 @@ def kind_of(mode: int) -> str:
 def read_bytes(path: str | Path, max_bytes: int) -> bytes:
     """The content of a regular file; errors as in `open_regular`."""
     with open_regular(path, max_bytes) as file:
-        return file.read(max_bytes)
+        return file.read(os.fstat(file.fileno()).st_size)  # Python allocates what may be read, before it reads
 
 
 def parse_json(data: str | bytes) -> Any:

@@ -122,7 +122,7 @@ def _short(name: str, typed: str) -> str:
             return short
     stacks = ("encoder.", "decoder.")
     known = [one for one in (*POINTS, *POINTS.values()) if one.startswith(stacks) == typed.startswith(stacks)]
-    raise UnknownPoint(f"unknown point {typed!r}; {nearest(typed, known)}")
+    raise UnknownPoint(f"unknown point {typed!r:.80}; {nearest(typed[:80], known)}")
 
 
 def resolve_point(spec: PointSpec, n_layers: int) -> str:

@@ -115,7 +115,7 @@ def refuse_numbers(table: DataTable, column: str, texts: list[str]) -> None:
     """Refuse a text column of nothing but numbers. A single one is fine: "1987" is a phrase of SST-2."""
     present = [i for i, text in enumerate(texts) if i not in table.bad and text.strip() not in NA]
     if present and all(is_numeral(texts[i]) for i in present):
-        there = listed([ascii(name) for name in table.columns])
+        there = listed([f"{name!a:.80}" for name in table.columns])
         raise DataError(
             f"{table.where(present[0])}: expected texts in column {column!a}, got only numbers "
             f"(first {quote(texts[present[0]])}); name the text column with --text-column: {there}"

@@ -217,7 +217,7 @@ def _npy(path: Path, file: BinaryIO) -> list[FileArray]:
     except OSError:
         raise
     except Exception as error:  # numpy parses the header as Python, which may fail in any way
-        raise _damaged(path, (str(error).splitlines() or [""])[0]) from error
+        raise _damaged(path, (str(error).splitlines() or [""])[0][:100]) from error
     if dtype.hasobject:
         raise DataError(
             f"{str(path)!a} holds Python objects, a pickle, which is never read (allow_pickle=False); "
