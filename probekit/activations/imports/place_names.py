@@ -85,7 +85,7 @@ def check_place(place: tuple[str, int | None], where: str, n_layers: int | None)
     if "{layer}" not in POINTS[point] and layer is not None:
         raise DataError(f"{where} gives layer {layer} of {point}, which has no layers; rename it to {point}")
     if layer is not None and layer >= MAX_LAYERS:
-        raise DataError(f"{where} gives layer {layer}, and models have at most {MAX_LAYERS:,}; rename it")
+        raise DataError(f"{where} gives layer {layer}, and models have at most {MAX_LAYERS:,} layers; rename it")
     if layer is not None and n_layers is not None:
         try:
             check_layer(layer, n_layers)

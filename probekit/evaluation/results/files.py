@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,15 @@ def load_transfer(folder: Path) -> TransferData:
         return TransferData(cells, body["meta"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"no complete results of transfer at {str(path)!a}: {error}") from None
+
+
+@contextmanager
+def complete_results(folder: Path) -> Iterator[None]:
+    """Turn what fails where the record of results lacks a value, or has one of another type, into a DataError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DataError(f"{str(folder)!a} does not hold complete results ({error!a:.200}); train again") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
