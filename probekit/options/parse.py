@@ -17,7 +17,7 @@ def dtype(text: str) -> str:
     """`"fp32"` or `"float32"` -> `"float32"`, and so on. Raises UsageError that names the nearest."""
     name = DTYPES.get(text, text)
     if name not in DTYPES.values():
-        raise UsageError(f"unknown type {text!r}; {nearest(text, [*DTYPES, *DTYPES.values()])}")
+        raise UsageError(f"unknown type {text!r:.80}; {nearest(text, [*DTYPES, *DTYPES.values()])}")
     return name
 
 

@@ -257,7 +257,7 @@ def test_a_shared_library_that_cannot_be_mapped_is_too_little_memory() -> None:
         "sys.argv = ['probekit', 'ls']\n"
         "class Stop:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'probekit.cli.main': raise ImportError('libx.so: failed to map segment from shared object')\n"
+        "        if name == 'probekit.cli.main': raise ImportError('x.so: failed to map segment from shared object')\n"
         "sys.meta_path.insert(0, Stop())\n"
         "runpy.run_module('probekit', run_name='__main__')\n"
     )
