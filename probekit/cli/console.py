@@ -9,7 +9,6 @@ from typing import Any
 
 from probekit.text import printable
 
-
 LONGEST = 20_000  # characters of an error; a list of every weight that is missing has fewer
 
 

@@ -142,9 +142,7 @@ def _out_of_memory(e: Exception) -> bool:
 
 def _memory_message(e: Exception) -> str:
     if "thread" in str(e):
-        return (
-            "no more threads can be started; end other programs, or raise the limits of processes and memory (ulimit)"
-        )
+        return "no more threads can be started; end other programs, or raise the limits (ulimit -u, -v)"
     return "out of memory; a smaller --batch-tokens, fewer --points or a smaller model need less"
 
 
