@@ -21,7 +21,7 @@ from types import UnionType
 from typing import Any, get_args
 
 from probekit.errors import StorageError
-from probekit.plain_files import kind_of, open_regular, parse_json
+from probekit.plain_files import file_kind, open_regular, parse_json
 
 Buffer = bytes | bytearray | memoryview
 
@@ -101,7 +101,7 @@ def _check_regular(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):
-            kind = "a link" if stat.S_ISLNK(mode) else kind_of(mode)
+            kind = "a link" if stat.S_ISLNK(mode) else file_kind(mode)
             raise StorageError(f"{str(path)!a} is {kind}, where a file is to be written; remove it")
 
 

@@ -53,12 +53,12 @@ def open_regular(path: str | Path, max_bytes: int | None = None, follow: bool = 
 
 def _check(about: os.stat_result, path: str | Path, max_bytes: int | None) -> None:
     if not stat.S_ISREG(about.st_mode):
-        raise OSError(errno.EINVAL, f"{kind_of(about.st_mode)}, not a regular file", str(path))
+        raise OSError(errno.EINVAL, f"{file_kind(about.st_mode)}, not a regular file", str(path))
     if max_bytes is not None and about.st_size > max_bytes:
         raise OSError(errno.EFBIG, f"{about.st_size:,} bytes, more than the {max_bytes:,} that are read", str(path))
 
 
-def kind_of(mode: int) -> str:
+def file_kind(mode: int) -> str:
     """What a file that is not a regular one is, in words."""
     return "a folder" if stat.S_ISDIR(mode) else _KINDS.get(stat.S_IFMT(mode), "a special file")
 

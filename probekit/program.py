@@ -3,7 +3,8 @@
 A program that imports probekit keeps its own handler of Ctrl-C.
 """
 
-import _signal  # the module `signal` itself imports enum, for some milliseconds
+# the module `signal` itself imports enum, for some milliseconds
+import _signal  # pyright: ignore[reportMissingImports]
 import os
 import sys
 
