@@ -3,10 +3,14 @@
 Public names are imported on first use, so `import probekit` does not import torch.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from probekit import program  # isort: skip  (first of all)
 
-from probekit import worlds  # noqa: F401  enters the built-in models and tasks by name
+program.stop_at_interrupts()
+
+import importlib  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+from probekit import worlds  # noqa: E402, F401  enters the built-in models and tasks by name
 
 __version__ = "0.1.0"
 

@@ -1,7 +1,10 @@
-"""The `probekit` program. An interrupt during its imports is one line, too."""
+"""The `probekit` program. Too little memory during its imports is one line, too."""
 
 import sys
 from typing import NoReturn
+
+from probekit.errors import StorageError
+from probekit.program import is_out_of_memory
 
 
 def main() -> NoReturn:
@@ -13,6 +16,11 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         print("probekit: error: interrupted", file=sys.stderr)
         sys.exit(130)
+    except (MemoryError, ImportError, OSError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print("probekit: error: out of memory while the program was loaded; free some memory", file=sys.stderr)
+        sys.exit(StorageError.exit_code)
 
 
 if __name__ == "__main__":

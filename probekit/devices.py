@@ -28,11 +28,21 @@ def find_device(device: str | torch.device, default: torch.device | None = None)
             raise RuntimeError("there is one CPU, cpu")
         torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
     except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0][:200]
         raise UsageError(
-            f"device {str(device)!a} cannot be used here ({reason}); give auto, cpu, cuda, cuda:1 or mps"
+            f"device {str(device)!a:.80} cannot be used here ({reason}); give auto, cpu, cuda, cuda:1 or mps"
         ) from None
     return wanted
+
+
+def has_float64(device: torch.device) -> bool:
+    """True if the device computes in float64; Apple's MPS does not."""
+    return device.type != "mps"
+
+
+def where_float64(x: torch.Tensor) -> torch.Tensor:
+    """The tensor where float64 can be computed: on its device, or else on the CPU."""
+    return x if has_float64(x.device) else x.cpu()
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -14,12 +14,14 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
 
 from probekit.errors import StorageError
+from probekit.plain_files import file_kind, open_regular, parse_json
 
 Buffer = bytes | bytearray | memoryview
 
@@ -84,13 +86,23 @@ def write_first(path: Path, data: bytes) -> bool:
     """Write a file unless `path` exists: the first writer wins. True if this one did.
 
     Raises:
-        StorageError: the disk refused; `path` holds no partial file.
+        StorageError: the disk refused, or something other than a regular file has the name; no partial file has it.
     """
     try:
         _write(path.parent, [data], lambda: path, _claim)
     except FileExistsError:
+        _check_regular(path)
         return False
     return True
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a link, which may lead nowhere, and all else that is not a file under a name that a file should have."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a link" if stat.S_ISLNK(mode) else file_kind(mode)
+            raise StorageError(f"{str(path)!a} is {kind}, where a file is to be written; remove it")
 
 
 def _claim(temporary: Path, path: Path) -> None:
@@ -144,29 +156,20 @@ def remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def open_plain(path: Path) -> Iterator[int]:
-    """The descriptor of a regular file; links, and pipes that would make a reader wait, are refused.
+def open_plain(path: Path, max_bytes: int | None = None) -> Iterator[BufferedReader]:
+    """A regular file of a store or of a run; links, and pipes that would make a reader wait, are refused.
 
     Raises:
         FileNotFoundError: there is no such file.
-        StorageError: not a regular file, or the disk refused.
+        StorageError: not a regular file, more than `max_bytes` bytes, or the disk refused.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with open_regular(path, max_bytes, follow=False) as file:
+            yield file
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise StorageError(f"{str(path)!a} is a link; a store holds plain files") from error
         raise refused(path, error) from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise StorageError(f"{str(path)!a} is no plain file")
-        yield fd
-    except OSError as error:
-        raise refused(path, error) from error
-    finally:
-        os.close(fd)
 
 
 def _fsync_folder(path: Path) -> None:
@@ -226,8 +229,8 @@ def unseal(path: Path, max_bytes: int = MAX_JSON_BYTES, advice: str = "") -> tup
     head, tail = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
     checksum = hashlib.sha256(head).hexdigest()
     try:
-        body = json.loads(data) if tail == _SEAL % checksum.encode() else None
-    except (ValueError, RecursionError):
+        body = parse_json(data) if tail == _SEAL % checksum.encode() else None
+    except ValueError:
         body = None
     if not isinstance(body, dict):
         raise StorageError(f"{str(path)!a} is damaged: its content does not match its checksum{advice}")
@@ -236,11 +239,8 @@ def unseal(path: Path, max_bytes: int = MAX_JSON_BYTES, advice: str = "") -> tup
 
 
 def _content(path: Path, max_bytes: int) -> bytes:
-    with open_plain(path) as fd, open(fd, "rb", closefd=False) as file:
-        size = os.fstat(fd).st_size
-        if size > max_bytes + _SEAL_BYTES:
-            raise StorageError(f"{str(path)!a} is damaged: {size:,} bytes, and such a file has at most {max_bytes:,}")
-        return file.read(max_bytes + _SEAL_BYTES)
+    with open_plain(path, max_bytes + _SEAL_BYTES) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 def _plain(value: Any) -> Any:

@@ -2,13 +2,14 @@
 
 The Hub's own clients retry for half a minute when there is no network, and wait for minutes on a Hub that accepts the
 connection and stays silent. So one request is sent, with a short deadline; without an answer the local cache is used,
-or a clear error raised. After one timeout a process sends no more requests: it waits for one deadline at most.
+or a clear error raised. For a minute after a timeout a process sends no more requests, so that a command waits once.
 """
 
 import errno
 import os
 import re
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ REPO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 DEADLINE = 2.0  # seconds for the one request; HF_HUB_ETAG_TIMEOUT, which the Hub's clients know, replaces it
 
 
-_timeouts: list[Exception] = []  # of this process
+LATCH = 60.0  # seconds without requests after a timeout
+_timeouts: list[tuple[float, Exception]] = []  # the last one of this process, and when it was (monotonic)
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
     repo_id = ALIASES[kind].get(name, name)
     if not REPO_ID.fullmatch(repo_id) or ".." in repo_id:
         raise UsageError(f"{name!a} is no {kind} of the Hub (owner/name); {nearest(name, ALIASES[kind])}")
-    deadline, timed_out = _deadline(), bool(_timeouts)
-    answer = _timeouts[0] if timed_out else _ask(repo_id, kind, revision, deadline)
-    if not timed_out and _is_timeout(answer):
-        _timeouts.append(answer)
+    deadline, earlier = _deadline(), _recent_timeout()
+    answer = earlier or _ask(repo_id, kind, revision, deadline)
+    if not earlier and _is_timeout(answer):
+        _timeouts[:] = [(time.monotonic(), answer)]
     if not isinstance(answer, Exception):
         files = tuple(file.rfilename for file in answer.siblings or ())
         return HubRepo(answer.id, answer.sha, offline=False, requested=revision, files=files)
@@ -77,7 +79,7 @@ def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
         if _is_cached(cached_id, kind, revision):
             return HubRepo(cached_id, revision, offline=True, requested=revision)
     raise DataError(
-        f"{_no_answer(answer, deadline, timed_out)} and {name!a} is not in the local cache; {_instead(kind)}"
+        f"{_no_answer(answer, deadline, earlier is not None)} and {name!a} is not in the local cache; {_instead(kind)}"
     ) from answer
 
 
@@ -105,6 +107,10 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
     if folder is None:
         raise DataError(f"{repo.id!a} has none of the files of a model: {', '.join(names)}")
     return folder
+
+
+def _recent_timeout() -> Exception | None:
+    return next((error for when, error in _timeouts if time.monotonic() - when < LATCH), None)
 
 
 def _deadline() -> float:
@@ -173,7 +179,7 @@ def _no_answer(error: Exception, deadline: float, timed_out: bool) -> str:
     if status:
         return f"the Hub answered {status}"
     if timed_out:
-        return "the Hub timed out earlier in this process, so it was not retried,"
+        return f"the Hub timed out less than {LATCH:g} s ago, so it was not retried,"
     return f"the Hub did not answer within {deadline:g} s (HF_HUB_ETAG_TIMEOUT sets how long to wait)"
 
 

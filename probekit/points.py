@@ -60,9 +60,11 @@ POINTS |= {
 FOLLOWED_BY_OUTPUT = tuple(f"{stack}resid_{at}" for stack in ("", "encoder.", "decoder.") for at in ("pre", "mid"))
 # points with one row per (query, key); the width is the number of heads
 PAIR_POINTS = tuple(f"{stack}attn_{what}" for stack in ("", "encoder.", "decoder.") for what in ("scores", "pattern"))
+MAX_LAYERS = 1000  # far above any model
+MAX_DIGITS = 100  # of a layer's number; Python refuses to read thousands of them
 ALIASES = {"pattern": "attn_pattern"}  # TransformerLens's short name
-_FULL = re.compile(r"(blocks|encoder\.blocks|decoder\.blocks)\.([0-9]+)\.(.+)")
-_SHORT = re.compile(r"(.+)\.([0-9]+)")
+_FULL = re.compile(r"(blocks|encoder\.blocks|decoder\.blocks)\.([0-9]{1,100})\.(.+)")
+_SHORT = re.compile(r"(.+)\.([0-9]{1,100})")
 
 Place = tuple[str, int | None]
 PointSpec = str | tuple[str, int | None]
@@ -120,7 +122,7 @@ def _short(name: str, typed: str) -> str:
             return short
     stacks = ("encoder.", "decoder.")
     known = [one for one in (*POINTS, *POINTS.values()) if one.startswith(stacks) == typed.startswith(stacks)]
-    raise UnknownPoint(f"unknown point {typed!r}; {nearest(typed, known)}")
+    raise UnknownPoint(f"unknown point {typed!r:.80}; {nearest(typed[:80], known)}")
 
 
 def resolve_point(spec: PointSpec, n_layers: int) -> str:
@@ -170,8 +172,9 @@ def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
 
 def _span(part: str, spec: str, n_layers: int) -> range:
     first, dash, last = part.strip().partition("-")
-    if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-        raise UsageError(f"layers are all, 3, 0,4,8 or 2-6; got {spec!r}")
+    sound = all(word.isdecimal() and len(word) <= MAX_DIGITS for word in (first, last or first))
+    if not sound or (dash and not last) or (dash and int(last) < int(first)):
+        raise UsageError(f"layers are all, 3, 0,4,8 or 2-6; got {spec!r:.80}")
     return range(int(first), check_layer(int(last if dash else first), n_layers) + 1)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 MAX_HEADER = 10_000_000  # bytes; the header of GPT-2 XL, one file of 580 tensors, has 60,000
+MAX_SIZE = 1 << 63  # of a shape or an offset; numbers of thousands of digits cannot even be shown
 MAX_AXES = 64  # as in numpy; the product of a million sizes would take minutes
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "BOOL": 1} | {
     f"{kind}{bits}": bits // 8 for kind in "IU" for bits in (8, 16, 32, 64)
@@ -89,7 +90,11 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(key: str, entry: dict[str, Any], begin: int) -> TensorEntry:
     first, last = entry["data_offsets"]
     dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
-    if len(shape) > MAX_AXES or not all(type(n) is int and n >= 0 for n in (first, last, *shape)) or first > last:
+    if (
+        len(shape) > MAX_AXES
+        or not all(type(n) is int and 0 <= n < MAX_SIZE for n in (first, last, *shape))
+        or first > last
+    ):
         raise HeaderError(f"{key} has invalid offsets or an invalid shape")
     n_bytes = last - first
     if dtype in ITEM_BYTES and (expected := math.prod(shape) * ITEM_BYTES[dtype]) != n_bytes:

@@ -11,7 +11,8 @@ import pytest
 from hub_repos import repos
 from hub_server import HubServer, commit_of, hub_env
 
-from probekit.errors import UsageError
+from probekit import hub
+from probekit.errors import DataError, UsageError
 from probekit.hub import find_repo
 
 REPOS = {("gpt2", "model"): "models/openai-community/gpt2", ("sst2", "dataset"): "datasets/stanfordnlp/sst2"}
@@ -150,7 +151,7 @@ for name, kind in [("sst2", "dataset"), ("distilgpt2", "model"), ("gpt2", "model
     assert connections(listener) == of_one_question > 0
     assert first.startswith("the Hub did not answer within 2 s ")
     assert second == (
-        "the Hub timed out earlier in this process, so it was not retried, and 'distilgpt2' is not in the local "
+        "the Hub timed out less than 60 s ago, so it was not retried, and 'distilgpt2' is not in the local "
         "cache; give a folder: --model PATH"
     )
     assert cached == "True"
@@ -219,3 +220,15 @@ def test_a_timeout_that_the_hubs_client_cannot_read_is_refused(given, monkeypatc
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", given)
     with pytest.raises(UsageError, match="HF_HUB_ETAG_TIMEOUT must be a whole number of seconds"):
         find_repo("gpt2", "model")
+
+
+def test_a_timeout_is_forgotten_after_a_minute(monkeypatch):
+    now, asked = [0.0], []
+    monkeypatch.setattr(hub, "_timeouts", [])
+    monkeypatch.setattr(hub.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(hub, "_ask", lambda *_: asked.append(now[0]) or TimeoutError())
+    for moment in (0.0, 59.0, 61.0, 62.0):
+        now[0] = moment
+        with pytest.raises(DataError, match="not in the local cache"):
+            hub.find_repo("nobody/nothing", "model")
+    assert asked == [0.0, 61.0]

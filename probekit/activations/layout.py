@@ -16,6 +16,7 @@ from torch import Tensor
 from probekit.devices import DTYPES
 from probekit.errors import DataError, UsageError
 from probekit.points import PAIR_POINTS, Place
+from probekit.text import listed
 
 PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 
@@ -101,7 +102,7 @@ class Layout:
         N, P = len(self.lengths), len(self.positions)
         if not self.is_ragged:
             if str(position) not in self.positions:
-                raise UsageError(f"no position {position!r} here; there is {', '.join(self.positions)}")
+                raise UsageError(f"no position {position!r} here; there is {listed(self.positions)}")
             return np.arange(N) * P + self.positions.index(str(position))
         if position == "mean":
             return None

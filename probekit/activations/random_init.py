@@ -12,7 +12,7 @@ from probekit.activations.extract import run_plan
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.replan import check_extracted, plan_again
 from probekit.activations.store.examples import read_examples
-from probekit.activations.store.format import PlanFile, read_plan
+from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.durable import matches
 from probekit.errors import UsageError
@@ -70,7 +70,7 @@ def _random_source(path: Path, plan: PlanFile, seed: int) -> dict[str, Any]:
 
 def _is_done(baseline: Path, plan: PlanFile, source: dict[str, Any]) -> bool:
     """True if the baseline is there and complete; no model is needed to know."""
-    if not (baseline / "manifest.json").exists():
+    if not has_manifest(baseline):
         return False
     found = read_plan(baseline)
     same = (set(plan.identity) | set(found.identity)) - set(_MAY_DIFFER)

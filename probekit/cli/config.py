@@ -16,12 +16,16 @@ from typing import Any, Literal, get_origin
 
 import typer
 
+from probekit.cli.console import one_line
 from probekit.cli.fields import CliOption
 from probekit.errors import UsageError, nearest
+from probekit.plain_files import MAX_CONFIG, read_bytes
 
 Keys = Mapping[str, CliOption]
 """The options of one command by name."""
 
+MAX_VALUES = 10_000  # every command with all of its options has some 200
+MAX_DIGITS = 40
 _STATE = "probekit.cli.config"
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
@@ -123,14 +127,42 @@ def _load_yaml(path: Path) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(path.read_bytes())
+        loader = yaml.SafeLoader(read_bytes(path, MAX_CONFIG))
+        root = loader.get_single_node()
+        _check_size(path, root)
+        return None if root is None else loader.construct_document(root)
     except OSError as e:
-        raise UsageError(f"cannot read the config {str(path)!r}: {e.strerror}") from e
+        raise UsageError(f"cannot read the config {str(path)!r}: {e.strerror or e}") from e
+    except UsageError:
+        raise
     except yaml.MarkedYAMLError as e:
         line = f", line {e.problem_mark.line + 1}" if e.problem_mark else ""
         raise UsageError(f"{str(path)!r}{line}: not YAML: {e.problem}") from e
-    except (yaml.YAMLError, ValueError, RecursionError) as e:
-        raise UsageError(f"{str(path)!r}: not YAML: {e}") from e
+    except RecursionError:
+        raise UsageError(f"{str(path)!r}: not YAML: it is nested too deeply") from None
+    except Exception as e:  # what the parser raises where a value does not fit its tag, such as !!float x
+        raise UsageError(f"{str(path)!r}: not YAML: {one_line(e)[:100]}") from e
+
+
+def _check_size(path: Path, root: Any) -> None:
+    """Refuse more values than any config has, counting each one as often as aliases repeat it, and numbers too long.
+
+    A file of 1 kB can stand for a billion values, and an alias can contain itself. A long number takes hours to read.
+    """
+    nodes, n = [root], 0
+    while nodes:
+        node, n = nodes.pop(), n + 1
+        if n > MAX_VALUES:
+            raise UsageError(
+                f"{str(path)!r} has more than {MAX_VALUES:,} values, or an alias that contains itself; write them out"
+            )
+        if isinstance(node.value if node else None, list):
+            nodes += [each for entry in node.value for each in (entry if isinstance(entry, tuple) else (entry,))]
+        elif node and node.tag.endswith((":int", ":float")) and len(node.value) > MAX_DIGITS:
+            raise UsageError(
+                f"{str(path)!r}, line {node.start_mark.line + 1}: a number has at most {MAX_DIGITS} characters, "
+                f"got {len(node.value):,}; correct it"
+            )
 
 
 def _section(path: Path, section: Any, values: Any, sections: Mapping[str, Keys]) -> dict[str, Any]:

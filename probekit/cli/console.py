@@ -9,6 +9,8 @@ from typing import Any
 
 from probekit.text import printable
 
+LONGEST = 20_000  # characters of an error; a list of every weight that is missing has fewer
+
 
 def result(text: object = "") -> None:
     """Print to stdout, line by line."""
@@ -34,8 +36,10 @@ def warn(text: object) -> None:
 
 
 def error(text: object) -> None:
-    """Print one error to stderr."""
-    note(f"probekit: error: {one_line(text)}")
+    """Print one error to stderr; a very long one, such as a name of megabytes in a file, is cut."""
+    line = one_line(text)
+    more = f"... ({len(line) - LONGEST:,} more characters)" if len(line) > LONGEST else ""
+    note(f"probekit: error: {line[:LONGEST]}{more}")
 
 
 def one_line(text: object) -> str:

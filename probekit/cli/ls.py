@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import JsonOutput, argument
-from probekit.errors import UsageError
+from probekit.errors import DataError
 from probekit.text import counted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def ls(job: LsJob) -> None:
     from probekit.activations import list_stores
 
     if not job.folder.is_dir() and job.folder != Path("runs"):
-        raise UsageError(f"no folder {str(job.folder)!r}")
+        raise DataError(f"no folder {str(job.folder)!r}; name one that holds stores")
     stores = list_stores(job.folder)
     if job.json:
         rows = [{**info.as_dict(), "results": [str(path) for path in results_of(info)]} for info in stores]

@@ -21,6 +21,7 @@ from probekit import __version__
 from probekit.cli import console
 from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES, ByCommand
 from probekit.errors import ProbekitError, StorageError
+from probekit.program import is_out_of_memory, raise_at_interrupts
 
 
 class _Group(TyperGroup):
@@ -80,6 +81,7 @@ def main() -> NoReturn:
     """Run the `probekit` program and exit."""
     code = run(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the work is done: no traceback while Python exits
+    exec("")  # clears a mark of Python's: an interrupt inside generated code, as of a dataclass, would end it by signal
     sys.exit(code)
 
 
@@ -89,6 +91,7 @@ def run(args: Sequence[str]) -> int:
     _show_odd_characters()
     with _terminate_as_interrupt(), _plain_warnings():
         try:
+            raise_at_interrupts()
             code = _invoke(list(args))
             sys.stdout.flush()
             return code
@@ -103,13 +106,13 @@ def run(args: Sequence[str]) -> int:
         except ProbekitError as e:
             console.error(e)
             return e.exit_code
-        except OSError as e:
-            console.error(_os_message(e))
-            return StorageError.exit_code
-        except (MemoryError, RuntimeError) as e:
-            if not _out_of_memory(e):
+        except Exception as e:
+            if _out_of_memory(e):
+                console.error(_memory_message(e))
+            elif isinstance(e, OSError):
+                console.error(_os_message(e))
+            else:
                 raise
-            console.error("out of memory; a smaller --batch-tokens, fewer --points or a smaller model need less")
             return StorageError.exit_code
 
 
@@ -134,9 +137,13 @@ def _os_message(e: OSError) -> str:
 
 def _out_of_memory(e: Exception) -> bool:
     torch = sys.modules.get("torch")
-    if isinstance(e, MemoryError) or (torch is not None and isinstance(e, torch.OutOfMemoryError)):
-        return True
-    return any(words in str(e) for words in ("DefaultCPUAllocator", "can't allocate memory"))  # torch on a CPU
+    return is_out_of_memory(e) or (torch is not None and isinstance(e, torch.OutOfMemoryError))
+
+
+def _memory_message(e: Exception) -> str:
+    if "thread" in str(e):
+        return "no more threads can be started; end other programs, or raise the limits (ulimit -u, -v)"
+    return "out of memory; a smaller --batch-tokens, fewer --points or a smaller model need less"
 
 
 def _reader_has_gone() -> int:

@@ -10,6 +10,7 @@ from probekit.cli.fields import Output, argument
 from probekit.errors import UsageError
 from probekit.options import ModelOptions, parse
 from probekit.options.option import like, option
+from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.models.accounting import Account
@@ -79,10 +80,11 @@ def _names(job: ParamsJob) -> list[str]:
         UsageError: several without --compare, one with it, or options that have no use.
     """
     names = list(dict.fromkeys(name for text in job.models for name in parse.names(text)))
+    given = listed([repr(name) for name in names]) or "none"
     if job.compare and len(names) < 2:
-        raise UsageError(f"--compare takes two or more models; got {', '.join(map(repr, names)) or 'none'}")
+        raise UsageError(f"--compare takes two or more models; got {given}")
     if not job.compare and len(names) != 1:
-        raise UsageError(f"one model, or several with --compare; got {', '.join(map(repr, names)) or 'none'}")
+        raise UsageError(f"one model, or several with --compare; got {given}")
     if job.compare and job.revision is not None:
         raise UsageError("--revision is for one model; give folders to compare others")
     if job.out is not None and not job.compare:

@@ -13,6 +13,7 @@ from probekit.cli.fields import Output
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.option import help_of
+from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 
 NAME_ORDER = (
     "position",
@@ -93,7 +94,7 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
 
     check_folder(out)
     try:
-        meta = json.loads((out / "results.json").read_bytes())["meta"]
+        meta = parse_json(read_bytes(out / "results.json", MAX_RESULTS))["meta"]
         stored, read = meta["asked"], meta["activations"]
         different = _different(stored, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -67,4 +67,6 @@ def saved_rows(progress: Callable[[], tuple[int, int] | None], total: int, unit:
         saved, _ = progress() or (0, 0)
     except ProbekitError:
         saved = 0
+    if not saved:
+        return f"nothing was complete yet in {path} (a part is saved every 64 MB); run the same command again"
     return f"saved {saved:,} of {total:,} {unit} in {path}; run the same command again to resume"

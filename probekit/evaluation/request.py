@@ -21,6 +21,7 @@ from probekit.probes.find import find_probe, probe_name
 from probekit.tasks.base import Task
 from probekit.tasks.splits import CARVED as CARVED_SHARE
 from probekit.tasks.splits import carve_missing
+from probekit.text import listed
 
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
 CARVED = "validation_carved"  # key of a task's info, as `Task.with_validation` writes it
@@ -131,7 +132,7 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
     if position is not None:
         return acts.at(position)
     if len(kept) > 1 or acts.layout.is_ragged:
-        choice = "last, first, mean or a token's index" if acts.layout.is_ragged else ", ".join(kept)
+        choice = "last, first, mean or a token's index" if acts.layout.is_ragged else listed(kept)
         raise UsageError(f"a probe reads one position of each text; say which, position= (--position): {choice}")
     return acts
 
@@ -154,7 +155,7 @@ def places_of(acts: Activations, point: str | None, layers: str | int | Iterable
         raise UsageError(f"{short} belongs to no layer; use layers='all'")
     wanted = parse_layers(layers, acts.n_layers)
     if missing := [layer for layer in wanted if layer not in extracted]:
-        known = ", ".join(str(layer) for layer in extracted)
+        known = listed(extracted)
         raise UsageError(f"layer {missing[0]} of {short} was not extracted; there are {known}")
     return short, [(short, layer) for layer in wanted]
 

@@ -35,7 +35,7 @@ from probekit.options.option import keywords
 from probekit.points import place_name
 from probekit.tasks.quality.audit import Audit
 from probekit.tasks.quality.duplicates import duplicates_in
-from probekit.text import printable
+from probekit.text import listed, printable
 
 # What must be equal, where both sets record it, for a probe of one to mean anything on the other.
 SAME = {
@@ -134,8 +134,8 @@ def _check_same(requests: Sequence[Request], names: Sequence[str]) -> None:
         if a == b:
             raise UsageError(f"{one!a} and {other!a} hold the very same examples; give each task once")
     if len({request.n_classes for request in requests}) > 1:
-        counts = (f"{name!a} {request.n_classes or 'numbers'}" for name, request in zip(names, requests, strict=True))
-        raise UsageError(f"transfer needs tasks with as many classes; there are: {', '.join(counts)}")
+        counts = [f"{name!a} {request.n_classes or 'numbers'}" for name, request in zip(names, requests, strict=True)]
+        raise UsageError(f"transfer needs tasks with as many classes; there are: {listed(counts)}")
 
 
 def _check_model(first: dict[str, Any], other: dict[str, Any], message: str) -> None:

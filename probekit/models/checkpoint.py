@@ -46,7 +46,7 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> dict[str, Tensor] |
         ResumeMismatch: it belongs to a run with another identity.
     """
     try:
-        with open_plain(path) as fd, open(fd, "rb", closefd=False) as file:  # refuses links and pipes
+        with open_plain(path) as file:  # refuses links and pipes
             header = read_header(file)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118

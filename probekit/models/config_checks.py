@@ -1,12 +1,13 @@
 """Checks of config fields, shared by all families; each error gives the field, the valid values and the value."""
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from probekit.errors import DataError, nearest
 
 # Far above any model. A file with a larger size is damaged, and would hang before its weights were checked.
+LARGEST_NUMBER = 1e15  # of an epsilon, a base of angles; the largest base in use is 1e9
+LARGEST_ID = (1 << 31) - 1
 LARGEST = {
     "d_model": 1 << 17,
     "n_heads": 1 << 12,
@@ -50,9 +51,9 @@ def check_dimension(field: str, value: Any, named: str) -> None:
 
 
 def check_positive_number(value: Any, named: str) -> None:
-    """Refuse all but a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise DataError(f"{named} must be a positive number; got {value!a:.60}")
+    """Refuse all but a number above 0 that float32 and a 64-bit integer can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST_NUMBER:
+        raise DataError(f"{named} must be a positive number below {LARGEST_NUMBER:g}; got {value!a:.60}")
 
 
 def check_flag(value: Any, named: str) -> None:
@@ -69,8 +70,8 @@ def check_choice(value: Any, choices: Collection[str], named: str) -> None:
 
 def check_id(value: Any, named: str) -> None:
     """Refuse all but a token's id or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise DataError(f"{named} must be a whole number or null; got {value!a:.60}")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST_ID):
+        raise DataError(f"{named} must be a whole number of at most 31 bits, or null; got {value!a:.60}")
 
 
 def check_ids(value: Any, named: str) -> None:

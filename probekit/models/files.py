@@ -1,10 +1,10 @@
 """Read the small text and JSON files of a model folder."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from probekit.errors import DataError
+from probekit.plain_files import MAX_MODEL_JSON, parse_json, read_bytes
 
 
 def read_text(path: Path) -> str:
@@ -14,7 +14,7 @@ def read_text(path: Path) -> str:
         DataError: it is missing, cannot be read or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path, MAX_MODEL_JSON).decode().replace("\r\n", "\n")
     except OSError as error:
         raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -28,10 +28,10 @@ def read_json(path: Path) -> dict[str, Any]:
         DataError: it cannot be read, is not JSON, or is not an object.
     """
     try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
+        content = parse_json(read_text(path))
+    except DataError:
+        raise
+    except ValueError as error:
         raise DataError(f"{str(path)!a} is not JSON: {ascii(str(error))[1:-1]}") from error
     if not isinstance(content, dict):
         raise DataError(f"{str(path)!a} must hold a JSON object; got {type(content).__name__}")

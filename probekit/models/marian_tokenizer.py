@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 from probekit.errors import DataError, UsageError
 from probekit.models.files import read_json
 from probekit.models.tokenizer import BLANK, HIDDEN
+from probekit.plain_files import MAX_MODEL_JSON, read_bytes
 
 NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5  # types of pieces; 4 (user-defined) and 6 (bytes) are not implemented
 UNIGRAM = 1
@@ -39,7 +40,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     """
     parse, damaged = _parser(path)
     try:
-        return _checked(path, parse(path.read_bytes()))
+        return _checked(path, parse(read_bytes(path, MAX_MODEL_JSON)))
     except OSError as error:
         raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
     except damaged as error:

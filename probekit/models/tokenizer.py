@@ -13,6 +13,13 @@ BLANK = "\u2581"  # how SentencePiece spells a blank
 HIDDEN = "\U000f0000"  # marks Marian's target-only pieces (see `marian_tokenizer`); no text contains it
 
 
+def is_library_error(error: BaseException) -> bool:
+    """True for what the `tokenizers` library raises: plain Exception, or a panic, which is a BaseException."""
+    return type(error).__name__ == "PanicException" or (
+        isinstance(error, Exception) and not isinstance(error, MemoryError)
+    )
+
+
 class Tokenizer:
     """The tokenizer of one model.
 
@@ -49,7 +56,9 @@ class Tokenizer:
             raise UsageError(f"text must be a str; got {type(text).__name__}")
         try:
             ids = self._backend.encode(text, add_special_tokens=False).ids
-        except Exception as error:  # the library raises nothing narrower
+        except BaseException as error:
+            if not is_library_error(error):
+                raise
             raise DataError(self._why_not(text, error)) from error
         return [*start, *self._known(ids), *end]
 
@@ -60,7 +69,9 @@ class Tokenizer:
             raise UsageError("texts must be a sequence of str")
         try:
             encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
-        except Exception:
+        except BaseException as error:
+            if not is_library_error(error):
+                raise
             return [self.encode(text, bos) for text in texts]  # the error names the text
         return [[*start, *self._known(encoding.ids), *end] for encoding in encodings]
 
@@ -80,7 +91,7 @@ class Tokenizer:
         Raises:
             UsageError: an id outside the vocabulary.
         """
-        return self._backend.decode(self._in_vocabulary(ids), skip_special_tokens=False)
+        return self._decoded(self._in_vocabulary(ids))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Each token as a string, with its blanks, so that the strings joined are the text.
@@ -90,8 +101,18 @@ class Tokenizer:
         """
         return [self._token(i) for i in self._in_vocabulary(ids)]
 
+    def _decoded(self, ids: list[int]) -> str:
+        try:
+            return self._backend.decode(ids, skip_special_tokens=False)
+        except BaseException as error:
+            if not is_library_error(error):
+                raise
+            raise DataError(
+                f"the tokenizer cannot decode the ids {ids[:10]}: {ascii(str(error))[1:-1]:.200}"
+            ) from error
+
     def _token(self, i: int) -> str:
-        text = self._backend.decode([i], skip_special_tokens=False)
+        text = self._decoded([i])
         piece = (self._backend.id_to_token(i) or "").removeprefix(HIDDEN)
         blanks = len(piece) - len(piece.lstrip(BLANK))  # a decoder drops the first one of a text
         return text if text.startswith(BLANK) else " " * blanks + text.lstrip(" ") if blanks else text
@@ -150,11 +171,16 @@ class Tokenizer:
             raise UsageError(f"id {wrong[0]} is not in the vocabulary of {len(self)} tokens")
         return ids
 
-    def _why_not(self, text: str, error: Exception) -> str:
+    def _why_not(self, text: str, error: BaseException) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
             return f"{text[:80]!a} is not valid Unicode (a lone surrogate); correct this text or leave it out"
+        if not isinstance(error, Exception):
+            return (
+                f"the tokenizer gave up on {text[:80]!a} ({ascii(str(error))[1:-1]:.200}); leave this text out, or use "
+                "the model's published tokenizer files"
+            )
         vocabulary = self._backend.get_vocab()
         pre_tokenizer: Any = self._backend.pre_tokenizer
         words = [word for word, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]

@@ -12,11 +12,13 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from probekit.errors import DataError
 from probekit.models.files import read_json, read_text
 from probekit.models.marian_tokenizer import marian_backend, read_marian_vocabulary, read_sentencepiece
-from probekit.models.tokenizer import Tokenizer
+from probekit.models.tokenizer import Tokenizer, is_library_error
+from probekit.models.tokenizer_trial import check_patterns
 
 END_OF_TEXT = "<|endoftext|>"
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "source.spm", *SETTINGS_FILES)
+TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 SPECIAL = {
     name: f"[{name[:-6].upper()}]" for name in ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 }  # BERT's
@@ -55,7 +57,8 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
         bos_token_id = backend.token_to_id(bos)
     sep_token_id = None
     if bos_token_id is None:
-        bos_token_id, sep_token_id = _first_and_last(backend)
+        with _refused(folder, "has a tokenizer whose template cannot be used"):
+            bos_token_id, sep_token_id = _first_and_last(backend)
     return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id)
 
 
@@ -74,7 +77,11 @@ def _settings(folder: Path) -> dict[str, Any]:
     for name in reversed(SETTINGS_FILES):
         if (folder / name).is_file():
             merged |= {key: value for key, value in read_json(folder / name).items() if value is not None}
-    return {key: value["content"] if _is_token(value) else value for key, value in merged.items()}
+    settings = {key: value["content"] if _is_token(value) else value for key, value in merged.items()}
+    for name in TOKENS:
+        if not isinstance(settings.get(name, ""), str):
+            raise DataError(f"{str(folder)!a}: {name} must be a text or null; got {settings[name]!a:.60}")
+    return settings
 
 
 def _is_token(value: Any) -> bool:
@@ -82,10 +89,15 @@ def _is_token(value: Any) -> bool:
 
 
 def _tokenizer_json(path: Path) -> Backend:
-    model = read_json(path).get("model")
+    content = read_json(path)
+    model = content.get("model")
     if isinstance(model, dict) and model.get("type") == "BPE" and isinstance(model.get("vocab"), dict):
-        for merge in model.get("merges") or ():
+        merges = model.get("merges") or []
+        if not isinstance(merges, list):
+            raise DataError(f"{str(path)!a}: merges must be a list; got {merges!a:.60}")
+        for merge in merges:
             _check_merge(str(path), merge.split(" ") if isinstance(merge, str) else merge, model["vocab"])
+    check_patterns(path, content)
     with _refused(path, "is not a tokenizer"):
         return Backend.from_str(read_text(path))
 
@@ -96,9 +108,9 @@ def _refused(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_library_error(error):
             raise
-        raise DataError(f"{str(path)!a} {what}: {ascii(str(error))[1:-1]}") from error
+        raise DataError(f"{str(path)!a} {what}: {ascii(str(error))[1:-1]:.300}; download it again") from error
 
 
 def _check_merge(where: str, merge: Any, vocab: Mapping[str, Any]) -> tuple[str, str]:

@@ -15,11 +15,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from probekit.errors import DataError, StorageError
+from probekit.durable import make_folder, remove, write_as
+from probekit.errors import DataError
 from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.family import Family, HfTensor
 from probekit.models.files import read_json
+from probekit.plain_files import open_regular
 from probekit.safetensors_header import HeaderError, read_header
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -85,7 +87,7 @@ def stored_in(path: Path) -> dict[str, TensorInFile]:
         DataError: the file cannot be read, or its header is damaged.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = read_header(file)
     except OSError as error:
         raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
@@ -243,7 +245,9 @@ def _converted(weight: Tensor, transposed: bool, device: torch.device, dtype: to
 
 
 def save_hf(model: LanguageModel, folder: Path | str) -> None:
-    """Write a model as `transformers` does: config.json, model.safetensors and, if it has one, tokenizer.json.
+    """Write a model as `transformers` does: model.safetensors, tokenizer.json if it has one, and, last, config.json.
+
+    An earlier config.json is removed first, so that a folder that was left half written is no model.
 
     Raises:
         StorageError: the files cannot be written.
@@ -253,15 +257,10 @@ def save_hf(model: LanguageModel, folder: Path | str) -> None:
         weight = state[ours].detach().cpu()
         tensors[name] = (weight.T if transposed else weight).contiguous()
     config = model.cfg.to_hf() | {"dtype": str(model.dtype).removeprefix("torch.")}
-    files = {
-        "config.json": (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
-        ONE_FILE: save(tensors, metadata={"format": "pt"}),
-    }
+    weights, folder = save(tensors, metadata={"format": "pt"}), Path(folder)
+    make_folder(folder)
+    remove(folder / "config.json")
+    write_as(folder / ONE_FILE, weights)
     if model.tokenizer is not None:
-        files["tokenizer.json"] = model.tokenizer.to_json().encode()
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (Path(folder) / name).write_bytes(content)
-    except OSError as error:
-        raise StorageError(f"{str(folder)!a} cannot be written: {error.strerror}") from error
+        write_as(folder / "tokenizer.json", model.tokenizer.to_json().encode())
+    write_as(folder / "config.json", (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())

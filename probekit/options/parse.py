@@ -4,6 +4,7 @@ import math
 
 from probekit.errors import UsageError, nearest
 
+MAX_STACKED = 10_000
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -16,7 +17,7 @@ def dtype(text: str) -> str:
     """`"fp32"` or `"float32"` -> `"float32"`, and so on. Raises UsageError that names the nearest."""
     name = DTYPES.get(text, text)
     if name not in DTYPES.values():
-        raise UsageError(f"unknown type {text!r}; {nearest(text, [*DTYPES, *DTYPES.values()])}")
+        raise UsageError(f"unknown type {text!r:.80}; {nearest(text, [*DTYPES, *DTYPES.values()])}")
     return name
 
 
@@ -28,7 +29,7 @@ def position(text: str) -> str | int:
         return int(text)
     except ValueError:
         raise UsageError(
-            f"--position is last, first, mean, all or a token's number such as 3 or -2, got {text!r}"
+            f"--position is last, first, mean, all or a token's number such as 3 or -2, got {text!r:.80}"
         ) from None
 
 
@@ -44,8 +45,10 @@ def stacked_layers(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not all(word.isdecimal() and len(word) < 5 for word in (first, last or first)) or (dash and not last):
-            raise UsageError(f"--layers of stacked arrays are 0,4,8 or 2-6; got {text!r}")
+            raise UsageError(f"--layers of stacked arrays are 0,4,8 or 2-6; got {text!r:.80}")
         layers += range(int(first), int(last or first) + 1)
+        if len(layers) > MAX_STACKED:
+            raise UsageError(f"--layers of stacked arrays are at most {MAX_STACKED:,}; got {text!r:.80}")
     return layers
 
 
@@ -56,7 +59,7 @@ def positive_numbers(text: str) -> list[float]:
     except ValueError:
         values = []
     if not values or not all(0 < value < math.inf for value in values):
-        raise UsageError(f"--C takes numbers above 0 with commas between them, such as 0.01,1,100, got {text!r}")
+        raise UsageError(f"--C takes numbers above 0 with commas between them, such as 0.01,1,100, got {text!r:.80}")
     return values
 
 
@@ -65,4 +68,4 @@ def ids(text: str) -> list[int]:
     try:
         return [int(part) for part in names(text)]
     except ValueError:
-        raise UsageError(f"--tokens takes ids with commas between them, such as 3,17,5; got {text!a}") from None
+        raise UsageError(f"--tokens takes ids with commas between them, such as 3,17,5; got {text!a:.80}") from None

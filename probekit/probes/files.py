@@ -11,10 +11,23 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from probekit.durable import write_as
+from probekit.durable import matches, write_as
 from probekit.errors import DataError, nearest
+from probekit.plain_files import MAX_RESULTS, MAX_WEIGHTS, parse_json, read_bytes
 
 FORMAT = "probekit.probe/1"
+_FORM = {
+    "probe": str,
+    "parameters": {str: bool | int | float | str | None},
+    "classes?": [bool | int | float | str],
+    "classes_dtype?": str,
+    "converged": bool,
+    "n_iter": int,
+    "facts?": {str: int | float | None},
+    "sha256": str,
+    "feature_names?": [str],
+    "label_names?": [str],
+}
 
 
 def write_probe(probe: Any, path: str | Path) -> Path:
@@ -51,21 +64,23 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
     """
     stem = _stem(path)
     try:
-        about = json.loads(Path(f"{stem}.json").read_bytes())
-        weights = Path(f"{stem}.safetensors").read_bytes()
+        about = parse_json(read_bytes(f"{stem}.json", MAX_RESULTS))
+        weights = read_bytes(f"{stem}.safetensors", MAX_WEIGHTS)
     except FileNotFoundError as error:
         raise DataError(f"no probe here: {str(error.filename)!a} is missing") from None
     except (OSError, ValueError) as error:
         raise DataError(f"could not read the probe {stem!a}: {error}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise DataError(f"{stem + '.json'!a} is not a probe's file: expected format {FORMAT}")
-    if about.get("probe") not in known:
+    if not matches(about, _FORM):
+        raise DataError(f"{stem + '.json'!a} is not a complete probe: a value is missing or of another type")
+    if about["probe"] not in known:
         raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(str(about.get('probe')), known)}")
     if about.get("sha256") != hashlib.sha256(weights).hexdigest():
         raise DataError(f"{stem + '.safetensors'!a} is damaged or does not belong to its .json")
     try:
         return _restored(known[about["probe"]](), about, safetensors.numpy.load(weights))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, safetensors.SafetensorError) as error:
         raise DataError(f"{stem + '.json'!a} is not a complete probe: {error!a}") from None
 
 
@@ -74,7 +89,7 @@ def _restored(probe: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) 
     for name in probe.ARRAYS:
         setattr(probe, name, arrays[name.removesuffix("_")])
     if "classes" in about:
-        probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["classes_dtype"]))
+        probe.classes_ = np.array(about["classes"], dtype=_class_type(about))
     if about.get("label_names") is not None:
         probe.label_names_ = about["label_names"]
     probe._check_arrays()
@@ -85,6 +100,15 @@ def _restored(probe: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) 
         value = about["facts"][name] if "facts" in about else None
         setattr(probe, name, math.inf if value is None else value)
     return probe
+
+
+def _class_type(about: dict[str, Any]) -> np.dtype:
+    """The type of the class labels; a text type has room for the longest, and no more."""
+    dtype = np.dtype(about["classes_dtype"])
+    longest = max((len(one) for one in about["classes"] if isinstance(one, str)), default=0)
+    if dtype.kind not in "iufbUO" or dtype.itemsize > max(16, 4 * longest):
+        raise ValueError(f"classes of type {dtype}")
+    return dtype
 
 
 def _classes(probe: Any) -> dict[str, Any]:

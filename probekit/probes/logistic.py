@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
+from probekit.devices import has_float64, where_float64
 from probekit.options.check import check_positive, check_whole
 from probekit.probes.base import LinearProbe, WithProbabilities, check_classes
 from probekit.probes.features import Stream
@@ -75,13 +76,14 @@ class LogisticProbe(WithProbabilities, LinearProbe):
 
     def _validated(self, X: Any, y: Any) -> tuple[Tensor, np.ndarray]:
         """X as a tensor on its device, and labels 0..C-1; sets `classes_` and `n_features_in_`."""
-        there = X if isinstance(X, Tensor) and X.device.type != "cpu" else None
+        there = X if isinstance(X, Tensor) and X.device.type != "cpu" and has_float64(X.device) else None
         X, labels = self._checked(X, y, dtype=[np.float64, np.float32])
         return torch.from_numpy(X) if there is None else there, labels
 
     def _solutions(self, X: Tensor | Stream, problems: ProblemSet) -> Solutions:
         tol = check_positive("tol", self.tol)
         check_whole("max_iter", self.max_iter, 0)
+        X = where_float64(X) if isinstance(X, Tensor) else X
         return solve_logistic(X, problems, standardise=self.standardise, tol=tol, max_iter=self.max_iter)
 
     def _warn(self) -> None:

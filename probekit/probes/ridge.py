@@ -15,6 +15,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from probekit.devices import where_float64
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_positive
 from probekit.probes.base import Probe, WithDirection, checked, rows_of, scale_of, unstandardise
@@ -238,7 +239,7 @@ def _columns(y: np.ndarray) -> Tensor:
 
 def _standardised(X: Tensor, standardise: bool) -> tuple[Tensor, np.ndarray, np.ndarray]:
     """`base.standardise` in float64 on the device of X, with one copy of X."""
-    Z = X.detach().to(torch.float64, copy=True)
+    Z = where_float64(X.detach()).to(torch.float64, copy=True)
     mean = Z.mean(dim=0)
     if not torch.isfinite(mean).all():
         raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")

@@ -88,7 +88,7 @@ def choose_column(table: DataTable, named: str | None, usual: tuple[str, ...], w
         UsageError: no such column, or none is named and none has a usual name.
         DataError: two columns have the name.
     """
-    there = listed([ascii(name) for name in table.columns])
+    there = listed([f"{name!a:.80}" for name in table.columns])
     if named is not None and named not in table.columns:
         near = nearest(named, [ascii(name) for name in table.columns])
         near = near if near.startswith("did you mean") else "name one of these"

@@ -9,6 +9,7 @@ from probekit.errors import DataError
 from probekit.hub import find_repo
 from probekit.tasks.data_table import DataTable
 from probekit.tasks.split_names import SPLIT_NAMES
+from probekit.text import listed
 
 
 def hub_tables(name: str) -> tuple[dict[str, DataTable], dict[str, Any]]:
@@ -37,7 +38,7 @@ def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTab
         if part_of is not None and part_of not in tables:
             tables[part_of] = dataset_table(f"{name} {split}", str(split), part, first)
     if not tables:
-        raise DataError(f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only {', '.join(map(str, dataset))}")
+        raise DataError(f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only {listed(list(dataset))}")
     return tables
 
 

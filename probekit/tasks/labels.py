@@ -9,7 +9,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.tasks.data_table import quote
-from probekit.text import counted
+from probekit.text import counted, listed
 
 # How CSV and TSV write missing values. "None" is not one of them: it is a word, and a common class name.
 NA = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"})
@@ -30,7 +30,7 @@ def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> tuple[str, 
     if not isinstance(cell, (bool, int, float, str)):
         return "label_type", f"expected a label (a text, a number, true or false), got {quote(cell)}"
     if names and isinstance(cell, int) and not -1 <= cell < len(names):  # -1, not labelled, is handled separately
-        few = quote(", ".join(names))
+        few = quote(listed(names))
         return "label_range", f"expected a label in 0..{len(names) - 1} ({few}), got {quote(cell)}; correct it"
     return None
 

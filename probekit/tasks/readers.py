@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from probekit.errors import DataError, UsageError
+from probekit.plain_files import MAX_TABLE, read_bytes
 from probekit.tasks import conllu
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.parquet import read_parquet
@@ -62,7 +63,9 @@ def read_stream(stream: IO[bytes], how: TableFormat = TableFormat()) -> DataTabl
     """Read standard input, whose format is recognised by its first line unless it is given. Errors as `read_table`."""
     if stream.isatty():
         raise UsageError("--dataset - reads standard input, got a terminal; pipe a file into the command")
-    data = stream.read()
+    data = stream.read(MAX_TABLE + 1)
+    if len(data) > MAX_TABLE:
+        raise DataError(f"standard input has more than {MAX_TABLE:,} bytes; give a part of it")
     return _table(Path("stdin"), data, how if how.name else replace(how, name=_sniffed(data)))
 
 
@@ -130,7 +133,7 @@ def _sniffed(data: bytes) -> str:
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, MAX_TABLE)
     except OSError as error:
         raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
 

@@ -12,7 +12,7 @@ from probekit.tasks.labels import NA, group_flaw, group_name, is_numeral, label_
 from probekit.tasks.split_names import split_of_cell
 from probekit.tasks.task_checks import SPLITS, span_flaw
 from probekit.tasks.words import spans_in
-from probekit.text import counted
+from probekit.text import counted, listed
 
 SKIP_HINT = "or leave such rows out with --on-bad-row skip"
 
@@ -130,7 +130,7 @@ def refuse_numbers(table: DataTable, column: str, texts: list[str]) -> None:
     """Refuse a text column of nothing but numbers. A single one is fine: "1987" is a phrase of SST-2."""
     present = [i for i, text in enumerate(texts) if i not in table.bad and text.strip() not in NA]
     if present and all(is_numeral(texts[i]) for i in present):
-        there = ", ".join(map(ascii, table.columns))
+        there = listed([f"{name!a:.80}" for name in table.columns])
         raise DataError(
             f"{table.where(present[0])}: expected texts in column {column!a}, got only numbers "
             f"(first {quote(texts[present[0]])}); name the text column with --text-column: {there}"

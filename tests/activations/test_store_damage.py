@@ -194,13 +194,13 @@ def test_links_pipes_and_folders_in_a_store_are_refused(model, task, path, tmp_p
     for victim in [*files(path), path / "records", path / "shards"]:
         moved = victim.rename(tmp_path / "moved")
         victim.symlink_to(moved)
-        with pytest.raises(StorageError, match=rf"{victim.name}.* is (a link|no folder)"):
+        with pytest.raises(StorageError, match=rf"{victim.name}.*(: a link| is no folder)"):
             read_all(path)
         assert verify(path).broken
         victim.unlink()
         if moved.is_file():
             os.mkfifo(victim)
-            with pytest.raises(StorageError, match=rf"{victim.name}.* is no plain file"):
+            with pytest.raises(StorageError, match=rf"{victim.name}.*: a pipe, not a regular file"):
                 read_all(path)
             victim.unlink()
         moved.rename(victim)
@@ -213,7 +213,7 @@ def test_a_json_file_without_end_is_not_read(model, task, path):
         good = victim.read_bytes()
         with victim.open("r+b") as file:
             file.truncate(1 << 40)
-        with pytest.raises(StorageError, match=rf"{victim.name}.* and such a file has at most"):
+        with pytest.raises(StorageError, match=rf"{victim.name}.* more than the .* that are read"):
             load_activations(path)
         victim.write_bytes(good)
 

@@ -1,5 +1,6 @@
 """Verify names every broken file; repair makes those again bit for bit and touches nothing else."""
 
+import os
 import shutil
 
 import numpy as np
@@ -227,3 +228,42 @@ def test_a_part_is_read_out_of_the_shards_that_hold_it(model, task, path):
     with pytest.raises(StorageError, match="is missing"):
         store.read("q.1", slice(None))
     assert HOW["points"] == store.points
+
+
+def test_a_manifest_that_is_a_link_to_nothing_is_written_again(model, task, path, tmp_path):
+    run(model, task, path)
+    (path / "manifest.json").unlink()
+    (path / "manifest.json").symlink_to(tmp_path / "nowhere")
+    assert broken(path) == ["manifest.json"]
+    with pytest.raises(StorageError, match=r"manifest\.json.*a link"):
+        load_activations(path)
+    done = repair(path)
+    assert (done.manifest, done.complete) == (True, True)
+    assert (path / "manifest.json").is_file()
+    assert not (tmp_path / "nowhere").exists()
+    assert verify(path).is_sound
+    load_activations(path)
+
+
+def test_links_and_pipes_under_the_names_of_records_and_shards_are_replaced(model, task, path, tmp_path):
+    memory = run(model, task, path)
+    link, record, pipe = shard_of(path, 0), path / "records/00001.json", shard_of(path, 2)
+    for victim in (link, record, pipe):
+        victim.unlink()
+    link.symlink_to(tmp_path / "nowhere")
+    record.symlink_to(tmp_path / "nowhere")
+    os.mkfifo(pipe)
+    assert set(broken(path)) == {str(victim.relative_to(path)) for victim in (link, record, pipe)}
+    assert repair(path, model).complete
+    assert verify(path).is_sound
+    assert_equal(load_activations(path), memory)
+
+
+def test_statistics_without_their_record_are_not_sound(model, task, path):
+    run(model, task, path, stats=True)
+    for record in (path / "statistics").glob("*.json"):
+        record.unlink()
+    found = verify(path)
+    assert [one.file for one in found.broken] == ["statistics"]
+    assert "no record names its" in found.broken[0].why
+    assert found.advice.startswith("remove the folder")

@@ -1,5 +1,6 @@
 """`--config` and `--set`: what is refused, and who wins."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -193,3 +194,35 @@ def test_bad_settings_end_with_exit_2(
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda p: p.name)
 def test_the_configs_that_come_along_are_sound(path: Path) -> None:
     assert read_config(path, cli.SECTIONS)
+
+
+def _laughs(first: str, use: str) -> str:
+    """Ten aliases of ten aliases, and so on: 10^9 values in 600 bytes."""
+    lines = [f"a: &a {first}"]
+    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in itertools.pairwise("abcdefghij")]
+    return "\n".join([*lines, f"job: {use}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (_laughs("lol", "{name: *j}"), "more than 10,000 values"),
+        (_laughs("{k: v}", "{<<: *j}"), "more than 10,000 values"),
+        ("job: &a [*a]", "an alias that contains itself"),
+        ("job: {limit: !!float x}", "not YAML"),
+        ("job: {limit: !!timestamp 99999}", "not YAML"),
+        ("job: {limit: !!bool 7}", "not YAML"),
+        ("job: {limit: " + "9" * 5000 + "}", "at most 40 characters, got 5,000"),
+        ("job: {limit: " + "1:" * 5000 + "1}", "at most 40 characters"),
+        ("job: " + "[" * 100_000, "nested too deeply"),
+        ("#" * 2_000_000, "more than the 1,048,576 that are read"),
+    ],
+)
+def test_a_config_that_unfolds_without_end_or_holds_no_values_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read_config(_config(tmp_path, text), SECTIONS)
+
+
+def test_a_config_may_use_aliases(tmp_path: Path) -> None:
+    text = "job: &a {name: x, limit: 3}\nother-job: {layer: all}\n"
+    assert read_config(_config(tmp_path, text), SECTIONS)["job"] == {"name": "x", "limit": 3}

@@ -56,7 +56,7 @@ def test_the_plan_says_that_a_column_gives_the_splits(planned, here):
 def test_classes_that_look_alike_are_in_the_plan_and_warned_of(planned, here):
     path = write_rows(here / "data.csv", {"True": 20, "true": 20, "no": 20})
     lines = planned("--dataset", path)
-    assert lines["audit"] == "separate classes look alike: 'True' and 'true'"
+    assert lines["audit"].startswith("separate classes look alike: 'True' and 'true'")
     assert lines["stderr"].startswith("probekit: warning: labels 'label': separate classes look alike")
 
 

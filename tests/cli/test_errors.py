@@ -48,6 +48,9 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
         (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 4, "out of memory"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), 4, "out of memory"),
+        (RuntimeError("can't start new thread"), 4, "no more threads can be started; end other programs"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 4, "out of memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 4, "out of memory"),
     ],
 )
 def test_each_error_has_its_code(
@@ -228,3 +231,36 @@ def test_ctrl_c_while_the_program_is_imported_is_one_line(module: str) -> None:
     )
     done = _python(code)
     assert (done.returncode, done.stderr) == (130, "probekit: error: interrupted\n")
+
+
+def test_ctrl_c_comes_first_of_all_imports() -> None:
+    """The handler is there before the package imports anything else, and only in the program itself."""
+    code = (
+        "import os, runpy, signal, sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'probekit.worlds': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "sys.argv = [{name!r}, 'ls']\n"
+        "import probekit\n"
+    )
+    done = _python(code.replace("{name!r}", "'/usr/bin/probekit'"))
+    assert (done.returncode, done.stderr) == (130, "probekit: error: interrupted\n")
+    other = _python(code.replace("{name!r}", "'notebook'"))
+    assert other.returncode != 130
+    assert "KeyboardInterrupt" in other.stderr
+
+
+def test_a_shared_library_that_cannot_be_mapped_is_too_little_memory() -> None:
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['probekit', 'ls']\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'probekit.cli.main': raise ImportError('x.so: failed to map segment from shared object')\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "runpy.run_module('probekit', run_name='__main__')\n"
+    )
+    done = _python(code)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert done.stderr.startswith("probekit: error: out of memory while the program was loaded")

@@ -14,6 +14,7 @@ from probekit.activations import load_activations
 from probekit.activations.plan import build as planning
 from probekit.activations.plan import packing as batching
 from probekit.cli.main import run
+from probekit.cli.stores import saved_rows
 
 Capture = pytest.CaptureFixture[str]
 
@@ -210,3 +211,9 @@ def test_whole_numbers_are_a_regression_on_request(here: Path, gpt2_folder: Path
     assert (acts.labels["year"].dtype, acts.label_names) == (np.float64, {"year": []})
     assert run([*job, "--out", "classes"]) == 0
     assert load_activations("classes").task.n_classes() == 7
+
+
+def test_ctrl_c_before_the_first_shard_says_that_nothing_was_kept() -> None:
+    said = saved_rows(lambda: (0, 90), 90, "texts", Path("store"))
+    assert said == "nothing was complete yet in store (a part is saved every 64 MB); run the same command again"
+    assert saved_rows(lambda: (30, 90), 90, "texts", Path("store")).startswith("saved 30 of 90 texts in store")

@@ -16,7 +16,7 @@ def test_an_empty_folder_is_reported_on_stderr(here: Path, capsys: Capture) -> N
     out, err = capsys.readouterr()
     assert out == ""
     assert "no stores under 'runs'" in err
-    assert run(["ls", "elsewhere"]) == 2
+    assert run(["ls", "elsewhere"]) == 3
     assert "no folder 'elsewhere'" in capsys.readouterr().err
 
 

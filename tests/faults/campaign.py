@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from children import Child, End, in_child, killed_after
 from disk import CHANGES, PowerLoss, Shim, events
+from hostile import Bench, one_case
 from small import Good, committed, digests, given, lost, make_model, named, plan_of, read, run, run_cli, unsound
 from tqdm import tqdm
 
@@ -618,12 +619,29 @@ def power_after_kill(field: Field, rounds: int) -> None:
             _lose(field, disk, how, f"{how} after a kill at call {at} and a resume", was_complete=True)
 
 
+# 9 -----------------------------------------------------------------------------------------------------------------
+
+
+def inputs(field: Field, rounds: int) -> None:
+    """Hostile files and options of every kind (`hostile.py`), one in each child."""
+    bench = Bench(field.folder, field.rng)
+    for k in range(rounds):
+        what, flaws, end = one_case(bench, k)
+        field.verdict.check(what, flaws)
+        field.verdict.counts[f"exit {end.value}"] += 1
+
+
 # -------------------------------------------------------------------------------------------------------------------
 
 CAMPAIGNS: dict[str, Callable[[Field, int], None]] = {
     f.__name__: f
     for f in (kills, points, flips, truncations, deletions, full_disk, two_writers, two_models, readers, interrupts)
-} | {"interrupted_processes": interrupted_processes, "power": power, "power_after_kill": power_after_kill}
+} | {
+    "interrupted_processes": interrupted_processes,
+    "power": power,
+    "power_after_kill": power_after_kill,
+    "inputs": inputs,
+}
 
 
 def judge(campaign: str, rounds: int, folder: Path, seed: int = 0) -> dict[str, Any]:

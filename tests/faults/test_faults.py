@@ -98,3 +98,11 @@ def test_a_power_loss_after_any_call_leaves_a_sound_store(campaign):
 def test_a_power_loss_after_a_kill_and_a_resume_takes_nothing(campaign):
     """What a run finds that was killed before it could fsync it is made to stay before the store is called complete."""
     assert campaign("power_after_kill", 12, 1)["losses"] >= 50
+
+
+def test_hostile_inputs_end_in_one_line(campaign):
+    """Configs, tokenizers, tables, arrays, stores, results and options, also as links, pipes, devices and files without
+    end: success or an error of probekit, within memory and time."""
+    verdict = campaign("inputs", 45, 1000)
+    assert sum(n for outcome, n in verdict.items() if outcome.startswith("exit")) == (1000 if NIGHTLY else 45)
+    assert verdict["exit 3"] > 0

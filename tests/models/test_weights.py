@@ -18,6 +18,7 @@ from transformers import GPT2LMHeadModel, LlamaForCausalLM
 from transformers import LlamaConfig as HfLlamaConfig
 
 from probekit.errors import DataError, StorageError
+from probekit.models import weights
 from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
@@ -397,3 +398,25 @@ def test_a_disk_that_refuses_is_a_storage_error(tmp_path):
     model = GPT2(GPT2Config(16, 2, 40, 1, 12, 9)).init_weights()
     with pytest.raises(StorageError, match="file"):
         save_hf(model, tmp_path / "file")
+
+
+@pytest.mark.parametrize("stopped_at", ["model.safetensors", "config.json"])
+def test_a_save_that_is_interrupted_leaves_no_folder_that_loads_as_a_mixture(tmp_path, monkeypatch, stopped_at):
+    cfg = GPT2Config(16, 2, 40, 1, 12, 9)
+    save_hf(GPT2(cfg).init_weights(seed=0), tmp_path)
+    write = weights.write_as
+
+    def interrupted(path, data):
+        if path.name == stopped_at:
+            raise KeyboardInterrupt
+        write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(weights, "write_as", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save_hf(GPT2(cfg).init_weights(seed=1), tmp_path)
+    with pytest.raises(DataError, match=r"config\.json"):
+        load_model(tmp_path, device="cpu")
+    model = GPT2(cfg).init_weights(seed=1)
+    save_hf(model, tmp_path)
+    assert load_model(tmp_path, device="cpu").fingerprint() == model.fingerprint()

@@ -9,7 +9,6 @@ https://github.com/huggingface/safetensors#format
 import hashlib
 import math
 import re
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError, UsageError
-from probekit.safetensors_header import HeaderError, check_file_size, read_header
+from probekit.plain_files import open_regular
+from probekit.safetensors_header import MAX_AXES, MAX_SIZE, HeaderError, check_file_size, read_header
+from probekit.text import listed
 
 LABELS = "labels"  # key of a tensor, or name of a .npy file, that holds labels instead of activations
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
@@ -129,12 +130,6 @@ def arrays_in(path: Path) -> list[FileArray]:
     Raises:
         DataError: not a regular file, damaged, cut short, longer than its header says, or a pickle.
     """
-    try:
-        about = path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if not stat.S_ISREG(about.st_mode):
-        raise DataError(f"{str(path)!a} is not a regular file; name files or a folder of files")
     with _opened(path) as file:
         return (_npy if path.suffix == ".npy" else _safetensors)(path, file)
 
@@ -193,7 +188,7 @@ def _chunks(n_bytes: int) -> Iterator[int]:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """A file to read; an OSError becomes a DataError that names the file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             yield file
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -217,10 +212,12 @@ def _npy(path: Path, file: BinaryIO) -> list[FileArray]:
             raise ValueError(f"format version {version}")
         _check_npy_header(file, 2 if version == (1, 0) else 4)
         shape, fortran, dtype = _NPY_HEADERS[version](file)
-        if any(n < 0 for n in shape) or not dtype.itemsize:
+        if len(shape) > MAX_AXES or not all(0 <= n < MAX_SIZE for n in shape) or not dtype.itemsize:
             raise ValueError(f"shape {shape} of {dtype}")
-    except (ValueError, TypeError, RecursionError, MemoryError, OverflowError) as error:
-        raise _damaged(path, (str(error).splitlines() or [""])[0]) from error
+    except OSError:
+        raise
+    except Exception as error:  # numpy parses the header as Python, which may fail in any way
+        raise _damaged(path, (str(error).splitlines() or [""])[0][:100]) from error
     if dtype.hasobject:
         raise DataError(
             f"{str(path)!a} holds Python objects, a pickle, which is never read (allow_pickle=False); "
@@ -279,7 +276,7 @@ def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], lis
     if not [path for path in files if path.name != f"{LABELS}.npy"]:
         if not source.is_dir():
             raise DataError(f"{str(source)!a} is neither a .npy or .safetensors file nor a folder of them")
-        others = ", ".join(map(ascii, left_aside[:8])) or "nothing"
+        others = listed([ascii(name) for name in left_aside]) or "nothing"
         raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {others}")
     return files, left_aside
 

@@ -10,7 +10,7 @@ the final norm, which is the point ln_final, not the output of the last block
 import re
 
 from probekit.errors import DataError, UsageError
-from probekit.points import POINTS, Place, UnknownPoint, check_layer, place_name, split_point
+from probekit.points import MAX_LAYERS, POINTS, Place, UnknownPoint, check_layer, place_name, split_point
 
 HIDDEN = "hidden_states"
 FORMS = (
@@ -84,6 +84,8 @@ def check_place(place: tuple[str, int | None], where: str, n_layers: int | None)
         raise DataError(f"{where} gives the point {point} and no layer; rename it, for example to {point}.3")
     if "{layer}" not in POINTS[point] and layer is not None:
         raise DataError(f"{where} gives layer {layer} of {point}, which has no layers; rename it to {point}")
+    if layer is not None and layer >= MAX_LAYERS:
+        raise DataError(f"{where} gives layer {layer}, and models have at most {MAX_LAYERS:,} layers; rename it")
     if layer is not None and n_layers is not None:
         try:
             check_layer(layer, n_layers)

@@ -13,7 +13,7 @@ from probekit.tasks.base import SPLITS
 from probekit.tasks.labelled import NO_TEXTS
 from probekit.tasks.look_alikes import look_alike_words
 from probekit.tasks.split_names import origin_of_splits
-from probekit.text import printable
+from probekit.text import listed, printable
 
 
 def import_as_dict(plan: ImportPlan) -> dict[str, Any]:
@@ -71,4 +71,4 @@ def _remarks(plan: ImportPlan) -> Iterator[tuple[str, str]]:
         if torch.promote_types(getattr(torch, type_name), DTYPES[plan.dtype]) != DTYPES[plan.dtype]:
             yield "rounded", f"from {type_name} to {plan.dtype}"
     if plan.left_aside:
-        yield "ignored", f"{', '.join(plan.left_aside)}"
+        yield "ignored", listed(plan.left_aside)

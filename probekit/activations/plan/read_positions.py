@@ -17,6 +17,7 @@ from probekit.activations.layout import position_text
 from probekit.activations.plan.token_ids import Sequences
 from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.base import POSITIONS, Task
+from probekit.text import listed
 
 OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for every text, an array of one each
 Position = OnePosition | Sequence[OnePosition] | None  # or several at once; None is the task's own
@@ -69,7 +70,7 @@ def read_positions(position: Position, sequences: Sequences, task: Task) -> Read
         return _read_words(several, sequences.words)
     names = [position_text(one) for one in several]
     if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
-        raise UsageError(f"several positions must differ, and all cannot be combined; got {', '.join(names) or '[]'}")
+        raise UsageError(f"several positions must differ, and all cannot be combined; got {listed(names) or '[]'}")
     index = [
         None if name in (ALL, "mean") else _token_index(one, sequences, task)
         for name, one in zip(names, several, strict=True)
@@ -81,9 +82,7 @@ def _read_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
     """First, last and mean of each word's tokens, first to one past the last, int64 [N, 2]."""
     names = [position_text(one) for one in positions]
     if not set(names) <= set(POSITIONS) or len(set(names)) < len(names) or not names:
-        raise UsageError(
-            f"words are read at {', '.join(POSITIONS)}, or several of these; got {', '.join(names) or '[]'}"
-        )
+        raise UsageError(f"words are read at {', '.join(POSITIONS)}, or several of these; got {listed(names) or '[]'}")
     index = {"first": words[:, 0], "last": words[:, 1] - 1, "mean": None}
     return Reading(positions, names, [index[name] for name in names], words)
 

@@ -14,6 +14,7 @@ from probekit.activations.store.format import (
     MAX_EXAMPLES_BYTES,
     PlanFile,
     check_layout,
+    has_manifest,
     read_manifest,
     read_plan,
     read_record,
@@ -27,6 +28,7 @@ from probekit.activations.sums.statistics import check_statistics
 from probekit.durable import unseal
 from probekit.errors import StorageError
 from probekit.options.check import check_path
+from probekit.text import counted as how_many
 
 THREADS = 4  # reading and hashing release the GIL
 
@@ -137,7 +139,7 @@ class _Check:
 
     def __init__(self, path: Path):
         self.path = path
-        self.finished = (path / "manifest.json").exists()
+        self.finished = has_manifest(path)
         self.files = self.bytes = 0
         self.broken: list[Broken] = []
         self.shards: list[int] = []
@@ -265,4 +267,6 @@ def _check_statistics(check: _Check) -> int | None:
     except (StorageError, OSError) as error:
         check.add(STATISTICS, error)
         return None
+    if counted is None and files:
+        check.add(STATISTICS, f"no record names its {how_many(len(files), 'file')}")
     return None if counted is None else counted[0]

@@ -3,6 +3,7 @@
 Axes: N examples, D width of a place.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +106,11 @@ def require(*facts: bool) -> None:
         raise ValueError("unexpected content")
 
 
+def has_manifest(path: Path) -> bool:
+    """True if the store at `path` was finished. A link that leads nowhere counts: it is a damaged manifest."""
+    return os.path.lexists(path / "manifest.json")
+
+
 def read_plan(path: Path) -> PlanFile:
     """The plan of the store at `path`.
 
@@ -113,8 +119,8 @@ def read_plan(path: Path) -> PlanFile:
         StorageError: missing, damaged, or of another format.
     """
     file = path / "plan.json"
-    if not file.exists() and not file.is_symlink():
-        if (path / "manifest.json").exists():
+    if not os.path.lexists(file):
+        if has_manifest(path):
             raise StorageError(f"{str(file)!a} is missing; {AGAIN}")
         raise DataError(f"no store at {str(path)!a}; make one with probekit extract")
     body, seal = unseal(file, advice=AGAIN)

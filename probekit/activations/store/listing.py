@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.store.format import read_plan
+from probekit.activations.store.format import has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
 from probekit.errors import DataError, ProbekitError
@@ -106,7 +106,7 @@ def _info(path: Path) -> StoreInfo:
 
 def _state(path: Path) -> tuple[str, str]:
     """The state of a store, and its date."""
-    if (path / "manifest.json").exists():
+    if has_manifest(path):
         return "complete", Store(path).meta["created"]
     stored, total = Store.progress(path)
     counted = None if stored else statistics_progress(path)

@@ -20,6 +20,7 @@ from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
     PlanFile,
     check_layout,
+    has_manifest,
     read_manifest,
     read_plan,
     read_records,
@@ -33,6 +34,7 @@ from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.options.check import check_path
 from probekit.points import Place, PointSpec, place_name
+from probekit.text import listed
 
 THREADS = 2  # reading and hashing release the GIL; more threads do not help, memory bandwidth being the limit
 
@@ -51,7 +53,7 @@ class Store(Activations):
     def __init__(self, path: str | Path):
         self.path = check_path("the store", path)
         self._plan = read_plan(self.path)
-        if not (self.path / "manifest.json").exists():
+        if not has_manifest(self.path):
             raise _unfinished(self.path, self._plan)
         manifest = read_manifest(self.path)
         examples = read_examples(self.path, self._plan)
@@ -210,7 +212,7 @@ def _check_seals(path: Path, manifest: dict[str, Any], fixed: list[str], records
     """Raise a StorageError unless the manifest names these files; `fixed` are the seals of plan and examples."""
     expected = range(len(manifest["records"]))
     if odd := sorted(set(records) ^ set(expected)):
-        names = ", ".join(record_path(path, number).name for number in odd)
+        names = listed([record_path(path, number).name for number in odd])
         raise StorageError(f"{str(path)!a} is damaged: {names} missing or too many; {repair_advice(path)}")
     if [*fixed, *records.values()] != [manifest["plan"], manifest["examples"], *manifest["records"]]:
         raise StorageError(f"{str(path)!a} is damaged: its files do not belong together; {repair_advice(path)}")

@@ -156,7 +156,8 @@ def open_shard(path: Path, record: Record) -> Iterator[Any]:
     """The shard of the store at `path`, open for reading, its size checked; raises StorageError."""
     shard = path / "shards" / record.file
     try:
-        with open_plain(shard) as fd, open(fd, "rb", buffering=0, closefd=False) as file:
+        with open_plain(shard) as buffered:
+            file = buffered.raw
             size = file.seek(0, 2)
             if size != record.n_bytes:
                 raise _damaged(path, record, f"{size} bytes instead of {record.n_bytes}")

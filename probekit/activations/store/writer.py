@@ -18,6 +18,7 @@ from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import (
     FORMAT,
     PlanFile,
+    has_manifest,
     read_record,
     read_records,
     record_path,
@@ -66,7 +67,7 @@ class StoreWriter:
     @property
     def is_complete(self) -> bool:
         """True if there is nothing left to do."""
-        return (self.path / "manifest.json").exists()
+        return has_manifest(self.path)
 
     def mark_newest(self) -> None:
         """Date a complete store as if it were finished now; a read-only one keeps its date."""

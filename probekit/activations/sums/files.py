@@ -285,8 +285,8 @@ def _read_file(folder: Path, file: Any, n_bytes: Any, shapes: Mapping[str, Any])
     path = folder / file
     content = sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values())
     try:
-        with open_plain(path) as fd, open(fd, "rb", closefd=False) as opened:
-            size = os.fstat(fd).st_size
+        with open_plain(path) as opened:
+            size = os.fstat(opened.fileno()).st_size
             if not size == n_bytes <= content + _MAX_HEADER:
                 raise damaged(path, f"is damaged: it has {size} bytes, not those of its record")
             data = opened.read()

@@ -26,7 +26,7 @@ from probekit.errors import DataError, StorageError
 from probekit.options.check import check_path
 from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
 from probekit.tasks.base import SPLITS, Task
-from probekit.text import printable
+from probekit.text import listed, printable
 
 
 class Statistics(Mapping[Key, SplitMoments]):
@@ -52,7 +52,7 @@ class Statistics(Mapping[Key, SplitMoments]):
         short, layer = split_point(key[0])
         place = (as_extracted(short, self.places), layer)
         if (place, key[1]) not in self._contents.moments:
-            there = f"{', '.join(map(place_name, self.places))}; {', '.join(self.splits)}"
+            there = f"{listed([place_name(one) for one in self.places])}; {', '.join(self.splits)}"
             raise UnknownPoint(f"no statistics of {place_name(place)}, {key[1]!a} here; there are {there}")
         return self._contents.moments[place, key[1]]
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
+from probekit.devices import where_float64
 from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import FitGrid
 from probekit.points import Place, place_name
@@ -42,7 +43,7 @@ def features_of(acts: Activations, place: Place) -> Tensor:
     Raises:
         DataError: NaN or infinity, with the first row and its example; float64 that cannot be squared.
     """
-    X = acts[place]
+    X = where_float64(acts[place])
     bad = ~torch.isfinite(X).all(dim=1)
     if bad.any():
         row = int(bad.nonzero()[0])

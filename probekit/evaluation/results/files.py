@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ from probekit.durable import write_as
 from probekit.errors import DataError
 from probekit.evaluation.results.data import BaselineResult, LayerResult, ProbeData, TransferCell, TransferData
 from probekit.evaluation.results.folders import TRANSFER_RESULTS, clear_folder
+from probekit.evaluation.results.form import has_form
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.scores.metrics import HEADLINES
+from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.probes import PROBES, REGRESSORS, load_probe
 
 FORMAT = "probekit.results/2"
@@ -48,6 +52,8 @@ def load_results(folder: Path) -> ProbeData:
     path = folder / "results.json"
     body = _read(path)
     try:
+        for name, kind in (("layers", LayerResult), ("baselines", BaselineResult), ("random_init", LayerResult)):
+            _check_form(body[name], kind)
         layers = [_layer_of(entry, folder) for entry in body["layers"]]
         baselines = [BaselineResult(**_with_tuples(entry)) for entry in body["baselines"]]
         random_init = [LayerResult(**_with_tuples(entry)) for entry in body["random_init"]]
@@ -79,21 +85,31 @@ def load_transfer(folder: Path) -> TransferData:
     """
     path = folder / "transfer.json"
     try:
-        body = json.loads(path.read_bytes())
+        body = parse_json(read_bytes(path, MAX_RESULTS))
         if body["format"] != TRANSFER_FORMAT:
             raise ValueError(f"format {body['format']!a}, expected {TRANSFER_FORMAT}")
+        _check_form(body["cells"], TransferCell)
         cells = [TransferCell(**_with_tuples(cell)) for cell in body["cells"]]
         return TransferData(cells, body["meta"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"no complete results of transfer at {str(path)!a}: {error}") from None
+
+
+@contextmanager
+def complete_results(folder: Path) -> Iterator[None]:
+    """Turn what fails where the record of results lacks a value, or has one of another type, into a DataError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DataError(f"{str(folder)!a} does not hold complete results ({error!a:.200}); train again") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        body = json.loads(path.read_bytes())
+        body = parse_json(read_bytes(path, MAX_RESULTS))
     except FileNotFoundError:
         raise DataError(f"no results here: {str(path)!a} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"could not read {str(path)!a}: {error}") from None
     version = body.get("format") if isinstance(body, dict) else None
     if version in OLDER:
@@ -103,6 +119,14 @@ def _read(path: Path) -> dict[str, Any]:
             f"{str(path)!a} is not a file of results (expected format {FORMAT}, got {version!a}); train again"
         )
     return body
+
+
+def _check_form(entries: Any, kind: type) -> None:
+    if not isinstance(entries, list):
+        raise TypeError("a list is missing")
+    for i, entry in enumerate(entries):
+        if not has_form(entry, kind):
+            raise TypeError(f"entry {i} lacks a field of {kind.__name__}, or has one of another type")
 
 
 def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
@@ -132,7 +156,7 @@ def is_saved(probe: Any) -> bool:
 
 def _probe_hash(path: Path) -> str:
     # the .json holds the hash of the weights, so its own hash covers both files
-    return hashlib.sha256(Path(f"{path}.json").read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
 
 
 def _layer_of(entry: dict[str, Any], folder: Path) -> LayerResult:

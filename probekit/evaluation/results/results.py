@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from probekit.evaluation.results.data import ProbeData
-from probekit.evaluation.results.files import load_results, save_results
+from probekit.evaluation.results.files import complete_results, load_results, save_results
 from probekit.evaluation.results.frames import probe_frame
 from probekit.evaluation.results.report import short_text, summary, summary_html
 from probekit.options.check import check_path
@@ -72,8 +72,12 @@ class ProbeResults(ProbeData):
         Raises:
             DataError: no results there, or files that do not belong together.
         """
-        data = load_results(check_path("folder", folder))
-        return cls(data.layers, data.baselines, data.meta, data.random_init)
+        path = check_path("folder", folder)
+        data = load_results(path)
+        loaded = cls(data.layers, data.baselines, data.meta, data.random_init)
+        with complete_results(path):
+            loaded.summary()  # reads everything that the record holds
+        return loaded
 
     def _repr_html_(self) -> str:
         return summary_html(self)

@@ -3,7 +3,7 @@
 from probekit.evaluation.results.data import TransferCell, TransferData
 from probekit.evaluation.results.wording import interval_text, metric_name, position_name, selected
 from probekit.tables import html_page, html_table, text_table
-from probekit.text import printable
+from probekit.text import listed, printable
 
 
 def transfer_summary(data: TransferData) -> str:
@@ -30,7 +30,7 @@ def transfer_notes(data: TransferData) -> list[str]:
     note = f"{what[:1].upper()}{what[1:]} selected on the validation split of the training task; test selected nothing."
     notes = [note if what else "One layer, one setting: nothing was selected."]
     if late := [row[0].train_task for row in data.chosen if not row[0].converged]:
-        notes.append(f"! not converged: {', '.join(late)}; a smaller C helps.")
+        notes.append(f"! not converged: {listed(late)}; a smaller C helps.")
     return [*notes, *data.meta["notes"]]
 
 

@@ -302,3 +302,37 @@ def test_probes_of_a_stack_of_layers_come_back_and_are_replaced(results, tmp_pat
     for _ in range(2):
         stacked.save(tmp_path)
     assert ProbeResults.load(tmp_path) == stacked
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body.update(layers=5),
+        lambda body: body["layers"][0].update(metrics=5),
+        lambda body: body["layers"][0].update(late="probe"),
+        lambda body: body["layers"][0].update(tried=[[1]]),
+        lambda body: body["baselines"][0].update(intervals={"accuracy": ["low", "high"]}),
+        lambda body: body["baselines"].append(None),
+        lambda body: body.update(meta=[]),
+        lambda body: body["meta"].update(n=5),
+        lambda body: body["meta"].pop("model"),
+    ],
+)
+def test_results_of_other_types_are_refused(results, tmp_path, change):
+    results.save(tmp_path)
+    path = tmp_path / "results.json"
+    body = json.loads(path.read_text())
+    change(body)
+    path.write_text(json.dumps(body))
+    with pytest.raises(DataError, match="complete"):
+        ProbeResults.load(tmp_path)
+
+
+def test_results_nested_a_hundred_thousand_deep_are_refused(results, tmp_path):
+    results.save(tmp_path)
+    for path in [tmp_path / "results.json", *(tmp_path / "probes").glob("*.json")]:
+        good = path.read_text()
+        path.write_text("[" * 100_000)
+        with pytest.raises(DataError, match="nested too deeply"):
+            ProbeResults.load(tmp_path)
+        path.write_text(good)

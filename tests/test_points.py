@@ -1,0 +1,41 @@
+"""Layers and places as they are typed: what is out of range is refused before anything is built of it."""
+
+import pytest
+
+from probekit.activations.imports.place_names import check_place, place_of
+from probekit.errors import DataError, UsageError
+from probekit.options.parse import stacked_layers
+from probekit.points import parse_layers, split_point
+
+LONG = "9" * 5000
+
+
+def test_layers_in_their_forms() -> None:
+    assert parse_layers("0-2, 5", 6) == [0, 1, 2, 5]
+    assert parse_layers("all", 3) == [0, 1, 2]
+    assert stacked_layers("0-2,9") == [0, 1, 2, 9]
+
+
+@pytest.mark.parametrize("spec", ["0-999999999999", "999999999999", LONG, f"0-{LONG}", "-1", "2-1", "0-"])
+def test_layers_that_no_model_has(spec: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_layers(spec, 12)
+    assert len(str(caught.value)) < 200
+
+
+def test_more_stacked_layers_than_any_array_has() -> None:
+    with pytest.raises(UsageError, match="at most 10,000"):
+        stacked_layers(",".join(["0-9999"] * 10_000))
+
+
+@pytest.mark.parametrize("layer", ["99999999999", "1000", "9" * 90])
+def test_a_name_with_a_layer_that_no_model_has_is_refused_by_name(layer: str) -> None:
+    place = place_of(f"resid_pre.{layer}", "'file'", None, None)
+    with pytest.raises(DataError, match=rf"'file' gives layer {layer}, and models have at most 1,000 layers"):
+        check_place(place, "'file'", None)
+
+
+def test_a_point_with_thousands_of_digits_is_unknown() -> None:
+    with pytest.raises(UsageError, match=r"unknown point") as caught:
+        split_point(f"resid_pre.{LONG}")
+    assert len(str(caught.value)) < 300
