@@ -9,6 +9,14 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.splits import carve, components
+from probekit.tasks.token_labels import (
+    TokenLabels,
+    as_token_labels,
+    check_token_labels,
+    constant_output,
+    token_digest,
+    token_rows,
+)
 
 SPLITS = ("train", "validation", "test")
 IMBALANCED = 0.8  # share of the training labels above which one class makes accuracy uninformative
@@ -23,10 +31,11 @@ class Task:
     Attributes:
         name: for titles and manifests.
         inputs: N texts, or N lists of token ids.
-        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N], the target of a regression.
-        label_names: label set -> the class names, in label order; empty for a regression.
+        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N] or [N, K], the target of a regression.
+        label_names: label set -> the class names, in label order; empty for a regression. Those of token labels can be
+            left out.
         splits: [N] of "train", "validation", "test".
-        target: the default label set.
+        target: the default label set, of `labels` or of `token_labels`.
         position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
         ids: N names, kept when other examples are left out: file (or split) and row counted from 0, "train:17".
         groups: [N] or None; examples of one group belong in one split.
@@ -35,6 +44,9 @@ class Task:
         targets: N texts or lists of token ids for the decoder of an encoder-decoder, whose encoder reads `inputs`; or
             None. `position` counts the tokens of the stack that is extracted.
         info: the origin, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
+        token_labels: label set -> a label for each token of each input of token ids: N arrays, int64 [L] or float64 [L]
+            or [L, K]; given as an array [N, L] or [N, L, K], or as lists.
+        text_of: int64 [N], where each example is a token (`token_rows`): the number of its text; otherwise None.
     """
 
     name: str
@@ -49,12 +61,19 @@ class Task:
     info: dict[str, Any] = field(default_factory=dict)
     spans: np.ndarray | None = None
     targets: list[str] | list[list[int]] | None = None
+    token_labels: TokenLabels = field(default_factory=dict)
+    text_of: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", {name: np.asarray(given) for name, given in self.labels.items()})
         object.__setattr__(self, "splits", np.asarray(self.splits))
         if self.spans is not None:
             object.__setattr__(self, "spans", np.asarray(self.spans))
+        if isinstance(self.inputs, np.ndarray) and self.inputs.ndim == 2:
+            object.__setattr__(self, "inputs", self.inputs.tolist())
+        token_labels, names = as_token_labels(self.token_labels, self.label_names)
+        object.__setattr__(self, "token_labels", token_labels)
+        object.__setattr__(self, "label_names", {**self.label_names, **names})
         if not self.ids:
             object.__setattr__(self, "ids", [str(i) for i in range(len(self.inputs))])
 
@@ -71,8 +90,13 @@ class Task:
         return len(self.label_names[self._known(label_set)])
 
     def counts(self, label_set: str | None = None) -> dict[str, dict[str, int]]:
-        """The number of examples by split and class: {split: {class name: n}}; a regression has no classes."""
+        """The number of examples by split and class: {split: {class name: n}}; a regression has no classes.
+
+        Of token labels: the number of tokens.
+        """
         label_set = self._known(label_set)
+        if label_set in self.token_labels:
+            return token_rows(self).counts(label_set)
         labels, names = self.labels[label_set], self.label_names[label_set]
         return {
             split: {name: int(((labels == k) & (self.splits == split)).sum()) for k, name in enumerate(names)}
@@ -92,6 +116,8 @@ class Task:
             groups=None if self.groups is None else self.groups[rows],
             spans=None if self.spans is None else self.spans[rows],
             targets=None if self.targets is None else [self.targets[i] for i in rows],
+            token_labels={name: [labels[i] for i in rows] for name, labels in self.token_labels.items()},
+            text_of=None if self.text_of is None else self.text_of[rows],
         )
 
     @property
@@ -104,8 +130,10 @@ class Task:
     def texts(self) -> tuple[np.ndarray, np.ndarray]:
         """The first row of each text of each split, and the number of each example's text: int64 [T], int64 [N].
 
-        Only in tasks of words do several rows share a text.
+        Only in tasks of words and in those of tokens do several rows share a text.
         """
+        if self.text_of is not None:
+            return np.unique(self.text_of, return_index=True, return_inverse=True)[1:]
         if self.spans is None:
             return np.arange(len(self)), np.arange(len(self))
         known: dict[Any, int] = {}
@@ -134,7 +162,8 @@ class Task:
         self._check_shapes()
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
-        chosen = carve(self.labels[self.target][train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
+        labels = self.labels.get(self.target, np.zeros(len(self)))  # those of tokens are not stratified
+        chosen = carve(labels[train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
         splits = self.splits.astype("<U10")
         splits[train[chosen]] = "validation"
         made = {"fraction": float(fraction), "seed": seed}
@@ -142,11 +171,14 @@ class Task:
 
     def split_keys(self) -> np.ndarray:
         """Numbers int64 [N], equal for rows that must share a split: those with equal inputs or groups."""
+        if self.text_of is not None:
+            rows, of = self.texts()
+            return replace(self.subset(rows), text_of=None).split_keys()[of]
         inputs = [one.strip() if isinstance(one, str) else tuple(_plain(one)) for one in self.inputs]
         return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
-        """A sha256 over inputs, labels, class names, splits, ids, groups, position, spans, targets."""
+        """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, position, spans, targets."""
         digest = hashlib.sha256()
         for part in (*map(_plain, self.inputs), *self.splits.tolist(), *map(_plain, self.ids)):
             digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
@@ -157,6 +189,8 @@ class Task:
         position = self.position if isinstance(self.position, str) else self.position.astype("<i8").tobytes()
         groups = None if self.groups is None else self.groups.tolist()
         digest.update(repr((self.target, position, groups)).encode("utf-8", "surrogatepass"))
+        for label_set in sorted(self.token_labels):
+            digest.update(token_digest(label_set, self.label_names[label_set], self.token_labels[label_set]))
         if self.spans is not None:
             digest.update(self.spans.astype("<i8").tobytes())
         for part in map(_plain, self.targets or ()):
@@ -175,7 +209,9 @@ class Task:
         label_set = self._known(label_set)
         self._check_shapes()
         self._check_inputs()
-        if self._is_regression(label_set):
+        if label_set in self.token_labels:
+            token_rows(self).check(label_set)
+        elif self._is_regression(label_set):
             self._check_target(label_set)
         else:
             self._check_classes(label_set)
@@ -200,14 +236,16 @@ class Task:
 
     def _known(self, label_set: str | None) -> str:
         label_set = self.target if label_set is None else label_set
-        if label_set not in self.labels:
-            raise UsageError(f"no label set {label_set!a}; {ascii(nearest(str(label_set), self.labels))[1:-1]}")
+        if label_set not in self.labels and label_set not in self.token_labels:
+            known = [*self.labels, *self.token_labels]
+            raise UsageError(f"no label set {label_set!a}; {ascii(nearest(str(label_set), known))[1:-1]}")
         return label_set
 
     def _check_shapes(self) -> None:
         n = len(self)
         self._known(None)
-        if self.labels.keys() != self.label_names.keys():
+        check_token_labels(self)
+        if self.labels.keys() | self.token_labels.keys() != self.label_names.keys():
             raise DataError(
                 f"labels has the sets {sorted(self.labels)}, label_names {sorted(self.label_names)}; name the same sets"
             )
@@ -248,13 +286,15 @@ class Task:
 
     def _check_target(self, label_set: str) -> None:
         labels = self.labels[label_set]
-        if not (finite := np.isfinite(labels)).all():
+        if not (finite := np.isfinite(labels).reshape(len(labels), -1).all(axis=1)).all():
             row = int(finite.argmin())
             raise DataError(
                 f"a regression needs finite numbers, example {self.ids[row]!a} has {labels[row]} as its {label_set!a}; "
                 f"leave it out ({int((~finite).sum())} in all)"
             )
         values = {split: labels[self.splits == split] for split in SPLITS}
+        if labels.ndim == 2 and (flaw := constant_output(labels, values)):
+            raise DataError(f"a regression needs outputs that vary, and {flaw} of {label_set!a}; leave it out")
         if any(len(np.unique(own)) < 2 for own in values.values()):
             found = "; ".join(f"{split}: {_values_of(own)}" for split, own in values.items())
             raise DataError(
@@ -318,6 +358,8 @@ def _plain(value: Any) -> Any:
     """
     if hasattr(value, "tolist"):
         return value.tolist()
+    if isinstance(value, list) and set(map(type, value)) <= {int}:
+        return value
     return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
