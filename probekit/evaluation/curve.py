@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from probekit.activations.activations import Activations
 from probekit.evaluation.compare.codelength import layer_codelength
 from probekit.evaluation.compare.controls import compare_with_controls
@@ -15,7 +17,7 @@ from probekit.evaluation.fits.layer import LayerFits, features_of, fit_layer
 from probekit.evaluation.fits.predict import predict
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.scores.metrics import measure
+from probekit.evaluation.scores.metrics import Predictions, measure, r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place
 
@@ -77,8 +79,17 @@ def _scored(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
         control=control,
         selectivity=selectivity if plan.selectivity else None,
         codelength=None if plan.code is None else layer_codelength(plan.code, fits),
+        outputs=_by_output(fit.test),
     )
     return FittedPlace(result, fit, fits.X.shape[1])
+
+
+def _by_output(test: Predictions) -> list[float | None]:
+    """R2 of each output of a regression of several numbers."""
+    if test.truth.ndim == 1:
+        return []
+    values = r2_of_outputs(test, np.ones((1, len(test.truth))))[0]
+    return [float(value) if np.isfinite(value) else None for value in values]
 
 
 def _worst(certificates: Sequence[tuple[bool, float | None]]) -> tuple[bool, float | None]:

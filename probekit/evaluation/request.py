@@ -5,6 +5,7 @@ Axes: N examples.
 
 import copy
 import inspect
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import numpy as np
 from probekit.activations.activations import Activations
 from probekit.errors import UsageError, nearest
 from probekit.options import CurveOptions
-from probekit.points import PAIR_POINTS, Place, parse_layers, place_name, split_point
+from probekit.points import PAIR_POINTS, Place, parse_layers, place_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.tasks.base import Task
@@ -31,9 +32,9 @@ class Request:
     """One curve: what is fitted to which labels, and where.
 
     Attributes:
-        acts: one row for each example.
+        acts: one row for each example; with position "all", tokens are examples.
         label: name of the label set.
-        labels: its int64 [N], or float64 [N] for a regression.
+        labels: its int64 [N], or float64 [N] or [N, K] for a regression.
         n_classes: 0 for a regression.
         probe: unfitted; copied for each fit.
         strengths: values of C to choose from, rising; [None] for a probe without C.
@@ -66,17 +67,26 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
     if not isinstance(acts, Activations):
         kind = type(acts).__name__
         raise UsageError(f"expected activations, as extract and load_activations return them; got {kind}")
+    acts = one_position(acts, options.position)
     label = acts.target if options.label is None else options.label
     if label not in acts.labels:
         raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.labels))[1:-1]}")
     n_classes = len(acts.label_names[label])
     probe = find_probe(options.probe, n_classes, label)
+    labels = np.asarray(acts.labels[label])
+    if labels.ndim == 2 and not probe.several_outputs:
+        raise UsageError(
+            f"the probe {probe_name(probe)} predicts one number, and {label!a} holds {labels.shape[1]} for each example; "
+            "take ridge (--probe ridge)"
+        )
     strengths = probe_strengths(probe, options.C)
-    acts = one_position(acts, options.position)
     point, places = places_of(acts, options.point, options.layers)
+    if options.concatenate:
+        acts = acts.concatenated(places)
+        point, places = acts.points[0], list(acts)
     if carve:
         acts = with_validation(acts, label, options.seed)
-    return Request(acts, label, np.asarray(acts.labels[label]), n_classes, probe, strengths, point, places)
+    return Request(acts, label, labels, n_classes, probe, strengths, point, places)
 
 
 def probe_strengths(probe: Any, C: Any) -> list[float | None]:
@@ -85,13 +95,17 @@ def probe_strengths(probe: Any, C: Any) -> list[float | None]:
     They are `C`; if that is None, the probe's own C where it is not the default, or else `DEFAULT_C`.
 
     Raises:
-        UsageError: a C for a probe without one.
+        UsageError: a C for a probe without one, or infinity for one that needs a penalty.
     """
     if not probe.has_C:
         if C is not None:
             raise UsageError(f"the probe {probe_name(probe)} has no C; leave it out")
         return [None]
     if C is not None:
+        if math.inf in C and not probe.without_penalty:
+            raise UsageError(
+                f"the probe {probe_name(probe)} needs a finite C (--C), got inf; only ridge may go without a penalty"
+            )
         return [*C]
     default = inspect.signature(type(probe)).parameters["C"].default
     return [*DEFAULT_C] if default == probe.C else [probe.C]
@@ -117,7 +131,7 @@ def with_validation(acts: Activations, label: str, seed: int) -> Activations:
 
 
 def one_position(acts: Activations, position: str | int | None) -> Activations:
-    """One row for each example.
+    """One row for each example; with position "all", tokens are examples.
 
     Raises:
         UsageError: several positions and none is named.
@@ -126,9 +140,9 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
     if position is not None:
         return acts.at(position)
     if len(kept) > 1 or acts.layout.is_ragged:
-        choice = "last, first, mean or a token's index" if acts.layout.is_ragged else ", ".join(kept)
+        choice = "last, first, mean, a token's index, or all" if acts.layout.is_ragged else ", ".join(kept)
         raise UsageError(f"a probe reads one position of each text; say which, position= (--position): {choice}")
-    return acts
+    return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
 
 
 def places_of(acts: Activations, point: str | None, layers: str | int | Iterable[int]) -> tuple[str, list[Place]]:
@@ -138,10 +152,10 @@ def places_of(acts: Activations, point: str | None, layers: str | int | Iterable
         UsageError: a point or layer that was not extracted.
     """
     first = next((name for name in acts.points if name not in PAIR_POINTS), acts.points[0])
-    short, layer = split_point(first if point is None else point)
+    short, layer = acts.point_of(first if point is None else point)
     if layer is not None:
         raise UsageError(f"give the point without its layer, and the layer as layers=: point={short!r}, layers={layer}")
-    short, curve = acts.in_stack(short), acts.curve(short)
+    curve = acts.curve(short)
     if isinstance(layers, str) and layers.strip() == "all":
         return short, curve
     extracted = [layer for name, layer in curve if name == short and layer is not None]
@@ -168,12 +182,12 @@ def random_init_activations(
     Raises:
         UsageError: other examples, or a place that is not there.
     """
-    other = one_position(other, position)
     if other.task.fingerprint() != task.fingerprint():
         raise UsageError(
             "random_init= holds other examples, or other labels or splits; make it from the same task "
             "(activations.random_init_of)"
         )
+    other = one_position(other, position)
     if missing := [place for place in places if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
     return other

@@ -4,9 +4,11 @@ Axes: N examples.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from probekit.activations.activations import Activations
 from probekit.errors import DataError
 from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protocol, split_protocol
 from probekit.evaluation.request import Request
@@ -43,11 +45,19 @@ def audited_protocol(request: Request, options: ProbeOptions) -> tuple[Audit, Pr
 
 def _folds(request: Request, folds: int, seed: int) -> tuple[Audit, Protocol]:
     task = request.acts.task
-    texts = np.arange(len(task)) if task.info.get("no_texts") else linked_texts(task.inputs)
+    rows, of = task.texts() if task.text_of is not None else (np.arange(len(task)),) * 2
+    texts = of if task.info.get("no_texts") else linked_texts([task.inputs[i] for i in rows])[of]
     linked = texts if task.groups is None else components(texts.tolist(), task.groups.tolist())
     protocol = fold_protocol(request.labels, linked, folds, seed)
     check_masks(protocol, request.labels, task.label_names[request.label], request.label)
     return audit_of_folds(task, request.label, texts), protocol
+
+
+def types_read(acts: Activations) -> list[Any] | None:
+    """The word of each example, or, where tokens are examples, the token's id; None where they are complete texts."""
+    if acts.task.text_of is None:
+        return acts.task.words
+    return None if acts.layout.tokens is None else acts.layout.tokens.tolist()
 
 
 def resampling_units(task: Task) -> np.ndarray | None:
@@ -55,7 +65,12 @@ def resampling_units(task: Task) -> np.ndarray | None:
 
     The units are the groups. Without groups, where each row is read at its own token, they are the rows of one text.
     """
-    if task.groups is not None or isinstance(task.position, str) or task.info.get("no_texts"):
+    if task.groups is not None or isinstance(task.position, str):
         return task.groups
+    if task.info.get("no_texts"):
+        return task.text_of
+    if task.text_of is not None:
+        rows, of = task.texts()
+        return Inputs.of([task.inputs[i] for i in rows]).number[of]
     number = Inputs.of(task.inputs).number
     return number if len(np.unique(number)) < len(number) else None

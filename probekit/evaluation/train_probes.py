@@ -18,7 +18,7 @@ from probekit.evaluation.request import Request, check_request, random_init_acti
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.provenance import origin_of, random_origin
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.rows import audited_protocol
+from probekit.evaluation.rows import audited_protocol, types_read
 from probekit.evaluation.scores.metrics import Predictions, check_metric
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.options import ProbeArguments
@@ -82,8 +82,8 @@ def _compared(fitted: list[FittedPlace], plan: CurvePlan, seed: int | None) -> t
 
 def _baselines(request: Request, plan: CurvePlan, fitted: list[FittedPlace]) -> list[Baseline]:
     task = request.acts.task
-    inputs = None if task.info.get("no_texts") else task.inputs
-    examples = LabelledInputs(inputs, task.words, request.labels, request.n_classes)
+    inputs = None if task.info.get("no_texts") or task.text_of is not None else task.inputs
+    examples = LabelledInputs(inputs, types_read(request.acts), request.labels, request.n_classes)
     baselines = model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
     embedding = embedding_baseline(fitted[0].result, fitted[0].fit.test) if len(fitted) > 1 else None
     return baselines if embedding is None else [*baselines, embedding]

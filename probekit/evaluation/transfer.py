@@ -81,7 +81,7 @@ def transfer(activations: Sequence[Activations], options: TransferArguments) -> 
     """
     given = _checked(activations)
     first = check_request(given[0], options)
-    options = replace(options, point=first.point)
+    options = options if options.concatenate else replace(options, point=first.point)
     requests = [first, *[check_request(acts, options) for acts in given[1:]]]
     names = _names(requests)
     _check_same(requests, names)

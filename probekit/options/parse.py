@@ -1,7 +1,5 @@
 """Turn what was typed on the command line, or written in a config file, into the values of options."""
 
-import math
-
 from probekit.errors import UsageError, nearest
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -55,8 +53,8 @@ def positive_numbers(text: str) -> list[float]:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or not all(0 < value < math.inf for value in values):
-        raise UsageError(f"--C takes numbers above 0 with commas between them, such as 0.01,1,100, got {text!r}")
+    if not values or not all(value > 0 for value in values):
+        raise UsageError(f"--C takes numbers above 0 with commas between them, such as 0.01,1,100 or inf, got {text!r}")
     return values
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_positive, check_whole, is_whole
+from probekit.options.check import check_strength, check_whole, is_whole
 from probekit.options.option import like, option
 
 if TYPE_CHECKING:
@@ -43,14 +43,16 @@ class CurveOptions:
     label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
     position: str | int | None = option(
         None,
-        "Which token, where the store keeps several or all: last, first, mean, 3.",
+        "Which token, where the store keeps several or all: last, first, mean, 3; or all, each token an example.",
         metavar="TOKEN",
         parse=parse.position,
         tag="",
     )
     C: float | Iterable[float] | None = option(
         None,
-        "Inverse regularisation to choose from.  [default: the probe's grid]",
+        "Inverse regularisation to choose from; for ridge also inf, ordinary least squares.  [default: the probe's grid]",
+        notes="alpha of ridge is 1 / (2 C). Least squares of linearly dependent features has the least norm on "
+        "standardised features.",
         metavar="NUMBERS",
         flag="--C",
         parse=parse.positive_numbers,
@@ -61,6 +63,12 @@ class CurveOptions:
         notes="Resamples, permutations, control tasks, the code's order and the folds.",
         metavar="N",
         least=0,
+    )
+
+    concatenate: bool = option(
+        False,
+        "Fit one probe on all the layers side by side.",
+        notes="The layers that `layers` names. One layer of d_model features becomes n_layers * d_model of them.",
     )
 
     def __post_init__(self) -> None:
@@ -170,7 +178,7 @@ def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
     several = tuple(C) if isinstance(C, Iterable) and not isinstance(C, str) else (C,)
     if not several:
         raise UsageError("no C to choose from; give one positive number or more")
-    return tuple(sorted({check_positive("C", value) for value in several}))
+    return tuple(sorted({check_strength("C", value) for value in several}))
 
 
 def _checked_folds(folds: int, drop_leaks: bool) -> int:

@@ -29,6 +29,8 @@ class Probe(BaseEstimator):
     Attributes:
         predicts: "classes" or "numbers".
         has_C: whether the parameter C is the inverse strength of a regularisation, to be chosen from a grid.
+        without_penalty: whether C may be infinite, which leaves the penalty out.
+        several_outputs: whether a probe of numbers predicts several for each row.
         linear: whether decisions are X @ `coef_`.T + `intercept_`.
         by_score: whether the highest decision is always the prediction.
         log_odds: whether `probabilities` of the decisions are the probe's probabilities.
@@ -45,6 +47,8 @@ class Probe(BaseEstimator):
 
     predicts: Literal["classes", "numbers"] = "classes"
     has_C: bool = False
+    without_penalty: bool = False
+    several_outputs: bool = False
     linear: bool = False
     by_score: bool = True
     log_odds: bool = False

@@ -126,7 +126,11 @@ def test_the_fingerprint_sees_every_label():
         ({"target": "states"}, UsageError, "no label set 'states'; did you mean state"),
         ({"token_labels": {"state": STATE - 1}}, DataError, r"must be 0\.\.1, got "),
         ({"token_labels": {"state": np.where(np.isnan(DEPTH), 0, np.nan)}}, DataError, "example '0:0' has"),
-        ({"token_labels": {"state": DEPTH * [1, 0]}}, DataError, "output 1 has one value in all of train of 'state'; l"),
+        (
+            {"token_labels": {"state": DEPTH * [1, 0]}},
+            DataError,
+            "output 1 has one value in all of train of 'state'; l",
+        ),
     ],
 )
 def test_check_says_what_is_wrong(changes, error, words):

@@ -128,12 +128,20 @@ def _size(n: dict[str, Any], rows: list[int]) -> str:
     return f"{n['bytes'] / 1e6:,.1f} MB: {rows_text} rows x {len(n['places'])} places x {widths}, {n['dtype']}"
 
 
+def regression_line(task: Task) -> str:
+    """The target of a regression and its range, in words."""
+    labels = task.labels.get(task.target)
+    labels = np.concatenate(task.token_labels[task.target]) if labels is None else labels
+    each = "a number for each token" if task.target in task.token_labels else "a number"
+    each = f"{labels.shape[1]} numbers{each.removeprefix('a number')}" if labels.ndim == 2 else each
+    return f"{task.target} is {each}, {labels.min():g} to {labels.max():g}: a regression"
+
+
 def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {}
     if not task.n_classes():
-        labels = task.labels[task.target]
-        lines["labels"] = f"{task.target} is a number, {labels.min():g} to {labels.max():g}: a regression"
+        lines["labels"] = regression_line(task)
     if n["cut"]:
         lines["cut"] = f"{n['cut']:,} texts to the first {n_ctx:,} tokens, the model's context"
     if n["dropped_blanks"]:

@@ -59,7 +59,7 @@ def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
 
 def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
     """The mean of the training rows: the majority baseline of a regression."""
-    return _values("mean", np.full(len(labels), labels[train].mean()))
+    return _values("mean", np.broadcast_to(labels[train].mean(axis=0), labels.shape))
 
 
 def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
@@ -77,9 +77,10 @@ def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, 
     number = np.array([known.setdefault(one, len(known)) for one in types])
     rows = np.bincount(number[train], minlength=len(known))
     if not n_classes:
-        sums = np.bincount(number[train], labels[train], minlength=len(known))
-        means = np.where(rows > 0, sums / np.maximum(rows, 1), labels[train].mean())
-        return _values("word-type", means[number])
+        columns = labels[train].reshape(len(train), -1)
+        sums = np.stack([np.bincount(number[train], one, minlength=len(known)) for one in columns.T], axis=1)
+        means = np.where(rows[:, None] > 0, sums / np.maximum(rows, 1)[:, None], columns.mean(axis=0))
+        return _values("word-type", means[number].reshape(labels.shape))
     prior = np.bincount(labels[train], minlength=n_classes) / len(train)
     shares_TC = np.bincount(number[train] * n_classes + labels[train], minlength=len(known) * n_classes)
     shares_TC = np.where(rows[:, None] > 0, shares_TC.reshape(-1, n_classes) / np.maximum(rows, 1)[:, None], prior)

@@ -125,7 +125,7 @@ def check_masks(protocol: Protocol, labels: np.ndarray, names: Sequence[str], la
     """
     own = labels[protocol.rows["test"]]
     if not names:
-        if not np.isfinite(own).all() or any(np.ptp(labels[mask > 0]) == 0 for mask in protocol.masks):
+        if not np.isfinite(own).all() or any((np.ptp(labels[mask > 0], axis=0) == 0).any() for mask in protocol.masks):
             raise DataError(f"{label!a} must be finite and vary in every training part; leave other examples out")
         return
     if own.min() < 0 or own.max() >= len(names):

@@ -60,6 +60,8 @@ class LayerResult:
         codelength: of the training labels given the activations: {"bits", "uniform_bits", "prior_bits" (from the class
             frequencies alone), "compression" (uniform_bits / bits), "gain" (prior_bits / bits)}.
         late: which fits did not converge: "probe", "control", "code".
+        outputs: R2 on test of each output of a regression of several numbers, whose mean is the metric; None where one is
+            undefined. Otherwise empty.
     """
 
     point: str
@@ -78,6 +80,7 @@ class LayerResult:
     selectivity: float | None = None
     codelength: dict[str, float] | None = None
     late: list[str] = field(default_factory=list)
+    outputs: list[float | None] = field(default_factory=list)
 
     @property
     def place(self) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from probekit.probes import PROBES, REGRESSORS, load_probe
 
 FORMAT = "probekit.results/2"
 OLDER = ("probekit.results/1",)
+INFINITE = "inf"  # a C without a penalty, in JSON
 TRANSFER_FORMAT = "probekit.transfer/1"
 
 
@@ -115,7 +117,12 @@ def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
 
 
 def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:
-    return {name: value for name, value in vars(result).items() if name != "probe"}
+    entry = {name: value for name, value in vars(result).items() if name != "probe"}
+    if entry["C"] == math.inf:  # JSON has no infinity
+        entry["C"] = INFINITE
+    if "tried" in entry:
+        entry["tried"] = [(INFINITE if C == math.inf else C, value) for C, value in entry["tried"]]
+    return entry
 
 
 def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
@@ -156,8 +163,10 @@ def _place_of(entry: dict[str, Any]) -> str:
 def _with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where results have tuples."""
     fixed = {**entry, "intervals": {name: tuple(ends) for name, ends in entry["intervals"].items()}}
+    if entry.get("C") == INFINITE:
+        fixed["C"] = math.inf
     if "tried" in entry:
-        fixed["tried"] = [tuple(pair) for pair in entry["tried"]]
+        fixed["tried"] = [(math.inf if C == INFINITE else C, value) for C, value in entry["tried"]]
     if entry.get("band") is not None:
         fixed["band"] = tuple(entry["band"])
     return fixed

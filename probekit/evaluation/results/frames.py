@@ -54,7 +54,7 @@ def _metric_rows(data: ProbeData, kind: str, name: str, result: LayerResult | Ba
 
 
 def _extra_rows(data: ProbeData, layer: LayerResult) -> list[tuple[Any, ...]]:
-    """Selectivity, codelength, p-value and control task of a layer, as rows of the test split."""
+    """Selectivity, codelength, p-value, R2 of each output and control task of a layer, as rows of the test split."""
     code = layer.codelength or {}
     extras = {
         "selectivity": layer.selectivity,
@@ -63,6 +63,7 @@ def _extra_rows(data: ProbeData, layer: LayerResult) -> list[tuple[Any, ...]]:
         "gain": code.get("gain"),
         "p_value": layer.p_value,
     }
+    extras |= {f"r2_output_{k}": value for k, value in enumerate(layer.outputs)}
     rows = [("probe", data.meta["probe"], name, value) for name, value in extras.items()]
     rows.append(("control", "control", data.headline, layer.control))
     place = (layer.point, layer.layer, layer.place, layer.C, layer.converged, "test")

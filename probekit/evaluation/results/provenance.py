@@ -36,7 +36,7 @@ def origin_of(request: Request, plan: CurvePlan, audit: Audit, seed: int, drop_l
         "point": request.point,
         "probe": probe_name(request.probe),
         "estimator": probe_record(request.probe),
-        "C": None if request.strengths == [None] else request.strengths,
+        "C": None if request.strengths == [None] else [_plain(C) for C in request.strengths],
         "seed": seed,
         "position": _position(acts),
         "n_layers": acts.n_layers,

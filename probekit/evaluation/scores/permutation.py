@@ -93,7 +93,12 @@ def permutation_test(
 
 
 def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
-    """Labels [N] permuted `permutations` times, with groups as `permutation_test` describes: [S, N]."""
+    """Labels [N] permuted `permutations` times, with groups as `permutation_test` describes: [S, N].
+
+    Targets [N, K] keep the numbers of a row together: [S, N, K].
+    """
+    if truth.ndim == 2:
+        return _permuted_rows(truth, rng, groups, permutations)
     if groups is None:
         return rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
     member = np.unique(groups, return_inverse=True)[1].ravel()
@@ -104,6 +109,21 @@ def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | N
             moved = rng.permuted(np.tile(means, (permutations, 1)), axis=1)[:, member]
             return moved + _permuted_by_group(rest, member, rng, permutations)
     return _permuted_by_group(truth, member, rng, permutations)
+
+
+def _permuted_rows(
+    truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int
+) -> np.ndarray:
+    rows = np.arange(len(truth))
+    if groups is None:
+        return truth[permuted(rows, rng, None, permutations)]
+    member, sizes = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    means = np.stack([np.bincount(member, column) for column in truth.T], axis=1) / sizes[:, None]
+    rest = truth - means[member]
+    within = _permuted_by_group(rows, member, rng, permutations)
+    if means.var(axis=0).sum() <= rest.var(axis=0).sum():
+        return truth[within]
+    return means[permuted(np.arange(len(means)), rng, None, permutations)[:, member]] + rest[within]
 
 
 def _permuted_by_group(

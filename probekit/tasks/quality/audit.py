@@ -98,7 +98,7 @@ def audit(task: Task, label_set: str | None = None) -> Audit:
     leaks = np.zeros(len(task), dtype=bool)
     if not no_texts:
         rows, of = task.texts()
-        texts = task if task.spans is None else task.subset(rows)
+        texts = task if len(rows) == len(task) else task.subset(rows)
         number, shared, leaks_T = _compare(texts)
         _add_hidden_leaks(texts, leaks_T)
         leaks = leaks_T[of]
@@ -130,7 +130,8 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
     """
     if task.info.get("no_texts"):
         return Audit(label_set, {}, no_texts=True, linked=0)
-    conflicts = _conflicts(task, Inputs.of(task.inputs).number, task.labels[label_set])
+    rows, of = task.texts() if task.text_of is not None else (np.arange(len(task)),) * 2
+    conflicts = _conflicts(task, Inputs.of([task.inputs[i] for i in rows]).number[of], task.labels[label_set])
     own = texts[task.texts()[0]]
     return Audit(label_set, {}, conflicts=conflicts, linked=int((np.bincount(own)[own] > 1).sum()))
 
@@ -154,7 +155,7 @@ def _split(task: Task, label_set: str, split: str) -> dict[str, Any]:
     about: dict[str, Any] = {"n": len(rows), "leaks": 0}
     if not task.info.get("no_texts"):
         about |= {"unit": "words" if texts else "tokens", "median_length": float(np.median(lengths))}
-        about |= {"texts": len(firsts)} if task.spans is not None else {}
+        about |= {"texts": len(firsts)} if task.spans is not None or task.text_of is not None else {}
         about |= {"mean_length": float(lengths.mean()), "longest": int(lengths.max())}
     labels = task.labels[label_set][rows]
     if not task.n_classes(label_set):
@@ -196,18 +197,26 @@ def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, 
         texts = [known.setdefault(text, len(known)) for text in task.inputs]
         number = np.unique(np.column_stack([texts, task.spans]), axis=0, return_inverse=True)[1].ravel()
     if not isinstance(task.position, str):
-        number = np.unique(np.stack([number, task.position]), axis=1, return_inverse=True)[1].ravel()
-    classes = np.unique(labels, return_inverse=True)[1].ravel()
-    seen = np.unique(np.stack([number, classes]), axis=1)[0]
+        number = _of_pairs(number, task.position)
+    classes = np.unique(labels, axis=0, return_inverse=True)[1].ravel()
+    seen = number[np.unique(_of_pairs(number, classes), return_index=True)[1]]
     texts = np.flatnonzero(np.bincount(seen) > 1)
     rows = np.flatnonzero(np.isin(number, texts))
     conflicts: dict[str, Any] = {"texts": len(texts), "rows": len(rows)}
     if task.spans is not None:
         conflicts["unit"] = "words"
+    elif task.text_of is not None:
+        conflicts["unit"] = "tokens"
     if len(rows):
-        other = int(((number == number[rows[0]]) & (labels != labels[rows[0]])).argmax())
+        other = int(((number == number[rows[0]]) & (classes != classes[rows[0]])).argmax())
         conflicts["first"] = _example(task, int(rows[0]), other)
     return conflicts
+
+
+def _of_pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """One number for each pair of whole numbers, int64 [N]; sorting numbers is many times faster than sorting pairs."""
+    low = int(other.min())
+    return np.unique(one * (int(other.max()) - low + 1) + (other - low), return_inverse=True)[1].ravel()
 
 
 def _groups_spanning_splits(task: Task) -> int | None:
