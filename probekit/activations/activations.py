@@ -72,7 +72,7 @@ class Activations(Mapping[Place, Tensor]):
         return self.layout.split(place, self._rows(place))
 
     def at(self, position: str | int) -> "Activations":
-        """One row for each example, [N, D], from several positions or from all tokens; labels of tokens are that token's.
+        """One row for each example, [N, D], from several positions or from all tokens; labels are those of the token.
 
         Args:
             position: one of the extracted positions; if those are "all": "last", "first", "mean" or an index; or "all",
@@ -114,7 +114,7 @@ class Activations(Mapping[Place, Tensor]):
         return place
 
     def point_of(self, key: PointSpec) -> Place:
-        """The short name of a point, and its layer where the key names one; places side by side have a name of their own."""
+        """The short name of a point, and its layer where the key names one; places side by side have their own name."""
         own = (key, None) if isinstance(key, str) else key
         if own in self._places:
             return own
@@ -148,7 +148,7 @@ class Activations(Mapping[Place, Tensor]):
 
     @property
     def labels(self) -> dict[str, np.ndarray]:
-        """Label set -> int64 [N], or float64 [N] or [N, K] for a regression; `task.token_labels` has those of tokens."""
+        """Label set -> int64 [N], or float64 [N] or [N, K] for a regression; `task.token_labels` is of tokens."""
         return self.task.labels
 
     @property
@@ -275,8 +275,8 @@ class _EachToken(Activations):
         layout = source.layout
         if not layout.is_ragged:
             raise UsageError(
-                f"every token needs activations of all tokens (--position all), and here is {listed(layout.positions)}; "
-                "extract with position all"
+                "every token needs activations of all tokens (--position all), and here is "
+                f"{listed(layout.positions)}; extract with position all"
             )
         self._source = source
         task = token_rows(source.task, layout.own_lengths)
@@ -297,9 +297,8 @@ class _SideBySide(Activations):
 
     def __init__(self, source: Activations, places: list[Place]):
         if not places or any(point in PAIR_POINTS for point, _ in places):
-            raise UsageError(
-                f"layers side by side need places with a row for each token; got {spans_of(places) or 'nothing'}"
-            )
+            found = spans_of(places) or "nothing"
+            raise UsageError(f"layers side by side need places with a row for each token; got {found}")
         self._source, self._joined = source, places
         name = joined_name(places)
         super().__init__([(name, None)], source.task, {**source.meta, "points": [name]}, source.layout)
@@ -321,8 +320,8 @@ def _labelled(source: Activations, position: str | int) -> Task:
         given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
         if given is None or source.meta.get("position_fingerprint", given) != given:
             raise UsageError(
-                "the labels of tokens need the index of each token that is read, and the task does not hold it; give it "
-                "to the task (position=), or extract with position all"
+                "the labels of tokens need the index of each token that is read, and the task does not hold it; give "
+                "it to the task (position=), or extract with position all"
             )
         return labels_at(task, np.asarray(task.position))
     if name not in ("first", "last") and not name.lstrip("-").isdigit():

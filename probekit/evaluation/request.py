@@ -76,8 +76,8 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
     labels = np.asarray(acts.labels[label])
     if labels.ndim == 2 and not probe.several_outputs:
         raise UsageError(
-            f"the probe {probe_name(probe)} predicts one number, and {label!a} holds {labels.shape[1]} for each example; "
-            "take ridge (--probe ridge)"
+            f"the probe {probe_name(probe)} predicts one number, and {label!a} holds {labels.shape[1]} for each "
+            "example; take ridge (--probe ridge)"
         )
     strengths = probe_strengths(probe, options.C)
     point, places = places_of(acts, options.point, options.layers)

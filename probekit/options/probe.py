@@ -50,9 +50,9 @@ class CurveOptions:
     )
     C: float | Iterable[float] | None = option(
         None,
-        "Inverse regularisation to choose from; for ridge also inf, ordinary least squares.  [default: the probe's grid]",
-        notes="alpha of ridge is 1 / (2 C). Least squares of linearly dependent features has the least norm on "
-        "standardised features.",
+        "Inverse regularisation to choose from; ridge: alpha = 1 / (2 C), inf for least squares.  [default: the "
+        "probe's grid]",
+        notes="Least squares of linearly dependent features takes the solution of least norm on standardised features.",
         metavar="NUMBERS",
         flag="--C",
         parse=parse.positive_numbers,

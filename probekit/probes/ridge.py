@@ -180,7 +180,7 @@ class RidgePath:
 
     def weights(self, C: float, own: slice = slice(None)) -> Weights:
         """Weights [T, D] and intercepts [T] of the targets `own`, for raw features."""
-        if C == math.inf and not self._is_sound:
+        if math.isinf(C) and not self._is_sound:
             coef = self._least_squares[:, own]
         else:
             coef = self.basis @ (self.loadings[:, own] / (self.values + 1 / (2 * C))[:, None])
@@ -203,14 +203,14 @@ def least_norm(Z: Tensor, targets: Tensor) -> Tensor:
 
     Singular values below max(N, D) eps of the largest count as 0, as in `numpy.linalg.lstsq`.
     """
-    D = Z.shape[1]
-    if D < len(Z):  # R of [Z, targets] holds R of Z and Q' targets; Q is never formed
+    N, D = Z.shape
+    if N > D:  # R of [Z, targets] holds R of Z and Q' targets; Q is never formed
         R = triangle(torch.cat([Z, targets], dim=1))
         small, rotated = R[:D, :D], R[:D, D:]
     else:
         small, rotated = Z, targets
     U, values, Vt = torch.linalg.svd(small, full_matrices=False)
-    kept = values > values.max() * max(Z.shape) * torch.finfo(Z.dtype).eps
+    kept = values > values.max() * max(N, D) * torch.finfo(Z.dtype).eps
     return Vt[kept].T @ ((U[:, kept].T @ rotated) / values[kept, None])
 
 

@@ -167,7 +167,7 @@ def _array(labels: Any, label_set: str) -> np.ndarray:
 
 def _classes(own: list[np.ndarray], label_set: str, names: list[str] | None) -> tuple[list[np.ndarray], list[str]]:
     """Texts as numbers of their class names."""
-    names = sorted({name for one in own for name in one.tolist()}) if not names else names
+    names = names or sorted({name for one in own for name in one.tolist()})
     number = {name: k for k, name in enumerate(names)}
     try:
         return [np.array([number[name] for name in one.tolist()], dtype=np.int64) for one in own], names

@@ -129,7 +129,7 @@ def test_the_fingerprint_sees_every_label():
         (
             {"token_labels": {"state": DEPTH * [1, 0]}},
             DataError,
-            "output 1 has one value in all of train of 'state'; l",
+            "output 1 has one value in all of train of 'state'",
         ),
     ],
 )

@@ -60,8 +60,8 @@ class LayerResult:
         codelength: of the training labels given the activations: {"bits", "uniform_bits", "prior_bits" (from the class
             frequencies alone), "compression" (uniform_bits / bits), "gain" (prior_bits / bits)}.
         late: which fits did not converge: "probe", "control", "code".
-        outputs: R2 on test of each output of a regression of several numbers, whose mean is the metric; None where one is
-            undefined. Otherwise empty.
+        outputs: R2 on test of each output of a regression of several numbers, whose mean is the metric; None where one
+            is undefined. Otherwise empty.
     """
 
     point: str

@@ -118,11 +118,14 @@ def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
 
 def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:
     entry = {name: value for name, value in vars(result).items() if name != "probe"}
-    if entry["C"] == math.inf:  # JSON has no infinity
-        entry["C"] = INFINITE
+    entry["C"] = _json_C(entry["C"])
     if "tried" in entry:
-        entry["tried"] = [(INFINITE if C == math.inf else C, value) for C, value in entry["tried"]]
+        entry["tried"] = [(_json_C(C), value) for C, value in entry["tried"]]
     return entry
+
+
+def _json_C(C: float | None) -> float | str | None:
+    return INFINITE if C is not None and math.isinf(C) else C  # JSON has no infinity
 
 
 def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
