@@ -1,8 +1,9 @@
 """A task: inputs with labels, their splits, and the token that is read."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -174,14 +175,14 @@ class Task:
         if self.text_of is not None:
             rows, of = self.texts()
             return replace(self.subset(rows), text_of=None).split_keys()[of]
-        inputs = [one.strip() if isinstance(one, str) else tuple(_plain(one)) for one in self.inputs]
+        inputs = [*_each(lambda one: one.strip() if isinstance(one, str) else tuple(_plain(one)), self.inputs)]
         return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
         """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, position, spans, targets."""
         digest = hashlib.sha256()
-        for part in (*map(_plain, self.inputs), *self.splits.tolist(), *map(_plain, self.ids)):
-            digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
+        for line in _each(_line, chain(self.inputs, self.splits.tolist(), self.ids)):
+            digest.update(line)
         for label_set in sorted(self.labels):
             digest.update(repr((label_set, _plain(self.label_names[label_set]))).encode("utf-8", "surrogatepass"))
             labels = self.labels[label_set]
@@ -193,8 +194,8 @@ class Task:
             digest.update(token_digest(label_set, self.label_names[label_set], self.token_labels[label_set]))
         if self.spans is not None:
             digest.update(self.spans.astype("<i8").tobytes())
-        for part in map(_plain, self.targets or ()):
-            digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
+        for line in _each(_line, self.targets or ()):
+            digest.update(line)
         return digest.hexdigest()
 
     def check(self, label_set: str | None = None) -> None:
@@ -361,6 +362,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list) and set(map(type, value)) <= {int}:
         return value
     return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _line(value: Any) -> bytes:
+    """One value as a fingerprint takes it."""
+    return repr(_plain(value)).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _each(function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Any]:
+    """The function's results, computed once for one object several times in a row: the tokens of a text repeat it."""
+    last, result = function, None
+    for value in values:
+        if value is not last:
+            last, result = value, function(value)
+        yield result
 
 
 def _values_of(labels: np.ndarray) -> str:
