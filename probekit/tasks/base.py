@@ -12,10 +12,10 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.splits import carve, components
 from probekit.tasks.token_labels import (
     TokenLabels,
-    as_token_labels,
     check_token_labels,
     constant_output,
     token_digest,
+    token_fields,
     token_rows,
 )
 
@@ -36,7 +36,7 @@ class Task:
         label_names: label set -> the class names, in label order; empty for a regression. Those of token labels can be
             left out.
         splits: [N] of "train", "validation", "test".
-        target: the default label set, of `labels` or of `token_labels`.
+        target: the default label set, of `labels` or of `token_labels`; "" is the first.
         position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
         ids: N names, kept when other examples are left out: file (or split) and row counted from 0, "train:17".
         groups: [N] or None; examples of one group belong in one split.
@@ -52,10 +52,10 @@ class Task:
 
     name: str
     inputs: list[str] | list[list[int]]
-    labels: dict[str, np.ndarray]
-    label_names: dict[str, list[str]]
-    splits: np.ndarray
-    target: str
+    labels: dict[str, np.ndarray] = field(default_factory=dict)
+    label_names: dict[str, list[str]] = field(default_factory=dict)
+    splits: np.ndarray = field(default_factory=lambda: np.empty(0, dtype="<U10"))
+    target: str = ""
     position: str | np.ndarray = "last"
     ids: list[str] = field(default_factory=list)
     groups: np.ndarray | None = None
@@ -66,15 +66,12 @@ class Task:
     text_of: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        for name, value in token_fields(self).items():
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "labels", {name: np.asarray(given) for name, given in self.labels.items()})
         object.__setattr__(self, "splits", np.asarray(self.splits))
         if self.spans is not None:
             object.__setattr__(self, "spans", np.asarray(self.spans))
-        if isinstance(self.inputs, np.ndarray) and self.inputs.ndim == 2:
-            object.__setattr__(self, "inputs", self.inputs.tolist())
-        token_labels, names = as_token_labels(self.token_labels, self.label_names)
-        object.__setattr__(self, "token_labels", token_labels)
-        object.__setattr__(self, "label_names", {**self.label_names, **names})
         if not self.ids:
             object.__setattr__(self, "ids", [str(i) for i in range(len(self.inputs))])
 

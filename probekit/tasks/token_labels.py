@@ -18,6 +18,20 @@ TokenLabels = dict[str, list[np.ndarray]]
 _known: WeakKeyDictionary[Task, tuple[np.ndarray, Task]] = WeakKeyDictionary()
 
 
+def token_fields(task: Task) -> dict[str, Any]:
+    """The fields of a new task that labels of tokens need, as they are kept: inputs, target, token_labels and names."""
+    inputs = task.inputs.tolist() if isinstance(task.inputs, np.ndarray) and task.inputs.ndim == 2 else task.inputs
+    token_labels, names = as_token_labels(task.token_labels, task.label_names)
+    first = next(iter([*task.labels, *token_labels]), "")
+    label_names = {**task.label_names, **names}
+    return {
+        "inputs": inputs,
+        "target": task.target or first,
+        "token_labels": token_labels,
+        "label_names": label_names,
+    }
+
+
 def as_token_labels(
     given: Mapping[str, Any], label_names: Mapping[str, Sequence[str]]
 ) -> tuple[TokenLabels, dict[str, list[str]]]:

@@ -50,6 +50,12 @@ def test_arrays_and_lists_make_one_form():
     task.check("won")
 
 
+def test_labels_of_tokens_are_enough():
+    task = Task("board", IDS, token_labels={"state": STATE}, splits=np.tile(SPLITS, 2))
+    assert (task.target, task.labels, task.label_names) == ("state", {}, {"state": ["0", "1", "2"]})
+    task.check()
+
+
 def test_texts_are_classes_and_whole_numbers_without_names_are_targets():
     words = np.array(["det", "noun", "verb"])[STATE]
     task = made(token_labels={"state": words, "n": STATE}, label_names={"won": ["no", "yes"], "n": []})
