@@ -57,7 +57,7 @@ def test_the_guides_ten_lines_are_least_squares_by_hand():
     code = re.sub(r"^model = .*\n", "", code, flags=re.MULTILINE)
     model, (ids, labels) = make_model(), games()
     scope = {"pk": pk, "np": np, "model": model, "ids": ids, "labels": labels}
-    exec(code, scope)  # noqa: S102
+    exec(code, scope)
     table = scope["r2"]
     expected = by_hand(model, ids, labels)
     assert table.size == len(expected) == 70
