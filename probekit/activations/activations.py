@@ -7,7 +7,7 @@ Axes: N examples, P positions, L query position, M key position, T tokens of all
 H heads, D width of the place (d_model for the residual stream, n_heads * d_head for q, k, v, z).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,7 +91,7 @@ class Activations(Mapping[Place, Tensor]):
             UnknownPoint: a place that was not extracted.
             UsageError: no places, or attention.
         """
-        return _SideBySide(self, [self._known(place) for place in places])
+        return SideBySide(self, [[self._known(place) for place in places]])
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -292,19 +292,38 @@ class _EachToken(Activations):
         return self._source._n_bytes()
 
 
-class _SideBySide(Activations):
-    """Several places as one, joined on access."""
+class SideBySide(Activations):
+    """Groups of places, each group joined on access to one place, [N, D of all].
 
-    def __init__(self, source: Activations, places: list[Place]):
-        if not places or any(point in PAIR_POINTS for point, _ in places):
-            found = spans_of(places) or "nothing"
-            raise UsageError(f"layers side by side need places with a row for each token; got {found}")
-        self._source, self._joined = source, places
-        name = joined_name(places)
-        super().__init__([(name, None)], source.task, {**source.meta, "points": [name]}, source.layout)
+    Args:
+        source: with all the places.
+        groups: places of `source`.
+
+    Raises:
+        UsageError: a group without places, or attention.
+    """
+
+    def __init__(self, source: Activations, groups: Sequence[Sequence[Place]]):
+        for places in groups:
+            if not places or any(point in PAIR_POINTS for point, _ in places):
+                found = spans_of(places) or "nothing"
+                raise UsageError(f"layers side by side need places with a row for each token; got {found}")
+        self._source = source
+        self._groups: dict[Place, Sequence[Place]] = {(joined_name(places), None): places for places in groups}
+        points = [name for name, _ in self._groups]
+        super().__init__(self._groups, source.task, {**source.meta, "points": points}, source.layout)
+
+    @property
+    def joined(self) -> list[Place]:
+        """The places of the source in all groups."""
+        return [place for places in self._groups.values() for place in places]
+
+    def same_of(self, other: Activations) -> "SideBySide":
+        """The same places of other activations side by side."""
+        return SideBySide(other, [*self._groups.values()])
 
     def _rows(self, place: Place) -> Tensor:
-        return torch.cat([self._source._rows(one) for one in self._joined], dim=1)
+        return torch.cat([self._source._rows(one) for one in self._groups[place]], dim=1)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()

@@ -7,13 +7,13 @@ import copy
 import inspect
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import Activations, SideBySide
 from probekit.errors import UsageError, nearest
 from probekit.options import CurveOptions
 from probekit.points import PAIR_POINTS, Place, parse_layers, place_name
@@ -82,7 +82,7 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
     strengths = probe_strengths(probe, options.C)
     point, places = places_of(acts, options.point, options.layers)
     if options.concatenate:
-        acts = acts.concatenated(places)
+        acts = SideBySide(acts, [places])
         point, places = acts.points[0], list(acts)
     if carve:
         acts = with_validation(acts, label, options.seed)
@@ -169,14 +169,14 @@ def places_of(acts: Activations, point: str | None, layers: str | int | Iterable
 
 
 def random_init_activations(
-    other: Activations, task: Task, places: Sequence[Place], position: str | int | None
+    other: Activations, task: Task, request: Request, position: str | int | None
 ) -> Activations:
     """The activations of a model with random weights, one row for each example, checked.
 
     Args:
         other: of the model with random weights.
         task: of the trained model's activations, before a validation split is carved.
-        places: of the curve.
+        request: the curve.
         position: as for `one_position`.
 
     Raises:
@@ -188,6 +188,8 @@ def random_init_activations(
             "(activations.random_init_of)"
         )
     other = one_position(other, position)
-    if missing := [place for place in places if place not in other]:
+    joined = request.acts if isinstance(request.acts, SideBySide) else None
+    wanted = request.places if joined is None else joined.joined
+    if missing := [place for place in wanted if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
-    return other
+    return other if joined is None else joined.same_of(other)

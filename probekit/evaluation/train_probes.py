@@ -50,7 +50,7 @@ def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
     metric = None if options.metric is None else check_metric(options.metric, request.n_classes)
     noise = None
     if options.random_init is not None:
-        noise = random_init_activations(options.random_init, acts.task, request.places, options.position)
+        noise = random_init_activations(options.random_init, acts.task, request, options.position)
     audit, protocol = audited_protocol(request, options)
     controls = draw_controls(request, protocol, options)
     plan = plan_curve(request, protocol, options.seed, metric, controls, options.codelength)

@@ -152,6 +152,11 @@ class EstimatorRegressor(RegressorMixin, EstimatorProbe):
         """Whether scikit-learn says that the estimator takes targets [N, T]."""
         return get_tags(self.estimator).target_tags.multi_output
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = self.several_outputs
+        return tags
+
     def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
         several = self.several_outputs
         X, y = checked(self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=several)

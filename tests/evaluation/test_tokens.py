@@ -190,6 +190,8 @@ def test_layers_side_by_side(acts, model, tmp_path):
     assert again.layers[0].metrics == layer.metrics
     results.save(tmp_path / "out")
     assert ProbeResults.load(tmp_path / "out").layers == results.layers
+    noise = extract(GPT2(model.cfg).init_weights(5), make_task(), points="resid_pre", position="all", bos=True)
+    assert train_probes(acts, **how, random_init=noise).random_init[0].place == layer.place
     two = train_probes(acts, **{**how, "layers": [0, 1]})
     assert two.layers[0].place == "resid_pre_0_to_1"
     assert "resid_pre_0_to_1" in str(two)
