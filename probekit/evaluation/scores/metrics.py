@@ -284,9 +284,13 @@ def _binary_average_precision(positive: np.ndarray, scores: np.ndarray, W: np.nd
 def _centred_ranks(values: np.ndarray, W: np.ndarray) -> np.ndarray:
     """The mean rank of each example among weighted copies, minus the mean over all: [S, N]."""
     total = W.sum(axis=1, keepdims=True)
-    (weight,) = _by_value(values, W, np.ones(len(values)))
+    order = np.argsort(values)
+    is_new = np.diff(values[order], prepend=-np.inf) > 0
+    weight = np.add.reduceat(W[:, order], np.flatnonzero(is_new), axis=1)  # of each distinct value
     ranks = np.cumsum(weight, axis=1) - (weight + total) / 2
-    return ranks[:, np.unique(values, return_inverse=True)[1]]
+    place = np.empty(len(values), dtype=np.int64)
+    place[order] = np.cumsum(is_new) - 1
+    return ranks[:, place]
 
 
 _CLASSIFICATION: dict[str, Metric] = {

@@ -61,23 +61,34 @@ class Inputs:
     def of(cls, inputs: Sequence[Any]) -> "Inputs":
         """From texts, or from lists of token ids, which are equal if all ids are."""
         are_texts = isinstance(inputs[0], str)
+        if not are_texts:
+            return cls._of_ids(inputs)
         known: dict[Any, int] = {}
         numbers: dict[bytes, int] = {}
         number, kept = np.empty(len(inputs), dtype=np.int64), []
         seen: dict[str, int] = {}  # the same string occurs once per word that is read, and is normalised once
         for row, given in enumerate(inputs):
-            if are_texts and given in seen:
+            if given in seen:
                 number[row] = seen[given]
                 continue
-            parts = normalised_words(given) if are_texts else [int(i) for i in given]
+            parts = normalised_words(given)
             words = np.array([known.setdefault(part, len(known) + 1) for part in parts], dtype=np.int64)
             number[row] = numbers.setdefault(words.tobytes(), len(numbers))
             if number[row] == len(kept):
                 kept.append(words)
-            if are_texts:
-                seen[given] = int(number[row])
-        width = SHINGLE if are_texts else max(SHINGLE, math.ceil(RARE / math.log10(max(2, len(known)))))
-        return cls(number, np.concatenate(kept), np.cumsum([0, *map(len, kept)]), width)
+            seen[given] = int(number[row])
+        return cls(number, np.concatenate(kept), np.cumsum([0, *map(len, kept)]), SHINGLE)
+
+    @classmethod
+    def _of_ids(cls, inputs: Sequence[Any]) -> "Inputs":
+        """From lists of token ids, without a Python object for each token."""
+        arrays = [np.asarray(one, dtype=np.int64) for one in inputs]
+        numbers: dict[bytes, int] = {}
+        number = np.array([numbers.setdefault(one.tobytes(), len(numbers)) for one in arrays], dtype=np.int64)
+        kept = [arrays[row] for row in np.unique(number, return_index=True)[1]]
+        kinds, flat = np.unique(np.concatenate(kept), return_inverse=True)
+        width = max(SHINGLE, math.ceil(RARE / math.log10(max(2, len(kinds)))))
+        return cls(number, flat.ravel() + 1, np.cumsum([0, *map(len, kept)]), width)
 
     def shingles(self) -> Any:
         """The shingles of each distinct input: sparse [U, V] of ones, the rarest shingles first."""
