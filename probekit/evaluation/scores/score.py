@@ -6,6 +6,8 @@ correlation is that of the scores; all other metrics use what was predicted.
 
 from dataclasses import replace
 
+import numpy as np
+
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 
@@ -36,7 +38,7 @@ def for_metric(predictions: Predictions, metric: str) -> Predictions:
 
 def _is_pooled(predictions: Predictions) -> bool:
     """Whether these are of a regression whose rounds were standardised, so that scores differ from predictions."""
-    return predictions.n_classes == 0 and predictions.scores is not predictions.predicted
+    return predictions.n_classes == 0 and not np.array_equal(predictions.scores, predictions.predicted)
 
 
 def _by_score(predictions: Predictions) -> Predictions:
