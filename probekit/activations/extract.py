@@ -5,8 +5,10 @@ All three plan first (`plan/`) and then go through one shard loop (`run/loop.py`
 Axes: N examples, D width of a place.
 """
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from probekit.activations.activations import ActivationSet
 from probekit.activations.plan.build import plan_extraction
@@ -24,13 +26,17 @@ from probekit.activations.sums.tally import Tally, check_countable
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractArguments, ExtractOptions
+from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.tasks.base import Task
+from probekit.tasks.objects import task_of
 
 
 @keywords(ExtractArguments)
-def extract(model: LanguageModel, task: Task, options: ExtractArguments) -> ActivationSet | Store:
+def extract(model: LanguageModel, task: Task | Sequence[Any], options: ExtractArguments) -> ActivationSet | Store:
     """Activations of `model` on `task`: place (point, layer) -> [N, D], in the task's order.
+
+    A list of texts gives activations without labels, which no probe can be trained on.
 
     Each row is what its text gives when it runs by itself, regardless of batching: no text can see padding.
 
@@ -39,7 +45,7 @@ def extract(model: LanguageModel, task: Task, options: ExtractArguments) -> Acti
 
     Args:
         model: a model from `load_model`.
-        task: a task from `load_task`.
+        task: a task from `load_task`, or texts, or lists of token ids.
         options: one entry for each field.
 
     Raises:
@@ -51,12 +57,12 @@ def extract(model: LanguageModel, task: Task, options: ExtractArguments) -> Acti
         StorageError: the disk refused, or the files at `out` are damaged.
         ResumeMismatch: the store at `out` has other settings.
     """
-    return run_plan(plan_extraction(model, task, options), options.out, options.progress, options.stats)
+    return run_plan(plan_extraction(model, task_of(task), options), options.out, options.progress, options.stats)
 
 
 def extract_statistics(
     model: LanguageModel,
-    task: Task,
+    task: Task | Sequence[Any],
     options: ExtractOptions | None = None,
     *,
     out: str | Path | None = None,
@@ -68,7 +74,7 @@ def extract_statistics(
 
     Args:
         model: a model from `load_model`.
-        task: a task from `load_task`; all of its label sets are counted.
+        task: a task from `load_task`, all of whose label sets are counted; or texts.
         options: as for `extract`, without attention, and with one position or "all"; with "all" each token is a row
             with the label of its text. `dtype` is the type that values are rounded to before they are summed. None
             takes the defaults.
@@ -81,7 +87,10 @@ def extract_statistics(
         UsageError: several positions, or attention; more than fits in memory.
         DataError: labels out of range.
     """
-    return run_statistics(plan_extraction(model, task, options or ExtractOptions()), out, progress)
+    options = options or ExtractOptions()
+    if not isinstance(options, ExtractOptions):
+        raise UsageError(f"options are ExtractOptions(points=..., ...), got a {type(options).__name__}; make them so")
+    return run_statistics(plan_extraction(model, task_of(task), options), out, progress)
 
 
 def run_plan(
@@ -89,7 +98,7 @@ def run_plan(
 ) -> ActivationSet | Store:
     """Carry out a plan, as `extract` does; `out`, `progress`, `stats` and errors as there."""
     if out is not None:
-        return _to_store(plan, Path(out), progress, stats)
+        return _to_store(plan, check_path("out", out), progress, stats)
     if stats:
         raise UsageError("stats are written to a store: name one (out=PATH), or call extract_statistics")
     plan, tensors = compute_in_memory(plan, progress)
@@ -98,7 +107,7 @@ def run_plan(
 
 def run_statistics(plan: ExtractionPlan, out: str | Path | None = None, progress: bool | None = None) -> Statistics:
     """Carry out a plan, as `extract_statistics` does; `out`, `progress` and errors as there."""
-    path = None if out is None else Path(out)
+    path = None if out is None else check_path("out", out)
     _check_statistics(plan)
     if path is not None:
         _refuse_hooks(plan.model)

@@ -16,6 +16,7 @@ from probekit.activations.store.format import PlanFile, read_plan
 from probekit.activations.store.reader import Store
 from probekit.durable import matches
 from probekit.errors import UsageError
+from probekit.options.check import check_path
 
 BY_HAND = "make such a baseline yourself: extract(load_model(..., random_init=True), task, ...)"
 _SOURCE = {"name_or_path": str, "revision?": str}
@@ -45,7 +46,7 @@ def random_init_of(
     path = (store if isinstance(store, Store) else Store(store)).path
     plan = read_plan(path)
     source = _random_source(path, plan, seed)
-    baseline = path / f"random-init-{seed}" if out is None else Path(out)
+    baseline = path / f"random-init-{seed}" if out is None else check_path("out", out)
     if _is_done(baseline, plan, source):
         return Store(baseline)
     return run_plan(_random_plan(path, plan, source), baseline, progress)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations, SideBySide
-from probekit.errors import UsageError, nearest
+from probekit.errors import UsageError
 from probekit.options import CurveOptions
 from probekit.points import PAIR_POINTS, Place, parse_layers, place_name
 from probekit.probes import Probe
@@ -64,13 +64,8 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
         UsageError: no activations, an unknown probe, point or label, a layer that is not there, a C for a probe
             without one.
     """
-    if not isinstance(acts, Activations):
-        kind = type(acts).__name__
-        raise UsageError(f"expected activations, as extract and load_activations return them; got {kind}")
-    acts = one_position(acts, options.position)
-    label = acts.target if options.label is None else options.label
-    if label not in acts.labels:
-        raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.labels))[1:-1]}")
+    acts = one_position(_checked(acts), options.position)
+    label = acts.task.label_set(options.label)
     n_classes = len(acts.label_names[label])
     probe = find_probe(options.probe, n_classes, label)
     labels = np.asarray(acts.labels[label])
@@ -87,6 +82,15 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
     if carve:
         acts = with_validation(acts, label, options.seed)
     return Request(acts, label, labels, n_classes, probe, strengths, point, places)
+
+
+def _checked(acts: Any, what: str = "") -> Activations:
+    if not isinstance(acts, Activations):
+        kind = type(acts).__name__
+        raise UsageError(
+            f"{what}{what and ' '}expected activations, as extract and load_activations return them; got {kind}"
+        )
+    return acts
 
 
 def probe_strengths(probe: Any, C: Any) -> list[float | None]:
@@ -182,6 +186,7 @@ def random_init_activations(
     Raises:
         UsageError: other examples, or a place that is not there.
     """
+    _checked(other, "random_init=")
     if other.task.fingerprint() != task.fingerprint():
         raise UsageError(
             "random_init= holds other examples, or other labels or splits; make it from the same task "

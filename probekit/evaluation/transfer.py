@@ -103,7 +103,8 @@ def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> 
 
 
 def _checked(activations: Sequence[Activations]) -> list[Activations]:
-    if isinstance(activations, Activations) or not all(isinstance(acts, Activations) for acts in activations):
+    is_list = isinstance(activations, Sequence) and not isinstance(activations, str)
+    if not is_list or not all(isinstance(acts, Activations) for acts in activations):
         raise UsageError("transfer takes a list of activations, as extract and load_activations give them")
     if len(activations) < 2:
         raise UsageError(f"transfer needs the activations of two tasks or more; got {len(activations)}")

@@ -16,6 +16,7 @@ from probekit.models.families import families
 from probekit.models.files import read_json
 from probekit.models.tokenizer_files import FILES, load_tokenizer
 from probekit.options import ModelArguments
+from probekit.options.check import check_path
 from probekit.options.option import keywords
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
         UsageError: there is no such model, device or dtype.
         DataError: config.json, weights or tokenizer cannot be used, or the Hub does not answer.
     """
+    check_path("the model", name_or_path)
     dtype, seed, random_init = dtype_name(options.dtype), options.seed, options.random_init
     found = _find(str(name_or_path), options.revision, not random_init, options.progress)
     family, cfg, bos_token_id = _described(found)

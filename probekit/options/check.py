@@ -2,6 +2,8 @@
 
 import math
 import numbers
+import os
+from pathlib import Path
 from typing import Any
 
 from probekit.errors import UsageError
@@ -26,6 +28,13 @@ def check_strength(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
         raise UsageError(f"{name} must be a positive number, or inf for no penalty; got {value!a}")
     return float(value)
+
+
+def check_path(name: str, value: Any) -> Path:
+    """`value` as a path. Raises UsageError unless it is a text or a path."""
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        raise UsageError(f"{name} must be a path; got {value!a:.60}")
+    return Path(os.fspath(value))
 
 
 def is_whole(value: Any) -> bool:

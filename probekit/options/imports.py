@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probekit.options import parse
+from probekit.options.check import check_whole
 from probekit.options.option import option
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ class ImportOptions(_Labels):
     label_column: str | None = option(None, "Column of the labels.  [default: label or target]", metavar="NAME")
     group_column: str | None = option(None, "Column that keeps rows with an equal value in one split.", metavar="NAME")
     seed: int = option(0, "Seed for carving splits.", metavar="N", least=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from probekit.errors import nearest
+from probekit.options.kinds import CallError, check_kinds
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -86,14 +87,24 @@ def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
 
     def flatten(verb: Callable[..., Any]) -> Callable[..., Any]:
         own = list(inspect.signature(verb).parameters.values())[:-1]
-        names = [field.name for field in dataclasses.fields(options)]  # pyright: ignore[reportArgumentType]
+        fields = dataclasses.fields(options)  # pyright: ignore[reportArgumentType]
+        names = [field.name for field in fields]
+        placed = [field.name for field in fields if not field.kw_only]
 
         @functools.wraps(verb)
         def flat(*args: Any, **given: Any) -> Any:
             for name in given.keys() - set(names) - {parameter.name for parameter in own}:
-                raise TypeError(f"{verb.__name__}() has no option {name!r}; {nearest(name, names)}")
+                raise CallError(f"{verb.__name__}() has no option {name!r}; {nearest(name, names)}")
+            by_place = args[len(own) :]
+            if len(by_place) > len(placed):
+                unnamed = by_place[len(placed)]
+                raise CallError(
+                    f"{verb.__name__}() takes its options by name, such as {names[len(placed)]}=...; "
+                    f"got {unnamed!a:.60} without one"
+                )
             chosen = {name: given.pop(name) for name in names if name in given}
-            last = options(*args[len(own) :], **chosen)  # pyright: ignore[reportCallIssue]
+            check_kinds(options, dict(zip(placed, by_place, strict=False)) | chosen, placed[: len(by_place)])  # pyright: ignore
+            last = options(*by_place, **chosen)  # pyright: ignore[reportCallIssue]
             return verb(*args[: len(own)], **given, **{_last(verb): last})
 
         signature = inspect.signature(options)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from probekit.errors import UsageError, nearest
+from probekit.options.check import check_whole
 from probekit.options.option import option
 
 OnBadRow = Literal["error", "skip"]
@@ -73,7 +74,10 @@ class TaskOptions:
         metavar="NAMES",
     )
 
+    name: str | None = option(None, "Name of the task in titles; None is that of the file, dataset or type.", flag=None)
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
         for name, known in (("on_bad_row", get_args(OnBadRow)), ("position", ("last", "first", "mean"))):
             value = getattr(self, name)
             if value not in known and not (name == "position" and value is None):

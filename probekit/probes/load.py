@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from probekit.options.check import check_path
 from probekit.probes.files import read_probe
 from probekit.probes.lda import LDAProbe
 from probekit.probes.logistic import LogisticProbe
@@ -28,4 +29,6 @@ def load_probe(path: str | Path) -> Any:
     Raises:
         DataError: missing or damaged files, or files that are not a complete probe.
     """
-    return read_probe(path, {probe.__name__: probe for probe in (*PROBES.values(), *REGRESSORS.values())})
+    return read_probe(
+        check_path("path", path), {probe.__name__: probe for probe in (*PROBES.values(), *REGRESSORS.values())}
+    )

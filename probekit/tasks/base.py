@@ -1,42 +1,63 @@
 """A task: inputs with labels, their splits, and the token that is read."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
-from probekit.tasks.splits import carve, components
+from probekit.tasks.digest import each, plain, task_digest
+from probekit.tasks.splits import carve, carve_missing, components
+from probekit.tasks.task_checks import (
+    POSITIONS,
+    SPLITS,
+    check_example_ids,
+    check_groups,
+    check_inputs,
+    check_label_sets,
+    check_lengths,
+    check_name,
+    check_position,
+    check_spans,
+    check_splits,
+    count_line,
+    span_flaw,
+)
+from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
 from probekit.tasks.token_labels import (
     TokenLabels,
+    as_token_labels,
     check_token_labels,
     constant_output,
-    token_digest,
-    token_fields,
     token_rows,
 )
+from probekit.text import listed
 
-SPLITS = ("train", "validation", "test")
+__all__ = ["CARVED", "IMBALANCED", "POSITIONS", "SPLITS", "Task", "count_line"]
+
 IMBALANCED = 0.8  # share of the training labels above which one class makes accuracy uninformative
-POSITIONS = ("last", "first", "mean")
 CARVED = "carved_from_train"  # in a task's info: the splits that were carved
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """N labelled examples in three splits.
+    """N labelled examples in three splits; checked when it is made.
+
+    Lists, arrays, tensors and columns of tables are taken wherever an array is named. A task without labels holds texts
+    to extract, all of them in train.
 
     Attributes:
         name: for titles and manifests.
         inputs: N texts, or N lists of token ids.
-        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N] or [N, K], the target of a regression.
-        label_names: label set -> the class names, in label order; empty for a regression. Those of token labels can be
-            left out.
-        splits: [N] of "train", "validation", "test".
-        target: the default label set, of `labels` or of `token_labels`; "" is the first.
+        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N] or [N, K], targets of a regression.
+            Label texts, and numbers and booleans without names, become numbers in sorted order, as `load_task` does it.
+            A single list is the set "label".
+        label_names: label set -> the class names, in label order; empty for a regression. None derives them: numbers
+            with fractions are then a regression. In a dict that leaves a set of floats out, it is a regression.
+        splits: [N] of "train", "validation", "test". None carves a tenth each of validation and test (seed 0), as
+            `load_task` does.
+        target: the default label set, of `labels` or of `token_labels`; "" is the only one.
         position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
         ids: N names, kept when other examples are left out: file (or split) and row counted from 0, "train:17".
         groups: [N] or None; examples of one group belong in one split.
@@ -46,15 +67,19 @@ class Task:
             None. `position` counts the tokens of the stack that is extracted.
         info: the origin, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
         token_labels: label set -> a label for each token of each input of token ids: N arrays, int64 [L] or float64 [L]
-            or [L, K]; given as an array [N, L] or [N, L, K], or as lists.
+            or [L, K]; given as an array [N, L] or [N, L, K], or as lists. Texts are classes.
         text_of: int64 [N], where each example is a token (`token_rows`): the number of its text; otherwise None.
+
+    Raises:
+        DataError: fields that do not fit together, or a label, split, input, span or group that cannot be used.
+        UsageError: a field of another kind.
     """
 
     name: str
     inputs: list[str] | list[list[int]]
-    labels: dict[str, np.ndarray] = field(default_factory=dict)
-    label_names: dict[str, list[str]] = field(default_factory=dict)
-    splits: np.ndarray = field(default_factory=lambda: np.empty(0, dtype="<U10"))
+    labels: dict[str, np.ndarray] = None  # pyright: ignore[reportAssignmentType]
+    label_names: dict[str, list[str]] = None  # pyright: ignore[reportAssignmentType]
+    splits: np.ndarray = None  # pyright: ignore[reportAssignmentType]
     target: str = ""
     position: str | np.ndarray = "last"
     ids: list[str] = field(default_factory=list)
@@ -66,33 +91,90 @@ class Task:
     text_of: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for name, value in token_fields(self).items():
+        check_name(self.name)
+        self._set(inputs=listed_inputs(self.inputs))
+        check_inputs(self.inputs if self.text_of is None else self._of_texts())
+        self._set(ids=listed_inputs(self.ids, "ids") if len(self.ids) else [str(i) for i in range(len(self))])
+        self._set_labels()
+        for name in ("position", "spans"):
+            if not isinstance(given := getattr(self, name), str | None):
+                self._set(**{name: array_of(given, name)})
+        if self.groups is not None:
+            self._set(groups=grouped(self.groups, self.ids))
+        if self.targets is not None:
+            self._set(targets=listed_inputs(self.targets, "targets"))
+        carve_splits = self.splits is None
+        self._set(splits=np.full(len(self), "train") if carve_splits else array_of(self.splits, "splits"))
+        self._check_fields()
+        if carve_splits and self._label_sets():
+            self._carve_splits()
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "labels", {name: np.asarray(given) for name, given in self.labels.items()})
-        object.__setattr__(self, "splits", np.asarray(self.splits))
-        if self.spans is not None:
-            object.__setattr__(self, "spans", np.asarray(self.spans))
-        if not self.ids:
-            object.__setattr__(self, "ids", [str(i) for i in range(len(self.inputs))])
+
+    def _set_labels(self) -> None:
+        given, names = label_sets(self.labels), self.label_names
+        token_labels, of_tokens = as_token_labels(self.token_labels, names if isinstance(names, Mapping) else {})
+        if isinstance(names, Mapping) and token_labels:
+            names = {name: own for name, own in names.items() if name not in token_labels} or None
+        names = name_lists(names, list(given))
+        sets = {name: coded(name, one, names, self.ids) for name, one in given.items()}
+        self._set(labels={name: labels for name, (labels, _) in sets.items()})
+        self._set(label_names=(names or {}) | {name: own for name, (_, own) in sets.items()} | of_tokens)
+        self._set(token_labels=token_labels)
+        if not self.target:
+            known = self._label_sets()
+            if len(known) > 1:
+                raise UsageError(f"name the label set that is the default, target=...: {listed(known)}")
+            self._set(target=next(iter(known), ""))
+
+    def _label_sets(self) -> list[str]:
+        return [*self.labels, *self.token_labels]
+
+    def _of_texts(self) -> list[Any]:
+        return [self.inputs[i] for i in self.texts()[0].tolist()]
+
+    def _carve_splits(self) -> None:
+        """Carve validation and test from train, with the defaults of `load_task`."""
+        labels, missing, seed = self._stratified(), list(SPLITS[1:]), 0
+        splits = carve_missing(labels, self.splits.tolist(), self.split_keys().tolist(), missing, seed)
+        self._set(splits=splits, info={**self.info, "seed": seed, CARVED: missing})
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split} {(self.splits == split).sum()}" for split in SPLITS)
+        if not self._label_sets():
+            return f"Task({self.name!r}: {sizes}; no labels)"
         kind = f"of {self.n_classes()} classes" if self.n_classes() else "a regression"
         return f"Task({self.name!r}: {sizes}; target {self.target!r} {kind})"
 
+    def label_set(self, name: str | None = None) -> str:
+        """The name of a label set that is there (default: the target).
+
+        Raises:
+            UsageError: no such label set.
+        """
+        name = self.target if name is None else name
+        if isinstance(name, str) and name in (known := self._label_sets()):
+            return name
+        if known := self._label_sets():
+            raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), known))[1:-1]}")
+        there = f"no label set {name!a}: " if name else ""
+        raise UsageError(f"{there}{self.name!a} has no labels to train on; extract its texts as a task with labels")
+
     def n_classes(self, label_set: str | None = None) -> int:
         """The number of classes of the label set (default: the target); 0 for a regression."""
-        return len(self.label_names[self._known(label_set)])
+        return len(self.label_names[self.label_set(label_set)])
 
     def counts(self, label_set: str | None = None) -> dict[str, dict[str, int]]:
-        """The number of examples by split and class: {split: {class name: n}}; a regression has no classes.
+        """The number of examples, or of tokens that have labels, by split and class: {split: {class name: n}}.
 
-        Of token labels: the number of tokens.
+        A regression has no classes.
         """
-        label_set = self._known(label_set)
+        label_set = self.label_set(label_set)
         if label_set in self.token_labels:
             return token_rows(self).counts(label_set)
         labels, names = self.labels[label_set], self.label_names[label_set]
@@ -102,8 +184,15 @@ class Task:
         }
 
     def subset(self, rows: np.ndarray) -> "Task":
-        """The task with only these rows (indices or a boolean mask [N]), in this order; ids stay."""
-        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        """The task with only these rows (indices or a boolean mask [N]), in this order; ids stay.
+
+        Raises:
+            UsageError: neither.
+        """
+        rows = array_of(rows, "rows")
+        if len(rows) and rows.dtype.kind not in "biu":
+            raise UsageError(f"rows are indices or a boolean mask of the {len(self)} examples, got {rows.dtype}")
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         return replace(
             self,
             inputs=[self.inputs[i] for i in rows],
@@ -153,47 +242,33 @@ class Task:
             UsageError: a fraction out of range; the task has a validation split.
             DataError: fields that do not fit together. `check` tests whether both splits have every class.
         """
-        if not 0 < fraction < 1:
+        if not isinstance(fraction, int | float) or not 0 < fraction < 1:
             raise UsageError(f"fraction must be between 0 and 1, got {fraction!a}")
         if (self.splits == "validation").any():
             raise UsageError(f"{self.name!a} has a validation split; only a task without one has it carved from train")
-        self._check_shapes()
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
-        labels = self.labels.get(self.target, np.zeros(len(self)))  # those of tokens are not stratified
-        chosen = carve(labels[train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
+        chosen = carve(self._stratified()[train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
         splits = self.splits.astype("<U10")
         splits[train[chosen]] = "validation"
         made = {"fraction": float(fraction), "seed": seed}
         return replace(self, splits=splits, info={**self.info, "validation_carved": made})
+
+    def _stratified(self) -> np.ndarray:
+        """The labels [N] by which splits are carved; those of tokens are not stratified."""
+        return self.labels.get(self.target, np.zeros(len(self)))
 
     def split_keys(self) -> np.ndarray:
         """Numbers int64 [N], equal for rows that must share a split: those with equal inputs or groups."""
         if self.text_of is not None:
             rows, of = self.texts()
             return replace(self.subset(rows), text_of=None).split_keys()[of]
-        inputs = [*_each(lambda one: one.strip() if isinstance(one, str) else tuple(_plain(one)), self.inputs)]
+        inputs = [*each(lambda one: one.strip() if isinstance(one, str) else tuple(plain(one)), self.inputs)]
         return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
         """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, position, spans, targets."""
-        digest = hashlib.sha256()
-        for line in _each(_line, chain(self.inputs, self.splits.tolist(), self.ids)):
-            digest.update(line)
-        for label_set in sorted(self.labels):
-            digest.update(repr((label_set, _plain(self.label_names[label_set]))).encode("utf-8", "surrogatepass"))
-            labels = self.labels[label_set]
-            digest.update(labels.astype("<f8" if self._is_regression(label_set) else "<i8").tobytes())
-        position = self.position if isinstance(self.position, str) else self.position.astype("<i8").tobytes()
-        groups = None if self.groups is None else self.groups.tolist()
-        digest.update(repr((self.target, position, groups)).encode("utf-8", "surrogatepass"))
-        for label_set in sorted(self.token_labels):
-            digest.update(token_digest(label_set, self.label_names[label_set], self.token_labels[label_set]))
-        if self.spans is not None:
-            digest.update(self.spans.astype("<i8").tobytes())
-        for line in _each(_line, self.targets or ()):
-            digest.update(line)
-        return digest.hexdigest()
+        return task_digest(self)
 
     def check(self, label_set: str | None = None) -> None:
         """Check that a probe can be trained and evaluated on this label set (default: the target).
@@ -204,9 +279,9 @@ class Task:
                 a class that a split lacks, with the counts per class and split. For a regression: NaN, infinity, or a
                 split without two different values.
         """
-        label_set = self._known(label_set)
-        self._check_shapes()
-        self._check_inputs()
+        label_set = self.label_set(label_set)
+        self._check_fields()
+        self._check_contents()
         if label_set in self.token_labels:
             token_rows(self).check(label_set)
         elif self._is_regression(label_set):
@@ -232,64 +307,43 @@ class Task:
         numbers = len(names) > 20 and all(name.lstrip("+-").isdigit() for name in names)
         return "; numbers such as years are predicted with --regression" if numbers else ""
 
-    def _known(self, label_set: str | None) -> str:
-        label_set = self.target if label_set is None else label_set
-        if label_set not in self.labels and label_set not in self.token_labels:
-            known = [*self.labels, *self.token_labels]
-            raise UsageError(f"no label set {label_set!a}; {ascii(nearest(str(label_set), known))[1:-1]}")
-        return label_set
-
-    def _check_shapes(self) -> None:
-        n = len(self)
-        self._known(None)
+    def _check_fields(self) -> None:
+        """What `__post_init__` checks, also in a task whose dicts were changed since."""
+        if self._label_sets() or self.target:
+            self.label_set()
         check_token_labels(self)
-        if self.labels.keys() | self.token_labels.keys() != self.label_names.keys():
-            raise DataError(
-                f"labels has the sets {sorted(self.labels)}, label_names {sorted(self.label_names)}; name the same sets"
-            )
-        lengths: dict[str, Any] = {f"labels[{k!r}]": v for k, v in self.labels.items()}
+        optional = {name: getattr(self, name) for name in ("groups", "position", "spans", "targets")}
+        lengths = {f"labels[{name!r}]": labels for name, labels in self.labels.items()}
         lengths |= {"splits": self.splits, "ids": self.ids}
-        lengths |= {} if self.groups is None else {"groups": self.groups}
-        lengths |= {} if isinstance(self.position, str) else {"position": self.position}
-        lengths |= {} if self.spans is None else {"spans": self.spans}
-        lengths |= {} if self.targets is None else {"targets": self.targets}
-        for part, values in lengths.items():
-            if len(values) != n:
-                raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")
-        if len(set(self.ids)) != n:
-            raise DataError("ids must all be different")
-        if isinstance(self.position, str) and self.position not in POSITIONS:
-            raise UsageError(f"no position {self.position!r}; {nearest(self.position, POSITIONS)}")
-        if strange := set(self.splits.tolist()) - set(SPLITS):
-            raise DataError(f"splits are named {', '.join(SPLITS)}, got {sorted(strange)}")
+        lengths |= {name: value for name, value in optional.items() if not isinstance(value, str | None)}
+        check_position(self.position)
+        check_lengths(len(self), lengths)
+        check_example_ids(self.ids)
+        check_splits(self.splits)
+        names = {name: own for name, own in self.label_names.items() if name not in self.token_labels}
+        check_label_sets(self.labels, names, self.ids)
+        if self.groups is not None:
+            check_groups(self.groups)
+        if self.spans is not None:
+            check_spans(self.spans, self.inputs, self.position, self.ids)
+        if self.targets is not None:
+            check_inputs(self.targets, "targets")
 
-    def _check_inputs(self) -> None:
+    def _check_contents(self) -> None:
+        """Check that no input and no span is empty."""
         for row, given in zip(self.ids, self.inputs, strict=True):
-            if not given or (isinstance(given, str) and not given.strip()):
+            if not len(given) or (isinstance(given, str) and not given.strip()):
                 raise DataError(f"example {row!r} has an empty input; leave it out")
         if self.spans is not None:
-            self._check_spans(self.spans)
-
-    def _check_spans(self, spans: np.ndarray) -> None:
-        if spans.dtype.kind not in "iu" or spans.shape != (len(self), 2):
-            raise DataError(f"spans are whole numbers [{len(self)}, 2], got {spans.dtype} {list(spans.shape)}")
-        if not isinstance(self.position, str):
-            raise DataError("words are read at their first or last token or their mean; give one of these")
-        for row, text, (start, end) in zip(self.ids, self.inputs, spans.tolist(), strict=True):
-            if flaw := span_flaw(text, start, end):
-                raise DataError(f"example {row!a}: {flaw}")
+            for row, text, (start, end) in zip(self.ids, self.inputs, self.spans.tolist(), strict=True):
+                if flaw := span_flaw(text, start, end):
+                    raise DataError(f"example {row!a}: {flaw}")
 
     def _is_regression(self, label_set: str) -> bool:
         return not len(self.label_names[label_set]) and self.labels[label_set].dtype.kind == "f"
 
     def _check_target(self, label_set: str) -> None:
         labels = self.labels[label_set]
-        if not (finite := np.isfinite(labels).reshape(len(labels), -1).all(axis=1)).all():
-            row = int(finite.argmin())
-            raise DataError(
-                f"a regression needs finite numbers, example {self.ids[row]!a} has {labels[row]} as its {label_set!a}; "
-                f"leave it out ({int((~finite).sum())} in all)"
-            )
         values = {split: labels[self.splits == split] for split in SPLITS}
         if labels.ndim == 2 and (flaw := constant_output(labels, values)):
             raise DataError(f"a regression needs outputs that vary, and {flaw} of {label_set!a}; leave it out")
@@ -324,10 +378,6 @@ class Task:
 
     def _check_labels(self, label_set: str) -> None:
         labels, n = self.labels[label_set], self.n_classes(label_set)
-        if not np.issubdtype(labels.dtype, np.integer):
-            raise DataError(
-                f"labels {label_set!r} must be integers, got {labels.dtype}; a regression has no class names"
-            )
         if ((labels < 0) | (labels >= n)).any():
             found = {
                 split: {str(k): int((labels[self.splits == split] == k).sum()) for k in np.unique(labels)}
@@ -338,56 +388,5 @@ class Task:
             )
 
 
-def span_flaw(text: Any, start: int, end: int) -> str | None:
-    """What is wrong with these characters as a word or phrase of the text; None if nothing is."""
-    if not isinstance(text, str):
-        return "a span is of characters, and the input is a list of token ids; give the text"
-    if not 0 <= start < end <= len(text):
-        return f"expected a span from 0 to {len(text)}, the text's characters, got {start} to {end}; correct it"
-    if text[start:end].isspace():
-        return f"the span from {start} to {end} holds only blanks; correct it"
-    return None
-
-
-def _plain(value: Any) -> Any:
-    """Numbers and texts of numpy and torch, single or nested, as Python's own, so that equal ones have equal reprs.
-
-    The repr of a long array would omit its middle.
-    """
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, list) and set(map(type, value)) <= {int}:
-        return value
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _line(value: Any) -> bytes:
-    """One value as a fingerprint takes it."""
-    return repr(_plain(value)).encode("utf-8", "surrogatepass") + b"\n"
-
-
-def _each(function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Any]:
-    """The function's results, computed once for one object several times in a row: the tokens of a text repeat it."""
-    last, result = function, None
-    for value in values:
-        if value is not last:
-            last, result = value, function(value)
-        yield result
-
-
 def _values_of(labels: np.ndarray) -> str:
     return f"{len(labels)} of {labels.min():g} to {labels.max():g}" if len(labels) else "nothing"
-
-
-def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 12) -> str:
-    """Counts per class and split in one line; if a split has more than `most` classes, its rarest ones."""
-    parts = []
-    for split, classes in counts.items():
-        shown = list(classes.items())
-        if len(shown) > most:
-            shown = sorted(shown, key=lambda item: item[1])[:most]
-        more = f", and {len(classes) - most} more classes" if len(classes) > most else ""
-        parts.append(
-            f"{split}: " + (", ".join(f"{ascii(name)[1:-1][:40]}={n}" for name, n in shown) or "nothing") + more
-        )
-    return "; ".join(parts)

@@ -22,14 +22,23 @@ def hub_tables(name: str) -> tuple[dict[str, DataTable], dict[str, Any]]:
     repo = find_repo(name, "dataset")
     dataset = _load(repo.id, repo.revision, repo.offline)
     info = {"source": repo.id, "revision": repo.revision or _cached_revision(dataset), "offline": repo.offline}
+    return dataset_tables(repo.id, dataset), info
+
+
+def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTable]:
+    """Split -> table of a `DatasetDict`; other splits, such as "unsupervised", are left out.
+
+    Raises:
+        DataError: no train, validation or test split.
+    """
     tables: dict[str, DataTable] = {}
     for split, part in dataset.items():
         part_of = SPLIT_NAMES.get(str(split))
         if part_of is not None and part_of not in tables:
-            tables[part_of] = _table(f"{repo.id} {split}", str(split), part)
+            tables[part_of] = dataset_table(f"{name} {split}", str(split), part, first)
     if not tables:
-        raise DataError(f"{repo.id} has no split named {' or '.join(SPLIT_NAMES)}, only {', '.join(map(str, dataset))}")
-    return tables, info
+        raise DataError(f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only {', '.join(map(str, dataset))}")
+    return tables
 
 
 def _load(repo_id: str, revision: str | None, offline: bool) -> Any:
@@ -48,7 +57,15 @@ def _load(repo_id: str, revision: str | None, offline: bool) -> Any:
         ) from error
 
 
-def _table(name: str, stem: str, part: Any) -> DataTable:
+def dataset_table(name: str, stem: str, part: Any, first: int = 1) -> DataTable:
+    """The table of a `Dataset`, with the class names of its labels.
+
+    Args:
+        name: for errors.
+        stem: of the ids of its examples.
+        part: the `Dataset`.
+        first: the number that errors give to its first row.
+    """
     from datasets import ClassLabel
 
     return DataTable(
@@ -56,7 +73,7 @@ def _table(name: str, stem: str, part: Any) -> DataTable:
         stem=stem,
         columns=list(part.column_names),
         column=lambda column: part.select_columns([column])[:][column],
-        lines=range(1, len(part) + 1),
+        lines=range(first, first + len(part)),
         typed=True,
         unit="row",
         class_names={k: list(v.names) for k, v in part.features.items() if isinstance(v, ClassLabel)},

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.tasks.base import count_line
 from probekit.tasks.data_table import quote
+from probekit.tasks.task_checks import count_line
 
 # How CSV and TSV write missing values. "None" is not one of them: it is a word, and a common class name.
 NA = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"})

@@ -1,4 +1,4 @@
-"""load_task: turn a built-in task, files, or a dataset of the Hub into one checked Task."""
+"""load_task: turn a built-in task, files, a dataset of the Hub, or objects in memory into one checked Task."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +17,7 @@ from probekit.tasks.columns import Columns, NamedColumns, columns_of
 from probekit.tasks.data_table import DataTable
 from probekit.tasks.hub import hub_tables
 from probekit.tasks.labels import as_labels, encode, is_unlabelled
+from probekit.tasks.objects import is_dataset_dict, object_tables
 from probekit.tasks.overlap import shared_by_splits
 from probekit.tasks.readers import READERS, read_table, split_files
 from probekit.tasks.rows import Rows, collect, keep_rows
@@ -27,8 +28,8 @@ HUB_ALIASES = ALIASES["dataset"]
 
 
 @keywords(TaskOptions)
-def load_task(source: str | Path, options: TaskOptions) -> Task:
-    """Load a checked task: a built-in name, a file or folder, or a dataset of the Hub.
+def load_task(source: Any, options: TaskOptions) -> Task:
+    """Load a checked task: a built-in name, a file or folder, a dataset of the Hub, or texts and labels in memory.
 
     A folder holds train, validation (dev) and test files. A missing validation or test split is carved from train: a
     tenth each, stratified, with equal texts (and groups) in one split. A single file is split 80/10/10 in the same way.
@@ -40,7 +41,9 @@ def load_task(source: str | Path, options: TaskOptions) -> Task:
 
     Args:
         source: a built-in name ("agreement", "counting", ...), "sst2", the path of a CSV, TSV, JSONL, Parquet or
-            CoNLL-U file or of a folder of them, or a Hub id.
+            CoNLL-U file or of a folder of them, or a Hub id. Or a pandas DataFrame, a Dataset or DatasetDict, a list of
+            (text, label) pairs or of dicts, a dict of columns, or split -> any of these; they are checked as a file is,
+            and their rows count from 0.
         options: as keyword arguments.
 
     Raises:
@@ -49,7 +52,7 @@ def load_task(source: str | Path, options: TaskOptions) -> Task:
     """
     seed, limit, skip = options.seed, options.limit, options.on_bad_row == "skip"
     named = NamedColumns(options.text_column, options.label_column, options.group_column, options.span_column)
-    if source in builtin.TASKS:
+    if isinstance(source, str | Path) and source in builtin.TASKS:
         if named != NamedColumns():
             raise UsageError(f"{source!r} is built in and has no columns; name no text, label, group or span column")
         if options.regression:
@@ -64,11 +67,14 @@ def load_task(source: str | Path, options: TaskOptions) -> Task:
     task.check()
     if limit is not None:
         task = _limited(task, limit, seed) if task.spans is None else limited_words(task, limit, seed)
-    return replace(task, info={**task.info, "limit": limit, **shared_by_splits(task)})
+    name = task.name if options.name is None else options.name
+    return replace(task, name=name, info={**task.info, "limit": limit, **shared_by_splits(task)})
 
 
-def _open(source: str | Path, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
+def _open(source: Any, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
     """The task's name, its tables by split, its source. An alias ("sst2") wins over a path, a path over a Hub id."""
+    if not isinstance(source, str | Path):
+        return _open_object(source, named)
     path = Path(source).expanduser()
     if isinstance(source, Path) or (source not in HUB_ALIASES and path.exists()):
         return _open_files(path, str(source), named)
@@ -78,6 +84,12 @@ def _open(source: str | Path, named: NamedColumns) -> tuple[str, dict[str, DataT
     tables, info = hub_tables(source)
     tables = {split: unfolded(table, named.span) for split, table in tables.items()}
     return source.rsplit("/", 1)[-1], _with_labelled_test(tables, named), info
+
+
+def _open_object(source: Any, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
+    name, tables, info = object_tables(source)
+    tables = {split: unfolded(table, named.span) for split, table in tables.items()}
+    return name, _with_labelled_test(tables, named) if is_dataset_dict(source) else tables, info
 
 
 def _open_files(path: Path, source: str, named: NamedColumns) -> tuple[str, dict[str, DataTable], dict[str, Any]]:

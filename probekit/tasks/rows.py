@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.tasks.base import span_flaw
 from probekit.tasks.columns import Columns
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.labels import NA, group_flaw, group_name, is_numeral, label_flaw
+from probekit.tasks.task_checks import span_flaw
 from probekit.tasks.words import spans_in
 
 SKIP_HINT = "or leave such rows out with --on-bad-row skip"

@@ -18,20 +18,6 @@ TokenLabels = dict[str, list[np.ndarray]]
 _known: WeakKeyDictionary[Task, tuple[np.ndarray, Task]] = WeakKeyDictionary()
 
 
-def token_fields(task: Task) -> dict[str, Any]:
-    """The fields of a new task that labels of tokens need, as they are kept: inputs, target, token_labels and names."""
-    inputs = task.inputs.tolist() if isinstance(task.inputs, np.ndarray) and task.inputs.ndim == 2 else task.inputs
-    token_labels, names = as_token_labels(task.token_labels, task.label_names)
-    first = next(iter([*task.labels, *token_labels]), "")
-    label_names = {**task.label_names, **names}
-    return {
-        "inputs": inputs,
-        "target": task.target or first,
-        "token_labels": token_labels,
-        "label_names": label_names,
-    }
-
-
 def as_token_labels(
     given: Mapping[str, Any], label_names: Mapping[str, Sequence[str]]
 ) -> tuple[TokenLabels, dict[str, list[str]]]:
@@ -48,7 +34,7 @@ def as_token_labels(
         DataError: labels of neither kind, or of another shape.
     """
     labels: TokenLabels = {}
-    names = {label_set: list(label_names[label_set]) for label_set in given if label_set in label_names}
+    names = {label_set: list(label_names[label_set]) for label_set in given if label_names.get(label_set) is not None}
     for label_set, texts in given.items():
         own = [_array(one, label_set) for one in texts]
         if {one.dtype.kind for one in own if one.size} == {"U"}:

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from probekit.activations import extract
 from probekit.activations.plan.places import OF_SOURCES
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
+from probekit.options.check import check_whole
 from probekit.points import POINTS, base_name, split_point
 from probekit.tasks import Task
 from probekit.verification.inputs import inputs_for
@@ -74,7 +75,9 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
     Returns:
         SelfTest: `passed`, `rows`, `bounds`; `describe()` is the table.
     """
-    texts = inputs_for(model, seed)
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"expected a model from load_model, got {model!a:.60}; load it first")
+    texts = inputs_for(model, check_whole("seed", seed, 0))
     references, oracle = _references(model)
     errors = Errors()
     for part in _parts(model, texts):
@@ -273,10 +276,7 @@ def _is_unsound(single: TextActivations, name: str) -> bool:
 
 def _extracted(model: LanguageModel, texts: list[TextIds], part: _Part) -> dict[str, list[Tensor]]:
     """Name of a point -> its activations from `extract` for each text, at every token; one extraction per stack."""
-    zeros = np.zeros(len(texts), dtype=np.int64)
-    inputs, targets = [text[0] for text in texts], [text[-1] for text in texts]
-    train = np.full(len(texts), "train")
-    task = Task("selftest", inputs, {"none": zeros}, {"none": ["none"]}, train, "none", targets=targets)
+    task = Task("selftest", [text[0] for text in texts], targets=[text[-1] for text in texts])
     extracted: dict[str, list[Tensor]] = {}
     for stack in dict.fromkeys(_point(name).rpartition(".")[0] for name in part.points):
         names = [name for name in part.points if _point(name).rpartition(".")[0] == stack]

@@ -25,6 +25,7 @@ from probekit.devices import DTYPES
 from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.options import ImportOptions
+from probekit.options.check import check_path
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
 from probekit.tasks.base import POSITIONS, Task
 from probekit.tasks.labelled import labelled_task, labels_task
@@ -86,8 +87,8 @@ def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
         UsageError: an unknown option, or one that is missing: point, stack_axis, n_layers, labels.
         DataError: a file, name, shape, type or label that cannot be used.
     """
-    source = Path(source).expanduser()
-    labels = None if options.labels is None else Path(options.labels).expanduser()
+    source = check_path("source", source).expanduser()
+    labels = None if options.labels is None else check_path("labels (--labels)", options.labels).expanduser()
     layers = None if options.layers is None else list(options.layers)
     naming = NamingOptions(point_option(options.point), options.stack_axis, layers, options.n_layers)
     files, left_aside = find_array_files(source, labels)

@@ -22,6 +22,7 @@ from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.devices import DTYPES
 from probekit.options import ImportArguments
+from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.points import Place
 from probekit.progress import progress_bar
@@ -66,7 +67,7 @@ def run_import(
     total = len(plan.task) * plan.row_bytes + sum(source.array.n_bytes for source in plan.sources)
     with progress_bar("import", "B", total, progress) as bar:
         identity = import_identity(plan, read_checksums(plan, bar.advance))
-        path = default_import_path(plan, identity) if out is None else Path(out)
+        path = default_import_path(plan, identity) if out is None else check_path("out", out)
         if on_begin:
             on_begin(path)
         return _write(plan, identity, path, bar.advance)

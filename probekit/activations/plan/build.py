@@ -16,6 +16,7 @@ from probekit.activations.plan.read_positions import Reading, read_positions
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, tokenise_targets
 from probekit.devices import find_device
 from probekit.dtypes import dtype_name
+from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place
@@ -36,6 +37,8 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width.
         DataError: inputs that the model cannot take; the message names the example.
     """
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"expected a model from load_model, got {model!a:.60}; load it first")
     points = [model.in_stack(point) for point in parse_points(options.points)]
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]

@@ -140,7 +140,9 @@ def regression_line(task: Task) -> str:
 def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {}
-    if not task.n_classes():
+    if not (task.labels or task.token_labels):
+        lines["labels"] = "none: no probe can be trained on these activations"
+    elif not task.n_classes():
         lines["labels"] = regression_line(task)
     if n["cut"]:
         lines["cut"] = f"{n['cut']:,} texts to the first {n_ctx:,} tokens, the model's context"

@@ -26,6 +26,7 @@ from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
 from probekit.durable import unseal
 from probekit.errors import StorageError
+from probekit.options.check import check_path
 
 THREADS = 4  # reading and hashing release the GIL
 
@@ -109,7 +110,7 @@ def verify(path: str | Path, advance: Advance = None) -> Verification:
     Raises:
         DataError: no store there.
     """
-    check = _Check(Path(path))
+    check = _Check(check_path("the store", path))
     plan = check.attempt("plan.json", lambda: read_plan(check.path))
     records = _loose_records(check) if plan is None else _planned_records(check, plan)
     rows, total = sum(len(record.rows) for record in records.values()), plan.rows if plan else 0

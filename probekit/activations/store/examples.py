@@ -137,7 +137,7 @@ def _task(body: dict[str, Any], n: int) -> Task:
     require(all(len(one) == n for one in (inputs, body["ids"], body["splits"])), set(body["splits"]) <= set(SPLITS))
     require(all(one is None or len(one) == n for one in (groups, targets)))
     of_tokens = body.get("token_labels") or {}
-    require(body["target"] in label_names, body["labels"].keys() | of_tokens.keys() == label_names.keys())
+    require(body["target"] in (label_names or [""]), body["labels"].keys() | of_tokens.keys() == label_names.keys())
     require(not body["labels"].keys() & of_tokens.keys())
     return Task(
         name=body["name"],

@@ -31,6 +31,7 @@ from probekit.activations.store.shard import Record, check_shard_size, chunks, r
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
 from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
+from probekit.options.check import check_path
 from probekit.points import Place, PointSpec, place_name
 
 THREADS = 2  # reading and hashing release the GIL; more threads do not help, memory bandwidth being the limit
@@ -48,7 +49,7 @@ class Store(Activations):
     """
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = check_path("the store", path)
         self._plan = read_plan(self.path)
         if not (self.path / "manifest.json").exists():
             raise _unfinished(self.path, self._plan)

@@ -23,6 +23,7 @@ from probekit.activations.sums.files import (
 from probekit.activations.sums.moments import SplitMoments
 from probekit.durable import make_folder
 from probekit.errors import DataError, StorageError
+from probekit.options.check import check_path
 from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, place_name, split_point
 from probekit.tasks.base import SPLITS, Task
 from probekit.text import printable
@@ -93,12 +94,13 @@ class Statistics(Mapping[Key, SplitMoments]):
         Raises:
             StorageError: the disk refused, or `path` already holds statistics or a store.
         """
-        folder = Path(path) / FOLDER
-        if list_records(folder) or (Path(path) / "plan.json").exists():
+        path = check_path("path", path)
+        folder = path / FOLDER
+        if list_records(folder) or (path / "plan.json").exists():
             raise StorageError(f"{str(path)!a} already holds statistics or a store; name another folder")
         make_folder(folder)
         write_checkpoint(folder, self._contents, CountProgress())
-        return Path(path)
+        return path
 
     def __repr__(self) -> str:
         where = f"{printable(self.meta.get('model', '?'))} on {printable(self.meta.get('task', '?'))}"
@@ -111,17 +113,19 @@ def load_statistics(path: str | Path) -> Statistics:
     Raises:
         DataError: no statistics there.
         StorageError: they are unfinished or damaged; the message names the file.
+        UsageError: no path.
     """
+    path = check_path("path", path)
 
     def read(record: Path, body: dict[str, Any]) -> Statistics:
         progress = read_progress(record, body)
         if not progress.is_complete:
             state = f"{progress.texts_done} of {progress.texts} texts are counted"
             raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}: run the same command again")
-        check_same_run(Path(path), progress, record)
+        check_same_run(path, progress, record)
         return Statistics(*read_contents(record, body))
 
-    found = read_newest(Path(path) / FOLDER, read)
+    found = read_newest(path / FOLDER, read)
     if found is None:
         raise DataError(f"no statistics at {str(path)!a}; make them with probekit extract --stats")
     return found

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from probekit.errors import DataError
 from probekit.points import place_name
 
 # Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
@@ -104,6 +105,10 @@ class ProbeData:
     baselines: list[BaselineResult]
     meta: dict[str, Any]
     random_init: list[LayerResult] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise DataError("expected the results of one place or more, got none; train_probes makes them")
 
     @property
     def best(self) -> LayerResult:

@@ -7,6 +7,7 @@ from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.files import load_results, save_results
 from probekit.evaluation.results.frames import probe_frame
 from probekit.evaluation.results.report import short_text, summary, summary_html
+from probekit.options.check import check_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +42,9 @@ class ProbeResults(ProbeData):
         Raises:
             StorageError: the disk refused, or the folder holds something else.
         """
-        save_results(self, Path(folder))
-        return Path(folder)
+        folder = check_path("folder", folder)
+        save_results(self, folder)
+        return folder
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -51,7 +53,7 @@ class ProbeResults(ProbeData):
         Raises:
             DataError: no results there, or files that do not belong together.
         """
-        data = load_results(Path(folder))
+        data = load_results(check_path("folder", folder))
         return cls(data.layers, data.baselines, data.meta, data.random_init)
 
     def _repr_html_(self) -> str:

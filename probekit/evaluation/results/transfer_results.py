@@ -7,6 +7,7 @@ from probekit.evaluation.results.data import TransferData
 from probekit.evaluation.results.files import load_transfer, save_transfer
 from probekit.evaluation.results.frames import transfer_frame
 from probekit.evaluation.results.transfer_report import transfer_html, transfer_summary
+from probekit.options.check import check_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +39,9 @@ class TransferResults(TransferData):
         Raises:
             StorageError: the disk refused, or the folder holds something else.
         """
-        save_transfer(self, Path(folder))
-        return Path(folder)
+        folder = check_path("folder", folder)
+        save_transfer(self, folder)
+        return folder
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -48,7 +50,7 @@ class TransferResults(TransferData):
         Raises:
             DataError: no such results there, or incomplete ones.
         """
-        data = load_transfer(Path(folder))
+        data = load_transfer(check_path("folder", folder))
         return cls(data.cells, data.meta)
 
     def _repr_html_(self) -> str:

@@ -29,8 +29,8 @@ def make_task(texts, splits=None, labels=None, **changes) -> Task:
     n = len(texts)
     labels = np.arange(n) % 2 if labels is None else labels
     splits = np.array([SPLITS[i % 3] for i in range(n)]) if splits is None else splits
-    task = Task("t", texts, {"y": labels}, {"y": ["no", "yes"]}, splits, "y", ids=[f"row:{i}" for i in range(n)])
-    return replace(task, **changes)
+    fields = {"label_names": {"y": ["no", "yes"]}, "ids": [f"row:{i}" for i in range(n)]} | changes
+    return Task("t", texts, {"y": labels}, splits=splits, target="y", **fields)
 
 
 def test_ten_thousand_distinct_sentences_are_distinct():

@@ -1,0 +1,36 @@
+"""The examples of docs/tasks.md run."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import probekit as pk
+
+PAGE = (Path(__file__).parents[2] / "docs/tasks.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+N = 240
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_examples_run(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts, labels = [f"text {i}" for i in range(N)], ["yes" if i % 3 else "no" for i in range(N)]
+    cities = [f"city {i // 2}" for i in range(N)]
+    frame = pd.DataFrame({"text": texts, "label": labels, "city": cities})
+    frame.to_csv("cities.csv", index=False)
+    given: dict[str, Any] = {
+        "texts": texts,
+        "labels": labels,
+        "cities": cities,
+        "frame": frame,
+        "other_frame": frame,
+        "values": [i / 7 for i in range(N)],
+        "odd": [i % 2 for i in range(N)],
+        "splits": ["train"] * 80 + ["validation"] * 80 + ["test"] * 80,
+    }
+    for line in block.splitlines():
+        exec(line, {"pk": pk}, given)
+        given["task"].check()
