@@ -30,7 +30,14 @@ Values = dict[tuple[str, str], float]
 
 
 def make_model() -> GPT2:
-    sizes = {"d_model": D, "n_heads": HEADS, "d_mlp": 4 * D, "n_layers": LAYERS, "n_ctx": LENGTH, "d_vocab": VOCAB}
+    sizes: dict[str, Any] = {
+        "d_model": D,
+        "n_heads": HEADS,
+        "d_mlp": 4 * D,
+        "n_layers": LAYERS,
+        "n_ctx": LENGTH,
+        "d_vocab": VOCAB,
+    }
     return GPT2(GPT2Config(**sizes, init_std=0.1)).init_weights(0)
 
 

@@ -137,7 +137,8 @@ class Task:
 
     def _carve_splits(self) -> None:
         """Carve validation and test from train, with the defaults of `load_task`."""
-        labels, missing, seed = self._stratified(), list(SPLITS[1:]), 0
+        missing: list[str] = list(SPLITS[1:])
+        labels, seed = self._stratified(), 0
         splits = carve_missing(labels, self.splits.tolist(), self.split_keys().tolist(), missing, seed)
         self._set(splits=splits, info={**self.info, "seed": seed, CARVED: missing})
 
