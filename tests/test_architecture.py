@@ -14,6 +14,7 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "errors": {"text"},
     "versions": set(),
     "progress": set(),
+    "threads": set(),
     "tables": {"text"},
     "dtypes": {"errors"},
     "devices": {"errors", "dtypes"},

@@ -5,7 +5,7 @@ All three plan first (`plan/`) and then go through one shard loop (`run/loop.py`
 Axes: N examples, D width of a place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from probekit.tasks.objects import task_of
 
 
 @keywords(ExtractArguments)
-def extract(model: LanguageModel, task: Task | Sequence[Any], options: ExtractArguments) -> ActivationSet | Store:
+def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractArguments) -> ActivationSet | Store:
     """Activations of `model` on `task`: place (point, layer) -> [N, D], in the task's order.
 
     A list of texts gives activations without labels, which no probe can be trained on.
@@ -62,7 +62,7 @@ def extract(model: LanguageModel, task: Task | Sequence[Any], options: ExtractAr
 
 def extract_statistics(
     model: LanguageModel,
-    task: Task | Sequence[Any],
+    task: Task | Iterable[Any],
     options: ExtractOptions | None = None,
     *,
     out: str | Path | None = None,

@@ -8,6 +8,7 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import JsonOutput, argument
 from probekit.errors import UsageError
+from probekit.text import counted
 
 if TYPE_CHECKING:
     from probekit.activations import StoreInfo
@@ -56,6 +57,6 @@ def describe(info: "StoreInfo") -> str:
     """A store in one line."""
     if not info.model:
         return info.state
-    size = f"{info.rows:,} texts, {info.bytes / 1e6:,.1f} MB"
+    size = f"{counted(info.rows, 'text')}, {info.bytes / 1e6:,.1f} MB"
     state = "complete, with statistics" if info.is_complete and info.statistics else info.state
     return f"{state}: {info.model} on {info.task}, {info.places}, {size}"

@@ -1,6 +1,7 @@
 """`probekit train-probe`: a probe at every layer of a store, and the picture of it."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 ORDER = """
     store layer point probe label position C controls control_type no_codelength folds drop_leaks baseline metric seed
-    out
+    out title
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainProbeJob(Output):
-    """The store, the baseline, and the folder for the results."""
+    """The store, the baseline, the folder for the results, and the picture's title."""
 
     store: Path | None = argument(
         "A store made by `probekit extract`.  [default: the newest complete one under ./runs]", default=None
@@ -33,6 +34,7 @@ class TrainProbeJob(Output):
         None, "random-init: add the curve of the same architecture with random weights.", metavar="NAME"
     )
     out: Path | None = option(None, "Results.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR")
+    title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
 
 
 @command(ORDER)
@@ -81,7 +83,8 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
             results = train_probes(store, **how, progress=bar.set)
         results.meta["asked"] = question
     folder = job.out or results_folder(store.path, results.meta, question)
-    save_and_show(results, folder, save_plot, "results.json", {"store": str(store.path)}, complete, job)
+    draw = partial(save_plot, title=job.title)
+    save_and_show(results, folder, draw, "results.json", {"store": str(store.path)}, complete, job)
 
 
 def _newest(quiet: bool) -> Path:

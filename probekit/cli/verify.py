@@ -9,6 +9,7 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.errors import StorageError
 from probekit.progress import progress_bar
+from probekit.text import counted
 
 if TYPE_CHECKING:
     from probekit.activations import Verification
@@ -51,7 +52,7 @@ def verify(job: VerifyJob) -> None:
 
 def _summary(checked: "Verification") -> str:
     state = "sound" if checked.finished or checked.has_only_statistics else "sound so far"
-    rows = f"{checked.rows:,} rows" if checked.finished else f"{checked.rows:,} of {checked.total:,} rows"
-    sums = "" if checked.counted is None else f", statistics of {checked.counted:,} texts"
+    rows = counted(checked.rows, "row") if checked.finished else f"{checked.rows:,} of {counted(checked.total, 'row')}"
+    sums = "" if checked.counted is None else f", statistics of {counted(checked.counted, 'text')}"
     rest = f"; unfinished: {checked.advice}" if checked.advice else ""
     return f"{state}: {checked.files:,} files, {checked.bytes:,} bytes, {rows}{sums}{rest}"

@@ -58,6 +58,8 @@ def ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[
 
 def _scored(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
     fit, *controls = choose_fits(fits, plan.headline)
+    if plan.label_names:
+        fit.probe.label_names_ = plan.label_names
     certificates = {"probe": (fit.converged, fit.gap)}
     if controls:
         certificates["control"] = _worst([(each.converged, each.gap) for each in controls])

@@ -28,6 +28,7 @@ class CurvePlan:
         metric: the headline if it was requested by name; None if the labels decided.
         bootstrap: resamples of the test rows.
         code: online code of the training labels, or None.
+        label_names: of the classes; none for a regression.
         selectivity: whether the control tasks can be learnt for the test rows, so that selectivity measures memory.
     """
 
@@ -38,6 +39,7 @@ class CurvePlan:
     bootstrap: Bootstrap
     code: OnlineCode | None = None
     selectivity: bool = False
+    label_names: tuple[str, ...] = ()
 
 
 def plan_curve(
@@ -69,6 +71,7 @@ def plan_curve(
         bootstrap=Bootstrap(len(protocol.test), seed, None if units is None else np.asarray(units)[protocol.test]),
         code=_online_code(request, protocol, seed, units) if codelength and request.probe.for_codelength else None,
         selectivity=measures_memory(controls),
+        label_names=tuple(request.acts.label_names[request.label]),
     )
 
 

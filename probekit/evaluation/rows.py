@@ -13,9 +13,10 @@ from probekit.errors import DataError
 from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protocol, split_protocol
 from probekit.evaluation.request import Request
 from probekit.options import ProbeOptions
-from probekit.tasks.base import Task
+from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.quality.audit import Audit, audit, audit_of_folds
-from probekit.tasks.quality.duplicates import Inputs, linked_texts
+from probekit.tasks.quality.duplicates import linked_texts
+from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import components
 
 
@@ -34,6 +35,7 @@ def audited_protocol(request: Request, options: ProbeOptions) -> tuple[Audit, Pr
     if not options.drop_leaks:
         return found, split_protocol(task.splits, kept)
     kept[found.leaks] = False
+    _check_left(task.splits, kept)
     try:
         task.subset(kept).check(request.label)
     except DataError as error:
@@ -41,6 +43,17 @@ def audited_protocol(request: Request, options: ProbeOptions) -> tuple[Audit, Pr
             f"too little is left once the texts that are also in a later split are left out (drop_leaks): {error}"
         ) from None
     return replace(found, dropped=True), split_protocol(task.splits, kept)
+
+
+def _check_left(splits: np.ndarray, kept: np.ndarray) -> None:
+    """Refuse to drop a complete split: a validation file equal to the test file."""
+    for split in SPLITS:
+        if (splits == split).any() and not (kept & (splits == split)).any():
+            carved = "" if split == "train" else ", or leave it out of the data"
+            raise DataError(
+                f"every text or group of {split} is also in a later split, so nothing is left of it with drop_leaks "
+                f"(--drop-leaks); give {split} texts of its own{carved}"
+            )
 
 
 def _folds(request: Request, folds: int, seed: int) -> tuple[Audit, Protocol]:
@@ -71,6 +84,6 @@ def resampling_units(task: Task) -> np.ndarray | None:
         return task.text_of
     if task.text_of is not None:
         rows, of = task.texts()
-        return Inputs.of([task.inputs[i] for i in rows]).number[of]
-    number = Inputs.of(task.inputs).number
+        return text_numbers([task.inputs[i] for i in rows])[of]
+    number = text_numbers(task.inputs)
     return number if len(np.unique(number)) < len(number) else None

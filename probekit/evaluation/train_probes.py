@@ -65,6 +65,7 @@ def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     # the embedding is no baseline of itself
     others = [(baseline.result.name, baseline.test) for baseline in baselines if baseline.test is not quoted]
+    others += _random_baseline(random, plan)
     meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
     meta["optimism"] = optimism(layers, results.best, plan.headline, results.estimate[0])
     return results
@@ -100,6 +101,14 @@ def _quoted(
     intervals = {name: list(ends) for name, ends in score_intervals(plan.bootstrap, quoted).items()}
     layers = [fitted[i].result.place for i in chosen]
     return quoted, {"metrics": score(quoted), "intervals": intervals, "layers": layers}
+
+
+def _random_baseline(random: list[FittedPlace], plan: CurvePlan) -> list[tuple[str, Predictions]]:
+    """The test predictions from random weights, if there are any, at the layer that validation chooses among theirs."""
+    if not random:
+        return []
+    results = ProbeResults([place.result for place in random], [], {"headline": plan.headline})
+    return [("random init", _quoted(results, random, plan)[0])]
 
 
 def _without_probes(fitted: list[FittedPlace]) -> list[LayerResult]:

@@ -100,7 +100,7 @@ def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
                 unnamed = by_place[len(placed)]
                 raise CallError(
                     f"{verb.__name__}() takes its options by name, such as {names[len(placed)]}=...; "
-                    f"got {unnamed!a:.60} without one"
+                    f"got {unnamed!a:.60} as a positional argument"
                 )
             chosen = {name: given.pop(name) for name in names if name in given}
             check_kinds(options, dict(zip(placed, by_place, strict=False)) | chosen, placed[: len(by_place)])  # pyright: ignore

@@ -3,54 +3,58 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.text import Annotation
 
-from probekit.plots.style import GREY, PLAIN, inches
+from probekit.plots.style import PLAIN, SMALL, inches
 
-LINE_GAP = 12.5  # points from name to name
-_KEPT = 0.72  # of an axes' height that is left once the layout has made room above and below
+LINE_GAP = 1.5  # sizes of the font from name to name
+NARROW = 5.0  # inches; narrower axes have shorter names, and no values in the margin
 
 
 @dataclass(frozen=True)
 class MarginLabel:
-    """A value and its name; `is_line` draws a line across the axes, other values are the ends of curves."""
+    """A value and its text; `is_line` draws a line across the axes, other values are the ends of curves."""
 
     value: float
-    name: str
+    text: str
     color: str
     is_line: bool = False
 
 
-def draw_margin(ax: Axes, labels: Sequence[MarginLabel], values: bool) -> None:
+def is_narrow(ax: Axes) -> bool:
+    """Whether there is too little room for long texts."""
+    return inches(ax)[0] < NARROW
+
+
+def draw_margin(ax: Axes, labels: Sequence[MarginLabel]) -> None:
     """Draw the lines, and name each at the right, with a leader where it had to move away from its value.
 
     Args:
-        ax: with its final y limits.
+        ax: any axes; the names are placed when the picture is drawn, whatever its limits and size are then.
         labels: in any order.
-        values: whether to write the values after the names.
     """
-    labels = sorted(labels, key=lambda label: label.value)
-    low, high = ax.get_ylim()
-    points = inches(ax)[1] * 72 * _KEPT
-    gap = min(LINE_GAP / points, 1 / max(1, len(labels))) * (high - low)
-    heights = spread([min(max(label.value, low), high) for label in labels], gap, low, high)
-    for label, height in zip(labels, heights, strict=True):
+    for label in labels:
         if label.is_line:
-            ax.axhline(label.value, color=GREY, linewidth=1.1, linestyle=(0, (1, 1.8)), zorder=1)
-        _name(ax, label, height, f" {label.value:z.3f}" if values else "")
+            ax.axhline(label.value, color=label.color, linewidth=1.1, linestyle=(0, (1, 1.8)), zorder=1)
+    if labels:
+        names: list[tuple[float, Annotation]] = []
+        ax.add_artist(_Spread(ax, names))  # before the names, so that the layout finds them in their places
+        names += [(label.value, _name(ax, label)) for label in sorted(labels, key=lambda label: label.value)]
 
 
-def _name(ax: Axes, label: MarginLabel, height: float, value: str) -> None:
-    low, high = ax.get_ylim()
+def _name(ax: Axes, label: MarginLabel) -> Annotation:
     across = ax.get_yaxis_transform()
-    ax.annotate(
-        label.name + value,
-        (1, min(max(label.value, low), high)),
-        (1 + 0.14 / inches(ax)[0], height),
+    return ax.annotate(
+        label.text,
+        (1, label.value),
+        (1 + 0.14 / inches(ax)[0], label.value),
         xycoords=across,
-        textcoords=across,
+        textcoords=ax.transAxes,
         color=label.color,
-        fontsize="small",
+        fontsize=SMALL,
         va="center",
         arrowprops={
             "arrowstyle": "-",
@@ -65,6 +69,42 @@ def _name(ax: Axes, label: MarginLabel, height: float, value: str) -> None:
     )
 
 
+class _Spread(Artist):
+    """Moves names apart just before they are drawn: only then is the height of the axes known."""
+
+    zorder = -1  # before the names
+
+    def __init__(self, ax: Axes, names: list[tuple[float, Annotation]]) -> None:
+        super().__init__()
+        self.set_clip_on(False)  # what is clipped takes no part in the layout
+        self._ax, self._names = ax, names
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Place the names for the axes as they are now."""
+        self._place()
+
+    def get_tightbbox(self, renderer: RendererBase | None = None) -> None:
+        """Nothing of its own; called by the layout, which measures the names next."""
+        self._place()
+
+    def _place(self) -> None:
+        low, high = self._ax.get_ylim()
+        room = 72 * inches(self._ax)[1]  # points
+        size = min(SMALL, room / (LINE_GAP * len(self._names)))
+        gap = LINE_GAP * size / room
+        values = [min(max(value, low), high) for value, _ in self._names]
+        heights = spread([_share(self._ax, value) for value in values], gap, 0, 1)
+        for height, value, (_, name) in zip(heights, values, self._names, strict=True):
+            name.set_fontsize(size)
+            name.xy = (1, value)
+            name.set_y(height)
+
+
+def _share(ax: Axes, value: float) -> float:
+    """A value as a share of the height of the axes, whose scale may be logarithmic."""
+    return float(ax.transAxes.inverted().transform(ax.transData.transform((ax.get_xlim()[0], value)))[1])
+
+
 def spread(values: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Heights for labels of sorted values: close to the values, at least `gap` apart, within the axis."""
     heights = list(values)
@@ -73,4 +113,6 @@ def spread(values: Sequence[float], gap: float, low: float, high: float) -> list
             push = max(0.0, gap - (heights[i + 1] - heights[i])) / 2
             heights[i], heights[i + 1] = heights[i] - push, heights[i + 1] + push
         heights = [min(max(height, low + gap / 2), high - gap / 2) for height in heights]
+    for i in range(len(heights) - 2, -1, -1):  # what is left where there is hardly room
+        heights[i] = min(heights[i], heights[i + 1] - gap)
     return heights

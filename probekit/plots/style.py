@@ -1,7 +1,7 @@
 """Shared by the pictures: colours, names that fit, and files with the same bytes for the same results."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from probekit.durable import write_as
@@ -18,9 +20,12 @@ from probekit.text import printable
 # Okabe and Ito's colours, which colour-blind readers can tell apart
 BLUE, GREEN, RED, GREY, INK = "#0072B2", "#009E73", "#D55E00", "#6B6B6B", "#222222"
 PALE_BLUE = "#74B3DA"
+PALETTE = (BLUE, RED, GREEN, "#CC79A7", "#E69F00", "#56B4E9", INK)  # of several curves, in this order
 NAME_LENGTH = 28  # longer names are cut in the middle
-LETTERS_PER_INCH = 9  # of the title's usual size; longer titles are set smaller
+SMALL = 8.33  # points; the size of everything but titles, whatever the user's style
 LINE = 14.0  # points from one small line of text to the next
+TITLE, SMALL_TITLE = 12.0, 9.0  # points; a title that is too long for the latter goes on in the next line
+TITLE_LINES = 3  # at most; the rest of a title is cut
 PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}  # names hold $, _ and %
 
 
@@ -46,14 +51,58 @@ def above(ax: Axes, points: float) -> Transform:
     return ax.transAxes + ScaledTranslation(0, points / 72, figure.dpi_scale_trans)
 
 
+def text_width(text: str, size: float = SMALL, weight: str = "normal") -> float:
+    """Width in points of one line of text."""
+    font = FontProperties(size=size, weight=weight)
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
+
+
+def wrapped(text: str, room: float, size: float = SMALL, weight: str = "normal") -> list[str]:
+    """`text` in lines of at most `room` points, broken between words, or inside a word that is longer than a line."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and text_width(f"{lines[-1]} {word}", size, weight) <= room:
+            lines[-1] += f" {word}"
+            continue
+        while text_width(word, size, weight) > room and len(word) > 1:
+            most = max(n for n in range(1, len(word)) if n == 1 or text_width(word[:n], size, weight) <= room)
+            lines.append(word[:most])
+            word = word[most:]
+        lines.append(word)
+    return lines
+
+
+def fitting(texts: Sequence[str], room: float) -> str:
+    """The first of the texts that is at most `room` points wide; the last, cut in the middle, if none is."""
+    for text in texts:
+        if text_width(text) <= room:
+            return text
+    text = texts[-1]
+    while len(text) > 5 and text_width(text) > room:
+        text = short(text, len(text) - 1)
+    return text
+
+
 def write_headings(ax: Axes, title: str, lines: list[str], start: float) -> None:
     """A left-aligned title with small lines under it, the lowest `start` points above the axes."""
+    write_lines(ax, lines, start)
+    write_title(ax, title, start + len(lines) * LINE + 3)
+
+
+def write_lines(ax: Axes, lines: list[str], start: float, color: str = GREY) -> None:
+    """Small lines over the axes, the lowest `start` points above them."""
     for i, line in enumerate(reversed(lines)):
-        where = above(ax, start + i * LINE)
-        ax.text(0, 1, line, transform=where, color=GREY, fontsize="small", va="bottom", **PLAIN)
-    size = 12 * min(1.0, inches(ax)[0] * LETTERS_PER_INCH / len(title))
-    pad = start + len(lines) * LINE + 3
-    ax.set_title(title, loc="left", pad=pad, fontsize=size, fontweight="bold", color=INK, **PLAIN)
+        ax.text(0, 1, line, transform=above(ax, start + i * LINE), color=color, fontsize=SMALL, va="bottom", **PLAIN)
+
+
+def write_title(ax: Axes, title: str, start: float) -> None:
+    """A left-aligned title, `start` points above the axes: smaller if it is long, then in several lines."""
+    room = 72 * inches(ax)[0]
+    size = min(TITLE, max(SMALL_TITLE, TITLE * room / max(1.0, text_width(title, TITLE, "bold"))))
+    lines = wrapped(title, room + 1, size, "bold")
+    if len(lines) > TITLE_LINES:
+        lines = [*lines[: TITLE_LINES - 1], lines[TITLE_LINES - 1][:-1] + "…"]
+    ax.set_title("\n".join(lines), loc="left", pad=start, fontsize=size, fontweight="bold", color=INK, **PLAIN)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.files import write_probe
-from probekit.probes.problem import Labels, ProblemSet
+from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet
 
 
 class Probe(BaseEstimator):
@@ -113,10 +113,23 @@ class ClassifierProbe(ClassifierMixin, Probe):
     """A probe of classes. Subclasses implement `_fit` and `_decide`.
 
     Attributes:
-        classes_: [C], sorted, of the type of `y`.
+        classes_: [C], sorted, of the type of `y`; 0..C-1 for a probe of a task.
+        label_names_: [C], the task's names of `classes_`; `classes_` themselves unless they were set.
     """
 
     classes_: np.ndarray
+    _names: np.ndarray | None = None
+
+    @property
+    def label_names_(self) -> np.ndarray:
+        """The name of each class: [C]."""
+        return self.classes_ if self._names is None else self._names
+
+    @label_names_.setter
+    def label_names_(self, names: Sequence[str]) -> None:
+        if isinstance(names, str) or len(names) != len(self.classes_) or not all(isinstance(n, str) for n in names):
+            raise ValueError(f"expected {len(self.classes_)} names, one for each class; got {list(names)!a}")
+        self._names = np.array(names, dtype=object)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to features [N, D] and labels [N].
@@ -133,6 +146,7 @@ class ClassifierProbe(ClassifierMixin, Probe):
         X, y = checked(self, X, y, dtype=dtype)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
+        self._names = None
         if len(self.classes_) < 2:
             raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
         return X, labels
@@ -156,13 +170,42 @@ class ClassifierProbe(ClassifierMixin, Probe):
         labels = predicted_labels(self.decision_function(X))  # before classes_: raises NotFittedError if unfitted
         return self.classes_[labels]
 
+    def predict_labels(self, X: Any) -> np.ndarray:
+        """The name of the class of each row, from `label_names_`: [N]."""
+        predicted = self.predict(X)  # before classes_: raises NotFittedError if unfitted
+        return self.label_names_[np.searchsorted(self.classes_, predicted)]
+
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
         rows = rows_of(weights)
         check_classes(labels.values if rows is None else labels.values[rows], labels.n_classes)
         return rows
 
 
-class LinearProbe(ClassifierProbe):
+class WithDirection:
+    """A linear probe, whose weights are directions in activation space."""
+
+    direction: Any
+
+    def direction_tensor(self, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> torch.Tensor:
+        """`direction` for a hook: `x + 3 * probe.direction_tensor(x.dtype, x.device)`.
+
+        Args:
+            dtype: of the model's activations.
+            device: of the model's activations.
+
+        Raises:
+            DataError: weights that are infinite in this type.
+        """
+        given = torch.from_numpy(np.ascontiguousarray(self.direction))
+        tensor = given.to(device=device, dtype=dtype, copy=True)
+        if not bool(tensor.isfinite().all()):
+            raise DataError(
+                f"the largest weight, {float(given.abs().max()):.1e}, is infinite in {dtype}; take dtype=torch.float64"
+            )
+        return tensor
+
+
+class LinearProbe(WithDirection, ClassifierProbe):
     """A linear classifier. Subclasses implement `_solve`.
 
     Attributes:
@@ -185,8 +228,8 @@ class LinearProbe(ClassifierProbe):
         return X @ self.coef_.T + self.intercept_
 
     @property
-    def direction(self) -> np.ndarray:
-        """The weights in activation space: [D] for two classes (towards the second), [C, D] for more."""
+    def direction(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The weights in activation space, float64: [D] for two classes (towards the second), [C, D] for more."""
         check_is_fitted(self)
         return self.coef_[0] if len(self.coef_) == 1 else self.coef_
 
@@ -241,8 +284,29 @@ def check_classes(labels: np.ndarray, n_classes: int) -> None:
 
 
 def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **how: Any) -> Any:
-    """scikit-learn's `validate_data` for torch and numpy: X [N, D], and y if given."""
-    return validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
+    """scikit-learn's `validate_data` for torch and numpy: X [N, D], and y if given.
+
+    Raises:
+        ValueError: NaN or infinity, shapes that do not agree.
+        DataError: features whose squares are out of range.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow
+        valid: Any = validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
+    features = valid[0] if y else valid
+    check_size(max(float(features.max()), -float(features.min())), fitting=bool(y))
+    return valid
+
+
+def check_size(largest: float, fitting: bool = True) -> None:
+    """Raise a DataError unless features can be squared: the largest in size is at most 1e100, and not 1e-150 or less.
+
+    Any float32 is in range. Zeros are, and small features are if nothing is fitted to them.
+    """
+    if largest > LARGEST or (fitting and 0 < largest < SMALLEST):
+        raise DataError(
+            f"the largest feature must be between {SMALLEST:g} and {LARGEST:g} in size, and is {largest:.1e}; "
+            "multiply all features by one constant"
+        )
 
 
 def as_numpy(x: Any) -> Any:
@@ -258,24 +322,26 @@ def predicted_labels(decision: np.ndarray) -> np.ndarray:
     return (decision > 0).astype(np.int64) if decision.ndim == 1 else decision.argmax(axis=1)
 
 
-def standardise(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def standardise(X: np.ndarray, scaled: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(X - mean) / scale, mean and scale; a constant column becomes 0 and has an infinite scale.
+
+    Unless `scaled`, the scale of the other columns is 1.
 
     Weights for the result divided by the scale are therefore weights for X, exactly 0 for constant columns.
     """
     mean = X.mean(axis=0)
     Z = X - mean
-    scale = scale_of(np.einsum("nd,nd->d", Z, Z) / len(X), mean, len(X))
+    scale = scale_of(np.einsum("nd,nd->d", Z, Z) / len(X), mean, len(X), scaled)
     Z /= scale
     return Z, mean, scale
 
 
-def scale_of(variance: np.ndarray, mean: np.ndarray, n: int) -> np.ndarray:
-    """The standard deviations [D] of columns of n rows; infinity for a constant column."""
+def scale_of(variance: np.ndarray, mean: np.ndarray, n: int, scaled: bool = True) -> np.ndarray:
+    """The standard deviations [D] of columns of n rows, or 1 unless `scaled`; infinity for a constant column."""
     # a variance within its rounding error is 0; the bound is that of scikit-learn's _is_constant_feature
     eps = np.finfo(np.float64).eps
-    constant = variance <= n * eps * variance + (n * mean * eps) ** 2
-    return np.where(constant, np.inf, np.sqrt(np.maximum(variance, 0)))
+    constant = variance <= np.maximum(n * eps * variance + (n * mean * eps) ** 2, SMALLEST**2)
+    return np.where(constant, np.inf, np.sqrt(np.maximum(variance, 0)) if scaled else 1.0)
 
 
 def unstandardise(

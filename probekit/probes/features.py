@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.probes.threads import Shares
+from probekit.probes.problem import LARGEST
+from probekit.threads import Shares
 
 BLOCK_BYTES = 3 << 20  # a block of rows that fits a processor's cache
 BLOCK_OF_SCORES = 8192  # rows, for sums that do not read the features
@@ -22,6 +23,7 @@ BLOCK_ELSEWHERE = 1 << 16  # rows, on a GPU
 SAMPLE_PER_FEATURE = 16  # rows that the basis is computed from: its eigenvalues are then right to about 25%
 WIDE = 1024  # features; for more, the basis spans only half of WIDE_SAMPLE rows, which is far cheaper
 WIDE_SAMPLE = 4096
+FLOAT32 = 1e15  # sizes and inverse scales of columns that float32 can sum and multiply with room to spare
 CONSTANT = 1e-12  # share of a column's mean square about the shift; a smaller variance counts as 0
 
 
@@ -65,6 +67,10 @@ class Features:
         self.device = first.device
         self.dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
         self.shift = first[:2048].double().mean(dim=0).to(self.dtype)
+
+    def widen(self) -> None:
+        """Sum in float64 from now on."""
+        self.dtype, self.shift = torch.float64, self.shift.double()
 
     def _parts(self) -> Iterator[Tensor]:
         return iter([self._rows]) if isinstance(self._rows, Tensor) else self._rows.read()
@@ -146,6 +152,8 @@ class Scaling:
 def scaling_of(features: Features, weights: Tensor, standardise: bool) -> tuple[Scaling, Tensor]:
     """The scaling under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift).
 
+    Features whose sums or scales would not fit float32 are widened to float64.
+
     Raises:
         DataError: NaN or infinity in the features.
     """
@@ -157,14 +165,21 @@ def scaling_of(features: Features, weights: Tensor, standardise: bool) -> tuple[
         return [W.T @ X, W.T @ X.square()]
 
     first, second = features.sum(block, torch.float64)  # float64: a weighting's mean may be far from the shift
-    if not torch.isfinite(second).all():
-        raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
+    if not (second <= features.n * LARGEST**2).all():  # False for NaN
+        raise DataError(
+            f"NaN or infinity in the features, or numbers above {LARGEST:g} in size; check the activations, extract "
+            "again in float32, or divide all features by one constant"
+        )
     total = weights.sum(dim=0)
     mean, square = first / total[:, None], second / total[:, None]
     variance = square - mean.square()
     varies = variance > CONSTANT * square
     scale = variance.clamp_min(0).sqrt() if standardise else torch.ones_like(variance)
     inverse = torch.where(varies, 1 / scale.where(varies, 1), 0)
+    size = square.sqrt()
+    if features.dtype == torch.float32 and not ((inverse <= FLOAT32) & (size <= FLOAT32) | ~varies).all():
+        features.widen()
+        return scaling_of(features, weights, standardise)
     return Scaling(total, mean, inverse), torch.cat([rows for _, rows in sorted(picked.items())])
 
 
@@ -222,6 +237,8 @@ def _gram(features: Features, X: Tensor) -> Tensor:
 
 
 def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
-    exact = len(A) <= WIDE
-    values, vectors = torch.linalg.eigh(A if exact else A.float())
-    return values.double(), vectors.double()
+    if len(A) <= WIDE:
+        return torch.linalg.eigh(A)
+    largest = A.abs().max().clamp_min(torch.finfo(A.dtype).tiny)  # squares of the features need not fit float32
+    values, vectors = torch.linalg.eigh((A / largest).float())
+    return values.double() * largest, vectors.double()

@@ -33,6 +33,8 @@ def write_probe(probe: Any, path: str | Path) -> Path:
         "facts": {name: _number(getattr(probe, name, None)) for name in probe.FACTS},
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
+    if getattr(probe, "_names", None) is not None:
+        about["label_names"] = list(probe.label_names_)
     if hasattr(probe, "feature_names_in_"):
         about["feature_names"] = list(probe.feature_names_in_)
     text = json.dumps(about, indent=1, allow_nan=False)
@@ -74,6 +76,8 @@ def _restored(probe: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) 
         setattr(probe, name, arrays[name.removesuffix("_")])
     if "classes" in about:
         probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["classes_dtype"]))
+    if about.get("label_names") is not None:
+        probe.label_names_ = about["label_names"]
     probe._check_arrays()
     if "feature_names" in about:
         probe.feature_names_in_ = np.array(about["feature_names"], dtype=object)

@@ -23,15 +23,18 @@ class LDAProbe(WithProbabilities, MomentsProbe):
 
     Args:
         shrinkage: "auto" (Ledoit and Wolf), or a number from 0 (none) to 1 (nearly the difference of the means).
+        standardise: whether to shrink the covariance of standardised features, or of raw features as scikit-learn does.
+            `coef_` applies to raw features in either case.
     """
 
-    def __init__(self, shrinkage: str | float = "auto"):
+    def __init__(self, shrinkage: str | float = "auto", standardise: bool = True):
         self.shrinkage = shrinkage
+        self.standardise = standardise
 
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         check_shrinkage(self.shrinkage)
         _check_counts(np.bincount(labels))
-        Z, mean, scale = standardise(X)
+        Z, mean, scale = standardise(X, self.standardise)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Only one sample available", UserWarning)  # its covariance is 0
             fitted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=self.shrinkage).fit(Z, labels)
@@ -43,7 +46,7 @@ class LDAProbe(WithProbabilities, MomentsProbe):
             raise UsageError("shrinkage='auto' needs the rows; for statistics give a number from 0 to 1")
         counts = moments.class_counts
         _check_counts(counts)
-        scale = scale_of(moments.covariance.diagonal(), moments.mean, moments.count)
+        scale = scale_of(moments.covariance.diagonal(), moments.mean, moments.count, self.standardise)
         means = (moments.class_means - moments.mean) / scale
         between = (counts * means.T) @ means / moments.count
         within = _towards_identity(moments.covariance / scale / scale[:, None] - between, self.shrinkage)

@@ -86,8 +86,13 @@ class LogisticProbe(WithProbabilities, LinearProbe):
 
     def _warn(self) -> None:
         if not self.converged_:
-            message = f"not converged after {self.n_iter_} iterations: the relative distance to the optimum may be "
-            warnings.warn(f"{message}{self.gap_:.1e}, more than tol={self.tol:g}", ConvergenceWarning, stacklevel=3)
+            way = "take a smaller C" if self.standardise else "take standardise=True or a smaller C"
+            warnings.warn(
+                f"not converged after {self.n_iter_} iterations: the relative distance to the optimum may be "
+                f"{self.gap_:.1e}, more than tol={self.tol:g}; {way}",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
     def _take(self, found: Solutions, p: int) -> None:
         self.coef_, self.intercept_ = found.coef[p], found.intercept[p]

@@ -21,7 +21,7 @@ from probekit.probes.base import (
     standardise,
     unstandardise,
 )
-from probekit.probes.threads import one_thread
+from probekit.threads import one_thread
 
 TOLERANCE = 1e-4  # nats: a loss that changes by less has neither fallen nor risen; rounding changes it by some 1e-7
 

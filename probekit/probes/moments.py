@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.probes.base import LinearProbe, as_numpy
+from probekit.probes.base import LinearProbe, as_numpy, check_size
 
 
 class MomentsProbe(LinearProbe):
@@ -63,6 +63,7 @@ class RowMoments:
         kept = replace(self, class_counts=self.class_counts[there], class_means=self.class_means[there])
         if not all(np.isfinite(x).all() for x in (kept.mean, kept.covariance, kept.class_means)):
             raise DataError("NaN or infinity in the moments; check the activations they were summed from")
+        check_size(float(np.sqrt(np.abs(kept.covariance).max() + (kept.mean**2).max())))
         return there, kept
 
     def _check_shapes(self) -> None:

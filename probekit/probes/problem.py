@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+LARGEST, SMALLEST = 1e100, 1e-150  # features in size: float64 holds their squares, and sums and products of these
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_strength
-from probekit.probes.base import Probe, checked, rows_of, scale_of, unstandardise
+from probekit.probes.base import Probe, WithDirection, checked, rows_of, scale_of, unstandardise
 from probekit.probes.moments import MomentsProbe, RowMoments
 from probekit.probes.problem import Labels, ProblemSet, every_problem
 
@@ -36,13 +36,16 @@ class RidgeProbe(MomentsProbe):
 
     Args:
         C: inverse strength of the regularisation; scikit-learn's alpha is 1 / (2 C). Infinity is ordinary least
-            squares; of linearly dependent features, the solution of least norm on standardised features.
+            squares; of linearly dependent features, the solution of least norm (of standardised weights, or of raw).
+        standardise: whether to penalise the weights of standardised features, or of raw features as scikit-learn does.
+            `coef_` applies to raw features in either case.
     """
 
     has_C = without_penalty = True
 
-    def __init__(self, C: float = 1.0):
+    def __init__(self, C: float = 1.0, standardise: bool = True):
         self.C = C
+        self.standardise = standardise
 
     def fit_many(self, X: Tensor, problems: ProblemSet) -> list[Self]:
         """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
@@ -54,12 +57,12 @@ class RidgeProbe(MomentsProbe):
 
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> Weights:
         C = check_strength("C", self.C)
-        return RidgePath(torch.from_numpy(X), signs(labels, len(self.classes_))).weights(C)
+        return RidgePath(torch.from_numpy(X), signs(labels, len(self.classes_)), self.standardise).weights(C)
 
     def _solve_moments(self, moments: RowMoments) -> Weights:
         C = check_strength("C", self.C)
         n, counts = moments.count, moments.class_counts
-        scale = scale_of(moments.covariance.diagonal(), moments.mean, n)
+        scale = scale_of(moments.covariance.diagonal(), moments.mean, n, self.standardise)
         ZtZ = torch.from_numpy(n * moments.covariance / scale / scale[:, None])
         ZtY = 2 * (counts[:, None] * (moments.class_means - moments.mean) / scale).T  # since Y is -1 or 1 and Z'1 = 0
         own = slice(1, 2) if len(counts) == 2 else slice(None)
@@ -68,12 +71,14 @@ class RidgeProbe(MomentsProbe):
         return unstandardise(coef.T.numpy(), (2 * counts / n - 1)[own], moments.mean, scale)
 
 
-class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
+class RidgeRegressionProbe(WithDirection, RegressorMixin, MultiOutputMixin, Probe):
     """Ridge regression of one or more numbers (year, latitude) on standardised features; `score` is R2.
 
     Args:
         C: inverse strength of the regularisation; scikit-learn's alpha is 1 / (2 C). Infinity is ordinary least
-            squares; of linearly dependent features, the solution of least norm on standardised features.
+            squares; of linearly dependent features, the solution of least norm (of standardised weights, or of raw).
+        standardise: whether to penalise the weights of standardised features, or of raw features as scikit-learn does.
+            `coef_` applies to raw features in either case.
 
     Attributes:
         coef_: float64 [D], or [T, D] for targets [N, T]; applies to raw features.
@@ -85,8 +90,9 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
     coef_: np.ndarray
     intercept_: np.ndarray
 
-    def __init__(self, C: float = 1.0):
+    def __init__(self, C: float = 1.0, standardise: bool = True):
         self.C = C
+        self.standardise = standardise
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to features [N, D] and targets [N] or [N, T].
@@ -96,7 +102,7 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
         """
         C = check_strength("C", self.C)
         X, y = self._checked(X, y)
-        self._set(RidgePath(torch.from_numpy(X), _columns(y)).weights(C), single=y.ndim == 1)
+        self._set(RidgePath(torch.from_numpy(X), _columns(y), self.standardise).weights(C), single=y.ndim == 1)
         return self
 
     def _checked(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -125,8 +131,8 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
         return checked(self, X, reset=False) @ self.coef_.T + self.intercept_
 
     @property
-    def direction(self) -> np.ndarray:
-        """The weights in activation space: [D], or [T, D] for targets [N, T]."""
+    def direction(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The weights in activation space, float64: [D], or [T, D] for targets [N, T]."""
         check_is_fitted(self)
         return self.coef_
 
@@ -137,7 +143,11 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
 
 
 def fit_ridge_path(
-    X: Any, y: Any, C: Sequence[float] = (1e-4, 1e-2, 1.0, 1e2, 1e4), regression: bool = False
+    X: Any,
+    y: Any,
+    C: Sequence[float] = (1e-4, 1e-2, 1.0, 1e2, 1e4),
+    regression: bool = False,
+    standardise: bool = True,
 ) -> list[Any]:
     """Fit one `RidgeProbe` or `RidgeRegressionProbe` per C, all from one eigendecomposition of the features.
 
@@ -146,12 +156,13 @@ def fit_ridge_path(
         y: labels [N]; with `regression` targets [N] or [N, T].
         C: inverse strengths of the regularisation.
         regression: whether `y` holds numbers rather than classes.
+        standardise: as in the probe.
 
     Raises:
         ValueError: as from `fit`.
     """
     kind = RidgeRegressionProbe if regression else RidgeProbe
-    first = kind()
+    first = kind(standardise=standardise)
     X, labels = first._checked(X, y)
     n_classes = 0 if isinstance(first, RidgeRegressionProbe) else len(first.classes_)
     probes = first.fit_many(torch.from_numpy(X), every_problem([Labels(labels, n_classes)], C))
@@ -165,8 +176,8 @@ def fit_ridge_path(
 class RidgePath:
     """Ridge regressions of float64 targets [N, T] on X [N, D]: the costly part, which all strengths share."""
 
-    def __init__(self, X: Tensor, targets: Tensor):
-        Z, self.mean, self.scale = _standardised(X)
+    def __init__(self, X: Tensor, targets: Tensor, standardise: bool = True):
+        Z, self.mean, self.scale = _standardised(X, standardise)
         targets = targets.to(Z.device)
         self.middle = targets.mean(dim=0).cpu().numpy()
         self._Z, self._targets = Z, targets
@@ -255,7 +266,8 @@ def _solve_many(probes: Sequence[Any], X: Tensor, problems: ProblemSet) -> list[
         columns = [problems.labels[number] for number in numbers]
         rows, *_ = [probes[0]._rows(labels, problems.weightings[weighting]) for labels in columns]  # checks each
         targets = [_targets(labels, rows) for labels in columns]
-        path = RidgePath(X if rows is None else X[torch.from_numpy(rows).to(X.device)], torch.cat(targets, dim=1))
+        features = X if rows is None else X[torch.from_numpy(rows).to(X.device)]
+        path = RidgePath(features, torch.cat(targets, dim=1), probes[0].standardise)
         ends = np.cumsum([part.shape[1] for part in targets]).tolist()
         own = {
             number: slice(end - part.shape[1], end) for number, part, end in zip(numbers, targets, ends, strict=True)
@@ -275,7 +287,7 @@ def _columns(y: np.ndarray) -> Tensor:
     return torch.from_numpy(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
 
 
-def _standardised(X: Tensor) -> tuple[Tensor, np.ndarray, np.ndarray]:
+def _standardised(X: Tensor, standardise: bool) -> tuple[Tensor, np.ndarray, np.ndarray]:
     """`base.standardise` in float64 on the device of X, with one copy of X."""
     Z = X.detach().to(torch.float64, copy=True)
     mean = Z.mean(dim=0)
@@ -283,6 +295,6 @@ def _standardised(X: Tensor) -> tuple[Tensor, np.ndarray, np.ndarray]:
         raise DataError("NaN or infinity in the features; check the activations, or extract again in float32")
     Z -= mean
     variance = torch.linalg.vector_norm(Z, dim=0) ** 2 / len(Z)
-    scale = scale_of(variance.cpu().numpy(), mean.cpu().numpy(), len(Z))
+    scale = scale_of(variance.cpu().numpy(), mean.cpu().numpy(), len(Z), standardise)
     Z /= torch.from_numpy(scale).to(Z.device)
     return Z, mean.cpu().numpy(), scale

@@ -30,7 +30,7 @@ from probekit.errors import UsageError
 from probekit.probes.features import Features, Stream
 from probekit.probes.objective import Objective, Point, objective_of
 from probekit.probes.problem import Labels, ProblemSet, subset
-from probekit.probes.threads import shares
+from probekit.threads import shares
 
 TOLERANCE = 1e-6  # relative distance to the optimum
 MEMORY = 10  # pairs that L-BFGS keeps

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
-from probekit.tasks.digest import each, plain, task_digest
+from probekit.tasks.digest import task_digest
+from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
     POSITIONS,
@@ -137,8 +138,8 @@ class Task:
 
     def _carve_splits(self) -> None:
         """Carve validation and test from train, with the defaults of `load_task`."""
-        missing: list[str] = list(SPLITS[1:])
         labels, seed = self._stratified(), 0
+        missing = ["validation", "test"]
         splits = carve_missing(labels, self.splits.tolist(), self.split_keys().tolist(), missing, seed)
         self._set(splits=splits, info={**self.info, "seed": seed, CARVED: missing})
 
@@ -232,8 +233,8 @@ class Task:
     def with_validation(self, fraction: float = 0.2, seed: int = 0) -> "Task":
         """The task with a validation split carved from train, stratified by the target.
 
-        A regression is stratified by tenths of its values. Equal inputs, and groups, stay in one split, so large groups
-        can make the split larger or smaller than `fraction`.
+        A regression is stratified by tenths of its values. Rows of the same text (`tasks.same_text`) or group stay in
+        one split, so large groups can make the split larger or smaller than `fraction`.
 
         Args:
             fraction: of the training examples, between 0 and 1.
@@ -260,12 +261,12 @@ class Task:
         return self.labels.get(self.target, np.zeros(len(self)))
 
     def split_keys(self) -> np.ndarray:
-        """Numbers int64 [N], equal for rows that must share a split: those with equal inputs or groups."""
+        """Numbers int64 [N], equal for rows that must share a split: those with the same text or group."""
         if self.text_of is not None:
             rows, of = self.texts()
             return replace(self.subset(rows), text_of=None).split_keys()[of]
-        inputs = [*each(lambda one: one.strip() if isinstance(one, str) else tuple(plain(one)), self.inputs)]
-        return components(inputs, *([] if self.groups is None else [self.groups.tolist()]))
+        texts = np.arange(len(self)) if self.info.get("no_texts") else text_numbers(self.inputs)
+        return components(texts.tolist(), *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
         """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, position, spans, targets."""

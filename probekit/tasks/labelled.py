@@ -15,6 +15,7 @@ from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, is_
 from probekit.tasks.overlap import shared_by_splits
 from probekit.tasks.readers import SPLIT_NAMES, read_table
 from probekit.tasks.rows import refuse_numbers, text_flaw
+from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve_missing, components, name_groups
 
 SPLIT_COLUMN = "split"
@@ -118,15 +119,11 @@ def _task(name: str, rows: _Rows, seed: int) -> Task:
 
 def _groups_of(rows: _Rows) -> tuple[Sequence[Hashable], np.ndarray | None]:
     """Keys [N], equal for rows that must share a split; and the names of the groups, if there are any."""
-    texts = None if rows.texts is None else _stripped(rows.texts)
+    texts = list(range(len(rows.ids))) if rows.texts is None else text_numbers(rows.texts).tolist()
     if rows.groups is None:
-        return _stripped(rows.ids) if texts is None else texts, None
-    together = components(*([rows.groups] if texts is None else [texts, rows.groups]))
+        return texts, None
+    together = components(texts, rows.groups)
     return together.tolist(), name_groups(together, rows.groups)
-
-
-def _stripped(texts: list[str]) -> list[str]:
-    return [text.strip() for text in texts]
 
 
 def _check_rows(table: DataTable, label: str, cells: list[Any]) -> None:

@@ -21,6 +21,7 @@ from probekit.tasks.objects import is_dataset_dict, object_tables
 from probekit.tasks.overlap import shared_by_splits
 from probekit.tasks.readers import READERS, read_table, split_files
 from probekit.tasks.rows import Rows, collect, keep_rows
+from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve_missing, components, name_groups, sample
 from probekit.tasks.words import limited_words, unfolded, without_rare
 
@@ -32,7 +33,7 @@ def load_task(source: Any, options: TaskOptions) -> Task:
     """Load a checked task: a built-in name, a file or folder, a dataset of the Hub, or texts and labels in memory.
 
     A folder holds train, validation (dev) and test files. A missing validation or test split is carved from train: a
-    tenth each, stratified, with equal texts (and groups) in one split. A single file is split 80/10/10 in the same way.
+    tenth each, stratified, with the same texts (and groups) in one split. A single file is split 80/10/10 alike.
     Where the Hub has no labelled test split, its validation split becomes our test split.
 
     In CoNLL-U files, and where there is a span column, the examples are words (or phrases) of their texts. The words of
@@ -154,8 +155,9 @@ def _groups(rows: Rows, columns: Columns) -> tuple[list[Any], np.ndarray | None]
 
     Groups come from the group column; the words of a text are a group.
     """
-    texts = [text.strip() for text in rows.texts]
-    given = rows.groups if columns.group is not None else texts if columns.span is not None else None
+    texts = text_numbers(rows.texts).tolist()
+    names = [text.strip() for text in rows.texts] if columns.span is not None else None
+    given = rows.groups if columns.group is not None else names
     if given is None:
         return texts, None
     together = components(texts, given)

@@ -13,6 +13,7 @@ from probekit.tasks.data_table import DataTable, quote
 from probekit.tasks.hub import dataset_table, dataset_tables
 from probekit.tasks.readers import SPLIT_NAMES
 from probekit.tasks.task_checks import is_sequence, kind_of
+from probekit.tasks.task_fields import listed_inputs
 from probekit.text import listed
 
 PAIRS = "(text, label) pairs"
@@ -118,7 +119,7 @@ def _table(source: Any, name: str, stem: str) -> DataTable:
     elif isinstance(source, Mapping):
         table = _of_columns(source, name, stem)
     elif isinstance(source, Iterator) or (is_sequence(source) and not _is_a(source, "pandas", "Series")):
-        table = _of_rows(source.tolist() if hasattr(source, "tolist") else list(source), name, stem)
+        table = _of_rows(list(source) if isinstance(source, Iterator) else listed_inputs(source), name, stem)
     else:
         hint = "pass it to extract as it is" if isinstance(source, Task) else "give one of these"
         raise UsageError(f"load_task takes {TAKES}, got {kind_of(source)}; {hint}")

@@ -3,7 +3,10 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.same_text import text_numbers
 
 
 def shared_by_splits(task: Task) -> dict[str, Any]:
@@ -12,13 +15,13 @@ def shared_by_splits(task: Task) -> dict[str, Any]:
     The latter is None where the task has no groups.
     """
     rows = task.texts()[0]
-    texts = {split: [str(task.inputs[i]).strip() for i in rows[task.splits[rows] == split]] for split in SPLITS}
-    train = set(texts["train"])
+    texts = np.arange(len(rows)) if task.info.get("no_texts") else text_numbers([task.inputs[i] for i in rows])
+    of = {split: texts[task.splits[rows] == split] for split in SPLITS}
     across = None
     if task.groups is not None:
         pairs = set(zip(task.groups.tolist(), task.splits.tolist(), strict=True))
         across = sum(n > 1 for n in Counter(group for group, _ in pairs).values())
     return {
-        "also_in_train": {split: sum(text in train for text in texts[split]) for split in SPLITS[1:]},
+        "also_in_train": {split: int(np.isin(of[split], of["train"]).sum()) for split in SPLITS[1:]},
         "groups_across_splits": across,
     }

@@ -15,28 +15,49 @@ BINS = 10  # quantile bins for a regression's values, of ten rows or more each
 def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequence[int]) -> np.ndarray:
     """Choose about `n` rows, those with equal keys together: a boolean mask [N].
 
-    Each class gets its share of `n`, and at least one row. Where all keys differ, the shares are met exactly; otherwise
-    a key is chosen if that brings the class counts closer to their shares. Float labels are stratified by `strata`.
+    Each class gets its share of `n`, and at least one row. Where all keys differ, the shares are met exactly. Otherwise
+    each size of group gets its share too, as far as whole groups permit: from the largest groups to the smallest, one
+    is chosen if that brings the rows chosen of each class closer to their share of the rows seen so far. Rows without a
+    group, and then any groups, make up what is missing. Float labels are stratified by `strata`.
     """
     labels = strata(labels)
     members: dict[Hashable, list[int]] = {}
     for row, key in enumerate(keys):
         members.setdefault(key, []).append(row)
     together = list(members.values())
-    missing = share(labels, n)
+    missing: dict[int, float] = dict(share(labels, n))
+    rates = {k: missing[k] / rows for k, rows in Counter(labels.tolist()).items()}
+    owed = dict.fromkeys(missing, 0.0)
     chosen = np.zeros(len(labels), dtype=bool)
     classes = labels.tolist()
-    for i in np.random.default_rng(seed).permutation(len(together)):
-        adds = Counter(classes[row] for row in together[i])
-        if sum(abs(missing[k] - more) - abs(missing[k]) for k, more in adds.items()) < 0:
-            chosen[together[i]] = True
+
+    def take(rows: list[int], wanted: dict[int, float], adds: Counter[int], least: float) -> None:
+        """Choose the rows if they lessen the distance of what is wanted by more than `least`."""
+        if sum(abs(wanted[k]) - abs(wanted[k] - more) for k, more in adds.items()) > least:
+            chosen[rows] = True
             for k, more in adds.items():
                 missing[k] -= more
+                owed[k] -= more
+
+    order = [together[i] for i in np.random.default_rng(seed).permutation(len(together))]
+    groups = [rows for rows in order if len(rows) > 1]
+    for rows in sorted(groups, key=_doublings, reverse=True):
+        adds = Counter(classes[row] for row in rows)
+        for k, more in adds.items():
+            owed[k] += rates[k] * more
+        take(rows, owed, adds, least=len(rows) / 2)  # so that several small groups go before one large
+    for rows in [rows for rows in order if len(rows) == 1] + [rows for rows in groups if not chosen[rows[0]]]:
+        take(rows, missing, Counter(classes[row] for row in rows), least=0)
     return chosen
 
 
+def _doublings(rows: list[int]) -> int:
+    """2 for two or three rows, 3 for four to seven: within a factor of two the seed decides."""
+    return len(rows).bit_length()
+
+
 def carve_missing(
-    labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: list[str], seed: int
+    labels: np.ndarray, given: list[str], keys: Sequence[Hashable], missing: Sequence[str], seed: int
 ) -> np.ndarray:
     """The splits [N] after a tenth of train was moved to each missing one; rows with equal keys move together."""
     least = 2 if labels.dtype.kind == "f" else len(np.unique(labels))

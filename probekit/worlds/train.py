@@ -22,6 +22,7 @@ from probekit.models.families import family_of
 from probekit.models.training import TrainingResult, collate, read_batch, train
 from probekit.models.weights import save_hf
 from probekit.progress import Progress, progress_bar
+from probekit.threads import one_thread
 from probekit.worlds.definition import World, key_of, tokenizer_of
 from probekit.worlds.first_use import cache_folder, make_once
 from probekit.worlds.grammar import Seed
@@ -67,7 +68,7 @@ def train_world(
     """
     settings = world.settings
     model = untrained(world, settings.seed)
-    with _one_thread():
+    with one_thread():  # more gain little at this size, and the bits would depend on the number of cores
         result = train(
             model,
             lambda step: world.training_examples(settings.batch_size, [settings.seed, step]),
@@ -79,17 +80,6 @@ def train_world(
     if folder is not None:
         _save(trained, world, folder)
     return trained
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute in one thread: more gain little at this size, and the bits would depend on the number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _save(trained: Trained, world: World, folder: Path) -> None:

@@ -416,21 +416,26 @@ def test_the_plan_in_words(model, task):
         "padding  none; padded batches of 32 in this order would compute 276 tokens\n"
         "batches  2 of up to 2,048 nodes in blocks of 128\n"
         "size     0.0 MB: 23 rows x 4 places x 16, float16\n"
-        "cut      1 texts to the first 12 tokens, the model's context\n"
+        "cut      1 text to the first 12 tokens, the model's context, and read there\n"
         "blanks   dropped at the end of 4 texts of the data\n"
         "skipped  2 rows of the data could not be used"
     )
 
 
-def test_texts_that_are_also_in_train_are_reported(model, task):
-    def lines(**leaks):
-        return describe_plan(plan_of(model, replace(task, info={"also_in_train": leaks}))).splitlines()
+def test_the_plan_says_what_the_audit_finds(model, task):
+    def last(**changes):
+        return describe_plan(plan_of(model, replace(task, **changes))).splitlines()[-1]
 
-    assert lines(validation=75, test=0)[-1] == "leaks    75 of the validation texts are also in train"
-    assert lines(validation=1, test=2000)[-1] == (
-        "leaks    1 of the validation texts and 2,000 of the test texts are also in train"
+    assert last().startswith("skipped ")
+    first, second = (int(np.flatnonzero(task.splits == split)[0]) for split in ("train", "test"))
+    inputs = list(task.inputs)
+    inputs[second] = inputs[first]
+    labels = task.labels["odd"].copy()
+    labels[first], labels[second] = 0, 1
+    assert last(inputs=inputs, labels={**task.labels, "odd": labels}) == (
+        "audit    1 of the 7 test texts also occurs in train; leaks: 1 of train, leave them out with drop_leaks "
+        "(--drop-leaks); 1 text with contradictory labels (2 rows)"
     )
-    assert not any(line.startswith("leaks") for line in lines(validation=0, test=0))
 
 
 def test_module_and_function_of_one_name_both_work():

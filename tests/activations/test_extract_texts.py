@@ -22,7 +22,8 @@ HOW: dict[str, Any] = {"points": "resid_pre"}
 
 def test_rows_are_those_of_a_labelled_task_in_the_order_of_the_list(model):
     acts = extract(model, TEXTS, **HOW)
-    labelled = extract(model, Task("t", TEXTS, ["yes", "no"] * 4), **HOW)
+    labels: Any = ["yes", "no"] * 4
+    labelled = extract(model, Task("t", TEXTS, labels), **HOW)
     assert list(acts) == list(labelled)
     for place in acts:
         assert torch.equal(acts[place], labelled[place])
@@ -103,6 +104,14 @@ def test_a_regression_made_without_names_comes_back_from_its_store(model, path):
     acts = extract(model, task, out=path, **HOW)
     assert acts.label_names == load_activations(path).label_names == {"height": []}
     assert load_activations(path).task.fingerprint() == task.fingerprint()
+
+
+def test_groups_that_are_floats_come_back_from_their_store(model, path):
+    groups: Any = [0.0, 0.0, 1.0, 1.0, 2.5, 2.5, 3.0, 3.0]
+    extract(model, Task("grouped", TEXTS, groups=groups), out=path, **HOW)
+    again = load_activations(path).groups
+    assert again is not None
+    assert again.tolist() == ["0", "0", "1", "1", "2.5", "2.5", "3", "3"]
 
 
 MISTAKES = [

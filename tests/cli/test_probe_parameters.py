@@ -27,6 +27,9 @@ def test_parameters_get_the_types_of_the_constructor() -> None:
     assert spec(name="mlp", hidden=8, learning_rate="1e-2") == {"name": "mlp", "hidden": 8, "learning_rate": 0.01}
     assert spec(name="ridge", C=2) == {"name": "ridge", "C": 2.0}
     assert spec(name="lda", shrinkage="0.5") == {"name": "lda", "shrinkage": 0.5}
+    assert spec(name="ridge", standardise="false") == {"name": "ridge", "standardise": False}
+    assert spec(NUMBERS, name="ridge", standardise=False) == {"name": "ridge", "standardise": False}
+    assert spec(name="lda", standardise="true") == {"name": "lda", "standardise": True}
     assert spec(name="lda", shrinkage="auto") == {"name": "lda", "shrinkage": "auto"}
     assert spec(name=None, C="2") == {"name": "logistic", "C": 2.0}
     assert spec(NUMBERS, name=None, C="2") == {"name": "ridge", "C": 2.0}

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_a_run_that_fails_leaves_no_mixture(here: Path, store: Path, monkeypatch
     def files() -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in Path("o").rglob("*") if path.is_file()}
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     job = ["train-probe", str(store), "--probe", "mean-diff", "--quiet", "--out", "o"]
@@ -106,6 +107,16 @@ def test_a_run_that_fails_leaves_no_mixture(here: Path, store: Path, monkeypatch
     assert not {"accuracy_by_layer.png", "accuracy_by_layer.svg"} & left
     assert run([*job, "--layer", "0-1"]) == 0
     assert files() == first
+
+
+@pytest.mark.parametrize("title", ["Number of the subject: $x_1$", "a\x1b[31mb", ""])
+def test_the_picture_has_the_title_that_was_given(here: Path, store: Path, title: str) -> None:
+    assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "o", "--title", title]) == 0
+    svg = Path("o/accuracy_by_layer.svg").read_text()
+    texts = [text.text for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert not title or title.replace("\x1b", "\\x1b") in texts
+    assert not any(f" on {store.name}" in (text or "") or " in gpt2" in (text or "") for text in texts)
+    assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "o"]) == 0  # the same question
 
 
 def test_two_runs_write_the_same_bytes(here: Path, store: Path) -> None:

@@ -1,6 +1,6 @@
 import json
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -19,9 +19,8 @@ def log_probabilities(X: np.ndarray, code: OnlineCode) -> list[np.ndarray]:
     """What scikit-learn's logistic regression says of all rows, for each problem of the code."""
     told = []
     problems = code.problems()
-    (labels,) = problems.labels
     for problem in problems.problems:
-        weights = problems.weightings[problem.weighting]
+        labels, weights = problems.labels[problem.label], problems.weightings[problem.weighting]
         assert weights is not None
         assert problem.C is not None
         rows = weights > 0
@@ -29,6 +28,13 @@ def log_probabilities(X: np.ndarray, code: OnlineCode) -> list[np.ndarray]:
             probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[rows], labels.values[rows])
             told.append(np.asarray(probe.predict_log_proba(X)))
     return told
+
+
+def uninformed(code: OnlineCode) -> list[np.ndarray]:
+    """Every class of its prefix is as likely to each problem."""
+    problems = code.problems()
+    n_classes = [problems.labels[problem.label].n_classes for problem in problems.problems]
+    return [np.full((len(code.labels), S), -np.log(S)) for S in n_classes]
 
 
 def length(X: np.ndarray, labels: np.ndarray, seed=0, grid=GRID, n_classes=2) -> Codelength:
@@ -87,8 +93,7 @@ def test_the_code_of_the_frequencies_is_that_of_each_block_by_what_stands_before
     for start, end in pairwise([0, *code.ends]):
         for label in sent[start:end]:
             bits -= np.log2(((sent[:start] == label).sum() + 0.5) / (start + 1.5))
-    told = np.full((200, 3), -np.log(3))
-    assert code.codelength([told] * len(code.problems().problems)).prior_bits == pytest.approx(bits)
+    assert code.codelength(uninformed(code)).prior_bits == pytest.approx(bits)
 
 
 def test_the_closed_form_of_a_toy_case():
@@ -98,8 +103,11 @@ def test_the_closed_form_of_a_toy_case():
     code = OnlineCode(labels, 2, np.arange(n), [1.0])
     told = np.log(np.where(labels[:, None] == np.arange(2), 0.75, 0.25))
     result = code.codelength([told] * len(code.problems().problems))
-    first = code.prefixes[0]  # before it a class was missing
-    probe = first + (n - first) * np.log2(4 / 3)
+    sent, probe = labels[code.order], 0.0
+    for start, end in pairwise([0, *code.ends]):
+        for label in sent[start:end]:
+            own = ((sent[:start] == label).sum() + 0.5) / (start + 1)
+            probe -= np.log2(own if start < code.prefixes[0] else (0.75 * start + own) / (start + 1))
     least = min(n, probe, result.prior_bits)
     members = [2.0 ** (least - bits) for bits in (n, probe, result.prior_bits)]
     assert result.bits == pytest.approx(least - np.log2(np.mean(members)))
@@ -156,22 +164,73 @@ def test_problems_are_prefixes_of_the_training_rows_and_share_their_weights():
     assert sorted(code.order) == list(rows)
 
 
-def test_a_prefix_without_a_class_has_no_probe():
-    """The third class stands last, so until then nothing is fitted."""
+def test_a_prefix_without_a_class_has_a_probe_of_the_others():
+    """The third class stands last: until then the probes tell the other two apart, and it keeps its frequency."""
     labels = np.zeros(100, dtype=int)
     code = OnlineCode(labels, 3, np.arange(100), [None])
     labels[code.order[:20]] = np.arange(20) % 2
     labels[code.order[40:]] = 2
     late = OnlineCode(labels, 3, np.arange(100), [None])
-    assert [problem.C for problem in late.problems().problems] == [None]
-    told = log_softmax(np.random.default_rng(0).normal(size=(100, 3)), axis=1)
-    blocks = late.codelength([told]).blocks
-    assert [block.fitted for block in blocks] == [0] * (len(blocks) - 1) + [50]
-    assert blocks[0].bits == pytest.approx(np.log2(3))
+    problems = late.problems()
+    assert [problems.labels[p.label].n_classes for p in problems.problems] == [2] * (len(late.prefixes) - 1) + [3]
+    sure = [log_softmax(20.0 * (labels[:, None] == np.arange(S)), axis=1) for S in (2, 3)]
+    told = [sure[problems.labels[p.label].n_classes - 2] for p in problems.problems]
+    result = late.codelength(told)
+    assert [block.fitted for block in result.blocks] == [0, 0, *late.prefixes]
+    assert result.blocks[0].bits == pytest.approx(np.log2(3))
+    assert result.bits < 0.8 * late.codelength(uninformed(late)).bits
+
+
+def test_labels_of_one_class_have_no_probe():
     never = OnlineCode(np.zeros(100, dtype=int), 2, np.arange(100), GRID)
     assert never.problems().problems == ()
     told = never.codelength([])
-    assert told.bits == pytest.approx(told.prior_bits + np.log2(len(GRID) + 2))
+    assert told.bits == pytest.approx(told.prior_bits, abs=np.log2(5 / 4))  # all members but the uniform code
+
+
+@pytest.mark.parametrize(("n", "n_classes"), [(6, 2), (5, 3), (4, 4)])
+def test_the_lengths_of_all_labellings_satisfy_kraft_with_equality(n, n_classes):
+    """Whatever the probes say of what they have seen: 2^-bits are the probabilities of a distribution."""
+    rows = np.arange(n)
+
+    def bits(labels: tuple[int, ...]) -> float:
+        code = OnlineCode(np.array(labels), n_classes, rows, [1.0, 10.0], seed=1)
+        problems, told = code.problems(), []
+        for problem in problems.problems:
+            column, weights = problems.labels[problem.label], problems.weightings[problem.weighting]
+            assert weights is not None
+            known = np.bincount(column.values, weights, minlength=column.n_classes)  # as a probe knows only its prefix
+            logits = problem.C * np.sin(np.outer(1 + rows, known) + column.n_classes)
+            told.append(log_softmax(logits, axis=1))
+        return code.codelength(told).bits
+
+    lengths = [bits(labels) for labels in product(range(n_classes), repeat=n)]
+    assert np.exp2(-np.array(lengths)).sum() == pytest.approx(1)
+
+
+def test_a_class_that_comes_late_does_not_hide_what_the_others_give():
+    """Four classes that the features tell, and a fifth with two rows, which stand in the last block."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice(4, size=400, p=[0.4, 0.3, 0.2, 0.1])
+    X = np.eye(4)[labels] * 5 + rng.normal(size=(400, 4))
+    order = OnlineCode(labels, 5, np.arange(400), GRID).order
+    labels[order[-2:]] = 4
+    late = length(X, labels, n_classes=5)
+    known = length(X[order[:-2]], labels[order[:-2]], n_classes=4)
+    assert late.gain > 10  # without probes before the fifth class it was 0.997: the frequencies alone
+    assert late.bits < known.bits + 40
+
+
+def test_a_rare_label_that_a_probe_excludes_costs_a_few_bits():
+    """One label of 512 against a probe that is sure of the other class: at most log2 of n + 1 beyond its frequency."""
+    labels = np.zeros(512, dtype=int)
+    order = OnlineCode(labels, 2, np.arange(512), [1.0]).order
+    labels[order[0]] = labels[order[300]] = 1
+    code = OnlineCode(labels, 2, np.arange(512), [1.0])
+    sure = np.broadcast_to([0.0, -np.inf], (512, 2))
+    told = code.codelength([sure] * len(code.problems().problems))
+    block = next(block for block in told.blocks if block.fitted == 256)
+    assert block.bits < 2 * np.log2(257) + 3
 
 
 def test_groups_are_sent_whole():
@@ -211,13 +270,14 @@ def test_a_function_is_asked_for_the_rows_of_its_block_alone():
 def test_certainty_that_is_wrong_costs_no_more_than_the_mixture_allows():
     labels = np.arange(64) % 2
     code = OnlineCode(labels, 2, np.arange(64), [1.0])
-    wrong = np.where(labels[:, None] == np.arange(2), -np.inf, 0.0)
-    told = code.codelength([wrong] * len(code.problems().problems))
-    assert told.bits == pytest.approx(np.log2(3) - np.log2(2**-64.0 + 2**-told.prior_bits))
-    right = np.where(labels[:, None] == np.arange(2), 0.0, -np.inf)
-    assert code.codelength([right] * len(code.problems().problems)).bits == pytest.approx(
-        code.prefixes[0] + np.log2(3), abs=0.5
-    )
+    n_problems = len(code.problems().problems)
+    wrong = code.codelength([np.where(labels[:, None] == np.arange(2), -np.inf, 0.0)] * n_problems)
+    assert wrong.bits <= np.log2(3) - np.log2(2**-64.0 + 2**-wrong.prior_bits) + 1e-9
+    right = code.codelength([np.where(labels[:, None] == np.arange(2), 0.0, -np.inf)] * n_problems)
+    without = sum(block.bits for block in right.blocks if not block.fitted)
+    blocks = [block for block in right.blocks if block.fitted]
+    most = sum(block.coded * np.log2(1 + 1 / block.fitted) for block in blocks)
+    assert right.bits <= without + np.log2(3) + most
 
 
 @pytest.mark.parametrize("told", [np.full((64, 2), 0.5), np.full((64, 2), np.nan), np.full((64, 2), -np.inf)])

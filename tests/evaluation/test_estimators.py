@@ -20,7 +20,7 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from probekit.activations.activations import ActivationSet
-from probekit.errors import UsageError
+from probekit.errors import DataError, UsageError
 from probekit.evaluation import DEFAULT_C, ProbeResults, TransferResults, train_probes, transfer
 from probekit.evaluation.fits.protocol import fold_protocol
 from probekit.probes import KSparseProbe, LogisticProbe, RidgeProbe
@@ -227,3 +227,26 @@ def test_estimators_transfer(world, tmp_path):
     expected = direct.score(rows(sets[1], ("resid_pre", 2), test), sets[1].labels["kind"][test])
     assert results.matrix[0, 1] == pytest.approx(expected)
     assert TransferResults.load(results.save(tmp_path / "transfer")) == results
+
+
+@pytest.mark.parametrize("probe", ["logistic", "ridge", "mean-diff"])
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_float64_features_that_cannot_be_squared_are_refused(world, probe, size):
+    acts = world()
+    acts = ActivationSet({place: x.double() * size for place, x in acts.items()}, acts.task)
+    with pytest.raises(DataError, match="multiply all features by one constant"):
+        train_probes(acts, probe=probe, baselines=False)
+
+
+@pytest.mark.parametrize("probe", ["logistic", "mlp", KNeighborsClassifier()], ids=str)
+def test_probes_of_results_know_the_names_of_the_task(world, probe, tmp_path):
+    acts = world(n_classes=3)
+    results = train_probes(acts, probe=probe, layers=[2], controls=0, codelength=False, baselines=False)
+    names, X = acts.label_names["kind"], acts["resid_pre", 2]
+    best = results.best.probe
+    assert best.label_names_.tolist() == names
+    assert best.predict_labels(X).tolist() == [names[i] for i in best.predict(X)]
+    results.save(tmp_path)
+    if best.saveable:
+        loaded = ProbeResults.load(tmp_path).best.probe
+        assert loaded.predict_labels(X).tolist() == best.predict_labels(X).tolist()

@@ -15,6 +15,7 @@ from probekit.evaluation import train_probes
 from probekit.evaluation.compare.controls import selectivity
 from probekit.evaluation.curve import fit_curve
 from probekit.evaluation.request import DEFAULT_C
+from probekit.evaluation.results.report import footnotes
 from probekit.probes import PROBES, LogisticProbe
 from probekit.tasks.base import Task
 
@@ -63,11 +64,18 @@ def test_a_memorising_mlp_does_as_well_on_the_control_task():
     assert abs(heart.selectivity) < 0.1
 
 
+UNIT = "last word of a text (the token that is read was not recorded)"
+WORDS = {"type": "word", "unit": UNIT}
+
+
 def test_the_control_is_that_of_the_words_and_can_be_left_out():
     acts = types_world(True)
     told = train_probes(acts, C=1, controls=2, baselines=False)
-    assert told.meta["control"] == {"type": "word", "draws": 2, "asked": 2, "seen": 0.94}
-    assert "94% of the test rows have a word seen in train" in told.summary()
+    assert told.meta["control"] == {**WORDS, "draws": 2, "asked": 2, "seen": 0.94}
+    assert (
+        f"Control task: a random label for each distinct {UNIT}, mean of 2 draws; "
+        "94% of the test rows have a word seen in train. Selectivity near 0 suggests memorised words."
+    ) in told.summary()
     assert " control  selectivity" in told.summary()
     bare = train_probes(acts, C=1, **BARE)
     assert bare.meta["control"] is None
@@ -76,13 +84,13 @@ def test_the_control_is_that_of_the_words_and_can_be_left_out():
         [np.random.default_rng(0).normal(size=(40, 3))], np.arange(40) // 4 % 2, ["a", "b"], inputs=["x ."] * 40
     )
     told = train_probes(alike, C=1, baselines=False)
-    assert told.meta["control"] == {"type": None, "draws": 0, "asked": 3, "seen": 0.0}
+    assert told.meta["control"] == {"type": None, "unit": None, "draws": 0, "asked": 3, "seen": 0.0}
     assert "No control task: no texts" in told.summary()
 
 
 def test_words_that_train_never_saw_measure_no_memory(world):
     results = train_probes(world(), C=1, layers=2, baselines=False, codelength=False)
-    assert results.meta["control"] == {"type": "word", "draws": 3, "asked": 3, "seen": 0.0}
+    assert results.meta["control"] == {**WORDS, "draws": 3, "asked": 3, "seen": 0.0}
     assert results.layers[0].control is not None
     assert results.layers[0].selectivity is None
     assert "only 0% of the test rows have a word seen in train" in results.summary()
@@ -155,9 +163,9 @@ def test_leaks_are_told_and_dropped_when_asked():
     assert kept.meta["n"] == {"train": 100, "validation": 50, "test": 50}
     assert dropped.meta["n"] == {"train": 98, "validation": 50, "test": 50}
     assert kept.meta["audit"]["shared"]["test in train"]["exact"] == 1
-    assert "1 of the 50 test texts also occur in train" in kept.summary()
+    assert "1 of the 50 test texts also occurs in train" in kept.summary()
     assert "leaks: 2 of train, leave them out with drop_leaks" in kept.summary()
-    assert "1 of the 50 test texts also occur in train, where they were left out" in dropped.summary()
+    assert "1 of the 50 test texts also occurs in train, where they were left out" in dropped.summary()
     assert "leaks: 2 of train, left out" in dropped.summary()
     assert sum(dropped.meta["counts"]["train"].values()) == 98
     rows = np.flatnonzero(acts.splits == "train")
@@ -173,7 +181,10 @@ def test_what_is_left_after_the_leaks_must_be_enough():
     with pytest.raises(DataError, match=r"left once the texts .* are left out \(drop_leaks\): every split needs .*b=0"):
         train_probes(acts, drop_leaks=True, **BARE)
     alike = set_of([np.zeros((16, 3))], labels, ["a", "b"], inputs=["one text"] * 16)
-    with pytest.raises(DataError, match=r"\(drop_leaks\)"):
+    with pytest.raises(
+        DataError,
+        match="every text or group of train is also in a later split, so nothing is left of it with drop_leaks",
+    ):
         train_probes(alike, drop_leaks=True, **BARE)
 
 
@@ -373,10 +384,12 @@ def test_features_that_say_nothing_end_at_chance():
 def test_a_control_of_texts_is_at_chance_where_no_text_stands_twice(world):
     acts = world(n=600)
     results = train_probes(acts, C=[0.01, 1.0], control_type="text", codelength=False)
-    assert results.meta["control"] == {"type": "text", "draws": 3, "asked": 3, "seen": 0.0}
+    assert results.meta["control"] == {"type": "text", "unit": "text", "draws": 3, "asked": 3, "seen": 0.0}
     assert all(layer.selectivity is None for layer in results.layers)
     assert "selectivity" not in results.summary().lower()
-    assert "Control task: random label per text" in results.summary()
+    assert (
+        "Control task: a random label for each distinct text, mean of 3 draws; above chance only" in results.summary()
+    )
     controls: list[Any] = [layer.control for layer in results.layers]
     assert all(abs(control - 0.5) < 0.1 for control in controls)
     with pytest.raises(UsageError, match="unknown control type 'texts'; did you mean"):
@@ -389,3 +402,23 @@ def test_rows_that_are_all_alike_are_said_to_be(world):
     results = train_probes(alike, **BARE)
     assert "All weights are 0 at resid_pre 0: the rows are identical" in results.summary()
     assert all(layer.converged for layer in results.layers)
+
+
+def test_the_note_of_the_permutation_test_names_the_question_it_answers(world):
+    """For numbers an interval of R2 that includes 0 may stand beside a small p-value: the questions differ."""
+    numbers = train_probes(regression(), C=[1.0], baselines=False)
+    (note,) = [line for line in footnotes(numbers) if line.startswith("Permutation test")]
+    assert "association with test labels" in note
+    assert note.endswith("It does not test R2 > 0; the interval does.")
+    (note,) = [line for line in footnotes(train_probes(world(), **BARE)) if line.startswith("Permutation test")]
+    assert "R2" not in note
+
+
+@pytest.mark.parametrize("folds", [None, 4])
+def test_random_weights_that_do_better_than_every_baseline_are_what_is_led(world, folds):
+    """The same activations as "random" weights: the lead over them is exactly 0, on every resample."""
+    acts = world()
+    results = train_probes(acts, C=1, random_init=acts, folds=folds, controls=0, codelength=False)
+    assert max(baseline.metrics["test"]["accuracy"] for baseline in results.baselines) < results.estimate[0]
+    assert results.meta["lead"] == {"baseline": "random init", "over": 0, "interval": [0, 0]}
+    assert "minus the best baseline (random init): +0.000" in results.summary()

@@ -88,7 +88,7 @@ def test_a_curve_of_words():
     assert results.baselines[1].metrics["test"]["accuracy"] == pytest.approx(expected)
     assert results.meta["control"]["type"] == "word"
     assert results.meta["interval"]["unit"] == "group"
-    assert "a word" in results.summary()
+    assert "a random label for each distinct word, mean of" in results.summary()
 
 
 def test_folds_keep_texts_together():
@@ -112,7 +112,7 @@ def test_the_audit_counts_texts():
     assert leaky.shared["test in train"]["exact"] == 1
     assert leaky.shared["test in train"]["n"] == 22
     assert leaky.leaks.tolist() == [0, 1, 2, 3]
-    assert "1 of the 22 test texts also occur in train" in " ".join(audit_lines(leaky))
+    assert "1 of the 22 test texts also occurs in train" in " ".join(audit_lines(leaky))
 
 
 def test_one_word_with_two_labels_is_a_conflict():
@@ -123,4 +123,4 @@ def test_one_word_with_two_labels_is_a_conflict():
     labels[:2] = 0, 1
     found = audit(replace(task, spans=spans, labels={"y": labels}))
     assert (found.conflicts["texts"], found.conflicts["rows"]) == (1, 2)
-    assert "words with contradictory labels, 1 (2 rows)" in " ".join(audit_lines(found))
+    assert "1 word with contradictory labels (2 rows)" in " ".join(audit_lines(found))

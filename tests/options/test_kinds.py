@@ -70,7 +70,9 @@ def test_other_values_are_refused(options, words):
 
 
 def test_options_by_position_and_unknown_ones_are_errors_of_both_families():
-    with pytest.raises(CallError, match=r"verb\(\) takes its options by name, such as name=\.\.\.; got 2 without one"):
+    with pytest.raises(
+        CallError, match=r"verb\(\) takes its options by name, such as name=\.\.\.; got 2 as a positional argument"
+    ):
         verb(1, 2)  # pyright: ignore[reportCallIssue]
     with pytest.raises(CallError, match=r"no option 'nam'; did you mean name"):
         verb(1, nam=2)  # pyright: ignore[reportCallIssue]

@@ -59,7 +59,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         with pytest.raises(UsageError, match="n must be a whole number"):
             check_whole("n", wrong)
     for wrong in (True, "1", None, 0, -1, float("inf"), np.array(1.0)):
-        with pytest.raises(UsageError, match="C must be a positive number, or inf"):
+        with pytest.raises(UsageError, match="C must be a positive, finite number"):
             check_positive("C", wrong)
 
 

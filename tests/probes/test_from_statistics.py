@@ -10,6 +10,7 @@ from probekit.errors import DataError, UsageError
 from probekit.probes import LDAProbe, MeanDifferenceProbe, RidgeProbe
 
 PROBES = [RidgeProbe(1e-4), RidgeProbe(1.0), RidgeProbe(1e4), MeanDifferenceProbe(), LDAProbe(0.1), LDAProbe(1.0)]
+PROBES += [RidgeProbe(1e-2, standardise=False), LDAProbe(0.1, standardise=False)]
 
 
 def rows(n=400, D=16, n_classes=2, massive=True, seed=0):

@@ -65,3 +65,17 @@ def test_the_direction_is_that_of_whitened_means():
 def test_shrinkage_is_auto_or_a_share(shrinkage):
     with pytest.raises(UsageError, match="shrinkage must be 'auto' or a number from 0 to 1"):
         LDAProbe(shrinkage).fit(*problem())
+
+
+@pytest.mark.parametrize("shrinkage", ["auto", 0.02, 0.5])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_raw_features_equal_scikit_learn_without_a_scaler(shrinkage, n_classes):
+    X, y = problem(n_classes=n_classes)
+    X = X * np.logspace(2, -2, X.shape[1])  # of scales 0.1 to 10
+    oracle = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage).fit(X, y)
+    probe = LDAProbe(shrinkage, standardise=False).fit(X, y)
+    other = LDAProbe(shrinkage).fit(X, y).decision_function(X)
+    scores = oracle.decision_function(X)
+    np.testing.assert_allclose(probe.predict_proba(X), oracle.predict_proba(X), atol=1e-8)
+    np.testing.assert_array_equal(probe.predict(X), oracle.predict(X))
+    assert shrinkage == "auto" or np.abs(scores - other).max() > 1e-3

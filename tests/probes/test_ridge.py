@@ -95,7 +95,7 @@ def test_a_regression_saved_and_loaded_predicts_the_same(T, tmp_path):
     probe = REGRESSORS["ridge"](0.5).fit(X, Y)
     loaded = load_probe(probe.save(tmp_path / "latitude"))
     assert isinstance(loaded, RidgeRegressionProbe)
-    assert loaded.get_params() == {"C": 0.5}
+    assert loaded.get_params() == {"C": 0.5, "standardise": True}
     np.testing.assert_array_equal(loaded.predict(X), probe.predict(X))
     assert not hasattr(loaded, "classes_")
 
@@ -178,3 +178,24 @@ def test_the_triangle_of_blocks_is_that_of_the_whole(n):
     assert R.shape == (min(n, 12), 12)
     assert torch.allclose(R.T @ R, X.T @ X)
     assert not R.tril(-1).any()
+
+
+@pytest.mark.parametrize("shape", [(200, 8), (9, 12)], ids=str)
+@pytest.mark.parametrize("C", GRID)
+def test_raw_features_equal_scikit_learn_without_a_scaler(C, shape):
+    """On features of several scales, where the penalty of standardised weights is another one."""
+    rng = np.random.default_rng(0)
+    X = 3 + rng.normal(size=shape) * np.logspace(-1, 2, shape[1])
+    X[:, 3] = 0.1
+    Y = X @ rng.normal(size=(shape[1], 2)) / 50 + rng.normal(size=(shape[0], 2))
+    oracle = Ridge(alpha=1 / (2 * C), solver="svd").fit(X, Y)
+    probe = RidgeRegressionProbe(C, standardise=False).fit(X, Y)
+    np.testing.assert_allclose(probe.predict(X), oracle.predict(X), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(probe.direction, oracle.coef_, rtol=1e-6, atol=1e-9)
+    y = (Y[:, 0] > Y[:, 0].mean()) + (Y[:, 1] > Y[:, 1].mean())
+    classes = RidgeClassifier(alpha=1 / (2 * C), solver="svd").fit(X, y)
+    (path,) = fit_ridge_path(X, y, C=[C], standardise=False)
+    for own in (RidgeProbe(C, standardise=False).fit(X, y), path):
+        assert own.get_params() == {"C": C, "standardise": False}
+        np.testing.assert_allclose(own.decision_function(X), classes.decision_function(X), rtol=1e-8, atol=1e-8)
+    assert max(GRID) == C or np.abs(RidgeRegressionProbe(C).fit(X, Y).predict(X) - oracle.predict(X)).max() > 1e-6

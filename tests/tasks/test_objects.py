@@ -78,7 +78,7 @@ def test_a_dataset_dict_is_taken_as_from_the_hub():
     labels = [int(one == "yes") for one in LABELS]
     part = datasets.Dataset.from_dict({"text": TEXTS, "label": labels}, features=features)
     hidden = datasets.Dataset.from_dict({"text": TEXTS, "label": [-1] * N}, features=features)
-    task = load_task(datasets.DatasetDict(train=part, validation=part, test=hidden, unsupervised=hidden))
+    task = load_task(datasets.DatasetDict({"train": part, "validation": part, "test": hidden, "unsupervised": hidden}))
     assert task.label_names == {"label": ["negative", "positive"]}
     assert [int((task.splits == split).sum()) for split in ("train", "validation", "test")] == [54, 6, 60]
     assert load_task(part.with_format("torch")).label_names == task.label_names
@@ -168,7 +168,7 @@ def test_what_is_no_table_is_refused_in_one_line(given, error, words):
 
 def test_labels_given_by_position_are_no_column():
     with pytest.raises(UsageError, match="text_column must be a text or None; got a list; give options by name"):
-        load_task(TEXTS, LABELS)
+        load_task(TEXTS, LABELS)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("option", [{"limit": "5"}, {"seed": -1}, {"name": 3}, {"position": 3}, {"keep_blanks": "no"}])

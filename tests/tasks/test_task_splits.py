@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +82,55 @@ def test_components_are_named_by_a_group_of_theirs_and_stay_apart(rows):
     for name, number in zip(names, numbers, strict=True):
         own = [group for group, n in zip(groups, numbers, strict=True) if n == number]
         assert name == own[0] or len(own[0]) > 60
+
+
+@given(LABELS, st.integers(0, 5), st.data())
+def test_with_different_texts_rows_are_taken_in_a_random_order_until_each_class_has_its_share(labels, seed, data):
+    """The rule that chose the rows of earlier versions too."""
+    n = data.draw(st.integers(0, len(labels)))
+    left, expected = share(labels, n), np.zeros(len(labels), dtype=bool)
+    for row in np.random.default_rng(seed).permutation(len(labels)).tolist():
+        expected[row] = left[int(labels[row])] > 0
+        left[int(labels[row])] -= int(expected[row])
+    assert (carve(labels, range(len(labels)), n, seed) == expected).all()
+
+
+def brackets(n: int, seed: int) -> list[str]:
+    """Random bracket strings, half of them with one bracket turned round: many short ones are equal."""
+    rng, made = np.random.default_rng(seed), []
+    for i in range(n):
+        text, depth = "", 0
+        while not text or depth or rng.random() < 0.55:
+            up = depth == 0 or (rng.random() < 0.5 and len(text) < 60)
+            text, depth = text + ")("[up], depth + (1 if up else -1)
+        at = int(rng.integers(len(text)))
+        made.append(text if i % 2 else text[:at] + "()"[text[at] == "("] + text[at + 1 :])
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_carved_splits_are_alike_in_label_length_and_repetition(seed):
+    """More than a tenth of the rows are one text, which has to stay in train."""
+    texts = brackets(3000, seed)
+    labels, length = np.arange(3000) % 2, np.array([len(text) for text in texts])
+    copies = np.array([Counter(texts)[text] for text in texts])
+    assert copies.max() > 300
+    splits = carve_missing(labels, ["train"] * 3000, texts, ["validation", "test"], seed)
+    train = splits == "train"
+    assert copies[train].max() == copies.max()
+    assert copies[~train].max() < 60  # several texts with some copies each rather than one with many
+    for split in ("validation", "test"):
+        own = splits == split
+        assert abs(own.sum() - 300) <= 2
+        assert abs(labels[own].mean() - 0.5) <= 0.01
+        assert abs((copies[own] > 1).mean() - (copies[train] > 1).mean()) < 0.08
+        assert abs(length[own].mean() - length[train].mean()) < 4 * length.std() / np.sqrt(300)
+
+
+def test_the_seed_decides_about_large_groups_too():
+    keys = np.repeat(np.arange(40), 10).tolist()
+    chosen = {tuple(np.flatnonzero(carve(np.arange(400) % 2, keys, 40, seed))) for seed in range(10)}
+    assert len(chosen) > 5
 
 
 def test_the_seed_decides():

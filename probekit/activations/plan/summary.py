@@ -10,7 +10,8 @@ from probekit.activations.plan.read_positions import ALL
 from probekit.activations.plan.token_ids import Sequences
 from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.tasks.base import SPLITS, Task
-from probekit.text import printable
+from probekit.tasks.quality.audit import audit, audit_findings
+from probekit.text import counted, printable
 
 CONTEXT = {  # by the number of tokens before a text and after it
     (0, 0): "no BOS",
@@ -87,8 +88,8 @@ def _padded_tokens(lengths: np.ndarray) -> int:
 
 
 def _examples(n: dict[str, Any]) -> str:
-    texts = f"{n['texts']:,} texts"
-    words = "" if n["words"] is None else f"{n['words']:,} words in "
+    texts = counted(n["texts"], "text")
+    words = "" if n["words"] is None else f"{counted(n['words'], 'word')} in "
     return f"{words}{texts} ({', '.join(f'{size:,} {split}' for split, size in n['splits'].items())})"
 
 
@@ -145,15 +146,16 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     elif not task.n_classes():
         lines["labels"] = regression_line(task)
     if n["cut"]:
-        lines["cut"] = f"{n['cut']:,} texts to the first {n_ctx:,} tokens, the model's context"
+        at_cut = task.spans is None and any(one == "last" or one.startswith("-") for one in n["position"].split("+"))
+        lines["cut"] = f"{counted(n['cut'], 'text')} to the first {n_ctx:,} tokens, the model's context"
+        lines["cut"] += ", and read there" if at_cut else ""
     if n["dropped_blanks"]:
-        lines["blanks"] = f"dropped at the end of {n['dropped_blanks']:,} texts of the data"
+        lines["blanks"] = f"dropped at the end of {counted(n['dropped_blanks'], 'text')} of the data"
     if n["skipped_rows"]:
-        lines["skipped"] = f"{n['skipped_rows']:,} rows of the data could not be used"
+        lines["skipped"] = f"{counted(n['skipped_rows'], 'row')} of the data could not be used"
     if unlabelled := task.info.get("unlabelled_words"):
-        lines["without"] = f"{unlabelled:,} words of the data have no {task.target} and are left out"
-    leaks = {split: count for split, count in task.info.get("also_in_train", {}).items() if count}
-    if leaks:
-        copies = " and ".join(f"{count:,} of the {split} texts" for split, count in leaks.items())
-        lines["leaks"] = f"{copies} are also in train"
+        have = "has" if unlabelled == 1 else "have"
+        lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"
+    if findings := audit_findings(audit(task, near=False)):
+        lines["audit"] = "; ".join(findings)
     return lines

@@ -25,7 +25,7 @@ class Sequences:
         flat: the ids of all examples one after the other, int32.
         offsets: where each example begins in `flat`, and where the last one ends, int64 [N + 1].
         n_bos: context tokens before each text: 0 or 1.
-        n_cut: how many examples were cut to fit the context.
+        n_cut: how many texts were cut to fit the context; a text that several words share counts once per split.
         words: the tokens of each example's word, first to one past the last, int64 [N, 2]; indices count the BOS. None
             where the examples are complete texts.
         n_end: context tokens after each text: 0 or 1.
@@ -144,7 +144,8 @@ def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long:
         )
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
     words = None if task.spans is None else word_tokens(model, task, n_bos, n_end, np.array(lengths))
-    return Sequences(np.concatenate(parts), offsets, n_bos, len(long), words, n_end)
+    n_cut = len(np.intersect1d(long, task.texts()[0]))
+    return Sequences(np.concatenate(parts), offsets, n_bos, n_cut, words, n_end)
 
 
 def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Sequences:

@@ -12,10 +12,16 @@ The code of the class frequencies is sequential too: each block uses the labels 
 1981). Imbalanced classes have a short code without any activations, so the gain of the activations is measured against
 it.
 
-Axes: N examples, K classes.
+A probe knows only the S classes among the n labels before a block. The other classes keep the probability q that the
+frequencies give them, and the probe shares the rest, so that a class which first occurs late costs what any code has to
+pay for it. A label that a probe excludes must not cost hundreds of bits either, so 1 / (n + 1) of the rest is q again:
+p = (1 - 1 / (n + 1)) (1 - q of the unseen) probe + q / (n + 1). This costs a probe that is always right at most 1.5
+bits for a block that doubles the labels. The probabilities sum to 1 over all K classes, so every member is a code.
+
+Axes: N examples, K classes, S classes that a prefix holds.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +30,7 @@ from scipy.special import logsumexp
 from probekit.errors import UsageError
 from probekit.evaluation.fits.layer import LayerFits
 from probekit.evaluation.fits.predict import decisions, log_probabilities
-from probekit.probes.problem import Labels, ProblemSet, every_problem
+from probekit.probes.problem import Labels, Problem, ProblemSet
 
 FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 LogProbabilities = Sequence[np.ndarray] | Callable[[int, np.ndarray], np.ndarray]
@@ -89,21 +95,25 @@ class OnlineCode:
             )
         self.order, ends = _order(np.asarray(rows), groups, seed)
         self.ends = _block_ends(ends)
-        self.prefixes = [end for end in self.ends[:-1] if self._has_every_class(end)]
+        self.prefixes = [end for end in self.ends[:-1] if len(self._seen(end)) > 1]
 
     def problems(self) -> ProblemSet:
         """The fits over all N rows: prefix by prefix, each with every C in the order of the grid.
 
-        A prefix that lacks a class has no fits.
+        The classes of a fit are those that its prefix holds, numbered 0..S-1. A prefix of one class has no fits.
         """
-        return every_problem([Labels(self.labels, self.n_classes)], self.grid, map(self._weights, self.prefixes))
+        columns: dict[tuple[int, ...], int] = {}  # classes that a prefix holds -> number of the label column
+        column_of = [columns.setdefault(tuple(self._seen(end).tolist()), len(columns)) for end in self.prefixes]
+        problems = [Problem(column, number, C) for number, column in enumerate(column_of) for C in self.grid]
+        labels = tuple(self._numbered(np.array(seen)) for seen in columns)
+        return ProblemSet(labels, tuple(map(self._weights, self.prefixes)), tuple(problems))
 
     def codelength(self, log_probabilities: LogProbabilities) -> Codelength:
         """The code's length, given the predictions of each probe.
 
         Args:
-            log_probabilities: natural logarithms for each of `problems()` in order: arrays [N, K] of all rows, or a
-                function of a problem's number and int64 rows [n] that returns those rows: [n, K].
+            log_probabilities: natural logarithms for each of `problems()` in order: arrays [N, S] of all rows, or a
+                function of a problem's number and int64 rows [n] that returns those rows: [n, S].
 
         Raises:
             UsageError: values that are not logarithms of probabilities that sum to 1.
@@ -112,11 +122,11 @@ class OnlineCode:
         members = np.zeros(len(self.grid) + 2)  # bits so far of each C, of the uniform code and of the frequencies
         blocks, start, total = [], 0, 0.0
         for end in self.ends:
-            uniform = (end - start) * per_label
-            coded = np.full(len(members), uniform)
+            labels, prior = self.labels[self.order[start:end]], self._prior(start)
+            coded = np.full(len(members), -np.log2(prior)[labels].sum())
+            coded[-2] = (end - start) * per_label
             if start in self.prefixes:
-                coded[:-2] = self._bits_of_block(log_probabilities, start, end)
-            coded[-1] = self._prior_bits(start, end)
+                coded[:-2] = [_bits(each, labels) for each in self._coded_by(log_probabilities, start, end, prior)]
             members = members + coded
             bits = float(np.log2(len(members)) - logsumexp(-members * np.log(2)) / np.log(2))
             blocks.append(Block(start if start in self.prefixes else 0, end - start, bits - total))
@@ -125,26 +135,33 @@ class OnlineCode:
         least = max(total, np.finfo(float).tiny)
         return Codelength(total, uniform_bits, prior_bits, uniform_bits / least, prior_bits / least, blocks)
 
-    def _prior_bits(self, start: int, end: int) -> float:
-        """Bits of the labels start..end, coded by the class counts before them, each plus one half."""
-        before, sent = (
-            np.bincount(self.labels[rows], minlength=self.n_classes)
-            for rows in (self.order[:start], self.order[start:end])
-        )
-        return float(-sent @ np.log2((before + 0.5) / (start + self.n_classes / 2)))
+    def _prior(self, start: int) -> np.ndarray:
+        """The class frequencies before a block, each count plus one half: [K]."""
+        counts = np.bincount(self.labels[self.order[:start]], minlength=self.n_classes)
+        return (counts + 0.5) / (start + self.n_classes / 2)
 
-    def _bits_of_block(self, log_probabilities: LogProbabilities, start: int, end: int) -> np.ndarray:
-        """Bits of the labels start..end, coded by the probes fitted on those before: one number for each C."""
-        rows = self.order[start:end]
+    def _coded_by(
+        self, log_probabilities: LogProbabilities, start: int, end: int, prior: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """The probabilities [n, K] by which each C codes the labels start..end: its probe's, mixed with `prior`."""
+        rows, seen = self.order[start:end], self._seen(start)
         first = self.prefixes.index(start) * len(self.grid)
-        numbers = range(first, first + len(self.grid))
-        each = (
-            log_probabilities(i, rows) if callable(log_probabilities) else log_probabilities[i][rows] for i in numbers
-        )
-        return np.array([_bits(_normalised(np.asarray(logs, dtype=np.float64)), self.labels[rows]) for logs in each])
+        share = prior[seen].sum() * start / (start + 1)
+        for i in range(first, first + len(self.grid)):
+            logs = log_probabilities(i, rows) if callable(log_probabilities) else log_probabilities[i][rows]
+            coded = np.tile(prior, (len(rows), 1))
+            coded[:, seen] = share * _probabilities(logs) + prior[seen] / (start + 1)
+            yield coded
 
-    def _has_every_class(self, end: int) -> bool:
-        return len(np.unique(self.labels[self.order[:end]])) == self.n_classes
+    def _seen(self, end: int) -> np.ndarray:
+        """The classes among the first labels: int64 [S], rising."""
+        return np.unique(self.labels[self.order[:end]])
+
+    def _numbered(self, seen: np.ndarray) -> Labels:
+        """The labels of these classes as 0..S-1; labels of other classes have no weight where it is used."""
+        if len(seen) == self.n_classes:
+            return Labels(self.labels, self.n_classes)
+        return Labels(np.searchsorted(seen, self.labels).clip(max=len(seen) - 1), len(seen))
 
     def _weights(self, end: int) -> np.ndarray:
         weights = np.zeros(len(self.labels))
@@ -170,15 +187,16 @@ def _block_ends(allowed: np.ndarray) -> list[int]:
     return np.unique(allowed[np.searchsorted(allowed, wanted)]).tolist()
 
 
-def _normalised(logs: np.ndarray) -> np.ndarray:
-    off = np.abs(np.exp(logs).sum(axis=1) - 1).max(initial=0)
+def _probabilities(logs: np.ndarray) -> np.ndarray:
+    likely = np.exp(np.asarray(logs, dtype=np.float64))
+    off = np.abs(likely.sum(axis=1) - 1).max(initial=0)
     if not off < 1e-4:
         raise UsageError(f"expected natural logarithms of probabilities that sum to 1; their sum is off by {off:.2g}")
-    return logs
+    return likely
 
 
-def _bits(logs: np.ndarray, labels: np.ndarray) -> float:
-    return float(-logs[np.arange(len(labels)), labels].sum() / np.log(2))
+def _bits(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    return float(-np.log2(probabilities[np.arange(len(labels)), labels]).sum())
 
 
 def layer_codelength(code: OnlineCode, fits: LayerFits) -> dict[str, float]:

@@ -24,7 +24,7 @@ from probekit.evaluation.results.data import LEAST_SEEN
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
-from probekit.tasks.quality.duplicates import normalised_words
+from probekit.tasks.same_text import normalised_words, text_numbers
 
 MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them
 TRIES = 100
@@ -36,8 +36,9 @@ class ControlTasks:
 
     Attributes:
         labels: random labels [N], one array per draw.
-        record: {"type", "draws", "asked", "seen"}: what has a random label, how many draws there are and were
-            requested, and the share of the test rows whose type train has. None if none were requested.
+        record: {"type", "unit", "draws", "asked", "seen"}: what has a random label ("token", "word" or "text"), the
+            same in words for a reader, how many draws there are and were requested, and the share of the test rows
+            whose type train has. None if none were requested.
     """
 
     labels: list[np.ndarray]
@@ -54,13 +55,28 @@ def draw_controls(request: Request, protocol: Protocol, options: ProbeOptions) -
         return NO_CONTROLS
     types = control_types(request.acts, kind)
     if types is None:
-        return ControlTasks([], {"type": None, "draws": 0, "asked": draws, "seen": 0.0})
+        return ControlTasks([], {"type": None, "unit": None, "draws": 0, "asked": draws, "seen": 0.0})
     drawn = control_labels(request.labels, types, request.n_classes, draws, options.seed, protocol.train)
     labels = with_every_class(protocol, drawn, request.n_classes)
-    name = kind if kind == "text" or isinstance(types[0], int) else "word"
-    return ControlTasks(
-        labels, {"type": name, "draws": len(labels), "asked": draws, "seen": _share_seen(protocol, types)}
-    )
+    name, unit = _unit(request.acts, kind, types)
+    seen = _share_seen(protocol, types)
+    return ControlTasks(labels, {"type": name, "unit": unit, "draws": len(labels), "asked": draws, "seen": seen})
+
+
+def _unit(acts: Activations, kind: str, types: Sequence[Hashable]) -> tuple[str, str]:
+    """What has a random label: in one word, and in words for a reader."""
+    if kind == "text":
+        return kind, kind
+    if isinstance(types[0], int):
+        return "token", "token that is read"
+    if acts.task.words is not None:
+        return "word", "word"
+    tokens = acts.layout.tokens
+    if tokens is None or len(tokens) != acts.n_examples:
+        why = "the token that is read was not recorded"
+    else:
+        why = "a mean is read" if (tokens < 0).any() else "most texts are read at the same token"
+    return "word", f"{'first' if acts.layout.positions == ['first'] else 'last'} word of a text ({why})"
 
 
 def measures_memory(controls: ControlTasks) -> bool:
@@ -80,8 +96,8 @@ def _share_seen(protocol: Protocol, types: Sequence[Hashable]) -> float:
 def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     """The type of each example: the id of the token that is read (an int), or the last word of its text (a str).
 
-    For the kind "text" it is the input. Where the examples are words of their texts it is that word (a str), as in
-    Hewitt and Liang.
+    For the kind "text" it is the number of the text (`tasks.same_text`, an int). Where the examples are words of their
+    texts it is that word (a str), as in Hewitt and Liang.
 
     The last word, punctuation left out, replaces the token where tokens were not recorded (imports, older stores),
     where a mean is read, and where half of the examples end in one token, such as a full stop. The first word replaces
@@ -95,7 +111,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
         N types, or None: no texts, or more than half of them are of one type.
     """
     if kind == "text":
-        texts = None if acts.task.info.get("no_texts") else [_hashable(given) for given in acts.inputs]
+        texts = [] if acts.task.info.get("no_texts") else text_numbers(acts.inputs).tolist()
         return texts if texts and _varied(texts) else None
     words = acts.task.words
     if words is not None:
@@ -108,10 +124,6 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     first = acts.layout.positions == ["first"]
     types = [_word(given, 0 if first else -1) for given in acts.inputs]
     return types if _varied(types) else None
-
-
-def _hashable(given: Any) -> Hashable:
-    return given if isinstance(given, str) else tuple(given)
 
 
 def _word(given: Any, at: int) -> Hashable:

@@ -22,7 +22,7 @@ def lead(
 
     Args:
         best: the predictions that are quoted.
-        baselines: name and test predictions of each.
+        baselines: name and test predictions of each; random weights count as one.
         metric: the headline.
         bootstrap: resamples of the test rows.
     """

@@ -15,6 +15,7 @@ from probekit.activations.activations import Activations
 from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import FitGrid
 from probekit.points import Place, place_name
+from probekit.probes.base import check_size
 from probekit.probes.problem import ProblemSet, joined
 
 
@@ -39,7 +40,7 @@ def features_of(acts: Activations, place: Place) -> Tensor:
     """The activations of a place, [N, D], in float32 or more.
 
     Raises:
-        DataError: NaN or infinity, with the first row and its example.
+        DataError: NaN or infinity, with the first row and its example; float64 that cannot be squared.
     """
     X = acts[place]
     bad = ~torch.isfinite(X).all(dim=1)
@@ -50,6 +51,9 @@ def features_of(acts: Activations, place: Place) -> Tensor:
             f"activations of {place_name(place)} hold {what}, first in row {row} (example {acts.ids[row]!a}; "
             f"{int(bad.sum())} rows in all); extract again, in float32 if they were kept in less"
         )
+    if X.dtype == torch.float64:  # every number of another type can be squared in float64
+        low, high = torch.aminmax(X)
+        check_size(max(float(high), -float(low)))
     return X.to(torch.promote_types(X.dtype, torch.float32))
 
 

@@ -49,7 +49,8 @@ class LayerResult:
             within each), and there is no "train".
         intervals: metric -> (low, high) on test.
         tried: (C, headline on validation) of each candidate.
-        probe: the fitted probe; None where only numbers are kept, as for random weights.
+        probe: the fitted probe: `probe.predict_labels(X)` gives names of classes, `probe.direction` float64 weights and
+            `probe.direction_tensor()` the same for a hook. None where only numbers are kept, as for random weights.
         gap: the worst certificate of these fits: an upper bound on (objective - optimum) / optimum. None if the probe
             gives none, or if a fit that did not converge has no finite one.
         band: (low, high) of the headline on test; the bands of all layers hold the complete curve with 95%.

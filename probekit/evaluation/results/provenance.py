@@ -57,6 +57,8 @@ def origin_of(request: Request, plan: CurvePlan, audit: Audit, seed: int, drop_l
         "validation_carved": acts.task.info.get(CARVED),
         "no_texts": bool(acts.task.info.get("no_texts")),
         "audit": audit_dict(audit),
+        "test_leak": None if audit.test_leak is None else {**audit.test_leak, "removed": audit.dropped},
+        "texts_cut": _texts_cut(acts),
         "drop_leaks": drop_leaks,
         "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta} | _task_fingerprint(acts),
         "versions": versions_of(*PACKAGES),
@@ -119,6 +121,22 @@ def random_origin(acts: Activations | None) -> dict[str, Any] | None:
 def _position(acts: Activations) -> Any:
     position = acts.task.position
     return acts.meta.get("position", position if isinstance(position, str) else "per example")
+
+
+def _texts_cut(acts: Activations) -> dict[str, Any] | None:
+    """How many texts were cut at the context, and whether the token that is read is at the "cut" or "before" it.
+
+    Of a mean, or a token of each text's own, that is "unknown". None where nothing was recorded, as in imports.
+    """
+    if "cut" not in acts.meta:
+        return None
+    position, texts = str(_position(acts)), len(acts.task.texts()[0])
+    read = "unknown"
+    if acts.task.spans is not None or position == "first" or position.isdecimal():
+        read = "before"
+    elif position == "last" or position.startswith("-"):
+        read = "cut"
+    return {"texts": min(int(acts.meta["cut"]), texts), "of": texts, "read": read}
 
 
 def _task_fingerprint(acts: Activations) -> dict[str, str]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import LEAST_SEEN, BaselineResult, LayerResult, ProbeData, is_output
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, selected
 from probekit.points import spans_of
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
-from probekit.text import printable
+from probekit.text import counted, printable
 
 MOST_NOTES = 6
 MOST_NAMED = 8  # layers in one footnote
@@ -160,7 +161,12 @@ def footnotes(data: ProbeData) -> list[str]:
 
 
 def _best_note(data: ProbeData) -> str:
-    """The score to quote, and what selected it."""
+    """The score to quote, what selected it, and what speaks against it."""
+    against = "; ".join(cautions(data))
+    return f"{_score_note(data)}{f' Caution: {against}.' if against else ''}"
+
+
+def _score_note(data: ProbeData) -> str:
     if data.procedure is not None:
         value, ends = data.estimate
         return (
@@ -236,7 +242,8 @@ def _chance_note(data: ProbeData) -> str:
     if best.p_value is None or p_max is None:
         return ""
     many = f"; p = {p_max:.2g} for the best of all layers" if len(data.layers) > 1 else ""
-    return f"Permutation test on test labels: p = {best.p_value:.2g} at {best.place}{many}."
+    weaker = " It does not test R2 > 0; the interval does." if data.headline == "r2" else ""
+    return f"Permutation test of association with test labels: p = {best.p_value:.2g} at {best.place}{many}.{weaker}"
 
 
 def _test_selection_note(data: ProbeData) -> str:
@@ -257,14 +264,15 @@ def _control_note(data: ProbeData) -> str:
     if not control["draws"]:
         return "No control task: no texts, too few types for the classes, or one type in half of the examples."
     kind, draws, seen = control["type"], control["draws"], control.get("seen", 1.0)
-    line = f"Control task: random label per {kind} (mean of {draws} {'draw' if draws == 1 else 'draws'}"
+    unit = control.get("unit", kind)
+    line = f"Control task: a random label for each distinct {unit}, mean of {counted(draws, 'draw')}"
     if kind == "text":
-        return f"{line}); above chance only where test texts also occur in train."
+        return f"{line}; above chance only where test texts also occur in train."
     rows = f"{seen:.0%} of the test rows have a {kind} seen in train"
     if seen < LEAST_SEEN:
-        return f"{line}; only {rows}, too few for a selectivity)."
+        return f"{line}; only {rows}, too few for a selectivity."
     r2 = "; no selectivity where the control R2 is below 0" if data.headline == "r2" else ""
-    return f"{line}; {rows}); selectivity near 0 suggests memorised {kind}s{r2}."
+    return f"{line}; {rows}. Selectivity near 0 suggests memorised {kind}s{r2}."
 
 
 def _code_note(data: ProbeData) -> str:

@@ -24,11 +24,30 @@ class ProbeResults(ProbeData):
         """
         return probe_frame(self)
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the headline by layer, on `ax` or on a new figure; returns the axes."""
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        label: str | None = None,
+        color: str | None = None,
+        title: str | None = None,
+    ) -> "Axes":
+        """Draw the headline by layer, on `ax` or on a new figure; returns the axes.
+
+        Several results can be drawn on one axes: `ax = first.plot()`, then `second.plot(ax)`.
+
+        Args:
+            ax: where to draw; other results on it are kept.
+            label: the curve's name in the legend.  [default: what it differs in from the other curves]
+            color: of the curve, as matplotlib has it.  [default: the next that is free]
+            title: of the picture, as plain text; "" for none.  [default: label, model and task]
+
+        Raises:
+            UsageError: the axes hold results of another metric; an unknown color.
+        """
         from probekit.plots.curve import plot_accuracy_by_layer
 
-        return plot_accuracy_by_layer(self, ax)
+        return plot_accuracy_by_layer(self, ax, label=label, color=color, title=title)
 
     def summary(self) -> str:
         """The results as a plain table, with at most six footnotes."""

@@ -3,7 +3,7 @@
 Axes: L layers, N examples, S permutations, C classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,8 @@ from probekit.evaluation.scores.metrics import (
 )
 
 PERMUTATIONS = 1000  # the smallest p-value is 1 / 1001
+Permuter = Callable[[np.random.Generator, int], np.ndarray]
+"""(generator, S) -> labels permuted S times: [S, N]."""
 _CHUNK = 250_000  # weights held at once: 2 MB, which stay in the processor's cache
 
 
@@ -54,6 +56,9 @@ def permutation_test(
 ) -> Permutation:
     """Test whether the predictions of each layer, and of the best layer, are related to the labels at all.
 
+    The null hypothesis is no association; the alternative is not "better than a constant". Under the null, predictions
+    that vary have an R2 below 0 and an accuracy below the majority's, so a small p-value goes with an R2 of about 0.
+
     The test labels are permuted against fixed predictions (Ojala and Garriga 2010, their first test), with the same
     permutation for all layers; the best layer is compared with the maximum over layers (Westfall and Young 1993). The
     p-value is (1 + permutations that do as well) / (1 + permutations), which is exact (Phipson and Smyth 2010).
@@ -74,11 +79,11 @@ def permutation_test(
     if metric not in METRICS or metric in LOWER_IS_BETTER:
         better = ", ".join(name for name in METRICS if name not in LOWER_IS_BETTER)
         raise UsageError(f"a permutation test needs a metric where higher is better, {better}; got {metric!a}")
-    observed = np.array([measure(p).get(metric, -np.inf) for p in predictions])
+    observed = np.array([measure(p, [metric]).get(metric, -np.inf) for p in predictions])
     rng, truth = np.random.default_rng(seed), predictions[0].truth
-    chunks = []
+    draw, chunks = permuter(truth, groups), []
     for size in _chunks(permutations, len(truth)):
-        truths = permuted(truth, rng, groups, size)
+        truths = draw(rng, size)
         chunks.append(np.stack([values_under(p, truths, metric) for p in predictions]))
     null = np.concatenate(chunks, axis=1)
     null[np.isnan(null)] = -np.inf
@@ -97,50 +102,66 @@ def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | N
 
     Targets [N, K] keep the numbers of a row together: [S, N, K].
     """
+    return permuter(truth, groups)(rng, permutations)
+
+
+def permuter(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:
+    """`permuted` for these labels and groups: what depends on them alone is computed once, in O(N log N)."""
     if truth.ndim == 2:
-        return _permuted_rows(truth, rng, groups, permutations)
+        return _of_rows(truth, groups)
     if groups is None:
-        return rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
+        return lambda rng, permutations: rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
     member = np.unique(groups, return_inverse=True)[1].ravel()
     if np.issubdtype(truth.dtype, np.floating):
         means = np.bincount(member, truth) / np.bincount(member)
         rest = truth - means[member]
         if means.var() > rest.var():
-            moved = rng.permuted(np.tile(means, (permutations, 1)), axis=1)[:, member]
-            return moved + _permuted_by_group(rest, member, rng, permutations)
-    return _permuted_by_group(truth, member, rng, permutations)
+            within = _by_group(rest, member)
+            return lambda rng, permutations: (
+                rng.permuted(np.tile(means, (permutations, 1)), axis=1)[:, member] + within(rng, permutations)
+            )
+    return _by_group(truth, member)
 
 
-def _permuted_rows(
-    truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int
-) -> np.ndarray:
+def _of_rows(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:
+    """`permuter` of targets [N, K]."""
     rows = np.arange(len(truth))
     if groups is None:
-        return truth[permuted(rows, rng, None, permutations)]
+        every = permuter(rows, None)
+        return lambda rng, permutations: truth[every(rng, permutations)]
     member, sizes = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    member = member.ravel()
     means = np.stack([np.bincount(member, column) for column in truth.T], axis=1) / sizes[:, None]
-    rest = truth - means[member]
-    within = _permuted_by_group(rows, member, rng, permutations)
+    rest, within = truth - means[member], _by_group(rows, member)
     if means.var(axis=0).sum() <= rest.var(axis=0).sum():
-        return truth[within]
-    return means[permuted(np.arange(len(means)), rng, None, permutations)[:, member]] + rest[within]
+        return lambda rng, permutations: truth[within(rng, permutations)]
+    among = permuter(np.arange(len(means)), None)
+    return lambda rng, permutations: means[among(rng, permutations)[:, member]] + rest[within(rng, permutations)]
 
 
-def _permuted_by_group(
-    truth: np.ndarray, member: np.ndarray, rng: np.random.Generator, permutations: int
-) -> np.ndarray:
-    """Values [N] permuted within groups where they differ, and between groups where they do not: [S, N]."""
-    rows = [np.flatnonzero(member == g) for g in range(member.max() + 1)]
-    constant = np.array([bool((truth[r] == truth[r[0]]).all()) for r in rows])
-    shuffled = np.tile(truth, (permutations, 1))
-    of_group = np.array([truth[r[0]] for r, same in zip(rows, constant, strict=True) if same])
-    if len(of_group):
-        place = np.cumsum(constant)[member] - 1
-        among = constant[member]
-        shuffled[:, among] = rng.permuted(np.tile(of_group, (permutations, 1)), axis=1)[:, place[among]]
-    for r in (r for r, same in zip(rows, constant, strict=True) if not same):
-        shuffled[:, r] = rng.permuted(shuffled[:, r], axis=1)
-    return shuffled
+def _by_group(truth: np.ndarray, member: np.ndarray) -> Permuter:
+    """Permutes values [N] within groups where they differ, and between groups where they do not."""
+    order, sizes = np.argsort(member, kind="stable"), np.bincount(member)
+    starts = np.cumsum(sizes) - sizes
+    of_group = truth[order[starts]]  # the value of each group's first row
+    constant = np.logical_and.reduceat(truth[order] == of_group[member[order]], starts)
+    among, place = constant[member], (np.cumsum(constant) - 1)[member]
+    # the rows of the groups that differ, [groups, size] for each size: all groups of a size are one call
+    blocks = [
+        order[starts[~constant & (sizes == size), None] + np.arange(size)] for size in np.unique(sizes[~constant])
+    ]
+
+    def draw(rng: np.random.Generator, permutations: int) -> np.ndarray:
+        shuffled = np.tile(truth, (permutations, 1))
+        if among.any():
+            values = np.tile(of_group[constant], (permutations, 1))
+            shuffled[:, among] = rng.permuted(values, axis=1)[:, place[among]]
+        for rows in blocks:
+            values = np.repeat(truth[rows][:, None], permutations, axis=1)  # [groups, S, size]
+            shuffled[:, rows] = rng.permuted(values, axis=2).swapaxes(0, 1)
+        return shuffled
+
+    return draw
 
 
 def values_under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndarray:

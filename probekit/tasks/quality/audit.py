@@ -11,11 +11,15 @@ import numpy as np
 
 from probekit.tasks.base import IMBALANCED, SPLITS, Task
 from probekit.tasks.data_table import quote
+from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
+from probekit.tasks.same_text import text_numbers
+from probekit.tasks.token_labels import token_rows
+from probekit.text import counted
 
-SHIFT = 0.1  # report a class whose share in a split differs from its share in train by this much
-LONGER = 1.5  # report a split whose median length is this many times train's, or train's its
 Finding = tuple[str, str]  # what was found, and its first example
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # as `near_pairs` finds them
+NO_PAIRS: Pairs = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,10 @@ class Audit:
         no_texts: whether there were no texts to compare.
         dropped: whether the leaks were left out.
         linked: with folds, the number of texts that have an exact or near duplicate, which is in the same fold.
+        differences: how validation and test differ from train in length, labels and repeated texts (`compare_splits`).
+        test_leak: {"texts": test texts with an exact or near duplicate in an earlier split, "of_texts", "also_in":
+            these splits, "group_rows": other test rows that share a group with one, "of_rows"}; None without a test
+            split.
     """
 
     label: str
@@ -46,18 +54,25 @@ class Audit:
     no_texts: bool = False
     dropped: bool = False
     linked: int | None = None
+    differences: list[dict[str, Any]] = field(default_factory=list)
+    test_leak: dict[str, Any] | None = None
 
 
 def audit_dict(result: Audit) -> dict[str, Any]:
     """The audit as JSON-able values, with the number of leaks in each split instead of their rows."""
-    kept = {name: value for name, value in vars(result).items() if name != "leaks"}
+    kept = {name: value for name, value in vars(result).items() if name not in ("leaks", "test_leak")}
     kept |= {"near": THRESHOLD, "leaks": {split: one["leaks"] for split, one in result.splits.items()}}
-    return {**kept, "lines": audit_lines(result), "findings": [what for what, _ in _findings(result)]}
+    return {**kept, "lines": audit_lines(result), "findings": audit_findings(result)}
 
 
 def audit_lines(result: Audit) -> list[str]:
     """One line per finding, with its number and its first example; empty if there is nothing to report."""
     return [f"{what}: {example}" if example else what for what, example in _findings(result)]
+
+
+def audit_findings(result: Audit) -> list[str]:
+    """The findings without their examples."""
+    return [what for what, _ in _findings(result)]
 
 
 def _findings(result: Audit) -> list[Finding]:
@@ -74,47 +89,81 @@ def _findings(result: Audit) -> list[Finding]:
     if result.conflicts["texts"]:
         found.append(_conflict_finding(result.conflicts))
     if result.groups_across_splits:
-        found.append((f"groups that span splits: {result.groups_across_splits:,}", ""))
+        n = result.groups_across_splits
+        found.append((f"{counted(n, 'group')} {'spans' if n == 1 else 'span'} splits", ""))
     if result.linked:
         found.append((f"{result.linked:,} texts have an exact or near duplicate; folds keep them together", ""))
-    known = [split for split in SPLITS if split in result.splits]
-    return found + [(line, "") for split in known for line in _split_lines(result.splits, split)]
+    train = result.splits.get("train", {})
+    if train.get("share", 0) > IMBALANCED:
+        found.append((f"imbalanced classes: {train['share']:.0%} of train is {quote(train['commonest'])}", ""))
+    return found + [(difference_text(one), "") for one in result.differences]
 
 
-def audit(task: Task, label_set: str | None = None) -> Audit:
+def audit(task: Task, label_set: str | None = None, near: bool = True) -> Audit:
     """Audit a checked task and one of its label sets (default: the target); changes nothing.
 
-    `tasks.quality.duplicates` defines exact and near duplicates. Inputs that are placeholders (an import without texts)
-    are not compared.
+    `tasks.same_text` defines exact duplicates, `tasks.quality.duplicates` near ones. Inputs that are placeholders (an
+    import without texts) are not compared.
+
+    Args:
+        task: of N examples.
+        label_set: to audit.
+        near: whether to look for near-duplicates too; without them, 100,000 texts take a second or two.
 
     Raises:
         UsageError: no such label set.
     """
     label_set = task.target if label_set is None else label_set
     task.n_classes(label_set)  # raises if it is unknown
+    if label_set in task.token_labels:
+        task = token_rows(task)
     no_texts = bool(task.info.get("no_texts"))
-    splits = {split: _split(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
+    splits = {split: split_record(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
     result = Audit(label_set, splits, groups_across_splits=_groups_spanning_splits(task), no_texts=no_texts)
-    leaks = np.zeros(len(task), dtype=bool)
+    leaks, repeats, number = np.zeros(len(task), dtype=bool), np.zeros(len(task), dtype=bool), None
     if not no_texts:
         rows, of = task.texts()
         texts = task if len(rows) == len(task) else task.subset(rows)
-        number, shared, leaks_T = _compare(texts)
-        _add_hidden_leaks(texts, leaks_T)
-        leaks = leaks_T[of]
-        result = replace(result, shared=shared, conflicts=_conflicts(task, number[of], task.labels[label_set]))
+        number_T, shared, leaks_T, repeats_T = _compare(texts, near)
+        if near:
+            _add_hidden_leaks(texts, leaks_T)
+        leaks, repeats, number = leaks_T[of], repeats_T[of], number_T[of]
+        result = replace(result, shared=shared, conflicts=_conflicts(task, number, task.labels[label_set]))
     if task.groups is not None:
         leaks[rows_spanning_splits(task.groups, task.splits)] = True
     for split in splits:
         splits[split]["leaks"] = int((leaks & (task.splits == split)).sum())
-    return replace(result, leaks=np.flatnonzero(leaks))
+    return replace(
+        result,
+        leaks=np.flatnonzero(leaks),
+        differences=split_differences(task, label_set, number),
+        test_leak=_test_leak(task, repeats, result.shared),
+    )
+
+
+def _test_leak(task: Task, repeats: np.ndarray, shared: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """How much of test is also in an earlier split; `repeats` marks the test rows whose text is, bool [N]."""
+    test = task.splits == "test"
+    if not test.any():
+        return None
+    firsts, grouped = task.texts()[0], np.zeros(len(task), dtype=bool)
+    if task.groups is not None:
+        grouped = test & np.isin(task.groups, task.groups[~test]) & ~repeats
+    pairs = {name.partition(" in ")[2]: one for name, one in shared.items() if name.startswith("test ")}
+    return {
+        "texts": int(repeats[firsts].sum()),
+        "of_texts": int(test[firsts].sum()),
+        "also_in": [split for split, one in pairs.items() if one["exact"] or one["near"]],
+        "group_rows": int(grouped.sum()),
+        "of_rows": int(test.sum()),
+    }
 
 
 def _add_hidden_leaks(task: Task, leaks: np.ndarray) -> None:
     """Add the leaks that appear once the first ones are gone: which shingles are templates depends on all texts."""
     while leaks.any():
         rest = np.flatnonzero(~leaks)
-        more = _compare(task.subset(rest))[2]
+        more = _compare(task.subset(rest), near=True)[2]
         if not more.any():
             break
         leaks[rest[more]] = True
@@ -136,40 +185,29 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
     return Audit(label_set, {}, conflicts=conflicts, linked=int((np.bincount(own)[own] > 1).sum()))
 
 
-def _compare(task: Task) -> tuple[np.ndarray, dict[str, dict[str, Any]], np.ndarray]:
-    """Each input's number (equal inputs share one), what each two splits share, and the rows that leak, bool [N]."""
-    inputs = Inputs.of(task.inputs)
-    pairs = near_pairs(inputs.shingles(), np.unique(inputs.number[task.splits != SPLITS[0]]))
-    shared, leaks = {}, np.zeros(len(task), dtype=bool)
+def _compare(task: Task, near: bool) -> tuple[np.ndarray, dict[str, dict[str, Any]], np.ndarray, np.ndarray]:
+    """Each input's number, what each two splits share, the rows that leak, and the test rows that repeat others.
+
+    Inputs of one number are the same text. Rows are marked, bool [N].
+    """
+    if near:
+        inputs = Inputs.of(task.inputs)
+        number = inputs.number
+        pairs = near_pairs(inputs.shingles(), np.unique(number[task.splits != SPLITS[0]]))
+    else:
+        number, pairs = text_numbers(task.inputs), NO_PAIRS
+    shared, leaks, repeats = {}, np.zeros(len(task), dtype=bool), np.zeros(len(task), dtype=bool)
     for here, there in combinations([split for split in SPLITS if (task.splits == split).any()], 2):
-        shared[f"{there} in {here}"], rows = _shared(task, inputs.number, pairs, here, there)
+        shared[f"{there} in {here}"], rows, found = _shared(task, number, pairs, here, there)
         leaks |= rows
-    return inputs.number, shared, leaks
-
-
-def _split(task: Task, label_set: str, split: str) -> dict[str, Any]:
-    rows = np.flatnonzero(task.splits == split)
-    texts = isinstance(task.inputs[0], str)
-    firsts = np.intersect1d(rows, task.texts()[0])
-    lengths = np.array([len(str(task.inputs[i]).split() if texts else task.inputs[i]) for i in firsts.tolist()])
-    about: dict[str, Any] = {"n": len(rows), "leaks": 0}
-    if not task.info.get("no_texts"):
-        about |= {"unit": "words" if texts else "tokens", "median_length": float(np.median(lengths))}
-        about |= {"texts": len(firsts)} if task.spans is not None or task.text_of is not None else {}
-        about |= {"mean_length": float(lengths.mean()), "longest": int(lengths.max())}
-    labels = task.labels[label_set][rows]
-    if not task.n_classes(label_set):
-        low, high = float(labels.min()), float(labels.max())
-        return {**about, "mean": float(labels.mean()), "std": float(labels.std()), "low": low, "high": high}
-    counts = {name: int((labels == k).sum()) for k, name in enumerate(task.label_names[label_set])}
-    largest = max(counts, key=lambda name: counts[name])
-    return {**about, "classes": counts, "commonest": largest, "share": counts[largest] / len(rows)}
+        repeats |= found & (there == "test")
+    return number, shared, leaks, repeats
 
 
 def _shared(
-    task: Task, number: np.ndarray, pairs: tuple[np.ndarray, np.ndarray, np.ndarray], here: str, there: str
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Duplicates of split `there` in split `here`, and the rows of `here` that they match, bool [N]."""
+    task: Task, number: np.ndarray, pairs: Pairs, here: str, there: str
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Duplicates of split `there` in split `here`; the rows of `here` that they match, and their own, bool [N]."""
     in_here, in_there = task.splits == here, task.splits == there
     exact = np.intersect1d(number[in_here], number[in_there])
     is_between = np.isin(pairs[0], number[in_there]) & np.isin(pairs[1], number[in_here])
@@ -187,7 +225,7 @@ def _shared(
         best = int(np.where(one == number[row], index, -1).argmax())
         about["first_near"] = _example(task, row, int((in_here & (number == other[best])).argmax()))
         about["first_near"]["jaccard"] = float(index[best])
-    return about, rows
+    return about, rows, is_exact | is_near
 
 
 def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -237,31 +275,17 @@ def _shared_finding(name: str, one: dict[str, Any], kind: str, result: Audit) ->
     (one_id, other_id), (text, other) = one[f"first_{kind}"]["ids"], one[f"first_{kind}"]["texts"]
     gone = ", where they were left out" if result.dropped else ""
     if kind == "exact":
-        what = f"{one[kind]:,} of the {one['n']:,} {there} texts also occur in {here}{gone}"
+        occur = "occurs" if one[kind] == 1 else "occur"
+        what = f"{one[kind]:,} of the {counted(one['n'], f'{there} text')} also {occur} in {here}{gone}"
         return what, f"{text} ({one_id}, {other_id})"
     more = "more " if one["exact"] else ""
     grams = "word trigrams" if result.splits[there]["unit"] == "words" else "token n-grams"
-    what = f"{one[kind]:,} {more}of the {one['n']:,} {there} texts are near-duplicates of {here} texts{gone}"
+    are = "is a near-duplicate" if one[kind] == 1 else "are near-duplicates"
+    what = f"{one[kind]:,} {more}of the {counted(one['n'], f'{there} text')} {are} of {here} texts{gone}"
     return f"{what} (Jaccard similarity of {grams} >= {THRESHOLD:g})", f"{text} ({one_id}) and {other} ({other_id})"
 
 
 def _conflict_finding(conflicts: dict[str, Any]) -> Finding:
     ids, texts = conflicts["first"]["ids"], conflicts["first"]["texts"]
-    number = f"{conflicts['texts']:,} ({conflicts['rows']:,} rows)"
-    return f"{conflicts.get('unit', 'texts')} with contradictory labels, {number}", f"{texts[0]} ({ids[0]}, {ids[1]})"
-
-
-def _split_lines(splits: dict[str, dict[str, Any]], split: str) -> list[str]:
-    """Imbalanced classes in train; in other splits, lengths and class shares that differ from train's."""
-    own, train = splits[split], splits.get("train", {})
-    lines = []
-    if split == "train" and own.get("share", 0) > IMBALANCED:
-        lines.append(f"imbalanced classes: {own['share']:.0%} of train is {quote(own['commonest'])}")
-    lengths = [about.get("median_length", 1.0) for about in (own, train)]
-    if max(lengths) >= LONGER * min(lengths):
-        lines.append(f"median length: {lengths[0]:g} {own['unit']} in {split}, {lengths[1]:g} in train")
-    for name, n in own.get("classes", {}).items():
-        share, usual = n / own["n"], train["classes"][name] / train["n"] if train else 0.0
-        if train and abs(share - usual) >= SHIFT:
-            lines.append(f"class {quote(name)}: {share:.0%} of {split}, {usual:.0%} of train")
-    return lines
+    what = counted(conflicts["texts"], conflicts.get("unit", "texts").removesuffix("s"))
+    return f"{what} with contradictory labels ({conflicts['rows']:,} rows)", f"{texts[0]} ({ids[0]}, {ids[1]})"

@@ -1,10 +1,10 @@
 """Exact and near duplicates among inputs, computed exactly: no pair is missed, and none is estimated.
 
-Two texts are exact duplicates if they are equal apart from Unicode form (NFKC), case, white space and the spacing of
-punctuation. They are near-duplicates if the Jaccard similarity of their word trigrams is >= 0.7 (`THRESHOLD`), which
-one word in fifteen replaced, or one in twelve added, still reaches; the ends of a text count as words. Pairs are found
-by prefix filtering (Bayardo, Ma and Srikant 2007, "Scaling up all pairs similarity search"; Xiao et al. 2008): two
-similar sets share an element among the rarest few of each, so only such pairs are compared.
+Two inputs are exact duplicates if they are the same text (`tasks.same_text`). They are near-duplicates if the Jaccard
+similarity of their word trigrams is >= 0.7 (`THRESHOLD`), which one word in fifteen replaced, or one in twelve added,
+still reaches; the ends of a text count as words. Pairs are found by prefix filtering (Bayardo, Ma and Srikant 2007,
+"Scaling up all pairs similarity search"; Xiao et al. 2008): two similar sets share an element among the rarest few of
+each, so only such pairs are compared.
 
 Trigrams in more than a tenth of the inputs, or in more than 500, belong to a template and are ignored. An input with
 fewer than `LEAST_SHINGLES` others is compared for equality only, since short phrases differ by a single word.
@@ -13,8 +13,6 @@ Axes: N inputs, U distinct ones, V kinds of shingles.
 """
 
 import math
-import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +22,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from probekit.tasks.base import SPLITS
+from probekit.tasks.same_text import normalised_words, text_numbers
 from probekit.tasks.splits import components
 
 SHINGLE = 3  # words in a row: trigrams
@@ -31,14 +30,7 @@ THRESHOLD = 0.7  # Jaccard similarity
 LEAST_SHINGLES = 10
 TEMPLATE_SHARE, TEMPLATE_LEAST, TEMPLATE_MOST = 0.1, 10, 500  # a shingle in more inputs belongs to a template
 RARE = 9  # shingles of token ids are so long that two are equal by chance once in 10^9
-_WRITTEN_WITHOUT_SPACES = "぀-ヿ㐀-䶿一-鿿豈-﫿"
-_WORD = re.compile(rf"[{_WRITTEN_WITHOUT_SPACES}]|[^\W{_WRITTEN_WITHOUT_SPACES}]+|[^\w\s]")
 _CHUNK = 1_000_000  # entries of sparse matrices held at once
-
-
-def normalised_words(text: str) -> list[str]:
-    """The words and punctuation marks of a text, with case, Unicode form and spacing normalised."""
-    return _WORD.findall(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,34 +53,14 @@ class Inputs:
     def of(cls, inputs: Sequence[Any]) -> "Inputs":
         """From texts, or from lists of token ids, which are equal if all ids are."""
         are_texts = isinstance(inputs[0], str)
-        if not are_texts:
-            return cls._of_ids(inputs)
+        number = text_numbers(inputs)
         known: dict[Any, int] = {}
-        numbers: dict[bytes, int] = {}
-        number, kept = np.empty(len(inputs), dtype=np.int64), []
-        seen: dict[str, int] = {}  # the same string occurs once per word that is read, and is normalised once
-        for row, given in enumerate(inputs):
-            if given in seen:
-                number[row] = seen[given]
-                continue
-            parts = normalised_words(given)
-            words = np.array([known.setdefault(part, len(known) + 1) for part in parts], dtype=np.int64)
-            number[row] = numbers.setdefault(words.tobytes(), len(numbers))
-            if number[row] == len(kept):
-                kept.append(words)
-            seen[given] = int(number[row])
-        return cls(number, np.concatenate(kept), np.cumsum([0, *map(len, kept)]), SHINGLE)
-
-    @classmethod
-    def _of_ids(cls, inputs: Sequence[Any]) -> "Inputs":
-        """From lists of token ids, without a Python object for each token."""
-        arrays = [np.asarray(one, dtype=np.int64) for one in inputs]
-        numbers: dict[bytes, int] = {}
-        number = np.array([numbers.setdefault(one.tobytes(), len(numbers)) for one in arrays], dtype=np.int64)
-        kept = [arrays[row] for row in np.unique(number, return_index=True)[1]]
-        kinds, flat = np.unique(np.concatenate(kept), return_inverse=True)
-        width = max(SHINGLE, math.ceil(RARE / math.log10(max(2, len(kinds)))))
-        return cls(number, flat.ravel() + 1, np.cumsum([0, *map(len, kept)]), width)
+        kept = []
+        for row in np.unique(number, return_index=True)[1].tolist():
+            parts = normalised_words(inputs[row]) if are_texts else [int(i) for i in inputs[row]]
+            kept.append(np.array([known.setdefault(part, len(known) + 1) for part in parts], dtype=np.int64))
+        width = SHINGLE if are_texts else max(SHINGLE, math.ceil(RARE / math.log10(max(2, len(known)))))
+        return cls(number, np.concatenate(kept), np.cumsum([0, *map(len, kept)]), width)
 
     def shingles(self) -> Any:
         """The shingles of each distinct input: sparse [U, V] of ones, the rarest shingles first."""

@@ -224,6 +224,16 @@ def test_a_word_without_a_token_and_one_outside_the_context():
         plan_of(make(GPT2, n_ctx=4), words_task())
 
 
+def test_a_text_that_is_cut_counts_once_for_all_its_words():
+    task = words_task()
+    inputs = [
+        f"{text}{' and so on' * 40}" if of < 2 else text for text, of in zip(task.inputs, task.groups, strict=True)
+    ]
+    plan = plan_of(make(GPT2), replace(task, inputs=inputs))
+    assert plan_as_dict(plan)["cut"] == 2
+    assert "cut      2 texts to the first 48 tokens, the model's context\n" in f"{describe_plan(plan)}\n"
+
+
 def test_spans_that_do_not_fit_the_task():
     task = words_task()
     for spans, message in (

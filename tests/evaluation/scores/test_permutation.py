@@ -2,11 +2,12 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, chisquare
 from simulated_curves import WORLDS, covers, curve
 
-from probekit.evaluation.scores.metrics import Predictions, measure
-from probekit.evaluation.scores.permutation import permutation_test, permuted, values_under
+from probekit.evaluation.scores import permutation
+from probekit.evaluation.scores.metrics import METRICS, Predictions, measure
+from probekit.evaluation.scores.permutation import permutation_test, permuted, permuter, values_under
 
 
 @pytest.mark.parametrize(("size", "metric"), [(1, "accuracy"), (1, "auroc"), (4, "accuracy")])
@@ -135,3 +136,60 @@ def test_what_permuted_labels_give_is_the_metric_itself(n_classes, metric):
     said = [Predictions(truth, predicted, scores, n_classes) for truth in truths]
     expected = [measure(one, [metric]).get(metric, np.nan) for one in said]
     np.testing.assert_allclose(values_under(said[0], truths, metric), expected, rtol=1e-12)
+
+
+class Counting:
+    """A generator that counts its calls."""
+
+    def __init__(self):
+        self.rng, self.calls = np.random.default_rng(0), 0
+
+    def permuted(self, values: np.ndarray, axis: int) -> np.ndarray:
+        self.calls += 1
+        return self.rng.permuted(values, axis=axis)
+
+
+@pytest.mark.parametrize("truth", ["classes", "numbers"])
+def test_ten_times_the_groups_take_no_more_calls(truth):
+    def calls(n_groups: int) -> int:
+        rng = np.random.default_rng(0)
+        groups = np.repeat(np.arange(n_groups), 2 + np.arange(n_groups) % 3)
+        values = rng.integers(2, size=len(groups)) if truth == "classes" else rng.normal(size=len(groups))
+        counting = Counting()
+        permuter(values, groups)(counting, 3)  # pyright: ignore[reportArgumentType]
+        return counting.calls
+
+    assert calls(400) == calls(40) <= 4  # one for each size of groups that differ, one for the others
+
+
+def test_groups_are_looked_at_once_and_one_metric_is_computed(monkeypatch):
+    made, asked = [], set()
+    monkeypatch.setattr(permutation, "_CHUNK", 100)  # one permutation in each chunk
+    monkeypatch.setattr(permutation, "permuter", lambda *a: made.append(1) or permuter(*a))
+    for name in METRICS:
+        one = METRICS[name]
+        monkeypatch.setitem(METRICS, name, lambda *a, name=name, one=one: asked.add(name) or one(*a))
+    layers, groups = curve(0, 60, np.full(3, 0.5), 4)
+    permutation_test(layers, "accuracy", groups=groups, permutations=20)
+    assert len(made) == 1
+    assert asked == {"accuracy"}
+
+
+def test_every_order_within_groups_is_as_likely():
+    """Groups of two sizes, their members not side by side: 2 x 2 x 6 orders of three classes."""
+    groups = np.array([0, 1, 2, 2, 1, 0, 2])
+    truth = np.array([0, 1, 0, 1, 0, 1, 2])
+    drawn = permuted(truth, np.random.default_rng(0), groups, 24_000)
+    orders, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert len(orders) == 24
+    assert chisquare(counts).pvalue > 1e-4
+
+
+def test_an_association_is_not_an_r2_above_zero():
+    """Predictions of the wrong size: their order is related to the labels, and the mean predicts better."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=200)
+    said = 3 * (truth + 2 * rng.normal(size=200))
+    p = Predictions(truth, said, said, 0)
+    assert measure(p)["r2"] < -5
+    assert permutation_test([p], "r2").p_max < 0.01

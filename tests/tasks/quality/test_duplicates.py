@@ -13,9 +13,9 @@ from probekit.tasks.quality.duplicates import (
     THRESHOLD,
     Inputs,
     near_pairs,
-    normalised_words,
     rows_spanning_splits,
 )
+from probekit.tasks.same_text import normalised_words
 
 
 def shingles_of(words, width):

@@ -1,0 +1,46 @@
+"""Short warnings that stand beside the best score, in the table and in the picture: leaks, and texts that were cut."""
+
+from typing import Any
+
+from probekit.evaluation.results.data import ProbeData
+from probekit.text import counted
+
+LEAST_LEAK = 0.01  # share of test; a smaller leak is left to the audit
+
+
+def cautions(data: ProbeData) -> list[str]:
+    """Phrases of at most 70 characters, the most important first; empty if all is well.
+
+    They are made from `meta["test_leak"]` and `meta["texts_cut"]`, which older results lack.
+    """
+    leak, cut = data.meta.get("test_leak"), data.meta.get("texts_cut")
+    found = [] if not leak or leak["removed"] else [_texts_leak(leak), _groups_leak(leak)]
+    return [phrase for phrase in [*found, _cut(cut) if cut else ""] if phrase]
+
+
+def _texts_leak(leak: dict[str, Any]) -> str:
+    n, of = leak["texts"], leak["of_texts"]
+    if n <= LEAST_LEAK * of:
+        return ""
+    removes = " removes them" if len(leak["also_in"]) == 1 else ""
+    return f"{_share(n, of)} of test texts are also in {' or '.join(leak['also_in'])} (--drop-leaks{removes})"
+
+
+def _groups_leak(leak: dict[str, Any]) -> str:
+    n, of = leak["group_rows"], leak["of_rows"]
+    if n <= LEAST_LEAK * of:
+        return ""
+    return f"{_share(n, of)} of test rows share a group with another split (--drop-leaks)"
+
+
+def _cut(cut: dict[str, Any]) -> str:
+    """How many texts were cut, and where the token that is read stands, if that is known."""
+    if not cut["texts"]:
+        return ""
+    read = {"cut": ", and read there", "before": " after the token read"}.get(cut["read"], "")
+    were = "was" if cut["texts"] == 1 else "were"
+    return f"{cut['texts']:,} of {counted(cut['of'], 'text')} {were} cut at the context{read}"
+
+
+def _share(n: int, of: int) -> str:
+    return "100%" if n == of else f"{min(n / of, 0.99):.0%}"

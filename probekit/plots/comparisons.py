@@ -1,0 +1,110 @@
+"""What a curve is compared with: baselines, the control task, and the same model with random weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+
+from probekit.plots.curves import Curve, test_value, x_of
+from probekit.plots.margin import MarginLabel, draw_margin, is_narrow
+from probekit.plots.style import GREEN, GREY, short
+
+CONTROL, RANDOM = "control task", "random init"
+LINES = {CONTROL: (0, (5, 2.5)), RANDOM: "-"}
+NAME = 16  # letters of a baseline
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores to compare a curve with.
+
+    Attributes:
+        name: for the margin.
+        values: one per place; a single one for a baseline, which is a line across the axes.
+        xs: the places; none for a baseline.
+        color: grey if it belongs to all curves.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    xs: tuple[int, ...]
+    color: str
+
+    def is_visible(self, low: float, high: float) -> bool:
+        """Whether any of it lies between the ends of the axis."""
+        return any(low <= value <= high for value in self.values)
+
+
+def comparisons(curves: Sequence[Curve]) -> list[Comparison]:
+    """What all curves are compared with; a comparison that several curves share is there once, in grey."""
+    several = [[*_baselines(curve), *_others(curve)] for curve in curves]
+    owners: dict[tuple[object, ...], list[Comparison]] = {}
+    for each in (comparison for own in several for comparison in own):
+        key = (each.name, each.xs, tuple(round(value, 3) for value in each.values))
+        owners.setdefault(key, []).append(each)
+    shared = [Comparison(**{**vars(same[0]), "color": GREY}) for same in owners.values() if len(same) > 1]
+    return shared + [same[0] for same in owners.values() if len(same) == 1]
+
+
+def _baselines(curve: Curve) -> list[Comparison]:
+    name = curve.results.headline
+    found = [(short(b.name, NAME), b.metrics["test"].get(name)) for b in curve.results.baselines]
+    color = GREY if curve.is_alone else curve.color
+    return [Comparison(text, (value,), (), color) for text, value in found if value is not None]
+
+
+def _others(curve: Curve) -> list[Comparison]:
+    """The curves of the control task and of random weights."""
+    results, colors = curve.results, {CONTROL: GREY, RANDOM: GREEN}
+    found = {
+        CONTROL: [(x_of(results, layer), layer.control) for layer in results.layers if layer.control is not None],
+        RANDOM: [(x_of(results, layer), test_value(results, layer)) for layer in results.random_init],
+    }
+    return [
+        Comparison(
+            name,
+            tuple(value for _, value in points),
+            tuple(x for x, _ in points),
+            colors[name] if curve.is_alone else curve.color,
+        )
+        for name, points in found.items()
+        if points
+    ]
+
+
+def draw_comparisons(ax: Axes, several: Sequence[Comparison], is_alone: bool) -> dict[str, Artist]:
+    """Draw them on axes with their final y limits; returns the legend's entries.
+
+    What is beyond an end of the axis is named there, with an arrow and its values.
+
+    Args:
+        ax: with the curves.
+        several: what to draw.
+        is_alone: whether they belong to one curve, so that the margin has room for all names.
+    """
+    low, high = ax.get_ylim()
+    entries: dict[str, Artist] = {}
+    labels = []
+    for each in several:
+        visible = each.is_visible(low, high)
+        if each.xs and visible:
+            look = {"color": each.color, "linewidth": 1.2, "linestyle": LINES[each.name], "zorder": 3}
+            mark = "D" if len(each.xs) == 1 else ""
+            (line,) = ax.plot(each.xs, each.values, label=each.name, marker=mark, markersize=4, **look)
+            entries.setdefault(each.name, line)
+        is_line = visible and not each.xs
+        if is_alone or not each.xs or not low <= each.values[-1] <= high:
+            labels.append(MarginLabel(each.values[-1], _margin_name(ax, each), each.color, is_line))
+    draw_margin(ax, labels)
+    return entries
+
+
+def _margin_name(ax: Axes, each: Comparison) -> str:
+    """The name, with the value of a baseline; if the right end is off the axes, with an arrow and its values."""
+    low, high = ax.get_ylim()
+    if low <= each.values[-1] <= high:
+        return each.name if each.xs or is_narrow(ax) else f"{each.name} {each.values[-1]:z.3f}"
+    arrow = "↑" if each.values[-1] > high else "↓"
+    ends = list(dict.fromkeys(f"{value:z.2f}" for value in (min(each.values), max(each.values))))
+    return f"{arrow} {each.name} {' to '.join(ends)}"

@@ -1,0 +1,132 @@
+"""Limits and ticks: the y axis fits the curves and their bands, and shows comparisons where that costs little room."""
+
+from collections.abc import Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import AutoLocator, ScalarFormatter
+
+from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
+from probekit.plots.comparisons import Comparison
+from probekit.plots.curves import Curve, bands, chosen, test_value, validation_values
+from probekit.plots.margin import is_narrow
+from probekit.plots.style import PLAIN, SMALL
+from probekit.points import base_name
+from probekit.text import printable
+
+BOUNDS = {"r2": (-0.25, 1.0), "spearman": (-1.0, 1.0)}  # of the y axis; an R2 may be far below 0
+SMALLEST_SPAN = 0.3  # of the y axis, so that noise never fills the picture
+STRETCH = 2.0  # comparisons may make the y axis this much longer than the curves need
+PLACES = {
+    "resid_pre": "input of block i",
+    "resid_mid": "after the attention of block i",
+    "resid_post": "before the last norm of block i",  # unless it is the output, in models without such a norm
+}
+UNDER = 1.0  # that the y axis shows under a best R2 that is far below 0
+_PAD = 0.05  # of the span, above and below
+_RULE = 0.02  # of the span, for the rule of each curve's tied layers
+
+
+def y_limits(curves: Sequence[Curve], others: Sequence[Comparison]) -> tuple[float, float]:
+    """The ends of the y axis."""
+    least, most = _bounds(curves)
+    needed = [value for curve in curves for value in _needed(curve)]
+    low, high = widened(max(least, min(needed)), min(most, max(needed)), (least, most))
+    allowed = STRETCH * (high - low)
+    ends = [end for each in others for end in (min(each.values), max(each.values)) if least <= end <= most]
+    for end in sorted(ends, key=lambda end: max(low - end, end - high)):  # the nearest first
+        if max(high, end) - min(low, end) <= allowed + 1e-9:
+            low, high = min(low, end), max(high, end)
+    pad = _PAD * (high - low)
+    return low - 1.4 * pad - _RULE * (len(curves) - 1) * (high - low), high + pad
+
+
+def widened(low: float, high: float, bounds: tuple[float, float]) -> tuple[float, float]:
+    """The range made at least `SMALLEST_SPAN` long, to both sides where the bounds allow it."""
+    least, most = bounds
+    high = min(most, high + max(0.0, SMALLEST_SPAN - (high - low)) / 2)
+    low = max(least, min(low, high - SMALLEST_SPAN))
+    return low, max(high, low + SMALLEST_SPAN)
+
+
+def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The ends of the axis at most; where the best scores are below the usual end, it goes on under them."""
+    least, most = BOUNDS.get(curves[0].results.headline, (0.0, 1.0))
+    kept = [max(curve.values) for curve in curves]
+    kept += [test_value(curve.results, best) for curve in curves if (best := chosen(curve.results))]
+    kept += [curve.results.estimate[0] for curve in curves if curve.results.procedure is not None]
+    return min([least, *(value - UNDER for value in kept if value < least)]), most
+
+
+def _needed(curve: Curve) -> Iterable[float]:
+    """What the axis has to show of a curve."""
+    results = curve.results
+    yield from curve.values
+    yield from (end for ends in bands(results)[0] for end in ends)
+    if curve.is_alone:
+        yield from validation_values(results)
+    if results.procedure is not None:
+        yield results.estimate[0]
+
+
+def hidden(curve: Curve, low: float, high: float) -> list[tuple[int, float, LayerResult]]:
+    """(x, value, place) of the scores beyond the ends of the y axis."""
+    return [
+        (x, value, layer)
+        for x, value, layer in zip(curve.xs, curve.values, curve.results.layers, strict=True)
+        if not low <= value <= high
+    ]
+
+
+def x_limits(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The ends of the layer axis."""
+    xs = sorted({x for curve in curves for x in curve.xs})
+    margin = max(0.5, 0.02 * (xs[-1] - xs[0]))
+    return xs[0] - margin, xs[-1] + margin
+
+
+def name_layers(ax: Axes, curves: Sequence[Curve]) -> None:
+    """The ticks of the layer axis; a layer's number comes before the output of a curve that ends there."""
+    names: dict[int, str] = {}
+    for curve in curves:
+        for x, layer in zip(curve.xs, curve.results.layers, strict=True):
+            name = _tick(curve.results, layer)
+            names[x] = name if name.isdigit() else names.get(x, name)
+    xs = sorted(names)
+    shown = shown_ticks(xs, 12 if is_narrow(ax) else 30)
+    ax.set_xticks(shown, [names[x] for x in shown], fontsize=SMALL if len(shown) > 16 else 10, **PLAIN)
+    ax.set_xticks(xs, minor=True)
+    ax.yaxis.set_major_locator(AutoLocator())  # rows may have been here before
+    ax.yaxis.set_major_formatter(ScalarFormatter())
+
+
+def _tick(results: ProbeData, layer: LayerResult) -> str:
+    if is_output(results, layer):
+        return "out"
+    return printable(layer.point) if layer.layer is None else str(layer.layer)
+
+
+def shown_ticks(xs: Sequence[int], most: int = 30) -> list[int]:
+    """The ticks that get a label: all, or every second, fourth or so, and always the last; never too close."""
+    step = next(step for step in (1, 2, 4, 10, 20, 50, 10**6) if len(xs) <= most * step and (step != 2 or most < 30))
+    shown: list[int] = [xs[-1]]
+    for x in reversed(xs[:-1]):
+        if x % step == 0 and shown[-1] - x >= max(step / 2, (xs[-1] - xs[0]) / most):
+            shown.append(x)
+    return shown[::-1]
+
+
+def layer_axis_name(curves: Sequence[Curve]) -> str:
+    """What the layer axis means; only "layer" where the curves differ."""
+    names = {_axis_name(curve.results) for curve in curves}
+    return names.pop() if len(names) == 1 else "layer"
+
+
+def _axis_name(results: ProbeData) -> str:
+    point = results.meta["point"]
+    if results.layers[0].layer is None:
+        return ""
+    stack, _, name = point.rpartition(".")
+    is_end = point == results.meta.get("output", "resid_post")
+    place = "output of block i" if is_end else PLACES.get(name, f"{base_name(point)} of block i")
+    place += f" of the {stack}" if stack else ""
+    return printable(f"layer ({place}; last: output)" if is_output(results, results.layers[-1]) else f"layer ({place})")

@@ -1,0 +1,143 @@
+"""One curve on the layer axis: the line of test, its band, the selected layer, and the layers tied with the best."""
+
+from collections.abc import Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+
+from probekit.plots.curves import (
+    Curve,
+    bands,
+    chosen,
+    interval_of,
+    metric_of,
+    place_text,
+    test_value,
+    validation_values,
+)
+from probekit.plots.curves import x_of as x_of_place
+from probekit.plots.limits import hidden
+from probekit.plots.style import RED
+
+TEST, VALIDATION, SELECTED = "test", "validation", "selected on validation"
+TIED, BELOW, ABOVE = "statistically tied with the best", "below the axis", "above the axis"
+NESTED = "nested cross-validation"
+_RULE = 0.4  # layers to either side that the rule of the tied layers covers
+
+
+def draw_curve(ax: Axes, curve: Curve) -> tuple[Artist, dict[str, Artist]]:
+    """Draw a curve on axes with their final y limits; returns its line, and marks that curves share by their names."""
+    marks = _draw_band(ax, curve) | _draw_hidden(ax, curve) | _draw_tied(ax, curve) | _draw_chosen(ax, curve)
+    look = {"linewidth": 2, "marker": "o", "markersize": 4.5 if len(curve.xs) <= 30 else 3, "zorder": 4}
+    (line,) = ax.plot(curve.xs, curve.values, color=curve.color, label=curve.name or TEST, **look)
+    return line, marks
+
+
+def _draw_band(ax: Axes, curve: Curve) -> dict[str, Artist]:
+    """The band of test and, of one curve alone, the scores on validation."""
+    ends, name = bands(curve.results)
+    low, high = zip(*ends, strict=True)
+    found: dict[str, Artist] = {}
+    if len(curve.xs) == 1:  # a band has no width here
+        found[name] = ax.vlines(curve.xs, low, high, color=curve.color, alpha=0.35, linewidth=6, label=name)
+    else:
+        found[name] = ax.fill_between(curve.xs, low, high, color=curve.color, alpha=0.16, linewidth=0, label=name)
+    if curve.is_alone and (values := validation_values(curve.results)):
+        look = {"linestyle": (0, (4, 2)), "linewidth": 1, "label": VALIDATION}
+        (found[VALIDATION],) = ax.plot(curve.xs, values, color=_paler(curve.color), **look)
+    return found
+
+
+def _paler(color: str) -> tuple[float, ...]:
+    """Halfway to white."""
+    return tuple(1 - (1 - part) / 2 for part in to_rgb(color))
+
+
+def _draw_hidden(ax: Axes, curve: Curve) -> dict[str, Artist]:
+    """A triangle on the edge for each score beyond it."""
+    low, high = ax.get_ylim()
+    found: dict[str, Artist] = {}
+    beyond = hidden(curve, low, high)
+    for name, mark, y in ((BELOW, "v", 0.03), (ABOVE, "^", 0.97)):
+        xs = [x for x, value, _ in beyond if (value < low) == (name == BELOW)]
+        if xs:
+            look = {"linestyle": "none", "marker": mark, "markersize": 6, "color": curve.color, "label": name}
+            (found[name],) = ax.plot(xs, [y] * len(xs), transform=ax.get_xaxis_transform(), **look)
+    return found
+
+
+def _draw_tied(ax: Axes, curve: Curve) -> dict[str, Artist]:
+    """A thin rule over the x axis under every layer that is statistically tied with the best."""
+    tied = zip(curve.xs, curve.results.layers, strict=True)
+    found: dict[str, Artist] = {}
+    if len(curve.xs) == 1:
+        return found
+    for first, last in runs([x for x, layer in tied if layer.in_best_set]):
+        (rule,) = ax.plot(
+            [first - _RULE, last + _RULE],
+            [0.011 + 0.02 * curve.rank] * 2,
+            transform=ax.get_xaxis_transform(),
+            color=curve.color,
+            linewidth=4,
+            solid_capstyle="butt",
+            label="" if found else TIED,
+        )
+        found.setdefault(TIED, rule)
+    return found
+
+
+def runs(xs: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive layers: [0, 1, 2, 5] -> [(0, 2), (5, 5)]."""
+    found: list[tuple[int, int]] = []
+    for x in xs:
+        if found and found[-1][1] == x - 1:
+            found[-1] = (found[-1][0], x)
+        else:
+            found.append((x, x))
+    return found
+
+
+def _draw_chosen(ax: Axes, curve: Curve) -> dict[str, Artist]:
+    """A ring around the selected place; with nested folds, a line for the complete procedure."""
+    results, color = curve.results, RED if curve.is_alone else curve.color
+    if results.procedure is not None:
+        look = {"linewidth": 1.4, "linestyle": (0, (6, 2, 1, 2)), "label": NESTED, "zorder": 5}
+        return {NESTED: ax.axhline(results.estimate[0], color=color, **look)}
+    best = chosen(results)
+    if best is None:
+        return {}
+    look = {"linestyle": "none", "marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.8}
+    at = [x_of_place(results, best)], [test_value(results, best)]
+    (ring,) = ax.plot(*at, markeredgecolor=color, label=SELECTED, zorder=5, clip_on=False, **look)
+    return {SELECTED: ring}
+
+
+def scores_of(curve: Curve) -> list[str]:
+    """The score to quote in words, the longest text first; none where nothing was selected."""
+    results, metric, beside = curve.results, metric_of(curve.results), _beside(curve)
+    if results.procedure is not None:
+        value, ends = results.estimate
+        what, within = "", f"{value:z.3f}{'' if ends is None else ' ' + _within(ends)}"
+    elif best := chosen(results):
+        value, what = test_value(results, best), f"{place_text(results, best)}, "
+        within = f"{value:z.3f} {_within(interval_of(results, best))}"
+        metric = f"test {metric}"
+    else:
+        return []
+    texts = [f"{what}{metric} {within}", f"{what}{within}", f"{what}{value:z.3f}"]
+    return [texts[0] + "".join(beside[:n]) for n in range(len(beside), 0, -1)] + texts
+
+
+def _beside(curve: Curve) -> list[str]:
+    """The scores of the control task and of random weights at the selected place."""
+    best = chosen(curve.results)
+    if best is None or not curve.is_alone:
+        return []
+    random = [test_value(curve.results, layer) for layer in curve.results.random_init if layer.place == best.place]
+    values = {"control": [] if best.control is None else [best.control], "random init": random}
+    return [f", {name} {value:z.3f}" for name, known in values.items() for value in known]
+
+
+def _within(ends: tuple[float, float]) -> str:
+    return f"[{ends[0]:z.3f}, {ends[1]:z.3f}]"

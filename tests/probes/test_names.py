@@ -1,0 +1,96 @@
+"""The names of classes that a fitted probe gives, and its direction as a tensor."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from probe_problems import problem
+from sklearn.naive_bayes import GaussianNB
+
+from probekit.errors import DataError
+from probekit.probes import PROBES, EstimatorClassifier, LogisticProbe, RidgeProbe, RidgeRegressionProbe, load_probe
+
+NAMES = ["noun", "verb", "\u00e9t\u00e9"]
+
+
+@pytest.mark.parametrize("name", sorted(PROBES))
+def test_names_stand_beside_the_classes_and_are_saved(name, tmp_path):
+    X, y = problem(n_classes=3)
+    probe = PROBES[name](max_epochs=2) if name == "mlp" else PROBES[name]()
+    probe.fit(X, y)
+    np.testing.assert_array_equal(probe.predict_labels(X), probe.predict(X))  # without names, the classes themselves
+    probe.label_names_ = NAMES
+    loaded = load_probe(probe.save(tmp_path / "named"))
+    for each in (probe, loaded):
+        assert each.classes_.tolist() == [0, 1, 2]
+        assert each.label_names_.tolist() == NAMES
+        assert each.predict_labels(X).tolist() == [NAMES[i] for i in each.predict(X)]
+    assert probe.fit(X, np.array(["a", "b", "c"])[y]).predict_labels(X).tolist() == probe.predict(X).tolist()
+
+
+def test_names_belong_to_classes_that_are_not_counted_from_zero():
+    X, y = problem()
+    probe = EstimatorClassifier(GaussianNB()).fit(X, 5 + 2 * y)
+    probe.label_names_ = ["no", "yes"]
+    assert set(zip(probe.predict(X).tolist(), probe.predict_labels(X).tolist(), strict=True)) == {(5, "no"), (7, "yes")}
+
+
+def test_a_file_of_an_older_version_has_no_names(tmp_path):
+    X, y = problem()
+    probe = LogisticProbe().fit(X, y)
+    path = probe.save(tmp_path / "old")
+    assert "label_names" not in json.loads(path.read_text())
+    assert load_probe(path).predict_labels(X).tolist() == probe.predict(X).tolist()
+
+
+@pytest.mark.parametrize("names", [["no"], ["no", "yes", "maybe"], ["no", 1], "ny", 5])
+def test_names_that_are_not_one_for_each_class_are_refused(names, tmp_path):
+    X, y = problem()
+    probe = LogisticProbe().fit(X, y)
+    if names != 5:
+        with pytest.raises(ValueError, match="expected 2 names"):
+            probe.label_names_ = names
+    path = probe.save(tmp_path / "probe")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "label_names": names}))
+    with pytest.raises(DataError, match="not a complete probe"):
+        load_probe(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_direction_steers_a_model_of_any_type(dtype):
+    X, y = problem()
+    layer = torch.nn.Linear(12, 12, dtype=dtype)
+    probe = RidgeProbe().fit(X, y)
+    direction = probe.direction_tensor(dtype=dtype, device="cpu")
+    assert (direction.dtype, direction.shape, direction.requires_grad) == (dtype, (12,), False)
+    x = torch.from_numpy(X[:2]).to(dtype)
+    plain = layer(x)
+
+    def steer(module: Any, given: Any, out: Any) -> Any:
+        return out + 3 * direction
+
+    layer.register_forward_hook(steer)
+    assert torch.equal(layer(x), plain + 3 * direction)
+    torch.testing.assert_close(direction.double(), torch.from_numpy(probe.direction), rtol=1e-2, atol=0)
+
+
+def test_the_default_is_float32_and_the_exact_weights_stay_as_they_are():
+    X, y = problem(n_classes=3)
+    probe = LogisticProbe().fit(X, y)
+    direction = probe.direction_tensor()
+    assert (direction.dtype, direction.shape) == (torch.float32, (3, 12))
+    direction.zero_()
+    double = probe.direction_tensor(torch.float64)
+    double.zero_()
+    assert probe.direction.any()
+    assert RidgeRegressionProbe().fit(X, X[:, 0]).direction_tensor().shape == (12,)
+
+
+def test_weights_that_do_not_fit_the_type_are_refused():
+    X, y = problem()
+    probe = LogisticProbe().fit((X / np.abs(X).max() * 1e-40).astype(np.float32), y)
+    with pytest.raises(DataError, match=r"infinite in torch\.float32; take dtype=torch\.float64"):
+        probe.direction_tensor()
+    assert probe.direction_tensor(torch.float64).isfinite().all()
