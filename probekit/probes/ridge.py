@@ -34,6 +34,7 @@ class RidgeProbe(MomentsProbe):
     """
 
     has_C = True
+    closed_form = True
 
     def __init__(self, C: float = 1.0, standardise: bool = True):
         self.C = C
@@ -77,7 +78,7 @@ class RidgeRegressionProbe(WithDirection, RegressorMixin, MultiOutputMixin, Prob
     """
 
     predicts = "numbers"
-    has_C = linear = True
+    has_C = linear = closed_form = True
     coef_: np.ndarray
     intercept_: np.ndarray
 
