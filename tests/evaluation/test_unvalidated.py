@@ -128,4 +128,5 @@ def test_without_intervals_only_the_scores_stay(world):
     assert "95%" not in quick.summary()
     assert not any(baseline.intervals for baseline in quick.baselines)
     assert train_probes(acts, folds=3, C=1, layers=0, intervals=False, **BARE).estimate[1] is None
-    quick.plot()
+    legend = quick.plot().get_legend_handles_labels()[1]
+    assert not any("95%" in name for name in legend)

@@ -64,15 +64,14 @@ def origin_of(
         "metric": plan.metric,
         "chosen_on": _chosen_on(plan),
         "code": None if plan.code is None else {"C": plan.code.grid, "fractions": list(FRACTIONS)},
-        "interval": None if plan.bootstrap is None else _interval(request, plan.bootstrap),
+        "interval": _interval(request, plan.bootstrap),
         "validation_carved": acts.task.info.get(CARVED),
         "no_texts": bool(acts.task.info.get("no_texts")),
         "audit": audit_dict(audit),
         "test_leak": None if audit.test_leak is None else {**audit.test_leak, "removed": audit.dropped},
         "texts_cut": _texts_cut(acts),
         "drop_leaks": drop_leaks,
-        "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta}
-        | ({} if fingerprint is None else {"task_fingerprint": fingerprint}),
+        "activations": _activations(acts, fingerprint),
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
@@ -99,6 +98,11 @@ def _plain(value: Any) -> Any:
     return str(getattr(value, "__qualname__", None) or repr(value))[:LONGEST]
 
 
+def _activations(acts: Activations, fingerprint: str | None) -> dict[str, Any]:
+    known = {name: acts.meta[name] for name in ORIGIN if name in acts.meta}
+    return known if fingerprint is None else {**known, "task_fingerprint": fingerprint}
+
+
 def _chosen_on(plan: CurvePlan) -> str | None:
     protocol = plan.grid.protocol
     if not protocol.chooses:
@@ -106,8 +110,10 @@ def _chosen_on(plan: CurvePlan) -> str | None:
     return f"{'validation' if protocol.folds is None else 'inner folds:'} {plan.headline}"
 
 
-def _interval(request: Request, bootstrap: Bootstrap) -> dict[str, Any]:
-    """The kind of interval of each metric, its level, and what is resampled how often."""
+def _interval(request: Request, bootstrap: Bootstrap | None) -> dict[str, Any] | None:
+    """The kind of interval of each metric, its level, and what is resampled how often; None for no intervals."""
+    if bootstrap is None:
+        return None
     unit = "text" if request.acts.task.groups is None else "group"
     unit = "example" if bootstrap.groups is None else unit
     return {"kind": _kinds(request.n_classes), "level": LEVEL, "resamples": RESAMPLES, "unit": unit}
