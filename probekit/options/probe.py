@@ -106,6 +106,16 @@ class TransferArguments(TransferOptions):
 class ProbeOptions(CurveOptions):
     """Which probe is fitted where, how it is chosen, and which checks are run."""
 
+    point: str | None = like(
+        CurveOptions,
+        "point",
+        "Point to read; on the command line also several with commas, or all.  [default: the store's first]",
+    )
+    label: str | None = like(
+        CurveOptions,
+        "label",
+        "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
+    )
     controls: int = option(
         3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N", least=0
     )
@@ -136,6 +146,12 @@ class ProbeOptions(CurveOptions):
         metavar="NAME",
         tag="",
     )
+    intervals: bool = option(
+        True,
+        "Resample the test rows for 95% intervals, the band, the tied places and p-values.",
+        off="Leave out intervals, the band, tied places and p-values: quicker, where only scores are wanted.",
+        flag="--no-intervals",
+    )
     baselines: bool = option(
         True,
         "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.",
@@ -162,6 +178,48 @@ class ProbeArguments(ProbeOptions):
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) after each place.", flag=None
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvesArguments(ProbeArguments):
+    """`ProbeArguments` for several curves in one call."""
+
+    points: str | Iterable[str] | None = option(
+        None,
+        'Several points, a curve for each: a list of names, or "all" that were extracted.',
+        notes="A place belongs to one curve only: with the point of the output (resid_post) among them, the other "
+        "curves end at their own last place. Layers are those of the points that have layers.",
+        flag=None,
+    )
+    labels: str | Iterable[str] | None = option(
+        None,
+        'Several label sets, a curve for each: a list of names, or "all" of the task.',
+        notes="With `points` or `labels` the call returns `ProbeCurves`, even for one curve.",
+        flag=None,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one, several in (("point", "points"), ("label", "labels")):
+            given = getattr(self, several)
+            if given is None:
+                continue
+            if getattr(self, one) is not None:
+                raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
+            object.__setattr__(self, several, given if given == "all" else _names(several, given))
+
+    @property
+    def several(self) -> bool:
+        """Whether several curves were requested, rather than one."""
+        return self.points is not None or self.labels is not None
+
+
+def _names(what: str, given: Any) -> tuple[str, ...]:
+    """Names in their order, each once."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UsageError(f'{what} takes a list of names, or "all"; got {given!a}')
+    return tuple(dict.fromkeys(names))
 
 
 def _listed(layers: Any) -> int | tuple[int, ...]:

@@ -42,6 +42,7 @@ class RidgeProbe(MomentsProbe):
     """
 
     has_C = without_penalty = True
+    closed_form = True
 
     def __init__(self, C: float = 1.0, standardise: bool = True):
         self.C = C
@@ -86,7 +87,7 @@ class RidgeRegressionProbe(WithDirection, RegressorMixin, MultiOutputMixin, Prob
     """
 
     predicts = "numbers"
-    has_C = without_penalty = several_outputs = linear = True
+    has_C = without_penalty = several_outputs = linear = closed_form = True
     coef_: np.ndarray
     intercept_: np.ndarray
 

@@ -273,7 +273,9 @@ class Task:
         return task_digest(self)
 
     def check(self, label_set: str | None = None) -> None:
-        """Check that a probe can be trained and evaluated on this label set (default: the target).
+        """Check that a probe can be trained and tested on this label set (default: the target).
+
+        A task may lack validation rows; they only serve to choose between probes.
 
         Raises:
             UsageError: no such label set.
@@ -294,11 +296,12 @@ class Task:
     def _check_classes(self, label_set: str) -> None:
         self._check_labels(label_set)
         counts = self.counts(label_set)
+        counts = {split: counts[split] for split in self._needed_splits()}
         if sum(any(classes[name] for classes in counts.values()) for name in self.label_names[label_set]) < 2:
             raise DataError(f"a probe needs two classes of {label_set!a} or more, got {count_line(counts)}")
         if any(n == 0 for classes in counts.values() for n in classes.values()):
             more = "" if self.groups is None else ", or make the groups smaller"
-            advice = f"{self._carving()}add examples, or merge rare classes{more}{self._numbers(label_set)}"
+            advice = f"add examples, or merge rare classes{more}{self._numbers(label_set)}"
             raise DataError(
                 f"every split needs every class of {label_set!a}, got {count_line(counts)}; "
                 f"{self.too_alike(label_set) or advice}"
@@ -346,14 +349,14 @@ class Task:
 
     def _check_target(self, label_set: str) -> None:
         labels = self.labels[label_set]
-        values = {split: labels[self.splits == split] for split in SPLITS}
+        values = {split: labels[self.splits == split] for split in self._needed_splits()}
         if labels.ndim == 2 and (flaw := constant_output(labels, values)):
             raise DataError(f"a regression needs outputs that vary, and {flaw} of {label_set!a}; leave it out")
         if any(len(np.unique(own)) < 2 for own in values.values()):
             found = "; ".join(f"{split}: {_values_of(own)}" for split, own in values.items())
             raise DataError(
                 f"a regression needs two different values of {label_set!a} or more in every split, got {found}; "
-                f"{self.too_alike(label_set) or f'{self._carving()}add examples, or name another column of labels'}"
+                f"{self.too_alike(label_set) or 'add examples, or name another column of labels'}"
             )
 
     def too_alike(self, label_set: str) -> str:
@@ -372,11 +375,9 @@ class Task:
             f"{one}{'s' * (n > 1)}; add other texts, or give each split its own file"
         )
 
-    def _carving(self) -> str:
-        """Advice where there is no validation split and none was carved."""
-        if CARVED in self.info or (self.splits == "validation").any():
-            return ""
-        return "task.with_validation() carves the one that is missing; "
+    def _needed_splits(self) -> list[str]:
+        """Train, test and, if it has rows, validation: it only serves to choose between probes."""
+        return [split for split in SPLITS if split != "validation" or (self.splits == split).any()]
 
     def _check_labels(self, label_set: str) -> None:
         labels, n = self.labels[label_set], self.n_classes(label_set)

@@ -58,7 +58,7 @@ def test_token_ids_and_an_index_for_each_example_pass():
         ({"labels": labelled(0, 1)}, DataError, "for each of the 6 inputs, got 2"),
         ({"labels": {}}, UsageError, "no label set 'label'"),
         ({"label_names": {"label": ["no", "yes"], "more": []}}, DataError, "name the same sets"),
-        ({"splits": np.array(["train"] * 6)}, DataError, "validation: no=0, yes=0"),
+        ({"splits": np.array(["train"] * 6)}, DataError, "train: no=3, yes=3; test: no=0, yes=0"),
         ({"splits": np.array(["train"] * 5 + ["dev"])}, DataError, r"got \['dev'\]"),
         ({"inputs": ["a", "b", " ", "d", "e", "f"]}, DataError, "example '2' has an empty input"),
         ({"inputs": [[1], [], [1], [1], [1], [1]]}, DataError, "example '1' has an empty input"),
@@ -163,17 +163,18 @@ def unvalidated(n=200, seed=0, **changes) -> Task:
     return small(inputs=texts, labels={"label": labels}, splits=splits, ids=[str(i) for i in range(n)], **changes)
 
 
-def test_without_a_validation_split_the_error_says_how_to_carve_one():
-    with pytest.raises(DataError, match=r"validation: no=0, yes=0;.*task\.with_validation\(\) carves the one that is"):
-        unvalidated().check()
-    numbers = unvalidated()
-    numbers = replace(numbers, labels={"label": np.arange(200.0)}, label_names={"label": []})
-    with pytest.raises(DataError, match=r"validation: nothing;.*task\.with_validation\(\) carves"):
-        numbers.check()
-    numbers.with_validation().check()
-    with pytest.raises(DataError) as caught:
-        small(labels=labelled(0, 1, 0, 1, 0, 0)).check()
-    assert "with_validation" not in str(caught.value)
+def test_validation_may_be_missing_but_not_train_or_test():
+    task = unvalidated()
+    numbers = replace(task, labels={"label": np.arange(200.0)}, label_names={"label": []})
+    for each in (task, numbers, numbers.with_validation()):
+        each.check()
+        for split in ("train", "test"):
+            only = replace(each, splits=np.where(each.splits == "test", split, each.splits))
+            only = replace(only, splits=np.where(each.splits == "train", split, only.splits))
+            with pytest.raises(DataError, match=r"every split, got|every split needs"):
+                only.check()
+    with pytest.raises(DataError, match=r"validation: no=0, yes=1"):  # a validation split needs every class too
+        small(labels=labelled(0, 1, 0, 1, 0, 1), splits=np.array(["train"] * 3 + ["test"] * 2 + ["validation"])).check()
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5])

@@ -23,6 +23,7 @@ from probekit.probes.base import predicted_labels
 
 # Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
 BAG_OF_WORDS_C = (0.1, 1.0, 10.0, 100.0)
+UNCHOSEN_C = 10.0  # of the bag of words, where no validation rows choose
 LENGTH_C = 1.0
 WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single punctuation marks: every text that is not blank has one
 MAX_WORDS = 50_000
@@ -89,7 +90,13 @@ def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, 
     return Guess("word-type", best[number], likely[:, 1] if n_classes == 2 else likely, probabilities=likely)
 
 
-def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
+def bags_of_words(
+    inputs: Sequence[Any],
+    labels: np.ndarray,
+    train: np.ndarray,
+    n_classes: int,
+    strengths: Sequence[float] = BAG_OF_WORDS_C,
+) -> list[Guess]:
     """Logistic (or ridge) regressions on the TF-IDF of a text's words (or token ids), smallest C first.
 
     The vocabulary and its weights come from the training rows alone. If no training text has a word, the only guess is
@@ -100,12 +107,13 @@ def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, 
         labels: int64 [N], or float64 [N] of a regression.
         train: rows to fit on.
         n_classes: C, or 0 for a regression.
+        strengths: values of C, rising.
     """
     features = _tf_idf(inputs, train)
     if features is None:
         constant = majority(labels, train, n_classes) if n_classes else mean(labels, train)
         return [replace(constant, name="bag-of-words")]
-    return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in BAG_OF_WORDS_C]
+    return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in strengths]
 
 
 def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:

@@ -30,7 +30,12 @@ def save_results(data: ProbeData, folder: Path) -> None:
     """
     layers = [_as_dict(layer) for layer in data.layers]
     lists = {"baselines": data.baselines, "random_init": data.random_init}
-    body = {"format": FORMAT, "meta": data.meta, "best": data.best.place, "layers": layers}
+    body = {
+        "format": FORMAT,
+        "meta": data.meta,
+        "best": None if data.selected is None else data.selected.place,
+        "layers": layers,
+    }
     body |= {name: [_as_dict(result) for result in results] for name, results in lists.items()}
     json.dumps(body, allow_nan=False)  # fails before anything is deleted
     table = probe_frame(data).to_csv(index=False, lineterminator="\n").encode()
@@ -110,7 +115,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
     if name not in HEADLINES:
         raise DataError(f"{str(path)!a} has the headline {name!a}; expected {', '.join(HEADLINES)}; train again")
-    lacking = [layer.place for layer in layers for split in ("validation", "test") if name not in layer.metrics[split]]
+    chosen = any("validation" in layer.metrics for layer in layers)
+    splits = ("validation", "test") if chosen else ("test",)
+    lacking = [layer.place for layer in layers for split in splits if name not in layer.metrics[split]]
     if lacking or not layers:
         place = lacking[0] if lacking else "any layer"
         raise DataError(f"{str(path)!a} lacks the headline {name} of {place}; train again")

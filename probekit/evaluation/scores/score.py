@@ -18,8 +18,10 @@ def score(predictions: Predictions) -> dict[str, float]:
     return {name: ranked.get(name, value) for name, value in measure(predictions).items()}
 
 
-def score_intervals(bootstrap: Bootstrap, predictions: Predictions) -> dict[str, tuple[float, float]]:
-    """The 95% interval of each metric of `score`."""
+def score_intervals(bootstrap: Bootstrap | None, predictions: Predictions) -> dict[str, tuple[float, float]]:
+    """The 95% interval of each metric of `score`; none without resamples."""
+    if bootstrap is None:
+        return {}
     intervals = bootstrap.intervals(predictions)
     if _is_pooled(predictions):
         intervals |= bootstrap.intervals(_by_score(predictions), names=["spearman"])

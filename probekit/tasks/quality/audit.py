@@ -99,7 +99,40 @@ def _findings(result: Audit) -> list[Finding]:
     return found + [(difference_text(one), "") for one in result.differences]
 
 
-def audit(task: Task, label_set: str | None = None, near: bool = True) -> Audit:
+@dataclass(frozen=True, eq=False)
+class TextComparison:
+    """What is known about the texts of a task, whatever its labels.
+
+    Attributes:
+        number: int64 [N], equal for equal inputs; None where there are no texts.
+        shared: as in `Audit`.
+        leaks: bool [N], the rows that leak.
+        repeats: bool [N], the test rows whose text is in an earlier split.
+    """
+
+    number: np.ndarray | None
+    shared: dict[str, dict[str, Any]]
+    leaks: np.ndarray
+    repeats: np.ndarray
+
+
+def compare_texts(task: Task, near: bool = True) -> TextComparison:
+    """Which texts and groups of the task are in several splits; most of the work of an audit. `near` as in `audit`."""
+    number, shared = None, {}
+    leaks, repeats = np.zeros(len(task), dtype=bool), np.zeros(len(task), dtype=bool)
+    if not task.info.get("no_texts"):
+        rows, of = task.texts()
+        texts = task if len(rows) == len(task) else task.subset(rows)
+        number_T, shared, leaks_T, repeats_T = _compare(texts, near)
+        if near:
+            _add_hidden_leaks(texts, leaks_T)
+        leaks, repeats, number = leaks_T[of], repeats_T[of], number_T[of]
+    if task.groups is not None:
+        leaks[rows_spanning_splits(task.groups, task.splits)] = True
+    return TextComparison(number, shared, leaks, repeats)
+
+
+def audit(task: Task, label_set: str | None = None, near: bool = True, texts: TextComparison | None = None) -> Audit:
     """Audit a checked task and one of its label sets (default: the target); changes nothing.
 
     `tasks.same_text` defines exact duplicates, `tasks.quality.duplicates` near ones. Inputs that are placeholders (an
@@ -109,6 +142,7 @@ def audit(task: Task, label_set: str | None = None, near: bool = True) -> Audit:
         task: of N examples.
         label_set: to audit.
         near: whether to look for near-duplicates too; without them, 100,000 texts take a second or two.
+        texts: from `compare_texts`, to audit several label sets; None compares them here.
 
     Raises:
         UsageError: no such label set.
@@ -119,25 +153,18 @@ def audit(task: Task, label_set: str | None = None, near: bool = True) -> Audit:
         task = token_rows(task)
     no_texts = bool(task.info.get("no_texts"))
     splits = {split: split_record(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
-    result = Audit(label_set, splits, groups_across_splits=_groups_spanning_splits(task), no_texts=no_texts)
-    leaks, repeats, number = np.zeros(len(task), dtype=bool), np.zeros(len(task), dtype=bool), None
-    if not no_texts:
-        rows, of = task.texts()
-        texts = task if len(rows) == len(task) else task.subset(rows)
-        number_T, shared, leaks_T, repeats_T = _compare(texts, near)
-        if near:
-            _add_hidden_leaks(texts, leaks_T)
-        leaks, repeats, number = leaks_T[of], repeats_T[of], number_T[of]
-        result = replace(result, shared=shared, conflicts=_conflicts(task, number, task.labels[label_set]))
-    if task.groups is not None:
-        leaks[rows_spanning_splits(task.groups, task.splits)] = True
+    texts = texts or compare_texts(task, near)
+    spanning = _groups_spanning_splits(task)
+    result = Audit(label_set, splits, texts.shared, groups_across_splits=spanning, no_texts=no_texts)
+    if texts.number is not None:
+        result = replace(result, conflicts=_conflicts(task, texts.number, task.labels[label_set]))
     for split in splits:
-        splits[split]["leaks"] = int((leaks & (task.splits == split)).sum())
+        splits[split]["leaks"] = int((texts.leaks & (task.splits == split)).sum())
     return replace(
         result,
-        leaks=np.flatnonzero(leaks),
-        differences=split_differences(task, label_set, number),
-        test_leak=_test_leak(task, repeats, result.shared),
+        leaks=np.flatnonzero(texts.leaks),
+        differences=split_differences(task, label_set, texts.number),
+        test_leak=_test_leak(task, texts.repeats, result.shared),
     )
 
 
