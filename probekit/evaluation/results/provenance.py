@@ -44,8 +44,7 @@ def origin_of(
     """
     acts, rows = request.acts, plan.grid.protocol
     return {
-        "model": acts.meta.get("model", "unnamed"),
-        "task": acts.meta.get("task", "unnamed"),
+        **{name: acts.meta.get(name, "unnamed") for name in ("model", "task")},
         "label": request.label,
         "classes": list(acts.label_names[request.label]),
         "n_classes": request.n_classes,
