@@ -27,6 +27,7 @@ _HOME = {
     "load_probe": "probes",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
+    "ProbeCurves": "evaluation",
     "transfer": "evaluation",
     "TransferResults": "evaluation",
     "selftest": "verification",
@@ -34,6 +35,7 @@ _HOME = {
     "ProbekitError": "errors",
 }
 __all__ = [
+    "ProbeCurves",
     "ProbeResults",
     "ProbekitError",
     "SelfTest",
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
         random_init_of,
     )
     from probekit.errors import ProbekitError
-    from probekit.evaluation import ProbeResults, TransferResults, train_probes, transfer
+    from probekit.evaluation import ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
     from probekit.probes import load_probe
     from probekit.tasks import Task, load_task

@@ -184,6 +184,12 @@ def place_name(place: Place) -> str:
     return point if layer is None else f"{point}.{layer}"
 
 
+def joined_name(places: Iterable[Place]) -> str:
+    """The name of places side by side, which can be a file's: "resid_pre_0_to_3", "resid_pre_0_2_and_resid_post_3"."""
+    parts = spans_of(places).split(", ")
+    return "_and_".join(re.sub("[ ,.]", "_", part.replace("-", "_to_")) for part in parts)
+
+
 def spans_of(places: Iterable[Place]) -> str:
     """Places as a short text: "resid_pre 0-3, resid_post 3, embed"."""
     by_point: dict[str, list[int]] = {}

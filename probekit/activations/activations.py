@@ -7,7 +7,7 @@ Axes: N examples, P positions, L query position, M key position, T tokens of all
 H heads, D width of the place (d_model for the residual stream, n_heads * d_head for q, k, v, z).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.layout import Layout
+from probekit.activations.layout import ALL, PER_EXAMPLE, Layout, fingerprint_of
 from probekit.errors import DataError, UsageError
 from probekit.points import (
     FOLLOWED_BY_OUTPUT,
@@ -24,12 +24,14 @@ from probekit.points import (
     PointSpec,
     UnknownPoint,
     as_extracted,
+    joined_name,
     place_name,
     spans_of,
     split_point,
 )
 from probekit.tasks.base import Task
-from probekit.text import printable
+from probekit.tasks.token_labels import labels_at, token_rows
+from probekit.text import listed, printable
 
 
 class Activations(Mapping[Place, Tensor]):
@@ -70,16 +72,26 @@ class Activations(Mapping[Place, Tensor]):
         return self.layout.split(place, self._rows(place))
 
     def at(self, position: str | int) -> "Activations":
-        """One row for each example, [N, D], from several positions or from all tokens.
+        """One row for each example, [N, D], from several positions or from all tokens; labels are those of the token.
 
         Args:
-            position: one of the extracted positions; if those are "all": "last", "first", "mean" or an index.
+            position: one of the extracted positions; if those are "all": "last", "first", "mean" or an index; or "all",
+                which makes every token an example, [T, D]. Its labels are then its own and those of its text.
 
         Raises:
-            UsageError: a position that was not extracted.
+            UsageError: a position that was not extracted, or the mean of tokens with labels.
             DataError: a text too short for the index.
         """
-        return _At(self, position)
+        return _EachToken(self) if position == ALL else _At(self, position)
+
+    def concatenated(self, places: Iterable[PointSpec]) -> "Activations":
+        """One place whose rows are those of several places side by side, [N, D of all]; named "resid_pre_0_to_3".
+
+        Raises:
+            UnknownPoint: a place that was not extracted.
+            UsageError: no places, or attention.
+        """
+        return SideBySide(self, [[self._known(place) for place in places]])
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -96,11 +108,18 @@ class Activations(Mapping[Place, Tensor]):
         return len(self._places)
 
     def _known(self, key: PointSpec) -> Place:
-        short, layer = split_point(key)
-        place = (self.in_stack(short), layer)
+        place = self.point_of(key)
         if place not in self._places:
             raise UnknownPoint(f"no activations of {place_name(place)} here; there are {spans_of(self._places)}")
         return place
+
+    def point_of(self, key: PointSpec) -> Place:
+        """The short name of a point, and its layer where the key names one; places side by side have their own name."""
+        own = (key, None) if isinstance(key, str) else key
+        if own in self._places:
+            return own
+        short, layer = split_point(key)
+        return self.in_stack(short), layer
 
     @property
     def n_examples(self) -> int:
@@ -129,7 +148,7 @@ class Activations(Mapping[Place, Tensor]):
 
     @property
     def labels(self) -> dict[str, np.ndarray]:
-        """Label set -> int64 [N], or float64 [N] for a regression."""
+        """Label set -> int64 [N], or float64 [N] or [N, K] for a regression; `task.token_labels` is of tokens."""
         return self.task.labels
 
     @property
@@ -167,7 +186,7 @@ class Activations(Mapping[Place, Tensor]):
         Raises:
             UnknownPoint: the point was not extracted.
         """
-        short = self.in_stack(split_point(point)[0])
+        short, _ = self.point_of(point)
         places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
         if not places:
             raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
@@ -234,7 +253,8 @@ class _At(Activations):
         known, index = source.layout.tokens, self._index
         tokens = None if known is None or index is None else known[index]
         layout = replace(source.layout, positions=[str(position)], tokens=tokens)
-        super().__init__(places, source.task, {**source.meta, "points": points, "position": position}, layout)
+        meta = {**source.meta, "points": points, "position": position}
+        super().__init__(places, _labelled(source, position), meta, layout)
 
     def _rows(self, place: Place) -> Tensor:
         rows = self._source._rows(place)
@@ -246,6 +266,90 @@ class _At(Activations):
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
+
+
+class _EachToken(Activations):
+    """Activations of all tokens, each of them an example; the tensors are the source's."""
+
+    def __init__(self, source: Activations):
+        layout = source.layout
+        if not layout.is_ragged:
+            raise UsageError(
+                "every token needs activations of all tokens (--position all), and here is "
+                f"{listed(layout.positions)}; extract with position all"
+            )
+        self._source = source
+        task = token_rows(source.task, layout.own_lengths)
+        own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, layout.own_lengths))
+        points = [point for point in source.points if point not in PAIR_POINTS]
+        places = [place for place in source if place[0] not in PAIR_POINTS]
+        super().__init__(places, task, {**source.meta, "points": points, "position": ALL}, own)
+
+    def _rows(self, place: Place) -> Tensor:
+        return self._source._rows(place)
+
+    def _n_bytes(self) -> int:
+        return self._source._n_bytes()
+
+
+class SideBySide(Activations):
+    """Groups of places, each group joined on access to one place, [N, D of all].
+
+    Args:
+        source: with all the places.
+        groups: places of `source`.
+
+    Raises:
+        UsageError: a group without places, or attention.
+    """
+
+    def __init__(self, source: Activations, groups: Sequence[Sequence[Place]]):
+        for places in groups:
+            if not places or any(point in PAIR_POINTS for point, _ in places):
+                found = spans_of(places) or "nothing"
+                raise UsageError(f"layers side by side need places with a row for each token; got {found}")
+        self._source = source
+        self._groups: dict[Place, Sequence[Place]] = {(joined_name(places), None): places for places in groups}
+        points = [name for name, _ in self._groups]
+        super().__init__(self._groups, source.task, {**source.meta, "points": points}, source.layout)
+
+    @property
+    def joined(self) -> list[Place]:
+        """The places of the source in all groups."""
+        return [place for places in self._groups.values() for place in places]
+
+    def same_of(self, other: Activations) -> "SideBySide":
+        """The same places of other activations side by side."""
+        return SideBySide(other, [*self._groups.values()])
+
+    def _rows(self, place: Place) -> Tensor:
+        return torch.cat([self._source._rows(one) for one in self._groups[place]], dim=1)
+
+    def _n_bytes(self) -> int:
+        return self._source._n_bytes()
+
+
+def _labelled(source: Activations, position: str | int) -> Task:
+    """The task with the labels of the tokens that are read."""
+    task, layout = source.task, source.layout
+    if not task.token_labels:
+        return task
+    name = str(position)
+    if name == PER_EXAMPLE:
+        given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
+        if given is None or source.meta.get("position_fingerprint", given) != given:
+            raise UsageError(
+                "the labels of tokens need the index of each token that is read, and the task does not hold it; give "
+                "it to the task (position=), or extract with position all"
+            )
+        return labels_at(task, np.asarray(task.position))
+    if name not in ("first", "last") and not name.lstrip("-").isdigit():
+        raise UsageError(
+            f"labels of tokens belong to one token, and {name} reads several (--position); take last, first or a "
+            "token's index, or all"
+        )
+    index = np.full(len(task), {"first": 0, "last": -1}[name] if name in ("first", "last") else int(name))
+    return labels_at(task, np.where(index < 0, index + layout.own_lengths, index))
 
 
 def _meta_of(tensors: Mapping[Place, Tensor], task: Task) -> dict[str, Any]:

@@ -6,6 +6,7 @@ row for each pair of tokens. Tensors hold the rows of example 0, then those of e
 Axes: N examples, P positions, L tokens of one example (query), M tokens (key), D width, H heads, R rows in all.
 """
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from probekit.errors import DataError, UsageError
 from probekit.points import PAIR_POINTS, Place
 from probekit.text import listed
 
+ALL = "all"
 PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 
 
@@ -47,7 +49,7 @@ class Layout:
     @property
     def is_ragged(self) -> bool:
         """True if every token is kept, so that texts differ in their number of rows."""
-        return self.positions == ["all"]
+        return self.positions == [ALL]
 
     def counts(self, place: Place) -> np.ndarray:
         """Rows of each example at this place, int64 [N]."""
@@ -120,6 +122,11 @@ class Layout:
 def position_text(position: str | int | np.ndarray) -> str:
     """One position in words; an array has an index for each example."""
     return PER_EXAMPLE if isinstance(position, np.ndarray) else str(position)
+
+
+def fingerprint_of(index: np.ndarray) -> str:
+    """A position with an index for each example, as a store names it."""
+    return "sha256:" + hashlib.sha256(index.astype("<i8").tobytes()).hexdigest()
 
 
 def row_bytes(layout: Layout, places: Iterable[Place], widths: Iterable[int], dtype: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from probekit.text import counted
 if TYPE_CHECKING:
     from probekit.activations import StoreInfo
 
-RESULTS = "results.json"
+RESULTS = ("results.json", "curves.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def ls(job: LsJob) -> None:
 
 def results_of(info: "StoreInfo") -> list[Path]:
     """The folders in a store that hold results of `probekit train-probe`."""
-    return sorted(path.parent for path in (info.path / "results").glob(f"*/{RESULTS}"))
+    return sorted(path.parent for name in RESULTS for path in (info.path / "results").glob(f"*/{name}"))
 
 
 def describe(info: "StoreInfo") -> str:

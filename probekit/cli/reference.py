@@ -24,7 +24,7 @@ FUNCTIONS: dict[str, type] = {
     "load_task(source)": options.TaskOptions,
     "extract(model, task)": options.ExtractArguments,
     "import_activations(source)": options.ImportArguments,
-    "train_probes(acts)": options.ProbeArguments,
+    "train_probes(acts)": options.CurvesArguments,
     "transfer(activations)": options.TransferArguments,
     "model.generate(prompt)": options.GenerateOptions,
     "TrainingSettings()": options.TrainingSettings,

@@ -26,6 +26,7 @@ NAME_ORDER = (
     "control_type",
     "metric",
     "codelength",
+    "intervals",
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 
@@ -78,23 +79,24 @@ def _tag(name: str, value: Any) -> str:
     return "-".join([name, *values] if name else values)
 
 
-def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, Any]) -> None:
+def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, Any], several: bool = False) -> None:
     """Check that results may go to `out`: it is free, or holds those of the same question about the same activations.
 
     Args:
         out: a folder, or nothing yet.
         activations: what is known about the activations (`Store.meta`).
         question: from `question_of`, with `random_init`.
+        several: whether the results are several curves.
 
     Raises:
         StorageError: something other than results is there.
         ResumeMismatch: results of another question.
     """
-    from probekit.evaluation import check_folder
+    from probekit.evaluation import check_curves, check_folder
 
-    check_folder(out)
+    (check_curves if several else check_folder)(out)
     try:
-        meta = parse_json(read_bytes(out / "results.json", MAX_RESULTS))["meta"]
+        meta = parse_json(read_bytes(out / ("curves.json" if several else "results.json"), MAX_RESULTS))["meta"]
         stored, read = meta["asked"], meta["activations"]
         different = _different(stored, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -117,6 +119,14 @@ def _different(stored: Mapping[str, Any], question: Mapping[str, Any]) -> list[s
     return [name for name, value in question.items() if before.get(name) != value]
 
 
+def _with_curves(body: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What a results file holds, with what each of its curves holds, where it lists any."""
+    if "curves" not in body:
+        return body
+    own = [json.loads((folder / entry["folder"] / "results.json").read_text()) for entry in body["curves"]]
+    return {**body, "curves": [entry | curve for entry, curve in zip(body["curves"], own, strict=True)]}
+
+
 def save_and_show(
     results: Any,
     folder: Path,
@@ -129,7 +139,7 @@ def save_and_show(
     """Save results and their picture, and print them.
 
     Args:
-        results: `ProbeResults` or `TransferResults`.
+        results: `ProbeResults`, `ProbeCurves` or `TransferResults`.
         folder: where they go.
         draw: writes the picture into the folder.
         file: the name of the JSON file in the folder.
@@ -142,7 +152,7 @@ def save_and_show(
         picture = draw(results, folder)
     if output.json:
         paths = {**where, "results": str(folder), "picture": str(picture)}
-        console.result_json(paths | json.loads((folder / file).read_text()))
+        console.result_json(paths | _with_curves(json.loads((folder / file).read_text()), folder))
     elif output.quiet:
         console.result(picture)
     else:

@@ -1,25 +1,27 @@
 """`probekit train-probe`: a probe at every layer of a store, and the picture of it."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli import console, probes
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
-from probekit.options import ProbeOptions
+from probekit.options import ProbeOptions, parse
 from probekit.options.option import option
 from probekit.progress import progress_bar
 
 if TYPE_CHECKING:
     from probekit.activations import Store
+    from probekit.evaluation import ProbeCurves, ProbeResults
 
 ORDER = """
-    store layer point probe label position C controls control_type no_codelength folds drop_leaks baseline metric seed
-    out title
+    store layer point probe label position C controls control_type no_codelength no_intervals folds drop_leaks baseline
+    metric seed out title
 """
 
 
@@ -42,13 +44,15 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     """Train a probe at each layer and plot accuracy by layer.
 
     The best layer is chosen on validation; test decides nothing. Texts that are in several splits are reported. Writes
-    accuracy_by_layer.png and .svg, results.json, results.csv and the probes.
+    accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points or label sets have a table
+    with a line for each curve, one curves.png, one results.csv, and a folder for each curve.
 
     \b
     Examples:
         probekit train-probe --layer all
         probekit train-probe runs/gpt2-sst2 --layer 2-6 --probe ridge --C 0.01,1,100
         probekit train-probe runs/gpt2-sst2 --drop-leaks --baseline random-init
+        probekit train-probe runs/gpt2-sst2 --point resid_pre,attn_out --label all
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
     if job.baseline not in (None, "random-init"):
@@ -58,8 +62,21 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     train(load_activations(job.store or _newest(job.quiet)), options, job)
 
 
+def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
+    """`points` and `labels` where --point and --label name several or all; a name that exists is taken whole."""
+    found: dict[str, Any] = {}
+    for one, known in (("point", store.points), ("label", store.labels)):
+        given = getattr(options, one)
+        if given is None or given in known:
+            continue
+        parts = parse.names(given)
+        if given == "all" or len(parts) > 1:
+            found |= {one: None, f"{one}s": given if given == "all" else parts}
+    return found
+
+
 def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
-    """Train, save and print.
+    """Train, save and print: one curve, or a folder with several.
 
     Raises:
         StorageError: `job.out` holds something else; the disk refused.
@@ -69,22 +86,38 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
     complete = f"the store {store.path} is complete"
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         from probekit.activations import random_init_of
-        from probekit.evaluation import train_probes
+        from probekit.evaluation import ProbeCurves, train_probes
         from probekit.plots import save_plot
 
-        probe = probes.check_parameters(options, store)
+        several = several_of(options, store)
+        first = dataclasses.replace(options, label=_first_label(several, options, store))
+        probe = probes.check_parameters(first, store)
         question = {**question_of(options), "probe": probe, "random_init": job.baseline is not None}
         if job.out is not None:
-            check_out(job.out, store.meta, question)
-        how = {**vars(options), "probe": probes.make_probe(probe, options, store)}
+            check_out(job.out, store.meta, question, several=bool(several))
+        how: dict[str, Any] = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with progress_bar("train", "layers", show=console.bars(job.quiet)) as bar:
-            results = train_probes(store, **how, progress=bar.set)
-        results.meta["asked"] = question
-    folder = job.out or results_folder(store.path, results.meta, question)
-    draw = partial(save_plot, title=job.title)
-    save_and_show(results, folder, draw, "results.json", {"store": str(store.path)}, complete, job)
+            results: ProbeResults | ProbeCurves = train_probes(store, **how, progress=bar.set)
+        curve = next(iter(results.values())) if isinstance(results, ProbeCurves) else results
+        results.meta.update(asked=question, activations=curve.meta["activations"])
+    named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
+    folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
+    file, draw = ("curves.json", _draw_curves) if several else ("results.json", save_plot)
+    save_and_show(results, folder, partial(draw, title=job.title), file, {"store": str(store.path)}, complete, job)
+
+
+def _first_label(several: dict[str, Any], options: ProbeOptions, store: "Store") -> str | None:
+    """The label set whose kind decides which probe a name means."""
+    labels = several.get("labels")
+    return options.label if labels is None else next(iter(store.labels)) if labels == "all" else labels[0]
+
+
+def _draw_curves(curves: "ProbeCurves", folder: Path, title: str | None) -> Path:
+    from probekit.plots import save_curves_plot
+
+    return save_curves_plot(list(curves.values()), folder, title=title)
 
 
 def _newest(quiet: bool) -> Path:

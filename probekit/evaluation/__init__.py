@@ -1,8 +1,9 @@
 """Evaluation: a probe at every layer, chosen on validation, tested once, with intervals and baselines."""
 
 from probekit.evaluation.request import DEFAULT_C
+from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import BaselineResult, LayerResult, TransferCell
-from probekit.evaluation.results.folders import check_folder, check_transfer_folder
+from probekit.evaluation.results.folders import check_curves, check_folder, check_transfer_folder
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.train_probes import train_probes
@@ -12,9 +13,11 @@ __all__ = [
     "DEFAULT_C",
     "BaselineResult",
     "LayerResult",
+    "ProbeCurves",
     "ProbeResults",
     "TransferCell",
     "TransferResults",
+    "check_curves",
     "check_folder",
     "check_transfer_folder",
     "train_probes",

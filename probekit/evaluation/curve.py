@@ -1,4 +1,4 @@
-"""A curve: the same fits and scores at every place, one place's activations in memory at a time.
+"""The same fits and scores at every place, for one label set or several; one place's activations in memory at a time.
 
 Axes: N examples.
 """
@@ -7,15 +7,17 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from probekit.activations.activations import Activations
 from probekit.evaluation.compare.codelength import layer_codelength
 from probekit.evaluation.compare.controls import compare_with_controls
 from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fits
-from probekit.evaluation.fits.layer import LayerFits, features_of, fit_layer
+from probekit.evaluation.fits.layer import LayerFits, WantedFits, features_of, fit_layers
 from probekit.evaluation.fits.predict import predict
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.scores.metrics import measure
+from probekit.evaluation.scores.metrics import Predictions, measure, r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place
 
@@ -35,17 +37,33 @@ class FittedPlace:
     width: int
 
 
-def fit_curve(
-    acts: Activations, places: Sequence[Place], plan: CurvePlan, done: Callable[[], None]
-) -> list[FittedPlace]:
-    """Fit and score every place; calls `done` after each."""
-    fitted = []
+def fit_places(
+    sources: Sequence[Activations], plans: Sequence[CurvePlan], places: Sequence[Place], done: Callable[[], None]
+) -> list[list[FittedPlace]]:
+    """Fit and score every place for every plan; calls `done` after each place.
+
+    Args:
+        sources: where each plan's features are read; a place of one source is read once for all its plans.
+        plans: one for each label set.
+        places: in the order of the result.
+        done: for progress.
+
+    Returns:
+        For each plan, its places.
+    """
+    fitted: list[list[FittedPlace]] = [[] for _ in plans]
     for place in places:
-        code = None if plan.code is None else plan.code.problems()
-        fits = fit_layer(features_of(acts, place), plan.probe, plan.grid, code)
-        fitted.append(_scored(place, fits, plan))
+        for source in {id(source): source for source in sources}.values():
+            own = [number for number, each in enumerate(sources) if each is source]
+            fits = fit_layers(features_of(source, place), [_wanted(plans[number]) for number in own])
+            for number, each in zip(own, fits, strict=True):
+                fitted[number].append(_scored(place, each, plans[number]))
         done()
     return fitted
+
+
+def _wanted(plan: CurvePlan) -> WantedFits:
+    return WantedFits(plan.probe, plan.grid, None if plan.code is None else plan.code.problems())
 
 
 def ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
@@ -79,8 +97,17 @@ def _scored(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
         control=control,
         selectivity=selectivity if plan.selectivity else None,
         codelength=None if plan.code is None else layer_codelength(plan.code, fits),
+        outputs=_by_output(fit.test),
     )
     return FittedPlace(result, fit, fits.X.shape[1])
+
+
+def _by_output(test: Predictions) -> list[float | None]:
+    """R2 of each output of a regression of several numbers."""
+    if test.truth.ndim == 1:
+        return []
+    values = r2_of_outputs(test, np.ones((1, len(test.truth))))[0]
+    return [float(value) if np.isfinite(value) else None for value in values]
 
 
 def _worst(certificates: Sequence[tuple[bool, float | None]]) -> tuple[bool, float | None]:
@@ -94,6 +121,6 @@ def _metrics(fits: LayerFits, fit: ChosenFit, headline: str) -> dict[str, dict[s
     if grid.protocol.folds is not None:
         return {"validation": {headline: dict(fit.tried)[fit.C]}, "test": test}
     labels, metrics = grid.label_sets[0], {}
-    for split in ("train", "validation"):
+    for split in (split for split in grid.protocol.rows if split != "test"):
         metrics[split] = measure(predict(fit.probe, fits.X, grid.protocol.rows[split], labels, grid.n_classes))
     return {**metrics, "test": test}

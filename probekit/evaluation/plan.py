@@ -26,7 +26,7 @@ class CurvePlan:
         grid: the fits; its label sets after the first are control tasks.
         headline: the metric that chooses.
         metric: the headline if it was requested by name; None if the labels decided.
-        bootstrap: resamples of the test rows.
+        bootstrap: resamples of the test rows; None for no intervals.
         code: online code of the training labels, or None.
         label_names: of the classes; none for a regression.
         selectivity: whether the control tasks can be learnt for the test rows, so that selectivity measures memory.
@@ -36,7 +36,7 @@ class CurvePlan:
     grid: FitGrid
     headline: str
     metric: str | None
-    bootstrap: Bootstrap
+    bootstrap: Bootstrap | None
     code: OnlineCode | None = None
     selectivity: bool = False
     label_names: tuple[str, ...] = ()
@@ -49,6 +49,7 @@ def plan_curve(
     metric: str | None = None,
     controls: ControlTasks = NO_CONTROLS,
     codelength: bool = False,
+    intervals: bool = True,
 ) -> CurvePlan:
     """The plan of a request.
 
@@ -59,6 +60,7 @@ def plan_curve(
         metric: the headline; None leaves it to the labels.
         controls: control tasks.
         codelength: whether to measure the online code, where the probe allows it.
+        intervals: whether to resample the test rows.
     """
     labels, units = request.labels[protocol.train], resampling_units(request.acts.task)
     counts = np.bincount(labels, minlength=request.n_classes) if request.n_classes else []
@@ -68,11 +70,15 @@ def plan_curve(
         grid=fit_grid(protocol, label_sets, request.n_classes, request.strengths),
         headline=metric or headline(counts),
         metric=metric,
-        bootstrap=Bootstrap(len(protocol.test), seed, None if units is None else np.asarray(units)[protocol.test]),
+        bootstrap=_bootstrap(protocol, units, seed) if intervals else None,
         code=_online_code(request, protocol, seed, units) if codelength and request.probe.for_codelength else None,
         selectivity=measures_memory(controls),
         label_names=tuple(request.acts.label_names[request.label]),
     )
+
+
+def _bootstrap(protocol: Protocol, units: np.ndarray | None, seed: int) -> Bootstrap:
+    return Bootstrap(len(protocol.test), seed, None if units is None else np.asarray(units)[protocol.test])
 
 
 def _online_code(request: Request, protocol: Protocol, seed: int, units: np.ndarray | None) -> OnlineCode:

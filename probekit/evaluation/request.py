@@ -5,6 +5,7 @@ Axes: N examples.
 
 import copy
 import inspect
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import Activations, SideBySide
 from probekit.errors import UsageError
-from probekit.options import CurveOptions
-from probekit.points import PAIR_POINTS, Place, parse_layers, place_name, split_point
+from probekit.options import CurveOptions, CurvesArguments
+from probekit.points import PAIR_POINTS, Place, parse_layers, place_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.tasks.base import Task
@@ -23,6 +24,7 @@ from probekit.tasks.splits import CARVED as CARVED_SHARE
 from probekit.tasks.splits import carve_missing
 from probekit.text import listed
 
+Curves = list[tuple[str, list[Place]]]  # the short name of a point, and its places
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
 CARVED = "validation_carved"  # key of a task's info, as `Task.with_validation` writes it
 
@@ -32,9 +34,11 @@ class Request:
     """One curve: what is fitted to which labels, and where.
 
     Attributes:
-        acts: one row for each example.
+        acts: one row for each example (with position "all" these are tokens); its task may have a validation split that
+            was carved.
+        features: where the places are read: one object for all requests that read the same rows.
         label: name of the label set.
-        labels: its int64 [N], or float64 [N] for a regression.
+        labels: its int64 [N], or float64 [N] or [N, K] for a regression.
         n_classes: 0 for a regression.
         probe: unfitted; copied for each fit.
         strengths: values of C to choose from, rising; [None] for a probe without C.
@@ -43,6 +47,7 @@ class Request:
     """
 
     acts: Activations
+    features: Activations
     label: str
     labels: np.ndarray
     n_classes: int
@@ -52,13 +57,12 @@ class Request:
     places: list[Place]
 
 
-def check_request(acts: Activations, options: CurveOptions, carve: bool = True) -> Request:
-    """The request that the options make of these activations.
+def check_request(acts: Activations, options: CurveOptions) -> Request:
+    """The request for one curve whose layer must be chosen too: without validation rows, some of train become it.
 
     Args:
         acts: activations of one task.
         options: of the curve.
-        carve: whether a task without validation rows gets some of its training rows (folds need none).
 
     Raises:
         UsageError: no activations, an unknown probe, point or label, a layer that is not there, a C for a probe
@@ -66,14 +70,65 @@ def check_request(acts: Activations, options: CurveOptions, carve: bool = True) 
     """
     acts = _checked(acts)
     label = acts.task.label_set(options.label)
+    acts = one_position(acts, options.position)
+    curves = [places_of(acts, options.point, options.layers)]
+    if options.concatenate:
+        acts, curves = _side_by_side(acts, curves)
+    ((point, places),) = curves
+    request = _of_label(acts, options, label)
+    chooses = len(places) > 1 or len(request.strengths) > 1
+    return replace(_carved(request, options.seed) if chooses else request, point=point, places=places)
+
+
+def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Request]]:
+    """For each label set, a request for each point.
+
+    Where C is chosen, without folds and without validation rows, some of train become validation.
+
+    Args:
+        acts: activations of one task.
+        options: of the curves.
+
+    Raises:
+        UsageError: as `check_request`.
+    """
+    acts = _checked(acts)
+    labels = _labels_of(acts, options)
+    acts = one_position(acts, options.position)
+    curves = curves_of(acts, options)
+    if options.concatenate:
+        acts, curves = _side_by_side(acts, curves)
+    studies = [_of_label(acts, options, label) for label in labels]
+    if options.folds is None:
+        studies = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in studies]
+    return [[replace(each, point=point, places=places) for point, places in curves] for each in studies]
+
+
+def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:
+    """Activations in which the places of each curve are one, and their curves of that one place."""
+    joined = SideBySide(acts, [places for _, places in curves])
+    return joined, [(name, [(name, layer)]) for name, layer in joined]
+
+
+def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
+    """The request for one label set, without its places."""
     n_classes = len(acts.label_names[label])
     probe = find_probe(options.probe, n_classes, label)
+    labels = np.asarray(acts.labels[label])
+    if labels.ndim == 2 and not probe.several_outputs:
+        raise UsageError(
+            f"the probe {probe_name(probe)} predicts one number, and {label!a} holds {labels.shape[1]} for each "
+            "example; take ridge (--probe ridge)"
+        )
     strengths = probe_strengths(probe, options.C)
-    acts = one_position(acts, options.position)
-    point, places = places_of(acts, options.point, options.layers)
-    if carve:
-        acts = with_validation(acts, label, options.seed)
-    return Request(acts, label, np.asarray(acts.labels[label]), n_classes, probe, strengths, point, places)
+    return Request(acts, acts, label, labels, n_classes, probe, strengths, "", [])
+
+
+def _labels_of(acts: Activations, options: CurvesArguments) -> list[str]:
+    """The names of the label sets; raises if one of them, or every one, is not there."""
+    names = [options.label] if options.labels is None else options.labels
+    every = [*acts.labels, *acts.task.token_labels] or [None]
+    return [acts.task.label_set(name) for name in (every if options.labels == "all" else names)]
 
 
 def _checked(acts: Any, what: str = "") -> Activations:
@@ -91,39 +146,45 @@ def probe_strengths(probe: Any, C: Any) -> list[float | None]:
     They are `C`; if that is None, the probe's own C where it is not the default, or else `DEFAULT_C`.
 
     Raises:
-        UsageError: a C for a probe without one.
+        UsageError: a C for a probe without one, or infinity for one that needs a penalty.
     """
     if not probe.has_C:
         if C is not None:
             raise UsageError(f"the probe {probe_name(probe)} has no C; leave it out")
         return [None]
     if C is not None:
+        if math.inf in C and not probe.without_penalty:
+            raise UsageError(
+                f"the probe {probe_name(probe)} needs a finite C (--C), got inf; only ridge may go without a penalty"
+            )
         return [*C]
     default = inspect.signature(type(probe)).parameters["C"].default
     return [*DEFAULT_C] if default == probe.C else [probe.C]
 
 
-def with_validation(acts: Activations, label: str, seed: int) -> Activations:
-    """The activations themselves or, if they have no validation rows, a view with a tenth of train as validation.
+def _carved(request: Request, seed: int) -> Request:
+    """The request itself or, if it has no validation rows, one with a tenth of train as validation.
 
-    These are the rows that `load_task` would carve. The view's `task.info["validation_carved"]` says how.
+    These are the rows that `load_task` would carve. `acts.task.info["validation_carved"]` says how.
     """
-    task, n_train = acts.task, int((acts.splits == "train").sum())
+    acts, task = request.acts, request.acts.task
+    n_train = int((acts.splits == "train").sum())
     if (task.splits == "validation").any() or not n_train:
-        return acts
-    splits = carve_missing(task.labels[label], task.splits.tolist(), task.split_keys().tolist(), ["validation"], seed)
+        return request
+    given, keys = task.splits.tolist(), task.split_keys().tolist()
+    splits = carve_missing(request.labels, given, keys, ["validation"], seed)
     warnings.warn(
         f"{task.name!a} has no validation split: {int((splits == 'validation').sum()):,} of its {n_train:,} training "
-        f"rows choose the layer and C (seed {seed})",
-        stacklevel=5,  # the caller of train_probes or transfer
+        f"rows choose for {request.label!a} (seed {seed}); with one C and one layer nothing is chosen",
+        stacklevel=6,  # the caller of train_probes or transfer
     )
     view = copy.copy(acts)
     view.task = replace(task, splits=splits, info={**task.info, CARVED: {"fraction": CARVED_SHARE, "seed": seed}})
-    return view
+    return replace(request, acts=view)
 
 
 def one_position(acts: Activations, position: str | int | None) -> Activations:
-    """One row for each example.
+    """One row for each example; with position "all", tokens are examples.
 
     Raises:
         UsageError: several positions and none is named.
@@ -132,9 +193,36 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
     if position is not None:
         return acts.at(position)
     if len(kept) > 1 or acts.layout.is_ragged:
-        choice = "last, first, mean or a token's index" if acts.layout.is_ragged else listed(kept)
+        choice = "last, first, mean, a token's index, or all" if acts.layout.is_ragged else listed(kept)
         raise UsageError(f"a probe reads one position of each text; say which, position= (--position): {choice}")
-    return acts
+    return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
+
+
+def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, list[Place]]]:
+    """Each point's short name and its places, at the layers of the options; those of several share no place.
+
+    Raises:
+        UsageError: a point or layer that was not extracted.
+    """
+    if options.points is None:
+        return [places_of(acts, options.point, options.layers)]
+    points = [point for point in acts.points if point not in PAIR_POINTS]
+    if options.points != "all":
+        points = [_short_name(acts, point) for point in options.points]
+    layers = {point: options.layers if has_layers(acts, point) else "all" for point in dict.fromkeys(points)}
+    curves = [places_of(acts, *each) for each in layers.items()]
+    taken: set[Place] = set()  # the output ends one curve only, or is on that of its own point
+    kept = []
+    for short, places in curves:
+        own = [place for place in places if place[0] == short or not (place[0] in layers or place in taken)]
+        taken |= set(own)
+        kept.append((short, own))
+    return kept
+
+
+def has_layers(acts: Activations, point: str) -> bool:
+    """Whether a point was extracted at layers, rather than once for the model."""
+    return any(layer is not None for name, layer in acts.curve(point) if name == point)
 
 
 def places_of(acts: Activations, point: str | None, layers: str | int | Iterable[int]) -> tuple[str, list[Place]]:
@@ -143,16 +231,19 @@ def places_of(acts: Activations, point: str | None, layers: str | int | Iterable
     Raises:
         UsageError: a point or layer that was not extracted.
     """
-    first = next((name for name in acts.points if name not in PAIR_POINTS), acts.points[0])
-    short, layer = split_point(first if point is None else point)
-    if layer is not None:
-        raise UsageError(f"give the point without its layer, and the layer as layers=: point={short!r}, layers={layer}")
-    short, curve = acts.in_stack(short), acts.curve(short)
+    short = _short_name(acts, point)
+    curve = acts.curve(short)
     if isinstance(layers, str) and layers.strip() == "all":
         return short, curve
     extracted = [layer for name, layer in curve if name == short and layer is not None]
     if not extracted:
-        raise UsageError(f"{short} belongs to no layer; use layers='all'")
+        raise UsageError(f"{short} belongs to no layer; leave layers= (--layer) out")
+    if str(layers).strip() in ("out", "output", str(acts.n_layers)) and curve[-1][0] != short:
+        output, last = curve[-1]
+        raise UsageError(
+            f"{short} has no layer {layers!a}; the output of the last block ends its curve at all layers, and alone is "
+            f"point {output} (--point {output}) at layers={last} (--layer {last})"
+        )
     wanted = parse_layers(layers, acts.n_layers)
     if missing := [layer for layer in wanted if layer not in extracted]:
         known = listed(extracted)
@@ -160,26 +251,42 @@ def places_of(acts: Activations, point: str | None, layers: str | int | Iterable
     return short, [(short, layer) for layer in wanted]
 
 
+def _short_name(acts: Activations, point: str | None) -> str:
+    """The short name of a point, by default the first that a probe can read."""
+    first = next((name for name in acts.points if name not in PAIR_POINTS), acts.points[0])
+    short, layer = acts.point_of(first if point is None else point)
+    if layer is not None:
+        raise UsageError(
+            f"the layer of a point is given apart from it; take point {short} (--point {short}) and layers={layer} "
+            f"(--layer {layer})"
+        )
+    return short
+
+
 def random_init_activations(
-    other: Activations, task: Task, places: Sequence[Place], position: str | int | None
+    other: Activations, task: Task, request: Request, places: Sequence[Place], position: str | int | None
 ) -> Activations:
     """The activations of a model with random weights, one row for each example, checked.
 
     Args:
         other: of the model with random weights.
         task: of the trained model's activations, before a validation split is carved.
-        places: of the curve.
+        request: one of the requests.
+        places: of all curves.
         position: as for `one_position`.
 
     Raises:
         UsageError: other examples, or a place that is not there.
     """
-    other = one_position(_checked(other, "random_init="), position)
+    _checked(other, "random_init=")
     if other.task.fingerprint() != task.fingerprint():
         raise UsageError(
             "random_init= holds other examples, or other labels or splits; make it from the same task "
             "(activations.random_init_of)"
         )
-    if missing := [place for place in places if place not in other]:
+    other = one_position(other, position)
+    joined = request.features if isinstance(request.features, SideBySide) else None
+    wanted = places if joined is None else joined.joined
+    if missing := [place for place in wanted if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
-    return other
+    return other if joined is None else joined.same_of(other)

@@ -3,22 +3,55 @@
 Axes: N examples.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from probekit.activations.activations import Activations
 from probekit.errors import DataError
 from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protocol, split_protocol
 from probekit.evaluation.request import Request
 from probekit.options import ProbeOptions
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.quality.audit import Audit, audit, audit_of_folds
+from probekit.tasks.quality.audit import Audit, TextComparison, audit, audit_of_folds, compare_texts
 from probekit.tasks.quality.duplicates import linked_texts
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import components
 
 
-def audited_protocol(request: Request, options: ProbeOptions) -> tuple[Audit, Protocol]:
+class Comparisons:
+    """What is known about the texts of a task whatever its labels, so that it is worked out once for all label sets."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[Task, Any]] = {}
+
+    def of_splits(self, task: Task) -> TextComparison:
+        """Which texts its splits share."""
+        return self._once("splits", task, compare_texts)
+
+    def linked(self, task: Task) -> np.ndarray:
+        """Numbers [N], equal for rows with equal or nearly equal texts."""
+        return self._once("linked", task, _linked)
+
+    def fingerprint(self, acts: Activations) -> str | None:
+        """The task's fingerprint, if the activations do not record it."""
+        return self._once("fingerprint", acts.task, lambda _: task_fingerprint(acts))
+
+    def _once(self, what: str, task: Task, work: Callable[[Task], Any]) -> Any:
+        key = (what, id(task))
+        if key not in self._known:
+            self._known[key] = (task, work(task))  # the task is kept, so that no other gets its id
+        return self._known[key][1]
+
+
+def _linked(task: Task) -> np.ndarray:
+    rows, of = task.texts() if task.text_of is not None else (np.arange(len(task)),) * 2
+    return of if task.info.get("no_texts") else linked_texts([task.inputs[i] for i in rows])[of]
+
+
+def audited_protocol(request: Request, options: ProbeOptions, texts: Comparisons) -> tuple[Audit, Protocol]:
     """The audit of the task, and its rows by split or fold, without leaks where the options drop them.
 
     Raises:
@@ -26,9 +59,9 @@ def audited_protocol(request: Request, options: ProbeOptions) -> tuple[Audit, Pr
     """
     task = request.acts.task
     if options.folds is not None:
-        return _folds(request, options.folds, options.seed)
+        return _folds(request, options.folds, options.seed, texts.linked(task))
     task.check(request.label)
-    found = audit(task, request.label)
+    found = audit(task, request.label, texts=texts.of_splits(task))
     kept = np.ones(len(task), dtype=bool)
     if not options.drop_leaks:
         return found, split_protocol(task.splits, kept)
@@ -54,13 +87,19 @@ def _check_left(splits: np.ndarray, kept: np.ndarray) -> None:
             )
 
 
-def _folds(request: Request, folds: int, seed: int) -> tuple[Audit, Protocol]:
+def _folds(request: Request, folds: int, seed: int, texts: np.ndarray) -> tuple[Audit, Protocol]:
     task = request.acts.task
-    texts = np.arange(len(task)) if task.info.get("no_texts") else linked_texts(task.inputs)
     linked = texts if task.groups is None else components(texts.tolist(), task.groups.tolist())
     protocol = fold_protocol(request.labels, linked, folds, seed)
     check_masks(protocol, request.labels, task.label_names[request.label], request.label)
     return audit_of_folds(task, request.label, texts), protocol
+
+
+def types_read(acts: Activations) -> list[Any] | None:
+    """The word of each example, or, where tokens are examples, the token's id; None where they are complete texts."""
+    if acts.task.text_of is None:
+        return acts.task.words
+    return None if acts.layout.tokens is None else acts.layout.tokens.tolist()
 
 
 def resampling_units(task: Task) -> np.ndarray | None:
@@ -68,7 +107,17 @@ def resampling_units(task: Task) -> np.ndarray | None:
 
     The units are the groups. Without groups, where each row is read at its own token, they are the rows of one text.
     """
-    if task.groups is not None or isinstance(task.position, str) or task.info.get("no_texts"):
+    if task.groups is not None or isinstance(task.position, str):
         return task.groups
+    if task.info.get("no_texts"):
+        return task.text_of
+    if task.text_of is not None:
+        rows, of = task.texts()
+        return text_numbers([task.inputs[i] for i in rows])[of]
     number = text_numbers(task.inputs)
     return number if len(np.unique(number)) < len(number) else None
+
+
+def task_fingerprint(acts: Activations) -> str | None:
+    """The fingerprint of the task, where the activations do not record it."""
+    return None if "task_fingerprint" in acts.meta else acts.task.fingerprint()

@@ -1,44 +1,49 @@
 """Train a probe at every place of a curve: fitted on train, chosen on validation, tested once, and checked.
 
-The checks are the audit of the data, control tasks, baselines, code lengths, and the comparison of the places.
+The checks are the audit of the data, control tasks, baselines, code lengths, and the comparison of the places. Of
+several curves, a place is read once for all label sets, and what belongs to a label set alone (audit, control tasks,
+model-free baselines) is made once for all points.
 """
 
 from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
-from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, embedding_baseline, model_free_baselines
-from probekit.evaluation.compare.controls import draw_controls
+from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
-from probekit.evaluation.curve import FittedPlace, fit_curve, ticker
+from probekit.evaluation.curve import FittedPlace, ticker
 from probekit.evaluation.fits.choose import layers_by_round
-from probekit.evaluation.plan import CurvePlan, numbers_only, plan_curve
-from probekit.evaluation.request import Request, check_request, random_init_activations
+from probekit.evaluation.plan import CurvePlan
+from probekit.evaluation.request import Request, check_requests, random_init_activations
+from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.results.provenance import origin_of, random_origin
 from probekit.evaluation.results.results import ProbeResults
-from probekit.evaluation.rows import audited_protocol
-from probekit.evaluation.scores.metrics import Predictions, check_metric
+from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
-from probekit.options import ProbeArguments
-from probekit.options.option import keywords
+from probekit.evaluation.study import Fitted, Study, fit_random_init, fit_studies, studies_of
+from probekit.options import CurvesArguments, ProbeArguments
+from probekit.options.option import keywords_of_two
 
 
-@keywords(ProbeArguments)
-def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
-    """Train and test a probe at every layer of one point.
+@keywords_of_two((ProbeArguments, ProbeResults), (CurvesArguments, ProbeCurves))
+def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves:
+    """Train and test a probe at every layer of one point, or of several points and label sets.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
     than 80% of the training labels; R2 for numbers). Ties go to the smaller C and the earlier layer. Test decides
     nothing. With nested folds both are chosen anew inside each fold, and the number to quote is that of the procedure
     (`results.estimate`). One layer's activations are in memory at a time.
 
-    In a task without validation rows, a tenth of the training rows chooses, as after `load_task`, with a warning.
+    A task without validation rows is fitted on all of train if there is one C, and then no layer is selected. If there
+    are several, a tenth of the training rows chooses, as after `load_task`, with a warning.
 
     Args:
         acts: from `extract` or `load_activations`.
         options: as keyword arguments.
+
+    Returns:
+        `ProbeResults`, the curve of one point and label set; with `points` or `labels`, `ProbeCurves`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -46,29 +51,45 @@ def train_probes(acts: Activations, options: ProbeArguments) -> ProbeResults:
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
-    request = check_request(acts, options, carve=options.folds is None)
-    metric = None if options.metric is None else check_metric(options.metric, request.n_classes)
-    noise = None
-    if options.random_init is not None:
-        noise = random_init_activations(options.random_init, acts.task, request.places, options.position)
-    audit, protocol = audited_protocol(request, options)
-    controls = draw_controls(request, protocol, options)
-    plan = plan_curve(request, protocol, options.seed, metric, controls, options.codelength)
-    done = ticker(options.progress, len(request.places) * (1 if noise is None else 2))
-    fitted = fit_curve(request.acts, request.places, plan, done)
+    requests = check_requests(acts, options)
+    places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
+    noise = options.random_init
+    if noise is not None:
+        noise = random_init_activations(noise, acts.task, requests[0][0], places, options.position)
+    studies = studies_of(requests, options)
+    done = ticker(options.progress, len(places) * (1 if noise is None else 2))
+    fitted = fit_studies(studies, places, done)
+    random = [{}] * len(studies) if noise is None else fit_random_init(noise, studies, places, done)
+    curves = [
+        _curve(study, request, own, noisy, options)
+        for study, own, noisy in zip(studies, fitted, random, strict=True)
+        for request in study.requests
+    ]
+    return ProbeCurves(curves) if options.several else curves[0]
+
+
+def _curve(study: Study, request: Request, places: Fitted, noise: Fitted, options: CurvesArguments) -> ProbeResults:
+    """The results of one point: its layers compared with one another, with chance and with the baselines."""
+    plan, fitted = study.plan, [places[place] for place in request.places]
     layers, chance = _compared(fitted, plan, None if options.folds else options.seed)
-    baselines = _baselines(request, plan, fitted) if options.baselines else []
-    meta = origin_of(request, plan, audit, options.seed, options.drop_leaks)
-    meta |= {"control": controls.record, **chance, "random_init": random_origin(options.random_init)}
-    random = [] if noise is None else fit_curve(noise, request.places, numbers_only(plan), done)
-    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, _without_probes(random))
+    baselines = [*study.baselines, *(_embedding(fitted) if options.baselines else [])]
+    meta = {**study.origin, "point": request.point, **chance}
+    noisy = [noise[place] for place in request.places if place in noise]
+    random = [replace(place.result, probe=None) for place in noisy]
+    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random)
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
-    # the embedding is no baseline of itself
-    others = [(baseline.result.name, baseline.test) for baseline in baselines if baseline.test is not quoted]
-    others += _random_baseline(random, plan)
-    meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
-    meta["optimism"] = optimism(layers, results.best, plan.headline, results.estimate[0])
+    meta |= {"lead": None, "optimism": None}
+    if quoted is not None:
+        others = [*_rivals(results, baselines), *_random_baseline(noisy, plan)]
+        meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
+        meta["optimism"] = optimism(layers, results.best, plan.headline, results.estimate[0])
     return results
+
+
+def _embedding(fitted: list[FittedPlace]) -> list[Baseline]:
+    """The first place as a baseline of the others, if it is the embedding."""
+    found = embedding_baseline(fitted[0].result, fitted[0].fit.test) if len(fitted) > 1 else None
+    return [] if found is None else [found]
 
 
 def _compared(fitted: list[FittedPlace], plan: CurvePlan, seed: int | None) -> tuple[list[LayerResult], dict[str, Any]]:
@@ -81,22 +102,14 @@ def _compared(fitted: list[FittedPlace], plan: CurvePlan, seed: int | None) -> t
     return layers, found.chance
 
 
-def _baselines(request: Request, plan: CurvePlan, fitted: list[FittedPlace]) -> list[Baseline]:
-    task = request.acts.task
-    inputs = None if task.info.get("no_texts") else task.inputs
-    examples = LabelledInputs(inputs, task.words, request.labels, request.n_classes)
-    baselines = model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
-    embedding = embedding_baseline(fitted[0].result, fitted[0].fit.test) if len(fitted) > 1 else None
-    return baselines if embedding is None else [*baselines, embedding]
-
-
 def _quoted(
     results: ProbeResults, fitted: list[FittedPlace], plan: CurvePlan
-) -> tuple[Predictions, dict[str, Any] | None]:
-    """The test predictions that are quoted; with folds, also the record of how well the procedure does."""
+) -> tuple[Predictions | None, dict[str, Any] | None]:
+    """The test predictions that are quoted, if any are; with folds, also the record of how well the procedure does."""
     protocol = plan.grid.protocol
     if protocol.folds is None:
-        return fitted[results.layers.index(results.best)].fit.test, None
+        selected = results.selected
+        return None if selected is None else fitted[results.layers.index(selected)].fit.test, None
     quoted, chosen = layers_by_round([place.fit for place in fitted], protocol.rounds)
     intervals = {name: list(ends) for name, ends in score_intervals(plan.bootstrap, quoted).items()}
     layers = [fitted[i].result.place for i in chosen]
@@ -108,8 +121,15 @@ def _random_baseline(random: list[FittedPlace], plan: CurvePlan) -> list[tuple[s
     if not random:
         return []
     results = ProbeResults([place.result for place in random], [], {"headline": plan.headline})
-    return [("random init", _quoted(results, random, plan)[0])]
+    quoted = _quoted(results, random, plan)[0]
+    return [] if quoted is None else [("random init", quoted)]
 
 
-def _without_probes(fitted: list[FittedPlace]) -> list[LayerResult]:
-    return [replace(place.result, probe=None) for place in fitted]
+def _rivals(results: ProbeResults, baselines: list[Baseline]) -> list[tuple[str, Predictions]]:
+    """Name and test predictions of each baseline; where the embedding itself is quoted, it is no rival."""
+    is_quoted = results.procedure is None and results.selected is results.layers[0]
+    return [
+        (baseline.result.name, baseline.test)
+        for baseline in baselines
+        if not (is_quoted and baseline.result.name == EMBEDDING)
+    ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.curve import FittedPlace, fit_curve, ticker
+from probekit.evaluation.curve import FittedPlace, fit_places, ticker
 from probekit.evaluation.fits.layer import features_of
 from probekit.evaluation.fits.predict import decisions, predictions_of
 from probekit.evaluation.fits.protocol import split_protocol
@@ -27,7 +27,7 @@ from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.results.wording import position_name
-from probekit.evaluation.rows import resampling_units
+from probekit.evaluation.rows import resampling_units, task_fingerprint
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.options import TransferArguments
@@ -81,7 +81,7 @@ def transfer(activations: Sequence[Activations], options: TransferArguments) -> 
     """
     given = _checked(activations)
     first = check_request(given[0], options)
-    options = replace(options, point=first.point)
+    options = options if options.concatenate else replace(options, point=first.point)
     requests = [first, *[check_request(acts, options) for acts in given[1:]]]
     names = _names(requests)
     _check_same(requests, names)
@@ -97,8 +97,8 @@ def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> 
     task = request.acts.task
     task.check(request.label)
     plan = plan_curve(request, split_protocol(task.splits, np.ones(len(task), dtype=bool)), seed)
-    fitted = fit_curve(request.acts, request.places, plan, done)
-    meta = origin_of(request, plan, Audit(request.label, {}), seed)
+    (fitted,) = fit_places([request.features], [plan], request.places, done)
+    meta = origin_of(request, plan, Audit(request.label, {}), seed, fingerprint=task_fingerprint(request.acts))
     return TrainedTask(name, request, fitted, ProbeResults([place.result for place in fitted], [], meta))
 
 
@@ -209,7 +209,7 @@ def _cell(train: TrainedTask, test: str, k: int, predictions: Predictions, boots
         layer=layer.layer,
         C=layer.C,
         converged=layer.converged,
-        validation=layer.metrics["validation"][results.headline],
+        validation=layer.metrics.get("validation", {}).get(results.headline),
         chosen=layer is results.best,
         metrics=measure(predictions),
         intervals=bootstrap.intervals(predictions),

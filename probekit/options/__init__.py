@@ -8,12 +8,20 @@ from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import GenerateOptions, Sampling
 from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
-from probekit.options.probe import CurveOptions, ProbeArguments, ProbeOptions, TransferArguments, TransferOptions
+from probekit.options.probe import (
+    CurveOptions,
+    CurvesArguments,
+    ProbeArguments,
+    ProbeOptions,
+    TransferArguments,
+    TransferOptions,
+)
 from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 
 __all__ = [
     "CurveOptions",
+    "CurvesArguments",
     "DeviceOptions",
     "ExtractArguments",
     "ExtractOptions",

@@ -23,6 +23,13 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
+def check_strength(name: str, value: Any) -> float:
+    """`value` as a float. Raises UsageError unless it is a positive number, or infinity for no penalty."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
+        raise UsageError(f"{name} must be a positive number, or inf for no penalty; got {value!a}")
+    return float(value)
+
+
 def check_path(name: str, value: Any) -> Path:
     """`value` as a path. Raises UsageError unless it is a text or a path."""
     if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):

@@ -11,10 +11,14 @@ from probekit.errors import nearest
 from probekit.options.kinds import CallError, check_kinds
 
 A = TypeVar("A")
+A_ = TypeVar("A_", contravariant=True)
 B = TypeVar("B")
 O_ = TypeVar("O_", covariant=True)
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+R_ = TypeVar("R_", covariant=True)
+S_ = TypeVar("S_", covariant=True)
 T = TypeVar("T")
 
 _FROM_NAME = "--"
@@ -115,6 +119,31 @@ def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:
         return flat
 
     return flatten
+
+
+class OneOrSeveral(Protocol[A_, P, R_, Q, S_]):
+    """A function of two forms, for type checkers: what it returns depends on which keyword arguments are given."""
+
+    @overload
+    def __call__(self, given: A_, /, *args: P.args, **options: P.kwargs) -> R_: ...
+    @overload
+    def __call__(self, given: A_, /, *args: Q.args, **options: Q.kwargs) -> S_: ...
+
+
+class _Flatten2(Protocol[P, R_, Q, S_]):
+    def __call__(self, verb: Callable[[A, Any], Any], /) -> OneOrSeveral[A, P, R_, Q, S_]: ...
+
+
+def keywords_of_two(
+    one: tuple[Callable[P, Any], type[R]], several: tuple[Callable[Q, Any], type[T]]
+) -> _Flatten2[P, R, Q, T]:
+    """`keywords` for a function whose result has one of two types.
+
+    Args:
+        one: the options without those that ask for several results, and the type of one result.
+        several: all options, which the function takes, and the type of several results.
+    """
+    return keywords(several[0])  # pyright: ignore[reportReturnType]
 
 
 def _last(verb: Callable[..., Any]) -> str:

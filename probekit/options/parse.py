@@ -1,7 +1,5 @@
 """Turn what was typed on the command line, or written in a config file, into the values of options."""
 
-import math
-
 from probekit.errors import UsageError, nearest
 
 MAX_STACKED = 10_000
@@ -58,8 +56,9 @@ def positive_numbers(text: str) -> list[float]:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or not all(0 < value < math.inf for value in values):
-        raise UsageError(f"--C takes numbers above 0 with commas between them, such as 0.01,1,100, got {text!r:.80}")
+    if not values or not all(value > 0 for value in values):
+        known = "numbers above 0 with commas between them, such as 0.01,1,100 or inf"
+        raise UsageError(f"--C takes {known}, got {text!r:.80}")
     return values
 
 

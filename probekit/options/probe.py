@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_positive, check_whole, is_whole
+from probekit.options.check import check_strength, check_whole, is_whole
 from probekit.options.option import like, option
 
 if TYPE_CHECKING:
@@ -43,14 +43,16 @@ class CurveOptions:
     label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
     position: str | int | None = option(
         None,
-        "Which token, where the store keeps several or all: last, first, mean, 3.",
+        "Which token, where the store keeps several or all: last, first, mean, 3; or all, each token an example.",
         metavar="TOKEN",
         parse=parse.position,
         tag="",
     )
     C: float | Iterable[float] | None = option(
         None,
-        "Inverse regularisation to choose from.  [default: the probe's grid]",
+        "Inverse regularisation to choose from; ridge: alpha = 1 / (2 C), inf for least squares.  [default: the "
+        "probe's grid]",
+        notes="Least squares of linearly dependent features takes the solution of least norm on standardised features.",
         metavar="NUMBERS",
         flag="--C",
         parse=parse.positive_numbers,
@@ -61,6 +63,12 @@ class CurveOptions:
         notes="Resamples, permutations, control tasks, the code's order and the folds.",
         metavar="N",
         least=0,
+    )
+
+    concatenate: bool = option(
+        False,
+        "Fit one probe on all the layers side by side.",
+        notes="The layers that `layers` names. One layer of d_model features becomes n_layers * d_model of them.",
     )
 
     def __post_init__(self) -> None:
@@ -98,6 +106,16 @@ class TransferArguments(TransferOptions):
 class ProbeOptions(CurveOptions):
     """Which probe is fitted where, how it is chosen, and which checks are run."""
 
+    point: str | None = like(
+        CurveOptions,
+        "point",
+        "Point to read; on the command line also several with commas, or all.  [default: the store's first]",
+    )
+    label: str | None = like(
+        CurveOptions,
+        "label",
+        "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
+    )
     controls: int = option(
         3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N", least=0
     )
@@ -128,6 +146,12 @@ class ProbeOptions(CurveOptions):
         metavar="NAME",
         tag="",
     )
+    intervals: bool = option(
+        True,
+        "Resample the test rows for 95% intervals, the band, the tied places and p-values.",
+        off="Leave out intervals, the band, tied places and p-values: quicker, where only scores are wanted.",
+        flag="--no-intervals",
+    )
     baselines: bool = option(
         True,
         "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.",
@@ -156,6 +180,48 @@ class ProbeArguments(ProbeOptions):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CurvesArguments(ProbeArguments):
+    """`ProbeArguments` for several curves in one call."""
+
+    points: str | Iterable[str] | None = option(
+        None,
+        'Several points, a curve for each: a list of names, or "all" that were extracted.',
+        notes="A place belongs to one curve only: with the point of the output (resid_post) among them, the other "
+        "curves end at their own last place. Layers are those of the points that have layers.",
+        flag=None,
+    )
+    labels: str | Iterable[str] | None = option(
+        None,
+        'Several label sets, a curve for each: a list of names, or "all" of the task.',
+        notes="With `points` or `labels` the call returns `ProbeCurves`, even for one curve.",
+        flag=None,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one, several in (("point", "points"), ("label", "labels")):
+            given = getattr(self, several)
+            if given is None:
+                continue
+            if getattr(self, one) is not None:
+                raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
+            object.__setattr__(self, several, given if given == "all" else _names(several, given))
+
+    @property
+    def several(self) -> bool:
+        """Whether several curves were requested, rather than one."""
+        return self.points is not None or self.labels is not None
+
+
+def _names(what: str, given: Any) -> tuple[str, ...]:
+    """Names in their order, each once."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UsageError(f'{what} takes a list of names, or "all"; got {given!a}')
+    return tuple(dict.fromkeys(names))
+
+
 def _listed(layers: Any) -> int | tuple[int, ...]:
     """Layers that may come from an iterator or from NumPy."""
     if is_whole(layers):
@@ -170,7 +236,7 @@ def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
     several = tuple(C) if isinstance(C, Iterable) and not isinstance(C, str) else (C,)
     if not several:
         raise UsageError("no C to choose from; give one positive number or more")
-    return tuple(sorted({check_positive("C", value) for value in several}))
+    return tuple(sorted({check_strength("C", value) for value in several}))
 
 
 def _checked_folds(folds: int, drop_leaks: bool) -> int:

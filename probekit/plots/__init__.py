@@ -3,13 +3,16 @@
 from probekit.plots.curve import plot_accuracy_by_layer, save_plot
 from probekit.plots.heatmap import plot_transfer, save_transfer_plot
 from probekit.plots.loss import plot_loss, save_loss_plot
+from probekit.plots.panels import plot_curves, save_curves_plot
 from probekit.plots.params import plot_flop_shares, save_flop_shares
 
 __all__ = [
     "plot_accuracy_by_layer",
+    "plot_curves",
     "plot_flop_shares",
     "plot_loss",
     "plot_transfer",
+    "save_curves_plot",
     "save_flop_shares",
     "save_loss_plot",
     "save_plot",

@@ -75,6 +75,11 @@ def bands(results: ProbeData) -> tuple[list[tuple[float, float]], str]:
     return ends, POINTWISE if several else INTERVAL
 
 
+def has_intervals(results: ProbeData) -> bool:
+    """Whether any score on test has an interval."""
+    return any(results.headline in layer.intervals for layer in results.layers)
+
+
 def interval_of(results: ProbeData, layer: LayerResult) -> tuple[float, float]:
     """(low, high) of the headline on test; both are the value where there is no interval."""
     value = test_value(results, layer)

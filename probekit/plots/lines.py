@@ -10,6 +10,7 @@ from probekit.plots.curves import (
     Curve,
     bands,
     chosen,
+    has_intervals,
     interval_of,
     metric_of,
     place_text,
@@ -35,11 +36,13 @@ def draw_curve(ax: Axes, curve: Curve) -> tuple[Artist, dict[str, Artist]]:
 
 
 def _draw_band(ax: Axes, curve: Curve) -> dict[str, Artist]:
-    """The band of test and, of one curve alone, the scores on validation."""
+    """The band of test, if intervals were requested, and, of one curve alone, the scores on validation."""
     ends, name = bands(curve.results)
     low, high = zip(*ends, strict=True)
     found: dict[str, Artist] = {}
-    if len(curve.xs) == 1:  # a band has no width here
+    if not has_intervals(curve.results):
+        pass
+    elif len(curve.xs) == 1:  # a band has no width here
         found[name] = ax.vlines(curve.xs, low, high, color=curve.color, alpha=0.35, linewidth=6, label=name)
     else:
         found[name] = ax.fill_between(curve.xs, low, high, color=curve.color, alpha=0.16, linewidth=0, label=name)
@@ -121,7 +124,7 @@ def scores_of(curve: Curve) -> list[str]:
         what, within = "", f"{value:z.3f}{'' if ends is None else ' ' + _within(ends)}"
     elif best := chosen(results):
         value, what = test_value(results, best), f"{place_text(results, best)}, "
-        within = f"{value:z.3f} {_within(interval_of(results, best))}"
+        within = f"{value:z.3f}" + (f" {_within(interval_of(results, best))}" if has_intervals(results) else "")
         metric = f"test {metric}"
     else:
         return []

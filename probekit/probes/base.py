@@ -29,11 +29,14 @@ class Probe(BaseEstimator):
     Attributes:
         predicts: "classes" or "numbers".
         has_C: whether the parameter C is the inverse strength of a regularisation, to be chosen from a grid.
+        without_penalty: whether C may be infinite, which leaves the penalty out.
+        several_outputs: whether a probe of numbers predicts several for each row.
         linear: whether decisions are X @ `coef_`.T + `intercept_`.
         by_score: whether the highest decision is always the prediction.
         log_odds: whether `probabilities` of the decisions are the probe's probabilities.
         certified: whether every fit has a `gap_`.
         saveable: whether `save` works; `load_probe` reads the classes that have a name in `PROBES` or `REGRESSORS`.
+        closed_form: whether problems that share rows share work too, so that all label sets are best fitted in one go.
         for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         ARRAYS: names of the fitted arrays that make up the probe.
         FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.
@@ -45,11 +48,14 @@ class Probe(BaseEstimator):
 
     predicts: Literal["classes", "numbers"] = "classes"
     has_C: bool = False
+    without_penalty: bool = False
+    several_outputs: bool = False
     linear: bool = False
     by_score: bool = True
     log_odds: bool = False
     certified: bool = False
     saveable: bool = True
+    closed_form: bool = False
     for_codelength: bool = False
     ARRAYS: tuple[str, ...] = ("coef_", "intercept_")
     FACTS: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from probekit.errors import DataError, UsageError
@@ -146,8 +147,19 @@ class EstimatorRegressor(RegressorMixin, EstimatorProbe):
 
     predicts = "numbers"
 
+    @property
+    def several_outputs(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether scikit-learn says that the estimator takes targets [N, T]."""
+        return get_tags(self.estimator).target_tags.multi_output
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = self.several_outputs
+        return tags
+
     def _learn(self, X: Any, y: Any, **weights: Any) -> Self:
-        X, y = checked(self, X, y, dtype=[np.float64, np.float32], y_numeric=True)
+        several = self.several_outputs
+        X, y = checked(self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=several)
         self._fit_clone(X, y, weights)
         return self
 
@@ -157,7 +169,7 @@ class EstimatorRegressor(RegressorMixin, EstimatorProbe):
         return super()._rows(labels, weights)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The target of each row: float64 [N]."""
+        """The target of each row: float64 [N], or [N, T] if fitted to [N, T]."""
         check_is_fitted(self)
         X = checked(self, X, reset=False)
         with _named(self.estimator, "predict"):

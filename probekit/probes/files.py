@@ -85,7 +85,8 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
 
 
 def _restored(probe: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
-    probe.set_params(**about["parameters"])
+    given = about["parameters"]
+    probe.set_params(**{name: math.inf if value == "inf" else value for name, value in given.items()})
     for name in probe.ARRAYS:
         setattr(probe, name, arrays[name.removesuffix("_")])
     if "classes" in about:
@@ -122,6 +123,8 @@ def _classes(probe: Any) -> dict[str, Any]:
 
 def _plain(name: str, value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
+    if value == math.inf:
+        return "inf"  # JSON has no infinity
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise DataError(f"{name} must be a number, a string or None to be saved; got {value!a}")

@@ -71,16 +71,20 @@ def every_problem(
 
 
 def joined(sets: Iterable[ProblemSet]) -> ProblemSet:
-    """The problems of several sets over the same rows, one set after another."""
+    """The problems of several sets over the same rows, one set after another; equal weightings become one."""
     labels: list[Labels] = []
-    weightings: list[np.ndarray | None] = []
+    weightings: dict[bytes | None, np.ndarray | None] = {}
     problems: list[Problem] = []
     for each in sets:
-        shifted = (Problem(len(labels) + p.label, len(weightings) + p.weighting, p.C) for p in each.problems)
-        problems.extend(shifted)
+        keys = [None if weights is None else weights.tobytes() for weights in each.weightings]
+        weightings |= {
+            key: weights for key, weights in zip(keys, each.weightings, strict=True) if key not in weightings
+        }
+        numbers = list(weightings)
+        where = [numbers.index(key) for key in keys]
+        problems.extend(Problem(len(labels) + p.label, where[p.weighting], p.C) for p in each.problems)
         labels.extend(each.labels)
-        weightings.extend(each.weightings)
-    return ProblemSet(tuple(labels), tuple(weightings), tuple(problems))
+    return ProblemSet(tuple(labels), tuple(weightings.values()), tuple(problems))
 
 
 def subset(problems: ProblemSet, which: Sequence[int]) -> ProblemSet:

@@ -1,12 +1,13 @@
 """A task: inputs with labels, their splits, and the token that is read."""
 
-import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.tasks.digest import task_digest
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
@@ -25,6 +26,13 @@ from probekit.tasks.task_checks import (
     span_flaw,
 )
 from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
+from probekit.tasks.token_labels import (
+    TokenLabels,
+    as_token_labels,
+    check_token_labels,
+    constant_output,
+    token_rows,
+)
 from probekit.text import listed
 
 __all__ = ["CARVED", "IMBALANCED", "POSITIONS", "SPLITS", "Task", "count_line"]
@@ -43,14 +51,14 @@ class Task:
     Attributes:
         name: for titles and manifests.
         inputs: N texts, or N lists of token ids.
-        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N], the target of a regression. Label
-            texts, and numbers and booleans without names, become numbers in sorted order, as `load_task` does it. A
-            single list is the set "label".
+        labels: label set -> int64 [N] with values 0..n_classes-1, or float64 [N] or [N, K], targets of a regression.
+            Label texts, and numbers and booleans without names, become numbers in sorted order, as `load_task` does it.
+            A single list is the set "label".
         label_names: label set -> the class names, in label order; empty for a regression. None derives them: numbers
             with fractions are then a regression. In a dict that leaves a set of floats out, it is a regression.
         splits: [N] of "train", "validation", "test". None carves a tenth each of validation and test (seed 0), as
             `load_task` does.
-        target: the default label set; "" is the only one.
+        target: the default label set, of `labels` or of `token_labels`; "" is the only one.
         position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
         ids: N names, kept when other examples are left out: file (or split) and row counted from 0, "train:17".
         groups: [N] or None; examples of one group belong in one split.
@@ -59,6 +67,9 @@ class Task:
         targets: N texts or lists of token ids for the decoder of an encoder-decoder, whose encoder reads `inputs`; or
             None. `position` counts the tokens of the stack that is extracted.
         info: the origin, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
+        token_labels: label set -> a label for each token of each input of token ids: N arrays, int64 [L] or float64 [L]
+            or [L, K]; given as an array [N, L] or [N, L, K], or as lists. Texts are classes.
+        text_of: int64 [N], where each example is a token (`token_rows`): the number of its text; otherwise None.
 
     Raises:
         DataError: fields that do not fit together, or a label, split, input, span or group that cannot be used.
@@ -77,11 +88,13 @@ class Task:
     info: dict[str, Any] = field(default_factory=dict)
     spans: np.ndarray | None = None
     targets: list[str] | list[list[int]] | None = None
+    token_labels: TokenLabels = field(default_factory=dict)
+    text_of: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         self._set(inputs=listed_inputs(self.inputs))
-        check_inputs(self.inputs)
+        check_inputs(self.inputs if self.text_of is None else self._of_texts())
         self._set(ids=listed_inputs(self.ids, "ids") if len(self.ids) else [str(i) for i in range(len(self))])
         self._set_labels()
         for name in ("position", "spans"):
@@ -94,7 +107,7 @@ class Task:
         carve_splits = self.splits is None
         self._set(splits=np.full(len(self), "train") if carve_splits else array_of(self.splits, "splits"))
         self._check_fields()
-        if carve_splits and self.labels:
+        if carve_splits and self._label_sets():
             self._carve_splits()
 
     def _set(self, **fields: Any) -> None:
@@ -102,19 +115,30 @@ class Task:
             object.__setattr__(self, name, value)
 
     def _set_labels(self) -> None:
-        given = label_sets(self.labels)
-        names = name_lists(self.label_names, list(given))
+        given, names = label_sets(self.labels), self.label_names
+        token_labels, of_tokens = as_token_labels(self.token_labels, names if isinstance(names, Mapping) else {})
+        if isinstance(names, Mapping) and token_labels:
+            names = {name: own for name, own in names.items() if name not in token_labels} or None
+        names = name_lists(names, list(given))
         sets = {name: coded(name, one, names, self.ids) for name, one in given.items()}
         self._set(labels={name: labels for name, (labels, _) in sets.items()})
-        self._set(label_names=(names or {}) | {name: own for name, (_, own) in sets.items()})
+        self._set(label_names=(names or {}) | {name: own for name, (_, own) in sets.items()} | of_tokens)
+        self._set(token_labels=token_labels)
         if not self.target:
-            if len(given) > 1:
-                raise UsageError(f"name the label set that is the default, target=...: {listed(given)}")
-            self._set(target=next(iter(given), ""))
+            known = self._label_sets()
+            if len(known) > 1:
+                raise UsageError(f"name the label set that is the default, target=...: {listed(known)}")
+            self._set(target=next(iter(known), ""))
+
+    def _label_sets(self) -> list[str]:
+        return [*self.labels, *self.token_labels]
+
+    def _of_texts(self) -> list[Any]:
+        return [self.inputs[i] for i in self.texts()[0].tolist()]
 
     def _carve_splits(self) -> None:
         """Carve validation and test from train, with the defaults of `load_task`."""
-        labels, seed = self.labels[self.target], 0
+        labels, seed = self._stratified(), 0
         missing = ["validation", "test"]
         splits = carve_missing(labels, self.splits.tolist(), self.split_keys().tolist(), missing, seed)
         self._set(splits=splits, info={**self.info, "seed": seed, CARVED: missing})
@@ -124,7 +148,7 @@ class Task:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split} {(self.splits == split).sum()}" for split in SPLITS)
-        if not self.labels:
+        if not self._label_sets():
             return f"Task({self.name!r}: {sizes}; no labels)"
         kind = f"of {self.n_classes()} classes" if self.n_classes() else "a regression"
         return f"Task({self.name!r}: {sizes}; target {self.target!r} {kind})"
@@ -136,10 +160,10 @@ class Task:
             UsageError: no such label set.
         """
         name = self.target if name is None else name
-        if isinstance(name, str) and name in self.labels:
+        if isinstance(name, str) and name in (known := self._label_sets()):
             return name
-        if self.labels:
-            raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), self.labels))[1:-1]}")
+        if known := self._label_sets():
+            raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), known))[1:-1]}")
         there = f"no label set {name!a}: " if name else ""
         raise UsageError(f"{there}{self.name!a} has no labels to train on; extract its texts as a task with labels")
 
@@ -148,8 +172,13 @@ class Task:
         return len(self.label_names[self.label_set(label_set)])
 
     def counts(self, label_set: str | None = None) -> dict[str, dict[str, int]]:
-        """The number of examples by split and class: {split: {class name: n}}; a regression has no classes."""
+        """The number of examples, or of tokens that have labels, by split and class: {split: {class name: n}}.
+
+        A regression has no classes.
+        """
         label_set = self.label_set(label_set)
+        if label_set in self.token_labels:
+            return token_rows(self).counts(label_set)
         labels, names = self.labels[label_set], self.label_names[label_set]
         counts: dict[str, dict[str, int]] = {split: {} for split in SPLITS}
         for split in SPLITS if len(names) else ():
@@ -178,6 +207,8 @@ class Task:
             groups=None if self.groups is None else self.groups[rows],
             spans=None if self.spans is None else self.spans[rows],
             targets=None if self.targets is None else [self.targets[i] for i in rows],
+            token_labels={name: [labels[i] for i in rows] for name, labels in self.token_labels.items()},
+            text_of=None if self.text_of is None else self.text_of[rows],
         )
 
     @property
@@ -190,8 +221,10 @@ class Task:
     def texts(self) -> tuple[np.ndarray, np.ndarray]:
         """The first row of each text of each split, and the number of each example's text: int64 [T], int64 [N].
 
-        Only in tasks of words do several rows share a text.
+        Only in tasks of words and in those of tokens do several rows share a text.
         """
+        if self.text_of is not None:
+            return np.unique(self.text_of, return_index=True, return_inverse=True)[1:]
         if self.spans is None:
             return np.arange(len(self)), np.arange(len(self))
         known: dict[Any, int] = {}
@@ -219,34 +252,27 @@ class Task:
             raise UsageError(f"{self.name!a} has a validation split; only a task without one has it carved from train")
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
-        chosen = carve(self.labels[self.target][train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
+        chosen = carve(self._stratified()[train], self.split_keys()[train].tolist(), min(size, len(train)), seed)
         splits = self.splits.astype("<U10")
         splits[train[chosen]] = "validation"
         made = {"fraction": float(fraction), "seed": seed}
         return replace(self, splits=splits, info={**self.info, "validation_carved": made})
 
+    def _stratified(self) -> np.ndarray:
+        """The labels [N] by which splits are carved; those of tokens are not stratified."""
+        return self.labels.get(self.target, np.zeros(len(self)))
+
     def split_keys(self) -> np.ndarray:
         """Numbers int64 [N], equal for rows that must share a split: those with the same text or group."""
+        if self.text_of is not None:
+            rows, of = self.texts()
+            return replace(self.subset(rows), text_of=None).split_keys()[of]
         texts = np.arange(len(self)) if self.info.get("no_texts") else text_numbers(self.inputs)
         return components(texts.tolist(), *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
-        """A sha256 over inputs, labels, class names, splits, ids, groups, position, spans, targets."""
-        digest = hashlib.sha256()
-        for part in (*map(_plain, self.inputs), *self.splits.tolist(), *map(_plain, self.ids)):
-            digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
-        for label_set in sorted(self.labels):
-            digest.update(repr((label_set, _plain(self.label_names[label_set]))).encode("utf-8", "surrogatepass"))
-            labels = self.labels[label_set]
-            digest.update(labels.astype("<f8" if self._is_regression(label_set) else "<i8").tobytes())
-        position = self.position if isinstance(self.position, str) else self.position.astype("<i8").tobytes()
-        groups = None if self.groups is None else self.groups.tolist()
-        digest.update(repr((self.target, position, groups)).encode("utf-8", "surrogatepass"))
-        if self.spans is not None:
-            digest.update(self.spans.astype("<i8").tobytes())
-        for part in map(_plain, self.targets or ()):
-            digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
-        return digest.hexdigest()
+        """A sha256 over inputs, labels (of tokens too), class names, splits, ids, groups, position, spans, targets."""
+        return task_digest(self)
 
     def check(self, label_set: str | None = None) -> None:
         """Check that a probe can be trained and tested on this label set (default: the target).
@@ -262,7 +288,9 @@ class Task:
         label_set = self.label_set(label_set)
         self._check_fields()
         self._check_contents()
-        if self._is_regression(label_set):
+        if label_set in self.token_labels:
+            token_rows(self).check(label_set)
+        elif self._is_regression(label_set):
             self._check_target(label_set)
         else:
             self._check_classes(label_set)
@@ -288,8 +316,9 @@ class Task:
 
     def _check_fields(self) -> None:
         """What `__post_init__` checks, also in a task whose dicts were changed since."""
-        if self.labels or self.target:
+        if self._label_sets() or self.target:
             self.label_set()
+        check_token_labels(self)
         optional = {name: getattr(self, name) for name in ("groups", "position", "spans", "targets")}
         lengths = {f"labels[{name!r}]": labels for name, labels in self.labels.items()}
         lengths |= {"splits": self.splits, "ids": self.ids}
@@ -298,7 +327,8 @@ class Task:
         check_lengths(len(self), lengths)
         check_example_ids(self.ids)
         check_splits(self.splits)
-        check_label_sets(self.labels, self.label_names, self.ids)
+        names = {name: own for name, own in self.label_names.items() if name not in self.token_labels}
+        check_label_sets(self.labels, names, self.ids)
         if self.groups is not None:
             check_groups(self.groups)
         if self.spans is not None:
@@ -322,6 +352,8 @@ class Task:
     def _check_target(self, label_set: str) -> None:
         labels = self.labels[label_set]
         values = {split: labels[self.splits == split] for split in self._needed_splits()}
+        if labels.ndim == 2 and (flaw := constant_output(labels, values)):
+            raise DataError(f"a regression needs outputs that vary, and {flaw} of {label_set!a}; leave it out")
         if any(len(np.unique(own)) < 2 for own in values.values()):
             found = "; ".join(f"{split}: {_values_of(own)}" for split, own in values.items())
             raise DataError(
@@ -359,16 +391,6 @@ class Task:
             raise DataError(
                 f"labels of {label_set!r} must be 0..{n - 1}, got {count_line(found)}; leave unlabelled examples out"
             )
-
-
-def _plain(value: Any) -> Any:
-    """Numbers and texts of numpy and torch, single or nested, as Python's own, so that equal ones have equal reprs.
-
-    The repr of a long array would omit its middle.
-    """
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _values_of(labels: np.ndarray) -> str:

@@ -72,7 +72,8 @@ def carve_missing(
 
 
 def strata(labels: np.ndarray) -> np.ndarray:
-    """Float labels as numbers of their quantile bins, int64 [N]; classes unchanged."""
+    """Float labels as numbers of their quantile bins, int64 [N]; classes unchanged. Of several numbers, the first's."""
+    labels = labels[:, 0] if labels.ndim == 2 else labels
     if labels.dtype.kind != "f" or not len(labels):
         return labels
     bins = max(1, min(BINS, len(labels) // BINS))

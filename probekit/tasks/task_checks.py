@@ -165,8 +165,11 @@ def check_label_sets(labels: Mapping[str, np.ndarray], names: Mapping[str, Any],
     if labels.keys() != names.keys():
         raise DataError(f"labels has the sets {sorted(labels)}, label_names {sorted(names)}; name the same sets")
     for name, given in labels.items():
-        if given.ndim != 1:
-            raise DataError(f"labels[{name!r}] is one label for each example, got the shape {list(given.shape)}")
+        if given.ndim != 1 and not (given.ndim == 2 and given.shape[1] and given.dtype.kind == "f"):
+            raise DataError(
+                f"labels[{name!r}] is one label, or several decimal numbers, for each example, got the shape "
+                f"{list(given.shape)}"
+            )
         if given.dtype.kind == "f":
             _check_finite(name, given, len(names[name]) > 0, ids)
         if given.dtype.kind not in "fiu" or bool(len(names[name])) == (given.dtype.kind == "f"):
@@ -185,7 +188,7 @@ def _of_kind(name: str, dtype: np.dtype) -> str:
 
 
 def _check_finite(name: str, labels: np.ndarray, are_classes: bool, ids: Sequence[Any]) -> None:
-    if not (finite := np.isfinite(labels)).all():
+    if not (finite := np.isfinite(labels).reshape(len(labels), -1).all(axis=1)).all():
         row = int(finite.argmin())
         needs = f"classes are numbered 0, 1, ... in {name!a}" if are_classes else "a regression needs finite numbers"
         raise DataError(

@@ -115,6 +115,8 @@ def coded(
     if isinstance(given, np.ndarray) and given.dtype.kind in "iuf" and known is not None:
         return given, known  # nothing to derive, as in each copy of a task
     array = array_of(given, f"labels[{name!r}]")
+    if array.ndim == 2 and array.dtype.kind == "f" and not known:
+        return array.astype(np.float64), []
     if known is None:
         is_regression = names is not None and array.dtype.kind == "f"
         return (array.astype(np.float64), []) if is_regression else _derived(name, _cells(given, "labels"), ids)

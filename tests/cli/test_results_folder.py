@@ -35,6 +35,7 @@ def name(random_init: bool = False, **options: Any) -> str:
         ({"drop_leaks": True}, "-drop-leaks"),
         ({"random_init": True}, "-random-init"),
         ({"controls": 0, "codelength": False}, "-controls-0-no-codelength"),
+        ({"intervals": False}, "-no-intervals"),
         ({"control_type": "text", "metric": "f1"}, "-control-text-f1"),
         ({"seed": 7}, "-seed-7"),
         (

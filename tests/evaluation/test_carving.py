@@ -59,8 +59,9 @@ def test_random_weights_are_carved_alike(world):
     acts = unvalidated(world())
     noise = unvalidated(ActivationSet(dict(world(seed=9)), world().task))
     with pytest.warns(UserWarning, match="no validation split"):
-        results = train_probes(acts, random_init=noise, layers=0, C=1, **BARE)
+        results = train_probes(acts, random_init=noise, layers=0, C=[0.1, 1], **BARE)
     assert len(results.random_init) == 1
+    assert results.random_init[0].metrics.keys() == {"train", "validation", "test"}
 
 
 def test_transfer_carves_each_task_that_has_no_validation(world):

@@ -1,7 +1,6 @@
 """What a sceptic asks of a curve: leaks, folds, controls, code lengths, chance, imbalance, unconverged fits."""
 
 import dataclasses
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import train_probes
 from probekit.evaluation.compare.controls import selectivity
-from probekit.evaluation.curve import fit_curve
+from probekit.evaluation.curve import fit_places
 from probekit.evaluation.request import DEFAULT_C
 from probekit.evaluation.results.report import footnotes
 from probekit.probes import PROBES, LogisticProbe
@@ -215,12 +214,12 @@ def test_folds_use_every_row_and_tell_how_the_whole_procedure_does(world):
 def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
     seen: list[Any] = []
 
-    def spy(acts, places, plan, done):
-        fitted = fit_curve(acts, places, plan, done)
-        seen.append((plan.grid.protocol, fitted))
-        return fitted
+    def spy(sources, plans, places, done):
+        (fitted,) = fit_places(sources, plans, places, done)
+        seen.append((plans[0].grid.protocol, fitted))
+        return [fitted]
 
-    monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "fit_curve", spy)
+    monkeypatch.setattr("probekit.evaluation.study.fit_places", spy)
     # folds that do not follow the labels, so that they stay when labels change
     monkeypatch.setattr("probekit.evaluation.fits.protocol.StratifiedKFold", KFold)
     acts = world(n=120, strength=(0.5,) * 5)
@@ -363,7 +362,7 @@ def test_random_weights_stand_beside_the_curve(world):
     assert all(layer.probe is None and layer.converged for layer in results.random_init)
     assert max(layer.metrics["test"]["accuracy"] for layer in results.random_init) < 0.7
     assert "random init" in results.summary()
-    assert set(results.to_frame()["kind"]) == {"probe", "random-init"}
+    assert set(results.to_frame()["kind"]) == {"probe", "random-init", "curve"}
     with pytest.raises(UsageError, match="other examples"):
         train_probes(acts, random_init=world(n=100), **BARE)
     with pytest.raises(UsageError, match="other examples, or other labels or splits"):

@@ -103,6 +103,11 @@ def test_layers_can_be_picked(world):
     assert places(train_probes(acts, layers=[2, 0], **QUICK)) == ["resid_pre.0", "resid_pre.2"]
     with pytest.raises(UsageError, match=r"layer 12 is not in 0\.\.3"):
         train_probes(acts, layers=12)
+    for output in (4, "4", "out", "output"):
+        with pytest.raises(
+            UsageError, match=r"alone is point resid_post \(--point resid_post\) at layers=3 \(--layer 3\)"
+        ):
+            train_probes(acts, layers=output)
 
 
 def test_other_points_and_labels_can_be_asked_for(world):
@@ -127,7 +132,7 @@ def test_other_points_and_labels_can_be_asked_for(world):
         ({"probe": "\x1b[31m"}, r"unknown probe '\\x1b\[31m'"),
         ({"point": "resid_pr"}, "did you mean resid_pre"),
         ({"point": "attn_out"}, "no activations of attn_out here"),
-        ({"point": "resid_pre.1"}, "give the point without its layer"),
+        ({"point": "resid_pre.1"}, "the layer of a point is given apart from it"),
         ({"label": "othr"}, "no label set 'othr'; did you mean other"),
         ({"C": 0}, "C must be a positive"),
         ({"C": [1, -1]}, "got -1"),

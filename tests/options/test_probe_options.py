@@ -31,7 +31,7 @@ def test_folds_need_no_dropping_of_leaks() -> None:
         ({"C": []}, "no C to choose from"),
         ({"layers": 2.5}, "layers are all, 3, .*; got 2.5"),
         ({"layers": None}, "layers are all, 3, .*; got None"),
-        ({"C": [1, float("nan")]}, "C must be a positive, finite number; got nan"),
+        ({"C": [1, float("nan")]}, "C must be a positive number, or inf for no penalty; got nan"),
     ],
 )
 def test_values_that_no_data_allows_are_refused(options: dict[str, Any], message: str) -> None:

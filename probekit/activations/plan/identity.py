@@ -4,7 +4,6 @@ Two plans with equal identities end in equal tensors, so that an interrupted run
 bit on one machine with one version of torch and one number of threads; elsewhere they are equal up to rounding.
 """
 
-import hashlib
 from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,6 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from probekit.activations.digest import FORMAT_VERSION, identity_digest
+from probekit.activations.layout import fingerprint_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import OnePosition, Reading
 from probekit.activations.plan.summary import plan_as_dict
@@ -87,7 +87,7 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
 
 def _json_position(positions: list[OnePosition]) -> str | int | list[str | int]:
     """The positions, JSON-able; an array of indices as its fingerprint."""
-    names = [_fingerprint(one) if isinstance(one, np.ndarray) else one for one in positions]
+    names = [fingerprint_of(one) if isinstance(one, np.ndarray) else one for one in positions]
     return _one_or_all(names)
 
 
@@ -99,7 +99,3 @@ def _plain_position(reading: Reading) -> str | int | list[str]:
 
 def _one_or_all(names: list[Any]) -> Any:
     return names[0] if len(names) == 1 else names
-
-
-def _fingerprint(index: np.ndarray) -> str:
-    return "sha256:" + hashlib.sha256(index.astype("<i8").tobytes()).hexdigest()

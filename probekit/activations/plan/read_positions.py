@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.layout import position_text
+from probekit.activations.layout import ALL, position_text
 from probekit.activations.plan.token_ids import Sequences
 from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.base import POSITIONS, Task
@@ -21,7 +21,6 @@ from probekit.text import listed
 
 OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for every text, an array of one each
 Position = OnePosition | Sequence[OnePosition] | None  # or several at once; None is the task's own
-ALL = "all"
 
 
 @dataclass(frozen=True, eq=False)

@@ -133,6 +133,15 @@ def _size(n: dict[str, Any], rows: list[int]) -> str:
     return f"{n['bytes'] / 1e6:,.1f} MB: {rows_text} rows x {len(n['places'])} places x {widths}, {n['dtype']}"
 
 
+def regression_line(task: Task) -> str:
+    """The target of a regression and its range, in words."""
+    labels = task.labels.get(task.target)
+    labels = np.concatenate(task.token_labels[task.target]) if labels is None else labels
+    each = "a number for each token" if task.target in task.token_labels else "a number"
+    each = f"{labels.shape[1]} numbers{each.removeprefix('a number')}" if labels.ndim == 2 else each
+    return f"{task.target} is {each}, {labels.min():g} to {labels.max():g}: a regression"
+
+
 def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {}
@@ -144,11 +153,10 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
         lines["limit"] = f"at most {counted(limit, 'text')} of each split"
     if rare := rare_words(task.info):
         lines["rare"] = rare
-    if not task.labels:
+    if not (task.labels or task.token_labels):
         lines["labels"] = "none: no probe can be trained on these activations"
     elif not task.n_classes():
-        labels = task.labels[task.target]
-        lines["labels"] = f"{task.target} is a number, {labels.min():g} to {labels.max():g}: a regression"
+        lines["labels"] = regression_line(task)
     if n["cut"]:
         at_cut = task.spans is None and any(one == "last" or one.startswith("-") for one in n["position"].split("+"))
         lines["cut"] = f"{counted(n['cut'], 'text')} to the first {n_ctx:,} tokens, the model's context"

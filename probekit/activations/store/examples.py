@@ -32,6 +32,7 @@ _FORM = {
     "input_of?": [int],
     "spans?": [[int]],  # of tasks whose examples are words
     "tokens?": [int],  # older stores have none
+    "token_labels?": {str: {"width": int | None, "lengths": [int], "values": list}},  # of tasks with labels of tokens
 }
 
 
@@ -74,11 +75,24 @@ def examples_body(task: Task, layout: Layout, positions: Sequence[str | int | np
         "tokens": layout.tokens,
         **_inputs_body(task),
         **({} if task.targets is None else {"targets": task.targets}),
+        **({"token_labels": _token_labels_body(task)} if task.token_labels else {}),
     }
 
 
 def _label_type(task: Task, label_set: str) -> type:
     return np.int64 if task.n_classes(label_set) else np.float64
+
+
+def _token_labels_body(task: Task) -> dict[str, Any]:
+    """The labels of all tokens of each set one after the other, with the numbers of each label, or None for one."""
+    return {
+        name: {
+            "width": None if labels[0].ndim == 1 else labels[0].shape[1],
+            "lengths": [len(one) for one in labels],
+            "values": np.concatenate(labels).ravel(),
+        }
+        for name, labels in task.token_labels.items()
+    }
 
 
 def _inputs_body(task: Task) -> dict[str, Any]:
@@ -122,7 +136,9 @@ def _task(body: dict[str, Any], n: int) -> Task:
     groups, targets, label_names = body.get("groups"), body.get("targets"), body["label_names"]
     require(all(len(one) == n for one in (inputs, body["ids"], body["splits"])), set(body["splits"]) <= set(SPLITS))
     require(all(one is None or len(one) == n for one in (groups, targets)))
-    require(body["target"] in (body["labels"] or [""]), body["labels"].keys() == label_names.keys())
+    of_tokens = body.get("token_labels") or {}
+    require(body["target"] in (label_names or [""]), body["labels"].keys() | of_tokens.keys() == label_names.keys())
+    require(not body["labels"].keys() & of_tokens.keys())
     return Task(
         name=body["name"],
         inputs=inputs,
@@ -136,6 +152,7 @@ def _task(body: dict[str, Any], n: int) -> Task:
         info=body["info"],
         spans=spans,
         targets=targets,
+        token_labels={name: _token_labels(one, bool(label_names[name]), inputs) for name, one in of_tokens.items()},
     )
 
 
@@ -155,8 +172,21 @@ def _inputs(body: dict[str, Any], n: int) -> tuple[list[Any], np.ndarray | None]
 
 
 def _labels(labels: list[Any], are_classes: bool, n: int) -> np.ndarray:
+    if labels and isinstance(labels[0], list):  # several numbers for each example
+        require(not are_classes, matches(labels, [[float]]), len(labels[0]) > 0)
+        require(all(len(one) == len(labels[0]) for one in labels))
+        return _array(labels, np.float64, n)
     require(matches(labels, [int if are_classes else float]))
     return _int64(labels, n) if are_classes else _array(labels, np.float64, n)
+
+
+def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any]) -> list[np.ndarray]:
+    lengths, width, values = body["lengths"], body["width"], body["values"]
+    require(lengths == [len(one) for one in inputs], width is None or width > 0, bool(lengths))
+    require(width is None or not are_classes, not isinstance(inputs[0], str))
+    flat = _labels(values, are_classes, sum(lengths) * (1 if width is None else width))
+    require(flat.ndim == 1)
+    return np.split(flat if width is None else flat.reshape(-1, width), np.cumsum(lengths)[:-1])
 
 
 def _position(value: Any, n: int) -> Any:

@@ -175,6 +175,11 @@ def check_countable(task: Task, layout: Layout, places: list[Place]) -> None:
         raise UsageError(f"statistics are of tokens, and {pairs[0]} belongs to pairs of tokens; leave it out")
     if len(layout.positions) > 1:
         raise UsageError(f"statistics need one position, or all; got {', '.join(layout.positions)}")
+    if task.token_labels:
+        raise UsageError(
+            f"statistics count the labels of texts, and {next(iter(task.token_labels))!a} has one for each token; "
+            "leave --stats out"
+        )
     for name, labels in task.labels.items():
         if not task.n_classes(name):
             raise UsageError(f"statistics count classes, and {name!a} is a regression; leave --stats out")

@@ -6,7 +6,17 @@ from functools import partial
 
 import numpy as np
 
-from probekit.evaluation.compare.guesses import Guess, bags_of_words, length, majority, mean, merit, word_type
+from probekit.evaluation.compare.guesses import (
+    BAG_OF_WORDS_C,
+    UNCHOSEN_C,
+    Guess,
+    bags_of_words,
+    length,
+    majority,
+    mean,
+    merit,
+    word_type,
+)
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.results.data import BaselineResult, LayerResult
@@ -15,6 +25,7 @@ from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place, base_name
 
+EMBEDDING = "embedding"
 EMBEDDINGS: tuple[Place, ...] = (("resid_pre", 0), ("embed", None))  # of any stack
 
 
@@ -44,12 +55,12 @@ class Baseline:
 
 
 def model_free_baselines(
-    examples: LabelledInputs, protocol: Protocol, metric: str, bootstrap: Bootstrap
+    examples: LabelledInputs, protocol: Protocol, metric: str, bootstrap: Bootstrap | None
 ) -> list[Baseline]:
     """The majority class (or mean), and bag of words and length, or the word itself.
 
     Each is fitted on the rows that the round's probe is fitted on; the validation parts choose the C of the bag of
-    words.
+    words, which is `UNCHOSEN_C` where there are none.
     """
     bags: dict[int, list[Guess]] = {}  # of each mask, for every C
     rounds = [_guesses(examples, protocol, each, bags, metric) for each in protocol.rounds]
@@ -60,7 +71,7 @@ def embedding_baseline(first: LayerResult, test: Predictions) -> Baseline | None
     """The first place of a curve as a baseline, if it is the embedding; `test` are its predictions."""
     if (base_name(first.point), first.layer) not in EMBEDDINGS:
         return None
-    result = BaselineResult("embedding", first.C, "probe" not in first.late, first.metrics, first.intervals)
+    result = BaselineResult(EMBEDDING, first.C, "probe" not in first.late, first.metrics, first.intervals)
     return Baseline(result, test)
 
 
@@ -79,21 +90,29 @@ def _guesses(
             [merit(guess, labels, protocol.parts[part], n_classes, metric) for guess in bags_of(mask)]
             for mask, part in each.choosers
         ]
-        sound, values = np.mean(merits, axis=0).T
-        guesses.append(bags_of(each.mask)[int(np.lexsort((-values, -sound))[0])])
+        guesses.append(bags_of(each.mask)[_highest(merits) if merits else 0])
         guesses.append(length(examples.inputs, labels, train, n_classes))
     return guesses
+
+
+def _highest(merits: list[list[tuple[bool, float]]]) -> int:
+    """The number of the guess with the highest mean merit [choosers, guesses, 2]; ties go to the first."""
+    sound, values = np.mean(merits, axis=0).T
+    return int(np.lexsort((-values, -sound))[0])
 
 
 def _bags(examples: LabelledInputs, protocol: Protocol, bags: dict[int, list[Guess]], mask: int) -> list[Guess]:
     """The bags of words of every C for a mask, fitted once."""
     if mask not in bags:
         train = np.flatnonzero(protocol.masks[mask])
-        bags[mask] = bags_of_words(examples.inputs or [], examples.labels, train, examples.n_classes)
+        strengths = BAG_OF_WORDS_C if protocol.chooses else (UNCHOSEN_C,)
+        bags[mask] = bags_of_words(examples.inputs or [], examples.labels, train, examples.n_classes, strengths)
     return bags[mask]
 
 
-def _scored(guesses: Sequence[Guess], examples: LabelledInputs, protocol: Protocol, bootstrap: Bootstrap) -> Baseline:
+def _scored(
+    guesses: Sequence[Guess], examples: LabelledInputs, protocol: Protocol, bootstrap: Bootstrap | None
+) -> Baseline:
     """One baseline's guesses, its rounds pooled."""
     rounds = zip(guesses, protocol.rounds, strict=True)
     test = pooled([_predictions(guess, each.test, examples) for guess, each in rounds])

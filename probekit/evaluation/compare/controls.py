@@ -165,7 +165,7 @@ def control_labels(
     number = np.array([known.setdefault(one, len(known)) for one in types])
     drawn = [_draw(given, number, rows, n_classes, np.random.default_rng([seed, i])) for i in range(draws)]
     kind = np.int64 if n_classes else np.float64
-    return np.array([one for one in drawn if one is not None], dtype=kind).reshape(-1, len(types))
+    return np.array([one for one in drawn if one is not None], dtype=kind).reshape(-1, len(types), *labels.shape[1:])
 
 
 def _draw(

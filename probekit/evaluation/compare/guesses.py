@@ -23,6 +23,7 @@ from probekit.probes.base import predicted_labels
 
 # Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
 BAG_OF_WORDS_C = (0.1, 1.0, 10.0, 100.0)
+UNCHOSEN_C = 10.0  # of the bag of words, where no validation rows choose
 LENGTH_C = 1.0
 WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single punctuation marks: every text that is not blank has one
 MAX_WORDS = 50_000
@@ -59,7 +60,7 @@ def majority(labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
 
 def mean(labels: np.ndarray, train: np.ndarray) -> Guess:
     """The mean of the training rows: the majority baseline of a regression."""
-    return _values("mean", np.full(len(labels), labels[train].mean()))
+    return _values("mean", np.broadcast_to(labels[train].mean(axis=0), labels.shape))
 
 
 def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
@@ -77,9 +78,10 @@ def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, 
     number = np.array([known.setdefault(one, len(known)) for one in types])
     rows = np.bincount(number[train], minlength=len(known))
     if not n_classes:
-        sums = np.bincount(number[train], labels[train], minlength=len(known))
-        means = np.where(rows > 0, sums / np.maximum(rows, 1), labels[train].mean())
-        return _values("word-type", means[number])
+        columns = labels[train].reshape(len(train), -1)
+        sums = np.stack([np.bincount(number[train], one, minlength=len(known)) for one in columns.T], axis=1)
+        means = np.where(rows[:, None] > 0, sums / np.maximum(rows, 1)[:, None], columns.mean(axis=0))
+        return _values("word-type", means[number].reshape(labels.shape))
     prior = np.bincount(labels[train], minlength=n_classes) / len(train)
     shares_TC = np.bincount(number[train] * n_classes + labels[train], minlength=len(known) * n_classes)
     shares_TC = np.where(rows[:, None] > 0, shares_TC.reshape(-1, n_classes) / np.maximum(rows, 1)[:, None], prior)
@@ -88,7 +90,13 @@ def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, 
     return Guess("word-type", best[number], likely[:, 1] if n_classes == 2 else likely, probabilities=likely)
 
 
-def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> list[Guess]:
+def bags_of_words(
+    inputs: Sequence[Any],
+    labels: np.ndarray,
+    train: np.ndarray,
+    n_classes: int,
+    strengths: Sequence[float] = BAG_OF_WORDS_C,
+) -> list[Guess]:
     """Logistic (or ridge) regressions on the TF-IDF of a text's words (or token ids), smallest C first.
 
     The vocabulary and its weights come from the training rows alone. If no training text has a word, the only guess is
@@ -99,12 +107,13 @@ def bags_of_words(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, 
         labels: int64 [N], or float64 [N] of a regression.
         train: rows to fit on.
         n_classes: C, or 0 for a regression.
+        strengths: values of C, rising.
     """
     features = _tf_idf(inputs, train)
     if features is None:
         constant = majority(labels, train, n_classes) if n_classes else mean(labels, train)
         return [replace(constant, name="bag-of-words")]
-    return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in BAG_OF_WORDS_C]
+    return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in strengths]
 
 
 def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:

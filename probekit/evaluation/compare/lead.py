@@ -13,7 +13,7 @@ from probekit.evaluation.scores.score import for_metric, value_of
 
 
 def lead(
-    best: Predictions, baselines: Sequence[tuple[str, Predictions]], metric: str, bootstrap: Bootstrap
+    best: Predictions, baselines: Sequence[tuple[str, Predictions]], metric: str, bootstrap: Bootstrap | None
 ) -> dict[str, Any] | None:
     """How far the quoted predictions are ahead of the best baseline's on test, with a 95% interval.
 
@@ -24,7 +24,7 @@ def lead(
         best: the predictions that are quoted.
         baselines: name and test predictions of each; random weights count as one.
         metric: the headline.
-        bootstrap: resamples of the test rows.
+        bootstrap: resamples of the test rows; None for no interval.
     """
     values = [(value_of(predictions, metric), name, predictions) for name, predictions in baselines]
     values = [each for each in values if np.isfinite(each[0])]
@@ -32,6 +32,8 @@ def lead(
         return None
     value, name, predictions = max(values, key=lambda each: each[0])
     ahead = value_of(best, metric) - value
+    if bootstrap is None:
+        return {"baseline": name, "over": ahead, "interval": None}
     one, other = (bootstrap.resampled(for_metric(each, metric), metric) for each in (best, predictions))
     difference = (one - other)[np.isfinite(one - other)]
     n = bootstrap.n_units

@@ -25,11 +25,11 @@ class ChosenFit:
 
     Attributes:
         C: the strength chosen over all rounds; ties go to the smallest.
-        tried: (C, headline on validation) of each candidate.
+        tried: (C, headline on validation) of each candidate; empty where no rows choose.
         converged: whether every fit that the predictions rest on converged.
         gap: their worst certificate; None where a fit has none, or one that is not finite.
         probe: the probe to save; None for a control task.
-        by_round: (converged, headline on validation) of each round's own choice.
+        by_round: (converged, headline on validation) of each round's own choice; nan where no rows choose.
         test: the predictions for the test rows, round after round.
     """
 
@@ -65,7 +65,7 @@ def _chosen(fits: LayerFits, number: int, scores: Scores, headline: str) -> Chos
     converged, gap = certified([*used, *([] if probe is None else [probe])])
     return ChosenFit(
         C=grid.strengths[overall],
-        tried=[(C, float(value)) for C, value in zip(grid.strengths, means, strict=True)],
+        tried=[(C, float(value)) for C, value in zip(grid.strengths, means, strict=True) if grid.protocol.chooses],
         converged=converged,
         gap=gap,
         probe=probe,
@@ -93,7 +93,9 @@ def _fits_of(fits: LayerFits, number: int, each: Round, i: int) -> list[Any]:
 
 
 def _mean_score(fits: LayerFits, scores: Scores, headline: str, number: int, each: Round, i: int) -> float:
-    """The mean over the round's choosers on which the headline is defined."""
+    """The mean over the round's choosers on which the headline is defined; nan without choosers."""
+    if not each.choosers:
+        return float("nan")
     values = [scores[fits.grid.index[number, mask, i], part] for mask, part in each.choosers]
     known = [value for value in values if np.isfinite(value)]
     if not known:

@@ -58,19 +58,54 @@ def features_of(acts: Activations, place: Place) -> Tensor:
     return X.to(torch.promote_types(X.dtype, torch.float32))
 
 
-def fit_layer(X: Tensor, probe: Any, grid: FitGrid, code: ProblemSet | None = None) -> LayerFits:
-    """Fit a copy of the probe to each problem of the grid, and of the code, in one go.
+@dataclass(frozen=True, eq=False)
+class WantedFits:
+    """The fits of one label set at a layer.
 
-    Args:
-        X: features [N, D].
-        probe: unfitted.
+    Attributes:
+        probe: unfitted; copied for each fit.
         grid: what is fitted.
-        code: problems of the online code, over the same rows as the grid's.
+        code: problems of the online code, over the same rows as the grid's; None for no code.
     """
-    problems = grid.problems if code is None else joined([grid.problems, code])
-    probes = probe.fit_many(_rows_of(X, grid.protocol.fitted), problems)
-    own = len(grid.problems.problems)
-    return LayerFits(X, grid, probes[:own], probes[own:])
+
+    probe: Any
+    grid: FitGrid
+    code: ProblemSet | None = None
+
+    @property
+    def problems(self) -> ProblemSet:
+        """Those of the grid, then those of the code."""
+        return self.grid.problems if self.code is None else joined([self.grid.problems, self.code])
+
+
+def fit_layers(X: Tensor, wanted: Sequence[WantedFits]) -> list[LayerFits]:
+    """The fits of each label set on features X [N, D].
+
+    Closed forms on the same rows are solved together, whatever their labels: they need one decomposition of X.
+    """
+    found: dict[int, LayerFits] = {}
+    for numbers in _solved_together(wanted):
+        first = wanted[numbers[0]]
+        problems = [wanted[number].problems for number in numbers]
+        rows = _rows_of(X, first.grid.protocol.fitted)
+        probes = first.probe.fit_many(rows, problems[0] if len(problems) == 1 else joined(problems))
+        start = 0
+        for number, each in zip(numbers, problems, strict=True):
+            grid, end = wanted[number].grid, start + len(each.problems)
+            own = start + len(grid.problems.problems)
+            found[number] = LayerFits(X, grid, probes[start:own], probes[own:end])
+            start = end
+    return [found[number] for number in range(len(wanted))]
+
+
+def _solved_together(wanted: Sequence[WantedFits]) -> list[list[int]]:
+    """The numbers of the label sets, in groups that one solver call fits."""
+    groups: dict[Any, list[int]] = {}
+    for number, each in enumerate(wanted):
+        rows = each.grid.protocol.fitted
+        key = (type(each.probe), repr(each.probe), rows.tobytes()) if each.probe.closed_form else number
+        groups.setdefault(key, []).append(number)
+    return list(groups.values())
 
 
 def _rows_of(X: Tensor, rows: np.ndarray) -> Tensor:

@@ -26,6 +26,7 @@ class Round:
         mask: number of the protocol's mask that the tested probe is fitted on.
         test: int64, the test rows.
         choosers: (mask, part) pairs: the fit on the mask is scored on the validation part; the mean over pairs chooses.
+            None where there is nothing to choose from.
     """
 
     mask: int
@@ -42,7 +43,7 @@ class Protocol:
         parts: int64 rows of each validation part.
         rounds: one for splits, one per fold for folds.
         final: number of the mask that the saved probe is fitted on.
-        rows: split -> int64 rows; with folds only "test", which is all rows.
+        rows: split -> int64 rows, without a validation split that has none; with folds only "test", which is all rows.
         folds: how many, or None for splits.
     """
 
@@ -64,6 +65,11 @@ class Protocol:
         return [chooser for each in self.rounds for chooser in each.choosers]
 
     @property
+    def chooses(self) -> bool:
+        """Whether any rows choose; without them there is one setting, and no layer is selected."""
+        return bool(self.parts)
+
+    @property
     def fitted(self) -> np.ndarray:
         """The rows of any mask; no other row takes part in a fit."""
         return np.flatnonzero(np.any(self.masks, axis=0))
@@ -75,10 +81,13 @@ class Protocol:
 
 
 def split_protocol(splits: np.ndarray, kept: np.ndarray) -> Protocol:
-    """Fit on train, choose on validation, test on test; only the rows [N] that are kept."""
+    """Fit on train, choose on validation if it has rows, test on test; only the rows [N] that are kept."""
     rows = {split: np.flatnonzero((splits == split) & kept) for split in SPLITS}
+    rows = {split: which for split, which in rows.items() if len(which) or split != "validation"}
     mask = ((splits == "train") & kept).astype(np.float64)
-    return Protocol([mask], [rows["validation"]], [Round(0, rows["test"], [(0, 0)])], 0, rows)
+    parts = [rows["validation"]] if "validation" in rows else []
+    choosers = [(0, part) for part in range(len(parts))]
+    return Protocol([mask], parts, [Round(0, rows["test"], choosers)], 0, rows)
 
 
 def fold_protocol(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int) -> Protocol:
@@ -125,7 +134,7 @@ def check_masks(protocol: Protocol, labels: np.ndarray, names: Sequence[str], la
     """
     own = labels[protocol.rows["test"]]
     if not names:
-        if not np.isfinite(own).all() or any(np.ptp(labels[mask > 0]) == 0 for mask in protocol.masks):
+        if not np.isfinite(own).all() or any((np.ptp(labels[mask > 0], axis=0) == 0).any() for mask in protocol.masks):
             raise DataError(f"{label!a} must be finite and vary in every training part; leave other examples out")
         return
     if own.min() < 0 or own.max() >= len(names):

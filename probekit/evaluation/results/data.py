@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.points import place_name
 
 # Selectivity needs at least this share of test rows whose type also occurs in train: a probe that memorised every type
 # is at chance on the others, so the control task would measure nothing there.
 LEAST_SEEN = 0.5
+NOT_SELECTED = "no layer was selected: the task has no validation split"
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,13 @@ class LayerResult:
     Attributes:
         point: short name, such as "resid_pre".
         layer: None for a point that belongs to no layer.
-        C: the regularisation selected on validation; None for a probe without one.
+        C: the regularisation, selected on validation where there was a choice; None for a probe without one.
         converged: whether every fit that the numbers depend on converged, including control tasks and codelength.
-        metrics: split -> metric -> value; undefined metrics are left out. With nested folds, "validation" is the mean
-            over inner folds, "test" is computed on the pooled predictions of the outer folds (their scores standardised
-            within each), and there is no "train".
+        metrics: split -> metric -> value; undefined metrics are left out. Without validation rows there is no
+            "validation". With nested folds, it is the mean over inner folds, "test" is computed on the pooled
+            predictions of the outer folds (their scores standardised within each), and there is no "train".
         intervals: metric -> (low, high) on test.
-        tried: (C, headline on validation) of each candidate.
+        tried: (C, headline on validation) of each candidate; empty without validation rows.
         probe: the fitted probe: `probe.predict_labels(X)` gives names of classes, `probe.direction` float64 weights and
             `probe.direction_tensor()` the same for a hook. None where only numbers are kept, as for random weights.
         gap: the worst certificate of these fits: an upper bound on (objective - optimum) / optimum. None if the probe
@@ -62,6 +63,8 @@ class LayerResult:
         codelength: of the training labels given the activations: {"bits", "uniform_bits", "prior_bits" (from the class
             frequencies alone), "compression" (uniform_bits / bits), "gain" (prior_bits / bits)}.
         late: which fits did not converge: "probe", "control", "code".
+        outputs: R2 on test of each output of a regression of several numbers, whose mean is the metric; None where one
+            is undefined. Otherwise empty.
     """
 
     point: str
@@ -80,11 +83,17 @@ class LayerResult:
     selectivity: float | None = None
     codelength: dict[str, float] | None = None
     late: list[str] = field(default_factory=list)
+    outputs: list[float | None] = field(default_factory=list)
 
     @property
     def place(self) -> str:
         """Point and layer in one word: "resid_pre.5"."""
         return place_name((self.point, self.layer))
+
+    @property
+    def is_at_edge(self) -> bool:
+        """Whether the largest of several C was selected, so that a larger one may be better still."""
+        return len(self.tried) > 1 and self.tried[-1][0] == self.C
 
 
 @dataclass(frozen=True)
@@ -109,14 +118,31 @@ class ProbeData:
             raise DataError("expected the results of one place or more, got none; train_probes makes them")
 
     @property
+    def selected(self) -> LayerResult | None:
+        """`best`, or None where no layer was selected: there are several, and the task has no validation split."""
+        if len(self.layers) == 1:
+            return self.layers[0]
+        if not all("validation" in layer.metrics for layer in self.layers):
+            return None
+        name = self.headline
+        return max(self.layers, key=lambda layer: ("probe" not in layer.late, layer.metrics["validation"][name]))
+
+    @property
     def best(self) -> LayerResult:
         """The layer with the highest headline on validation; ties go to the earlier one. Test plays no part.
 
         With nested folds every row took part in the selection, so quote no score of this layer, but `estimate`. A layer
         whose fit did not converge is taken only if none did.
+
+        Raises:
+            UsageError: several layers and no validation split, so that none was selected.
         """
-        name = self.headline
-        return max(self.layers, key=lambda layer: ("probe" not in layer.late, layer.metrics["validation"][name]))
+        if self.selected is None:
+            raise UsageError(
+                f"{NOT_SELECTED}, so there is no best one; name the layer in advance (layers=), read all of them "
+                "(results.layers), or carve validation rows (task.with_validation)"
+            )
+        return self.selected
 
     @property
     def headline(self) -> str:
@@ -133,10 +159,14 @@ class ProbeData:
         """The headline to quote, with its interval, on rows that selected nothing.
 
         That is the selected layer's on test or, with nested folds, the complete procedure's.
+
+        Raises:
+            UsageError: no layer was selected.
         """
-        metrics, intervals = self.best.metrics["test"], self.best.intervals
         if self.procedure is not None:
             metrics, intervals = self.procedure["metrics"], self.procedure["intervals"]
+        else:
+            metrics, intervals = self.best.metrics["test"], self.best.intervals
         ends = intervals.get(self.headline)
         return metrics[self.headline], None if ends is None else (ends[0], ends[1])
 
@@ -157,7 +187,7 @@ class TransferCell:
         layer: None for a point that belongs to no layer.
         C: the regularisation selected on the train task's validation split; None for a probe without one.
         converged: whether the solver reached its tolerance.
-        validation: the headline on the train task's validation split.
+        validation: the headline on the train task's validation split; None where it has none and nothing was chosen.
         chosen: whether this is the train task's best layer.
         metrics: metric -> value.
         intervals: metric -> (low, high).
@@ -169,7 +199,7 @@ class TransferCell:
     layer: int | None
     C: float | None
     converged: bool
-    validation: float
+    validation: float | None
     chosen: bool
     metrics: dict[str, float]
     intervals: dict[str, tuple[float, float]]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from probekit.probes import PROBES, REGRESSORS, load_probe
 
 FORMAT = "probekit.results/2"
 OLDER = ("probekit.results/1",)
+INFINITE = "inf"  # a C without a penalty, in JSON
 TRANSFER_FORMAT = "probekit.transfer/1"
 
 
@@ -32,7 +34,12 @@ def save_results(data: ProbeData, folder: Path) -> None:
     """
     layers = [_as_dict(layer) for layer in data.layers]
     lists = {"baselines": data.baselines, "random_init": data.random_init}
-    body = {"format": FORMAT, "meta": data.meta, "best": data.best.place, "layers": layers}
+    body = {
+        "format": FORMAT,
+        "meta": data.meta,
+        "best": None if data.selected is None else data.selected.place,
+        "layers": layers,
+    }
     body |= {name: [_as_dict(result) for result in results] for name, results in lists.items()}
     json.dumps(body, allow_nan=False)  # fails before anything is deleted
     table = probe_frame(data).to_csv(index=False, lineterminator="\n").encode()
@@ -132,14 +139,24 @@ def _check_form(entries: Any, kind: type) -> None:
 def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
     if name not in HEADLINES:
         raise DataError(f"{str(path)!a} has the headline {name!a}; expected {', '.join(HEADLINES)}; train again")
-    lacking = [layer.place for layer in layers for split in ("validation", "test") if name not in layer.metrics[split]]
+    chosen = any("validation" in layer.metrics for layer in layers)
+    splits = ("validation", "test") if chosen else ("test",)
+    lacking = [layer.place for layer in layers for split in splits if name not in layer.metrics[split]]
     if lacking or not layers:
         place = lacking[0] if lacking else "any layer"
         raise DataError(f"{str(path)!a} lacks the headline {name} of {place}; train again")
 
 
 def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:
-    return {name: value for name, value in vars(result).items() if name != "probe"}
+    entry = {name: value for name, value in vars(result).items() if name != "probe"}
+    entry["C"] = _json_C(entry["C"])
+    if "tried" in entry:
+        entry["tried"] = [(_json_C(C), value) for C, value in entry["tried"]]
+    return entry
+
+
+def _json_C(C: float | None) -> float | str | None:
+    return INFINITE if C is not None and math.isinf(C) else C  # JSON has no infinity
 
 
 def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
@@ -180,8 +197,10 @@ def _place_of(entry: dict[str, Any]) -> str:
 def _with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where results have tuples."""
     fixed = {**entry, "intervals": {name: tuple(ends) for name, ends in entry["intervals"].items()}}
+    if entry.get("C") == INFINITE:
+        fixed["C"] = math.inf
     if "tried" in entry:
-        fixed["tried"] = [tuple(pair) for pair in entry["tried"]]
+        fixed["tried"] = [(math.inf if C == INFINITE else C, value) for C, value in entry["tried"]]
     if entry.get("band") is not None:
         fixed["band"] = tuple(entry["band"])
     return fixed

@@ -9,6 +9,7 @@ from probekit.errors import StorageError
 # the files of a folder of results; any other file belongs to somebody else and is never touched
 PROBE_RESULTS = re.compile(r"results\.(json|csv)|\w+_by_layer\.(png|svg)|probes")
 TRANSFER_RESULTS = re.compile(r"transfer\.(json|csv|png|svg)")
+CURVES = re.compile(r"curves\.(json|png|svg)|results\.csv")
 _PROBES = re.compile(r"\w+(\.\w+)*\.(json|safetensors)")
 
 
@@ -27,11 +28,7 @@ def check_folder(folder: str | Path, own: re.Pattern[str] = PROBE_RESULTS) -> No
         return
     if not folder.is_dir():
         raise StorageError(f"{str(folder)!a} is a file; results need a folder, give another one (--out)")
-    foreign = [path.name for path in _entries(folder) if not _is_own(path, own)]
-    if foreign:
-        raise StorageError(
-            f"{str(folder)!a} holds {min(foreign)!a}, which is not of results; give a new or empty folder (--out)"
-        )
+    _refuse_foreign(folder, [path for path in _entries(folder) if not _is_own(path, own)])
 
 
 def check_transfer_folder(folder: str | Path) -> None:
@@ -41,6 +38,39 @@ def check_transfer_folder(folder: str | Path) -> None:
         StorageError: it is a file, or holds a file that is not of transfer results.
     """
     check_folder(folder, TRANSFER_RESULTS)
+
+
+def check_curves(folder: str | Path) -> None:
+    """Check that curves may be written to `folder`: as `check_folder`, with a folder of results for each curve in it.
+
+    Raises:
+        StorageError: it is a file, or holds something that is not of curves.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        check_folder(folder)
+        return
+    _refuse_foreign(folder, [path for path in _entries(folder) if not _is_own(path, CURVES) and not _is_curve(path)])
+
+
+def clear_curves(folder: Path) -> None:
+    """Delete the curves in `folder`, curves.json first, so that a half-deleted folder cannot be loaded.
+
+    Raises:
+        StorageError: the disk refused, or the folder holds something else.
+    """
+    check_curves(folder)
+    files = [path for path in _entries(folder) if path.is_file()]
+    try:
+        for path in sorted(files, key=lambda path: path.suffix != ".json"):
+            path.unlink()
+        for own in (path for path in _entries(folder) if _entries(path)):
+            clear_folder(own)
+            for emptied in (own / "probes", own):
+                if emptied.is_dir() and not any(emptied.iterdir()):
+                    emptied.rmdir()
+    except OSError as error:
+        raise refused(folder, error) from error
 
 
 def clear_folder(folder: Path, own: re.Pattern[str] = PROBE_RESULTS) -> None:
@@ -68,6 +98,19 @@ def _entries(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+def _refuse_foreign(folder: Path, foreign: list[Path]) -> None:
+    if foreign:
+        name = min(path.name for path in foreign)
+        raise StorageError(
+            f"{str(folder)!a} holds {name!a}, which is not of results; give a new or empty folder (--out)"
+        )
+
+
+def _is_curve(path: Path) -> bool:
+    """Whether this is a folder that holds nothing but the results of a curve."""
+    return path.is_dir() and not path.is_symlink() and all(_is_own(inner, PROBE_RESULTS) for inner in _entries(path))
 
 
 def _is_own(path: Path, own: re.Pattern[str]) -> bool:

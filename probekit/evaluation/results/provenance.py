@@ -12,7 +12,7 @@ from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.request import CARVED, Request
 from probekit.evaluation.results.files import is_saved
-from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES
+from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES, Bootstrap
 from probekit.probes.find import probe_name
 from probekit.tasks.quality.audit import Audit, audit_dict
 from probekit.versions import versions_of
@@ -24,19 +24,34 @@ ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dty
 ORIGIN += ("kind", "source_fingerprint")  # of imports
 
 
-def origin_of(request: Request, plan: CurvePlan, audit: Audit, seed: int, drop_leaks: bool = False) -> dict[str, Any]:
-    """The `meta` of the results, without the entries that depend on the curve."""
+def origin_of(
+    request: Request,
+    plan: CurvePlan,
+    audit: Audit,
+    seed: int,
+    drop_leaks: bool = False,
+    fingerprint: str | None = None,
+) -> dict[str, Any]:
+    """The `meta` of the results, without the entries that depend on the curve.
+
+    Args:
+        request: the curve.
+        plan: its fits.
+        audit: of its label set.
+        seed: of everything drawn.
+        drop_leaks: whether leaks were left out.
+        fingerprint: of the task, where it is known already and the activations do not record it.
+    """
     acts, rows = request.acts, plan.grid.protocol
     return {
-        "model": acts.meta.get("model", "unnamed"),
-        "task": acts.meta.get("task", "unnamed"),
+        **{name: acts.meta.get(name, "unnamed") for name in ("model", "task")},
         "label": request.label,
         "classes": list(acts.label_names[request.label]),
         "n_classes": request.n_classes,
         "point": request.point,
         "probe": probe_name(request.probe),
         "estimator": probe_record(request.probe),
-        "C": None if request.strengths == [None] else request.strengths,
+        "C": None if request.strengths == [None] else [_plain(C) for C in request.strengths],
         "seed": seed,
         "position": _position(acts),
         "n_layers": acts.n_layers,
@@ -46,21 +61,16 @@ def origin_of(request: Request, plan: CurvePlan, audit: Audit, seed: int, drop_l
         "counts": _counts(request, rows),
         "headline": plan.headline,
         "metric": plan.metric,
-        "chosen_on": f"{'validation' if rows.folds is None else 'inner folds:'} {plan.headline}",
+        "chosen_on": _chosen_on(plan),
         "code": None if plan.code is None else {"C": plan.code.grid, "fractions": list(FRACTIONS)},
-        "interval": {
-            "kind": _kinds(request.n_classes),
-            "level": LEVEL,
-            "resamples": RESAMPLES,
-            "unit": _unit(request, plan),
-        },
+        "interval": _interval(request, plan.bootstrap),
         "validation_carved": acts.task.info.get(CARVED),
         "no_texts": bool(acts.task.info.get("no_texts")),
         "audit": audit_dict(audit),
         "test_leak": None if audit.test_leak is None else {**audit.test_leak, "removed": audit.dropped},
         "texts_cut": _texts_cut(acts),
         "drop_leaks": drop_leaks,
-        "activations": {name: acts.meta[name] for name in ORIGIN if name in acts.meta} | _task_fingerprint(acts),
+        "activations": _activations(acts, fingerprint),
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
@@ -87,11 +97,25 @@ def _plain(value: Any) -> Any:
     return str(getattr(value, "__qualname__", None) or repr(value))[:LONGEST]
 
 
-def _unit(request: Request, plan: CurvePlan) -> str:
-    """The unit that is resampled: example, text or group."""
-    if plan.bootstrap.groups is None:
-        return "example"
-    return "text" if request.acts.task.groups is None else "group"
+def _activations(acts: Activations, fingerprint: str | None) -> dict[str, Any]:
+    known = {name: acts.meta[name] for name in ORIGIN if name in acts.meta}
+    return known if fingerprint is None else {**known, "task_fingerprint": fingerprint}
+
+
+def _chosen_on(plan: CurvePlan) -> str | None:
+    protocol = plan.grid.protocol
+    if not protocol.chooses:
+        return None
+    return f"{'validation' if protocol.folds is None else 'inner folds:'} {plan.headline}"
+
+
+def _interval(request: Request, bootstrap: Bootstrap | None) -> dict[str, Any] | None:
+    """The kind of interval of each metric, its level, and what is resampled how often; None for no intervals."""
+    if bootstrap is None:
+        return None
+    unit = "text" if request.acts.task.groups is None else "group"
+    unit = "example" if bootstrap.groups is None else unit
+    return {"kind": _kinds(request.n_classes), "level": LEVEL, "resamples": RESAMPLES, "unit": unit}
 
 
 def _counts(request: Request, rows: Protocol) -> dict[str, dict[str, int]]:
@@ -137,7 +161,3 @@ def _texts_cut(acts: Activations) -> dict[str, Any] | None:
     elif position == "last" or position.startswith("-"):
         read = "cut"
     return {"texts": min(int(acts.meta["cut"]), texts), "of": texts, "read": read}
-
-
-def _task_fingerprint(acts: Activations) -> dict[str, str]:
-    return {} if "task_fingerprint" in acts.meta else {"task_fingerprint": acts.task.fingerprint()}

@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from probekit.evaluation.results.cautions import cautions
-from probekit.evaluation.results.data import LEAST_SEEN, BaselineResult, LayerResult, ProbeData, is_output
+from probekit.evaluation.results.data import (
+    LEAST_SEEN,
+    NOT_SELECTED,
+    BaselineResult,
+    LayerResult,
+    ProbeData,
+    is_output,
+)
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, selected
 from probekit.points import spans_of
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
@@ -35,7 +42,7 @@ def summary(data: ProbeData) -> str:
 
 def summary_html(data: ProbeData) -> str:
     """The same as HTML; the selected layer is bold."""
-    best = [] if data.procedure is not None else [data.layers.index(data.best)]
+    best = [i for i, layer in enumerate(data.layers) if _is_selected(data, layer)]
     table = html_table(_rows(data), bold=best)
     return html_page(title(data), table, [_setting(data), *marks(data), *footnotes(data)])
 
@@ -51,9 +58,12 @@ def title(data: ProbeData) -> str:
 
 def short_text(data: ProbeData) -> str:
     """One line for a prompt: how many layers, the selected one, and the score to quote."""
-    what = "nested cross-validation" if data.procedure else f"best on validation {data.best.place}, test"
-    joint = "," if data.procedure else ""
-    return f"{len(data.layers)} layers; {what}{joint} {metric_name(data.headline)} {data.estimate[0]:.3f}"
+    layers = counted(len(data.layers), "layer")
+    if data.procedure is None and data.selected is None:
+        return f"{layers}; none selected, scored by test {metric_name(data.headline)}"
+    what = "nested cross-validation," if data.procedure else f"best on validation {data.best.place}, test"
+    what = f"{data.best.place}, test" if len(data.layers) == 1 and not data.procedure else what
+    return f"{layers}; {what} {metric_name(data.headline)} {data.estimate[0]:.3f}"
 
 
 def _setting(data: ProbeData) -> str:
@@ -110,29 +120,27 @@ def _row(
 
 
 def _layer_name(data: ProbeData, layer: LayerResult) -> str:
-    is_selected = layer is data.best and data.procedure is None
-    before = (SELECTED if is_selected else " ") + (TIED if layer.in_best_set else " ")
+    before = (SELECTED if _is_selected(data, layer) else " ") + (TIED if layer.in_best_set else " ")
     output = " (output)" if is_output(data, layer) else ""
-    return f"{before} {layer.place}{output}{_late(layer)}{f' {EDGE}' if _is_at_edge(layer) else ''}"
+    return f"{before} {layer.place}{output}{_late(layer)}{f' {EDGE}' if layer.is_at_edge else ''}"
+
+
+def _is_selected(data: ProbeData, layer: LayerResult) -> bool:
+    return layer is data.selected and data.procedure is None
 
 
 def _late(result: LayerResult | BaselineResult) -> str:
     return "" if result.converged else f" {LATE}"
 
 
-def _is_at_edge(layer: LayerResult) -> bool:
-    """Whether the largest C was selected, so that a larger one may be better still."""
-    return len(layer.tried) > 1 and layer.tried[-1][0] == layer.C
-
-
 def marks(data: ProbeData) -> list[str]:
     """The marks that the table has, in one line; no line if it has none."""
     results = [*data.layers, *data.baselines]
     occurs = {
-        SELECTED: data.procedure is None,
+        SELECTED: any(_is_selected(data, layer) for layer in data.layers),
         TIED: any(layer.in_best_set for layer in data.layers),
         LATE: not all(result.converged for result in results),
-        EDGE: any(_is_at_edge(layer) for layer in data.layers),
+        EDGE: any(layer.is_at_edge for layer in data.layers),
     }
     shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
     return [f"Marks: {'; '.join(shown)}"] if shown else []
@@ -173,6 +181,8 @@ def _score_note(data: ProbeData) -> str:
             f"Nested cross-validation: {metric_name(data.headline)} {value:.3f}{_with_interval(ends)}; "
             "layer and C are selected inside each fold."
         )
+    if data.selected is None:
+        return f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}."
     best, metric = data.best, data.headline
     score = f"test {metric_name(metric)} {best.metrics['test'][metric]:.3f}{_with_interval(best.intervals.get(metric))}"
     what = selected(len(data.layers) > 1, len(best.tried) > 1)
@@ -238,12 +248,13 @@ def _folds_note(data: ProbeData) -> str:
 
 
 def _chance_note(data: ProbeData) -> str:
-    best, p_max = data.best, data.meta.get("p_max")
-    if best.p_value is None or p_max is None:
+    best, p_max = data.selected, data.meta.get("p_max")
+    if p_max is None:
         return ""
-    many = f"; p = {p_max:.2g} for the best of all layers" if len(data.layers) > 1 else ""
+    found = [] if best is None or best.p_value is None else [f"p = {best.p_value:.2g} at {best.place}"]
+    found += [f"p = {p_max:.2g} for the best of all layers"] * (len(data.layers) > 1)
     weaker = " It does not test R2 > 0; the interval does." if data.headline == "r2" else ""
-    return f"Permutation test of association with test labels: p = {best.p_value:.2g} at {best.place}{many}.{weaker}"
+    return f"Permutation test of association with test labels: {'; '.join(found)}.{weaker}"
 
 
 def _test_selection_note(data: ProbeData) -> str:
@@ -276,7 +287,7 @@ def _control_note(data: ProbeData) -> str:
 
 
 def _code_note(data: ProbeData) -> str:
-    code = data.best.codelength
+    code = data.layers[0].codelength  # the uniform code and that of the frequencies are the same for all
     if code is None:
         return ""
     alone = code["uniform_bits"] / code["prior_bits"]

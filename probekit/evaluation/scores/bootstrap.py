@@ -27,6 +27,7 @@ LEVEL = 0.95
 # Wilson's tails are too light, and bands of nearly perfect curves held 90% instead of 95% of the time
 # (tests/evaluation/scores/test_band.py simulates it).
 FEW_ERRORS = 10
+MOST_KEPT = 4_000_000  # weights of all resamples that are drawn once and kept: 32 MB
 _CHUNK = 250_000  # weights held at once: 2 MB, which stay in the processor's cache
 # The ceiling of R2 is worked out below this value only. It is 0.75 where the predictions have half of the truth's
 # standard deviation, and then limits no interval.
@@ -47,6 +48,8 @@ class Bootstrap:
 
     def __init__(self, n: int, seed: int = 0, groups: np.ndarray | None = None, resamples: int = RESAMPLES):
         self.n, self.seed, self.groups, self.resamples = n, seed, groups, resamples
+        self._kept: list[np.ndarray] = []  # the weights, where they are few
+        self._known: dict[int, tuple[Predictions, dict[str, np.ndarray]]] = {}  # what `_resampled` worked out
 
     def intervals(
         self,
@@ -72,7 +75,7 @@ class Bootstrap:
         values = {name: value for name, value in measure(predictions, names).items() if name not in _NO_INTERVAL}
         if self.n_units < 2:
             return {"accuracy": (0.0, 1.0)} if "accuracy" in values else {}
-        drawn = self._weighted(predictions, self.weights(), list(values))
+        drawn = self._resampled(predictions, list(values))
         freedom = self._freedom(predictions, list(values))
         unbias = np.sqrt(self.n_units / (self.n_units - 1))
         intervals = {}
@@ -95,7 +98,7 @@ class Bootstrap:
 
     def resampled(self, predictions: Predictions, metric: str) -> np.ndarray:
         """One metric in each resample, nan where it is undefined: [S]."""
-        return self._weighted(predictions, self.weights(), [metric])[metric]
+        return self._resampled(predictions, [metric])[metric]
 
     def jackknifed(self, predictions: Predictions, metric: str) -> np.ndarray:
         """One metric without each unit in turn: [G]; all nan if there are more units than resamples."""
@@ -108,8 +111,23 @@ class Bootstrap:
         """Number of units that are drawn, G: examples or groups."""
         return self.n if self.groups is None else len(np.unique(self.groups))
 
+    def draws_as(self, other: "Bootstrap") -> bool:
+        """Whether the other one draws the same resamples."""
+        same = (self.n, self.seed, self.resamples) == (other.n, other.seed, other.resamples)
+        if self.groups is None or other.groups is None:
+            return same and self.groups is other.groups
+        return same and np.array_equal(self.groups, other.groups)
+
     def weights(self) -> Iterator[np.ndarray]:
         """How often each example occurs in each resample, a few resamples at a time: float [S, N]."""
+        if self.n * self.resamples > MOST_KEPT:
+            yield from self._draw()
+            return
+        if not self._kept:
+            self._kept = list(self._draw())
+        yield from self._kept
+
+    def _draw(self) -> Iterator[np.ndarray]:
         rng = np.random.default_rng(self.seed)
         members, n_units = self._members(), self.n_units
         step = max(1, _CHUNK // self.n)
@@ -129,6 +147,13 @@ class Bootstrap:
             units = np.arange(start, min(start + step, self.n_units))
             yield (members != units[:, None]).astype(np.float64)
 
+    def _resampled(self, predictions: Predictions, names: list[str]) -> dict[str, np.ndarray]:
+        """Metrics in each resample; remembered, as intervals, bands and comparisons all need them."""
+        known = self._known.setdefault(id(predictions), (predictions, {}))[1]  # kept, so that no other gets its id
+        if new := [name for name in names if name not in known]:
+            known |= self._weighted(predictions, self.weights(), new)
+        return {name: known[name] for name in names}
+
     @staticmethod
     def _weighted(predictions: Predictions, weights: Iterator[np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
         chunks = [weighted_metrics(predictions, W, names) for W in weights]
@@ -146,8 +171,10 @@ class Bootstrap:
         """The upper end of the highest R2 that predictions of this variance can have."""
         if r2_ceiling(predictions, np.ones((1, self.n)))[0] > _HIGH_CEILING:
             return 1.0
-        ceilings = np.concatenate([r2_ceiling(predictions, W) for W in self.weights()])
-        return float(np.nanquantile(ceilings, (1 + level) / 2))
+        known = self._known.setdefault(id(predictions), (predictions, {}))[1]
+        if "r2_ceiling" not in known:
+            known["r2_ceiling"] = np.concatenate([r2_ceiling(predictions, W) for W in self.weights()])
+        return float(np.nanquantile(known["r2_ceiling"], (1 + level) / 2))
 
     def _wilson(self, value: float, error: float, freedom: float, level: float, exact: bool) -> tuple[float, float]:
         if value in (0, 1):

@@ -25,8 +25,8 @@ class Predictions:
     """Predictions for N examples, with the true labels.
 
     Attributes:
-        truth: int64 [N], the true class; float64 [N] for a regression.
-        predicted: int64 [N]; float64 [N] for a regression.
+        truth: int64 [N], the true class; float64 [N] or [N, K] for a regression.
+        predicted: int64 [N]; as the truth for a regression.
         scores: float [N] for two classes (higher means class 1), [N, C] for more; unused for a regression.
         n_classes: C; 0 for a regression.
         probabilities: float [N, C] or None; the Brier score and the calibration error need them.
@@ -166,9 +166,22 @@ def ece(predictions: Predictions, W: np.ndarray) -> np.ndarray:
 
 
 def r2(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The share of variance explained: [S]; nan where the truth does not vary."""
+    """The share of variance explained: [S]; nan where the truth does not vary.
+
+    Of several outputs: the mean of their R2, as scikit-learn's uniform_average.
+    """
+    return _mean_of_outputs(r2_of_outputs(predictions, W))
+
+
+def r2_of_outputs(predictions: Predictions, W: np.ndarray) -> np.ndarray:
+    """R2, or of several outputs each one's: [S] or [S, K]."""
     errors = W @ (predictions.truth - predictions.predicted) ** 2
     return 1 - ratio(errors, _spread(predictions.truth, W))
+
+
+def _mean_of_outputs(values: np.ndarray) -> np.ndarray:
+    """The mean [S] over the outputs of [S, K] that are defined; [S] is returned as it is."""
+    return values if values.ndim == 1 else mean_known(values.T)
 
 
 def r2_ceiling(predictions: Predictions, W: np.ndarray) -> np.ndarray:
@@ -178,30 +191,40 @@ def r2_ceiling(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     R2 = 2rk - k^2 - b^2, which is at most 1 - (1 - k)^2 for k below 1: for a constant, 0.
     """
     k = np.sqrt(ratio(_spread(predictions.predicted, W), _spread(predictions.truth, W)))
-    return 1 - (1 - np.minimum(k, 1)) ** 2
+    return _mean_of_outputs(1 - (1 - np.minimum(k, 1)) ** 2)
 
 
 def _spread(values: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """The weighted sum of squares around the mean, set to 0 if it is rounding: [S]."""
-    y = values - values.mean()
+    """The weighted sum of squares around the mean, set to 0 if it is rounding: [S], or of each output [S, K]."""
+    y = values - values.mean(axis=0)
     squares = W @ y**2
-    spread = squares - (W @ y) ** 2 / W.sum(axis=1)
+    total = W.sum(axis=1)
+    spread = squares - (W @ y) ** 2 / (total if y.ndim == 1 else total[:, None])
     return np.where(spread > 1e-12 * squares, spread, 0)
 
 
 def spearman(predictions: Predictions, W: np.ndarray) -> np.ndarray:
     """Spearman's rank correlation; ties share their mean rank: [S].
 
-    0 where the predictions do not vary; nan where the truth does not.
+    0 where the predictions do not vary; nan where the truth does not. Of several outputs: the mean of theirs.
     """
+    if predictions.truth.ndim == 2:
+        return _mean_of_outputs(np.stack([spearman(one, W) for one in outputs_of(predictions)], axis=1))
     a, b = _centred_ranks(predictions.truth, W), _centred_ranks(predictions.predicted, W)
     covariance, spreads = np.einsum("sn,sn,sn->s", W, a, b), [np.einsum("sn,sn,sn->s", W, x, x) for x in (a, b)]
     return np.where((spreads[0] > 0) & (spreads[1] <= 0), 0, ratio(covariance, np.sqrt(spreads[0] * spreads[1])))
 
 
 def mae(predictions: Predictions, W: np.ndarray) -> np.ndarray:
-    """The mean absolute error, in units of the target: [S]."""
-    return W @ np.abs(predictions.truth - predictions.predicted) / W.sum(axis=1)
+    """The mean absolute error, in units of the target: [S]; of several outputs the mean over all."""
+    errors = np.abs(predictions.truth - predictions.predicted)
+    return W @ (errors if errors.ndim == 1 else errors.mean(axis=1)) / W.sum(axis=1)
+
+
+def outputs_of(predictions: Predictions) -> list[Predictions]:
+    """The predictions of each output of a regression of several numbers."""
+    parts = (predictions.truth.T, predictions.predicted.T, predictions.scores.T)
+    return [Predictions(*one, n_classes=0) for one in zip(*parts, strict=True)]
 
 
 def _right(predictions: Predictions) -> np.ndarray:
@@ -261,9 +284,13 @@ def _binary_average_precision(positive: np.ndarray, scores: np.ndarray, W: np.nd
 def _centred_ranks(values: np.ndarray, W: np.ndarray) -> np.ndarray:
     """The mean rank of each example among weighted copies, minus the mean over all: [S, N]."""
     total = W.sum(axis=1, keepdims=True)
-    (weight,) = _by_value(values, W, np.ones(len(values)))
+    order = np.argsort(values)
+    is_new = np.diff(values[order], prepend=-np.inf) > 0
+    weight = np.add.reduceat(W[:, order], np.flatnonzero(is_new), axis=1)  # of each distinct value
     ranks = np.cumsum(weight, axis=1) - (weight + total) / 2
-    return ranks[:, np.unique(values, return_inverse=True)[1]]
+    place = np.empty(len(values), dtype=np.int64)
+    place[order] = np.cumsum(is_new) - 1
+    return ranks[:, place]
 
 
 _CLASSIFICATION: dict[str, Metric] = {

@@ -98,12 +98,17 @@ def permutation_test(
 
 
 def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
-    """Labels [N] permuted `permutations` times, with groups as `permutation_test` describes: [S, N]."""
+    """Labels [N] permuted `permutations` times, with groups as `permutation_test` describes: [S, N].
+
+    Targets [N, K] keep the numbers of a row together: [S, N, K].
+    """
     return permuter(truth, groups)(rng, permutations)
 
 
 def permuter(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:
     """`permuted` for these labels and groups: what depends on them alone is computed once, in O(N log N)."""
+    if truth.ndim == 2:
+        return _of_rows(truth, groups)
     if groups is None:
         return lambda rng, permutations: rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
     member = np.unique(groups, return_inverse=True)[1].ravel()
@@ -116,6 +121,22 @@ def permuter(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:
                 rng.permuted(np.tile(means, (permutations, 1)), axis=1)[:, member] + within(rng, permutations)
             )
     return _by_group(truth, member)
+
+
+def _of_rows(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:
+    """`permuter` of targets [N, K]."""
+    rows = np.arange(len(truth))
+    if groups is None:
+        every = permuter(rows, None)
+        return lambda rng, permutations: truth[every(rng, permutations)]
+    member, sizes = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    member = member.ravel()
+    means = np.stack([np.bincount(member, column) for column in truth.T], axis=1) / sizes[:, None]
+    rest, within = truth - means[member], _by_group(rows, member)
+    if means.var(axis=0).sum() <= rest.var(axis=0).sum():
+        return lambda rng, permutations: truth[within(rng, permutations)]
+    among = permuter(np.arange(len(means)), None)
+    return lambda rng, permutations: means[among(rng, permutations)[:, member]] + rest[within(rng, permutations)]
 
 
 def _by_group(truth: np.ndarray, member: np.ndarray) -> Permuter:

@@ -6,20 +6,24 @@ correlation is that of the scores; all other metrics use what was predicted.
 
 from dataclasses import replace
 
+import numpy as np
+
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure
 
 
 def score(predictions: Predictions) -> dict[str, float]:
     """Every metric that is defined: name -> value."""
-    ranked = measure(_by_score(predictions), ["spearman"]) if predictions.n_classes == 0 else {}
+    ranked = measure(_by_score(predictions), ["spearman"]) if _is_pooled(predictions) else {}
     return {name: ranked.get(name, value) for name, value in measure(predictions).items()}
 
 
-def score_intervals(bootstrap: Bootstrap, predictions: Predictions) -> dict[str, tuple[float, float]]:
-    """The 95% interval of each metric of `score`."""
+def score_intervals(bootstrap: Bootstrap | None, predictions: Predictions) -> dict[str, tuple[float, float]]:
+    """The 95% interval of each metric of `score`; none without resamples."""
+    if bootstrap is None:
+        return {}
     intervals = bootstrap.intervals(predictions)
-    if predictions.n_classes == 0:
+    if _is_pooled(predictions):
         intervals |= bootstrap.intervals(_by_score(predictions), names=["spearman"])
     return intervals
 
@@ -32,6 +36,11 @@ def value_of(predictions: Predictions, metric: str) -> float:
 def for_metric(predictions: Predictions, metric: str) -> Predictions:
     """The predictions that this metric is computed from."""
     return _by_score(predictions) if metric == "spearman" else predictions
+
+
+def _is_pooled(predictions: Predictions) -> bool:
+    """Whether these are of a regression whose rounds were standardised, so that scores differ from predictions."""
+    return predictions.n_classes == 0 and not np.array_equal(predictions.scores, predictions.predicted)
 
 
 def _by_score(predictions: Predictions) -> Predictions:

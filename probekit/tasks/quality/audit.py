@@ -15,6 +15,7 @@ from probekit.tasks.look_alikes import look_alike_words
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 from probekit.tasks.same_text import text_numbers
+from probekit.tasks.token_labels import token_rows
 from probekit.text import counted
 
 Finding = tuple[str, str]  # what was found, and its first example
@@ -101,7 +102,40 @@ def _findings(result: Audit) -> list[Finding]:
     return found + [(difference_text(one), "") for one in result.differences]
 
 
-def audit(task: Task, label_set: str | None = None, near: bool = True) -> Audit:
+@dataclass(frozen=True, eq=False)
+class TextComparison:
+    """What is known about the texts of a task, whatever its labels.
+
+    Attributes:
+        number: int64 [N], equal for equal inputs; None where there are no texts.
+        shared: as in `Audit`.
+        leaks: bool [N], the rows that leak.
+        repeats: bool [N], the test rows whose text is in an earlier split.
+    """
+
+    number: np.ndarray | None
+    shared: dict[str, dict[str, Any]]
+    leaks: np.ndarray
+    repeats: np.ndarray
+
+
+def compare_texts(task: Task, near: bool = True) -> TextComparison:
+    """Which texts and groups of the task are in several splits; most of the work of an audit. `near` as in `audit`."""
+    number, shared = None, {}
+    leaks, repeats = np.zeros(len(task), dtype=bool), np.zeros(len(task), dtype=bool)
+    if not task.info.get("no_texts"):
+        rows, of = task.texts()
+        texts = task if len(rows) == len(task) else task.subset(rows)
+        number_T, shared, leaks_T, repeats_T = _compare(texts, near)
+        if near:
+            _add_hidden_leaks(texts, leaks_T)
+        leaks, repeats, number = leaks_T[of], repeats_T[of], number_T[of]
+    if task.groups is not None:
+        leaks[rows_spanning_splits(task.groups, task.splits)] = True
+    return TextComparison(number, shared, leaks, repeats)
+
+
+def audit(task: Task, label_set: str | None = None, near: bool = True, texts: TextComparison | None = None) -> Audit:
     """Audit a checked task and one of its label sets (default: the target); changes nothing.
 
     `tasks.same_text` defines exact duplicates, `tasks.quality.duplicates` near ones. Inputs that are placeholders (an
@@ -111,33 +145,29 @@ def audit(task: Task, label_set: str | None = None, near: bool = True) -> Audit:
         task: of N examples.
         label_set: to audit.
         near: whether to look for near-duplicates too; without them, 100,000 texts take a second or two.
+        texts: from `compare_texts`, to audit several label sets; None compares them here.
 
     Raises:
         UsageError: no such label set.
     """
     label_set = task.target if label_set is None else label_set
     task.n_classes(label_set)  # raises if it is unknown
+    if label_set in task.token_labels:
+        task = token_rows(task)
     no_texts = bool(task.info.get("no_texts"))
     splits = {split: split_record(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
-    result = Audit(label_set, splits, groups_across_splits=_groups_spanning_splits(task), no_texts=no_texts)
-    leaks, repeats, number = np.zeros(len(task), dtype=bool), np.zeros(len(task), dtype=bool), None
-    if not no_texts:
-        rows, of = task.texts()
-        texts = task if task.spans is None else task.subset(rows)
-        number_T, shared, leaks_T, repeats_T = _compare(texts, near)
-        if near:
-            _add_hidden_leaks(texts, leaks_T)
-        leaks, repeats, number = leaks_T[of], repeats_T[of], number_T[of]
-        result = replace(result, shared=shared, conflicts=_conflicts(task, number, task.labels[label_set]))
-    if task.groups is not None:
-        leaks[rows_spanning_splits(task.groups, task.splits)] = True
+    texts = texts or compare_texts(task, near)
+    spanning = _groups_spanning_splits(task)
+    result = Audit(label_set, splits, texts.shared, groups_across_splits=spanning, no_texts=no_texts)
+    if texts.number is not None:
+        result = replace(result, conflicts=_conflicts(task, texts.number, task.labels[label_set]))
     for split in splits:
-        splits[split]["leaks"] = int((leaks & (task.splits == split)).sum())
+        splits[split]["leaks"] = int((texts.leaks & (task.splits == split)).sum())
     return replace(
         result,
-        leaks=np.flatnonzero(leaks),
-        differences=split_differences(task, label_set, number),
-        test_leak=_test_leak(task, repeats, result.shared),
+        leaks=np.flatnonzero(texts.leaks),
+        differences=split_differences(task, label_set, texts.number),
+        test_leak=_test_leak(task, texts.repeats, result.shared),
     )
 
 
@@ -179,7 +209,8 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
     """
     if task.info.get("no_texts"):
         return Audit(label_set, {}, no_texts=True, linked=0)
-    conflicts = _conflicts(task, Inputs.of(task.inputs).number, task.labels[label_set])
+    rows, of = task.texts() if task.text_of is not None else (np.arange(len(task)),) * 2
+    conflicts = _conflicts(task, Inputs.of([task.inputs[i] for i in rows]).number[of], task.labels[label_set])
     own = texts[task.texts()[0]]
     return Audit(label_set, {}, conflicts=conflicts, linked=int((np.bincount(own)[own] > 1).sum()))
 
@@ -234,18 +265,26 @@ def _conflicts(task: Task, number: np.ndarray, labels: np.ndarray) -> dict[str, 
         texts = [known.setdefault(text, len(known)) for text in task.inputs]
         number = np.unique(np.column_stack([texts, task.spans]), axis=0, return_inverse=True)[1].ravel()
     if not isinstance(task.position, str):
-        number = np.unique(np.stack([number, task.position]), axis=1, return_inverse=True)[1].ravel()
+        number = _of_pairs(number, task.position)
     classes = np.unique(labels, axis=0, return_inverse=True)[1].ravel()
-    seen = np.unique(np.stack([number, classes]), axis=1)[0]
+    seen = number[np.unique(_of_pairs(number, classes), return_index=True)[1]]
     texts = np.flatnonzero(np.bincount(seen) > 1)
     rows = np.flatnonzero(np.isin(number, texts))
     conflicts: dict[str, Any] = {"texts": len(texts), "rows": len(rows)}
     if task.spans is not None:
         conflicts["unit"] = "words"
+    elif task.text_of is not None:
+        conflicts["unit"] = "tokens"
     if len(rows):
         other = int(((number == number[rows[0]]) & (classes != classes[rows[0]])).argmax())
         conflicts["first"] = _example(task, int(rows[0]), other)
     return conflicts
+
+
+def _of_pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """One number for each pair of whole numbers, int64 [N]; sorting numbers is many times faster than sorting pairs."""
+    low = int(other.min())
+    return np.unique(one * (int(other.max()) - low + 1) + (other - low), return_inverse=True)[1].ravel()
 
 
 def _groups_spanning_splits(task: Task) -> int | None:

@@ -29,7 +29,7 @@ def split_record(task: Task, label_set: str, split: str) -> dict[str, Any]:
     about: dict[str, Any] = {"n": len(rows), "leaks": 0}
     if not task.info.get("no_texts"):
         about |= {"unit": "words" if texts else "tokens", "median_length": float(np.median(lengths))}
-        about |= {"texts": len(firsts)} if task.spans is not None else {}
+        about |= {"texts": len(firsts)} if task.spans is not None or task.text_of is not None else {}
         about |= {"mean_length": float(lengths.mean()), "longest": int(lengths.max())}
     labels = task.labels[label_set][rows]
     if not task.n_classes(label_set):

@@ -127,8 +127,9 @@ def test_the_frame_is_tidy(results, tmp_path):
     assert tuple(frame.columns) == COLUMNS
     shown = [*results.layers, *results.random_init, *results.baselines]
     metrics = sum(len(values) for result in shown for values in result.metrics.values())
-    assert len(frame) == metrics + 5 * 6  # selectivity, bits, compression, gain, p and the control of each place
-    assert set(frame["kind"]) == {"probe", "control", "baseline", "random-init"}
+    # selectivity, bits of three codes, compression, gain, p and the control of each place; the lead and the joint p
+    assert len(frame) == metrics + 5 * 8 + 2
+    assert set(frame["kind"]) == {"probe", "control", "baseline", "random-init", "lead", "curve"}
     assert not frame.duplicated(["kind", "name", "place", "split", "metric"]).any()
     bands = frame.dropna(subset="band_low")
     assert bands["metric"].tolist() == ["accuracy"] * 5
@@ -143,6 +144,38 @@ def test_the_frame_is_tidy(results, tmp_path):
     results.save(tmp_path)
     written = pd.read_csv(tmp_path / "results.csv")
     np.testing.assert_array_equal(written["value"], frame["value"])
+
+
+def test_the_frame_holds_everything_that_the_table_shows(results):
+    frame = results.to_frame()
+    header, *lines = [re.split(r"\s{2,}", line.strip(" ")) for line in results.summary().splitlines()[3:9]]
+    assert header == [
+        *("layer", "C", "validation", "test accuracy", "95% interval", "control", "selectivity"),
+        *("bits", "compression", "random init"),
+    ]
+    for layer, line in zip(results.layers, lines, strict=True):
+        own = frame[(frame["place"] == layer.place)]
+        test = own[own["split"] == "test"].set_index(["kind", "metric"])
+        probe = test.loc["probe", "accuracy"]
+        within = "[{:.3f}, {:.3f}]".format(*probe[["low", "high"]])
+        validation = own[(own["split"] == "validation") & (own["metric"] == "accuracy") & (own["kind"] == "probe")]
+        assert line[1:] == [
+            f"{probe['C']:g}",
+            f"{validation['value'].item():.3f}",
+            f"{probe['value']:.3f}",
+            within,
+            f"{test.loc['control', 'accuracy']['value']:.3f}",
+            f"{test.loc['probe', 'selectivity']['value']:z.3f}",
+            f"{test.loc['probe', 'codelength_bits']['value']:,.0f}",
+            f"{test.loc['probe', 'compression']['value']:.2f}",
+            f"{test.loc['random-init', 'accuracy']['value']:.3f}",
+        ]
+        marks = {"*": probe["selected"], "=": probe["in_best_set"], "!": not probe["converged"], "^": probe["at_edge"]}
+        assert {mark for mark, is_there in marks.items() if is_there} == set(line[0]) & set(marks)
+    lead = frame[frame["kind"] == "lead"].iloc[0]
+    assert f"Best minus the best baseline ({lead['name']}): {lead['value']:+z.3f}" in results.summary()
+    joint = frame[frame["kind"] == "curve"].iloc[0]
+    assert (joint["metric"], joint["value"]) == ("p_value", results.meta["p_max"])
 
 
 def test_the_summary_is_a_table_with_the_choice_and_how_it_was_made(results):

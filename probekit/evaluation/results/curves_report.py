@@ -1,0 +1,88 @@
+"""Curves of several points and label sets, one line for each, as text for a terminal and HTML for a notebook."""
+
+from collections.abc import Sequence
+
+from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
+from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name
+from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.text import counted, listed, printable
+
+
+def curves_summary(curves: Sequence[ProbeData]) -> str:
+    """Title, table and notes as text."""
+    table = text_table(_rows(curves), left=3).split("\n")
+    return "\n".join(map(printable, [curves_title(curves), "", *table, "", *curves_notes(curves)]))
+
+
+def curves_html(curves: Sequence[ProbeData]) -> str:
+    """The same as HTML."""
+    return html_page(curves_title(curves), html_table(_rows(curves), left=3), curves_notes(curves))
+
+
+def curves_title(curves: Sequence[ProbeData]) -> str:
+    """How many label sets and points; model, task, position and probe."""
+    meta = curves[0].meta
+    labels, points = (len({curve.meta[key] for curve in curves}) for key in ("label", "point"))
+    what = f"{counted(labels, 'label set')}, {counted(points, 'point')}"
+    probes = listed(dict.fromkeys(str(curve.meta["probe"]) for curve in curves))
+    where = f"{printable(meta['model'])} on {printable(meta['task'])}"
+    return f"{what} in {where}: {position_name(meta['position'])}; {printable(probes)} probe"
+
+
+def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
+    """What selected the places, what did not converge, and what the audits found; each said once."""
+    notes = [_selection_note(curves)]
+    late = [f"{_name(curve)} at {layer.place}" for curve in curves for layer in curve.layers if not layer.converged]
+    notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []
+    found = [line for curve in curves for line in (curve.meta.get("audit") or {}).get("findings", [])]
+    lines = dict.fromkeys(found)
+    notes += [f"Audit: {listed(lines, most=3, between='; ')}."] if lines else []
+    return notes
+
+
+def _selection_note(curves: Sequence[ProbeData]) -> str:
+    if any(curve.procedure is not None for curve in curves):
+        return "Scores are of nested cross-validation: layer and C are selected inside each fold."
+    if all(len(curve.layers) == 1 and len(curve.layers[0].tried) < 2 for curve in curves):
+        return "One layer, one setting: nothing was selected."
+    if any(curve.selected is None for curve in curves):
+        why = f"{NOT_SELECTED[:1].upper()}{NOT_SELECTED[1:]}."
+        return f"{why} Lowest and highest are over all layers, on test."
+    return "The best place of each curve was selected on validation; test selected nothing."
+
+
+def _rows(curves: Sequence[ProbeData]) -> list[list[str]]:
+    """Header and rows, without empty columns."""
+    metrics = {curve.headline for curve in curves}
+    score = f"test {metric_name(next(iter(metrics)))}" if len(metrics) == 1 else "test"
+    header = ["label", "point", "best place", "metric", "C", score, "95% interval", "over best baseline"]
+    header += ["lowest", "highest"]
+    return without_empty_columns([header, *(_row(curve, len(metrics) > 1) for curve in curves)])
+
+
+def _row(curve: ProbeData, with_metric: bool) -> list[str]:
+    metric, best, lead = curve.headline, curve.selected, curve.meta.get("lead")
+    quoted = ["", "", ""]
+    if curve.procedure is not None or best is not None:
+        value, ends = curve.estimate
+        C = "" if best is None or best.C is None or curve.procedure is not None else f"{best.C:g}"
+        quoted = [C, number_text(value), interval_text(ends)]
+    tests = [layer.metrics["test"][metric] for layer in curve.layers]
+    several = best is None and curve.procedure is None
+    return [
+        str(curve.meta["label"]),
+        str(curve.meta["point"]),
+        "" if best is None or curve.procedure is not None else _place(best),
+        metric_name(metric) if with_metric else "",
+        *quoted,
+        "" if lead is None else f"{lead['over']:+z.3f}",
+        *([number_text(min(tests)), number_text(max(tests))] if several else ["", ""]),
+    ]
+
+
+def _place(layer: LayerResult) -> str:
+    return layer.place + ("" if layer.converged else " !")
+
+
+def _name(curve: ProbeData) -> str:
+    return f"{curve.meta['label']!s}, {curve.meta['point']!s}"

@@ -1,0 +1,144 @@
+"""Labels of tokens through extraction, stores, repair and the views of one token or of all."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from store_cases import assert_equal, plan_of
+
+from probekit.activations import extract, extract_statistics, load_activations, repair
+from probekit.activations.plan.summary import describe_plan
+from probekit.activations.store.format import read_plan
+from probekit.durable import unseal
+from probekit.errors import DataError, UsageError
+from probekit.tasks.token_labels import token_rows
+
+HOW = {"points": "resid_pre,resid_post", "position": "all"}
+
+
+@pytest.fixture
+def task(letters):
+    return with_labels(letters(longest=11, texts=False))
+
+
+def with_labels(task):
+    rng = np.random.default_rng(3)
+    labels = {
+        "class": [[int(i) % 3 for i in ids] for ids in task.inputs],
+        "value": [rng.normal(size=len(ids)) for ids in task.inputs],
+        "point": [rng.normal(size=(len(ids), 2)) for ids in task.inputs],
+    }
+    names = {**task.label_names, "class": ["x", "y", "z"]}
+    return dataclasses.replace(task, token_labels=labels, label_names=names, target="class")
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_every_token_is_a_row_and_the_context_is_not(model, task, bos):
+    acts = extract(model, task, bos=bos, **HOW)
+    tokens = acts.at("all")
+    rows = token_rows(task)
+    assert tokens.n_examples == sum(map(len, task.inputs)) == len(tokens["resid_pre.0"])
+    assert tokens.ids == rows.ids
+    flat = [token for ids in task.inputs for token in ids]
+    assert tokens.layout.tokens.tolist() == flat
+    assert tokens.labels["class"].tolist() == [token % 3 for token in flat]
+    assert torch.equal(tokens["resid_post.2"], acts["resid_post.2"])
+    for i, ids in enumerate(task.inputs):
+        _, cache = model.run_with_cache(torch.tensor([[0] * bos + ids]))
+        own = tokens["resid_post.2"][torch.from_numpy(rows.text_of == i)]
+        assert torch.allclose(own, cache["resid_post", 2][0, bos:], atol=1e-5)
+
+
+@pytest.mark.parametrize(("position", "at"), [("last", -1), ("first", 0), (1, 1), (-2, -2)])
+def test_one_token_has_its_own_label(model, letters, position, at):
+    task = with_labels(letters(shortest=2, longest=11, texts=False))
+    wanted = {name: np.stack([one[at] for one in labels]) for name, labels in task.token_labels.items()}
+    every = extract(model, task, bos=True, **HOW)
+    only = extract(model, task, bos=True, **{**HOW, "position": position})
+    for acts in (every.at(position), only.at(position)):
+        assert {name: acts.labels[name].tolist() for name in wanted} == {k: v.tolist() for k, v in wanted.items()}
+        assert torch.allclose(acts["resid_pre.1"], only["resid_pre.1"], atol=1e-5)
+
+
+def test_each_text_may_have_its_own_position(model, letters):
+    index = np.arange(23) % 2
+    task = dataclasses.replace(with_labels(letters(shortest=2, longest=11, texts=False)), position=index)
+    acts = extract(model, task, points="resid_pre").at("per example")
+    assert acts.labels["class"].tolist() == [one[i] for one, i in zip(task.token_labels["class"], index, strict=True)]
+    other = extract(model, task, points="resid_pre", position=1 - index)
+    with pytest.raises(UsageError, match="need the index of each token that is read"):
+        other.at("per example")
+
+
+def test_texts_that_were_cut_keep_the_labels_of_their_first_tokens(tiny, letters):
+    task = with_labels(letters(longest=12, texts=False))
+    acts = extract(tiny(n_ctx=5), task, bos=True, **HOW)
+    tokens = acts.at("all")
+    assert tokens.labels["class"].tolist() == [token % 3 for ids in task.inputs for token in ids[:4]]
+    assert acts.at("last").labels["class"].tolist() == [ids[:4][-1] % 3 for ids in task.inputs]
+
+
+def test_a_store_gives_every_label_back_and_is_repaired(model, task, path):
+    stored = extract(model, task, out=path, **HOW)
+    body, _ = unseal(path / "examples.json", 1 << 20)
+    assert body["token_labels"]["point"]["width"] == 2
+    again = load_activations(path)
+    for acts in (stored, again):
+        assert acts.task.fingerprint() == task.fingerprint()
+        assert acts.target == "class"
+        for name, labels in task.token_labels.items():
+            for one, other in zip(acts.task.token_labels[name], labels, strict=True):
+                assert one.dtype == np.asarray(other).dtype
+                assert one.tobytes() == np.asarray(other).tobytes()
+    shard = next((path / "shards").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    repair(path, model)
+    assert_equal(load_activations(path).at("all"), extract(model, task, **HOW).at("all"))
+    assert extract(model, task, out=path, **HOW).task.fingerprint() == read_plan(path).identity["task_fingerprint"]
+
+
+def test_targets_of_several_numbers_are_stored(model, letters, path):
+    values = np.random.default_rng(0).normal(size=(23, 3))
+    task = dataclasses.replace(letters(), labels={"at": values}, label_names={"at": []}, target="at")
+    extract(model, task, out=path, points="resid_pre")
+    assert load_activations(path).labels["at"].tobytes() == values.tobytes()
+    assert load_activations(path).task.fingerprint() == task.fingerprint()
+    assert "at is 3 numbers, " in describe_plan(plan_of(model, task))
+
+
+def test_the_plan_says_what_a_token_target_is(model, task):
+    told = describe_plan(plan_of(model, dataclasses.replace(task, target="point"), **HOW))
+    assert "point is 2 numbers for each token, " in told
+
+
+def test_without_labels_of_tokens_each_token_has_that_of_its_text(model, letters):
+    task = letters(longest=11)
+    tokens = extract(model, task, bos=True, **HOW).at("all")
+    assert tokens.labels["odd"].tolist() == [i % 2 for i, text in enumerate(task.inputs) for _ in text]
+
+
+def test_refusals_say_what_to_do(model, task):
+    last = extract(model, task, points="resid_pre", position="last")
+    with pytest.raises(UsageError, match=r"needs activations of all tokens \(--position all\), and here is last; extr"):
+        last.at("all")
+    with pytest.raises(UsageError, match="labels of tokens belong to one token, and mean reads several"):
+        extract(model, task, **HOW).at("mean")
+    with pytest.raises(UsageError, match="'class' has one for each token; leave --stats out"):
+        extract_statistics(model, task)
+    with pytest.raises(DataError, match="and the task has targets of a decoder"):
+        dataclasses.replace(task, targets=task.inputs).check()
+
+
+def test_places_side_by_side_are_one_place(model, task, path):
+    for acts in (extract(model, task, **HOW), extract(model, task, out=path, **HOW)):
+        joined = acts.at("all").concatenated(["resid_pre.0", ("resid_pre", 2), "resid_post.2"])
+        name = "resid_pre_0_2_and_resid_post_2"
+        assert list(joined) == [(name, None)]
+        assert joined.curve(name) == [(name, None)]
+        every = acts.at("all")
+        parts = [every["resid_pre.0"], every["resid_pre.2"], every["resid_post.2"]]
+        assert torch.equal(joined[name], torch.cat(parts, dim=1))
+        assert torch.equal(acts.concatenated(["resid_pre.1"]).at("last")["resid_pre_1"], acts.at("last")["resid_pre.1"])
+    with pytest.raises(UsageError, match="need places with a row for each token; got nothing"):
+        acts.concatenated([])

@@ -1,0 +1,89 @@
+"""`probekit train-probe --point a,b --label c,d`: a table of curves, a folder for each, one CSV."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probekit.activations import load_activations
+from probekit.cli.main import run
+from probekit.cli.train_probe import several_of
+from probekit.evaluation import ProbeCurves
+from probekit.options import ProbeOptions
+
+Capture = pytest.CaptureFixture[str]
+JOB = ["--probe", "mean-diff", "--controls", "0", "--no-intervals"]
+
+
+def test_points_with_commas_make_a_folder_of_curves(here: Path, store: Path, capsys: Capture) -> None:
+    shutil.copytree(store, "store")
+    assert run(["train-probe", "store", "--point", "resid_pre,attn_out", "--out", "curves", *JOB]) == 0
+    out = capsys.readouterr().out
+    assert "1 label set, 2 points in" in out
+    assert out.splitlines()[-1] == "Picture: curves/curves.png"
+    own = {"label-resid_pre", "label-attn_out"}
+    assert {path.name for path in Path("curves").iterdir()} == {
+        "curves.json",
+        "curves.png",
+        "curves.svg",
+        "results.csv",
+        *own,
+    }
+    curves = ProbeCurves.load("curves")
+    assert curves.points == ["resid_pre", "attn_out"]
+    with Path("curves/results.csv").open() as file:
+        assert {row["place"] for row in csv.DictReader(file)} >= {"resid_pre.0", "attn_out.2"}
+    assert run(["train-probe", "store", "--point", "all", "--json", *JOB]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [curve["meta"]["point"] for curve in printed["curves"]] == ["resid_pre", "attn_out"]
+    assert Path(printed["results"]).parent == Path("store/results")
+    assert run(["ls", "."]) == 0
+    assert printed["results"] in capsys.readouterr().out
+
+
+def test_results_of_another_question_are_kept(
+    here: Path, store: Path, refused: Callable[..., str], capsys: Capture
+) -> None:
+    job = ["train-probe", store, "--point", "all", "--layer", "0", "--out", "mine", "--quiet", *JOB]
+    assert run([*map(str, job)]) == 0
+    assert run([*map(str, job)]) == 0
+    capsys.readouterr()
+    assert "results of another question (different: layers)" in refused(5, *job[:4], "--out", "mine", *JOB)
+    one = refused(4, "train-probe", store, "--point", "attn_out", "--out", "mine", *JOB)
+    assert "holds 'curves.json', which is not of results" in one
+
+
+def test_a_name_that_exists_is_taken_whole(store: Path) -> None:
+    acts = load_activations(store)
+    acts.task.labels.update({"a,b": acts.labels["label"], "all": acts.labels["label"], "a": acts.labels["label"]})
+
+    def several(**names: Any) -> dict[str, object]:
+        return several_of(ProbeOptions(**names), acts)
+
+    assert several(label="a,b") == several(label="all") == several(label="a", point="attn_out") == {}
+    assert several(label="label, a") == {"label": None, "labels": ["label", "a"]}
+    assert several(point="all") == {"point": None, "points": "all"}
+
+
+def test_without_a_selected_layer_the_command_prints_all_of_them(here: Path, store: Path, capsys: Capture) -> None:
+    from dataclasses import replace
+
+    import numpy as np
+
+    from probekit.activations.activations import ActivationSet
+    from probekit.cli.train_probe import TrainProbeJob, train
+
+    known = load_activations(store)
+    task = replace(known.task, splits=np.where(known.splits == "validation", "train", known.splits))
+    acts = ActivationSet(dict(known), task, known.meta)
+    acts.path = Path("store")  # pyright: ignore[reportAttributeAccessIssue]
+    for how in ({"json": True}, {}):
+        options = ProbeOptions(C=1, controls=0, codelength=False, intervals=False)
+        train(acts, options, TrainProbeJob(out=Path("out"), quiet=False, **how))  # pyright: ignore
+    out = capsys.readouterr().out
+    assert "No layer was selected: the task has no validation split." in out
+    assert '"best": null' in out
