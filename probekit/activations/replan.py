@@ -13,7 +13,7 @@ from probekit.activations.store.format import AGAIN, PlanFile
 from probekit.durable import matches
 from probekit.errors import StorageError
 from probekit.models.base import LanguageModel
-from probekit.models.family import deciding_fields
+from probekit.models.config_fields import deciding_fields
 from probekit.options import ExtractOptions
 from probekit.points import FOLLOWED_BY_OUTPUT, Place
 

@@ -27,6 +27,7 @@ NAME_ORDER = (
     "metric",
     "codelength",
     "intervals",
+    "concatenate",
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 

@@ -62,7 +62,7 @@ def saved_rows(progress: Callable[[], tuple[int, int] | None], total: int, unit:
         path: the store.
     """
     if not path.is_dir():
-        return "nothing was written; correct --out, or make room on the disk, and run the same command again"
+        return "nothing was written; run the same command again"
     try:
         saved, _ = progress() or (0, 0)
     except ProbekitError:

@@ -4,7 +4,7 @@ Each family's file ends with one `Family`, called FAMILY; `families.py` lists th
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -75,21 +75,6 @@ class Family:
     hf_buffers: str = "(?!)"
     hf_renamed: Callable[[str], str] = lambda name: name
     hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
-
-
-def later(default: Any) -> Any:
-    """A config field that came after stores had been written: see `deciding_fields`."""
-    return field(default=default, metadata={"later": True})
-
-
-def deciding_fields(cfg: Any) -> dict[str, Any]:
-    """The fields of a config that decide what its model computes: part of the identity of a store or of a world.
-
-    A field made by `later` is left out while it has its default, so that older stores keep their identity.
-    """
-    new = [each for each in fields(cfg) if each.metadata.get("later")]
-    unset = {each.name for each in new if getattr(cfg, each.name) == each.default}
-    return {name: value for name, value in asdict(cfg).items() if name not in unset}
 
 
 def head_names(cfg: Any) -> dict[str, HfTensor]:

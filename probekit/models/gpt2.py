@@ -31,6 +31,7 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
+from probekit.models.config_fields import later
 from probekit.models.family import (
     LOGITS,
     Family,
@@ -38,7 +39,6 @@ from probekit.models.family import (
     HfPoint,
     HfTensor,
     head_names,
-    later,
     module_input,
     module_output,
     points_inside,

@@ -33,7 +33,8 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
-from probekit.models.family import Family, later, with_head_bias
+from probekit.models.config_fields import later
+from probekit.models.family import Family, with_head_bias
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,

@@ -12,8 +12,8 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.models.config_fields import deciding_fields
 from probekit.models.examples import IGNORE, Example
-from probekit.models.family import deciding_fields
 from probekit.models.tokenizer import Tokenizer
 from probekit.options import TrainingSettings
 from probekit.worlds.grammar import EOS, Seed

@@ -213,7 +213,8 @@ def test_whole_numbers_are_a_regression_on_request(here: Path, gpt2_folder: Path
     assert load_activations("classes").task.n_classes() == 7
 
 
-def test_ctrl_c_before_the_first_shard_says_that_nothing_was_kept() -> None:
-    said = saved_rows(lambda: (0, 90), 90, "texts", Path("store"))
-    assert said == "nothing was complete yet in store (a part is saved every 64 MB); run the same command again"
-    assert saved_rows(lambda: (30, 90), 90, "texts", Path("store")).startswith("saved 30 of 90 texts in store")
+def test_ctrl_c_before_the_first_shard_says_that_nothing_was_kept(tmp_path) -> None:
+    said = saved_rows(lambda: (0, 90), 90, "texts", tmp_path)
+    assert said == f"nothing was complete yet in {tmp_path} (a part is saved every 64 MB); run the same command again"
+    assert saved_rows(lambda: (30, 90), 90, "texts", tmp_path).startswith(f"saved 30 of 90 texts in {tmp_path}")
+    assert saved_rows(lambda: (0, 90), 90, "texts", tmp_path / "store").startswith("nothing was written; run")

@@ -95,10 +95,12 @@ def test_folds_have_no_p_values_and_say_why():
 def test_the_picture_rings_no_place_that_all_rows_chose():
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     results = train_probes(noise(0, n_layers=3), probe="mean-diff", folds=3, **BARE)
     ax = results.plot(Figure().subplots())
-    labels = [str(line.get_label()) for line in ax.lines]
+    ax.figure.canvas.draw()
+    labels = [text.get_text() for text in ax.figure.findobj(Text)]
     assert not any("selected" in label for label in labels)
     assert f"nested cross-validation: accuracy {results.estimate[0]:.3f}" in " ".join(labels)
 
@@ -111,7 +113,9 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
     seen: list[Any] = []
     monkeypatch.setattr(
         "probekit.evaluation.compare.baselines.bags_of_words",
-        lambda inputs, labels, train, k: seen.append(set(train.tolist())) or bags_of_words(inputs, labels, train, k),
+        lambda inputs, labels, train, *more: (
+            seen.append(set(train.tolist())) or bags_of_words(inputs, labels, train, *more)
+        ),
     )
     results = train_probes(acts, probe="mean-diff", folds=3, controls=0)
     labels, texts = acts.labels["kind"], acts.inputs

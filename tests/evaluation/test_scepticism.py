@@ -362,7 +362,7 @@ def test_random_weights_stand_beside_the_curve(world):
     assert all(layer.probe is None and layer.converged for layer in results.random_init)
     assert max(layer.metrics["test"]["accuracy"] for layer in results.random_init) < 0.7
     assert "random init" in results.summary()
-    assert set(results.to_frame()["kind"]) == {"probe", "random-init", "curve"}
+    assert set(results.to_frame()["kind"]) == {"probe", "random-init", "curve", "lead"}
     with pytest.raises(UsageError, match="other examples"):
         train_probes(acts, random_init=world(n=100), **BARE)
     with pytest.raises(UsageError, match="other examples, or other labels or splits"):

@@ -489,7 +489,7 @@ IMPOSSIBLE = [
     ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not implemented; only default, linear and"),
     ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}, "'yarn' is not implemented"),
     ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0]}}, "'longrope'"),
-    ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number; got None"),
+    ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number below 1e.15; got None"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 32}}, "'linear' with 'beta_fast'"),
     ({"rope_scaling": LLAMA3 | {"high_freq_factor": None}}, "high_freq_factor must be a positive number"),
     ({"rope_scaling": {"type": ["linear"]}}, "not implemented; only default, linear and llama3 are"),

@@ -200,9 +200,9 @@ def test_a_factor_without_its_rule_is_refused(where, kind):
     [
         ({"kind": "yarn", "factor": 2.0}, "'yarn' is not implemented; only default, linear and llama3 are"),
         ({"kind": None, "factor": 2.0}, "not implemented"),
-        ({"kind": "linear", "factor": 0}, "factor must be a positive number; got 0"),
+        ({"kind": "linear", "factor": 0}, "factor must be a positive number below 1e.15; got 0"),
         ({"kind": "linear", "factor": "2"}, "factor must be a positive number"),
-        ({"kind": "llama3", "factor": 2.0}, "low_freq_factor must be a positive number; got 0"),
+        ({"kind": "llama3", "factor": 2.0}, "low_freq_factor must be a positive number below 1e.15; got 0"),
         (
             {"kind": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0, "original_n_ctx": 8},
             "must be below",

@@ -241,7 +241,7 @@ def test_a_checkpoint_that_is_no_plain_file_is_refused(tmp_path):
         train(new_model(), draw, SETTINGS, tmp_path)
     (tmp_path / CHECKPOINT).unlink()
     os.mkfifo(tmp_path / CHECKPOINT)
-    with pytest.raises(StorageError, match="no plain file"):
+    with pytest.raises(StorageError, match="a pipe, not a regular file"):
         train(new_model(), draw, SETTINGS, tmp_path)
 
 

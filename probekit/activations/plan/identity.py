@@ -16,7 +16,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import OnePosition, Reading
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
-from probekit.models.family import deciding_fields
+from probekit.models.config_fields import deciding_fields
 from probekit.versions import versions_of
 
 _COUNTS = ("tokens", "nodes", "cut", "dropped_blanks", "skipped_rows")  # of a plan that the record of a run repeats

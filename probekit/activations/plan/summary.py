@@ -168,6 +168,6 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     if unlabelled := task.info.get("unlabelled_words"):
         have = "has" if unlabelled == 1 else "have"
         lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"
-    if findings := audit_findings(audit(task, near=False)):
+    if (task.labels or task.token_labels) and (findings := audit_findings(audit(task, near=False))):
         lines["audit"] = "; ".join(findings)
     return lines

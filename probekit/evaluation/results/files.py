@@ -60,7 +60,7 @@ def load_results(folder: Path) -> ProbeData:
     body = _read(path)
     try:
         for name, kind in (("layers", LayerResult), ("baselines", BaselineResult), ("random_init", LayerResult)):
-            _check_form(body[name], kind)
+            body[name] = _entries(body[name], kind)
         layers = [_layer_of(entry, folder) for entry in body["layers"]]
         baselines = [BaselineResult(**_with_tuples(entry)) for entry in body["baselines"]]
         random_init = [LayerResult(**_with_tuples(entry)) for entry in body["random_init"]]
@@ -95,8 +95,7 @@ def load_transfer(folder: Path) -> TransferData:
         body = parse_json(read_bytes(path, MAX_RESULTS))
         if body["format"] != TRANSFER_FORMAT:
             raise ValueError(f"format {body['format']!a}, expected {TRANSFER_FORMAT}")
-        _check_form(body["cells"], TransferCell)
-        cells = [TransferCell(**_with_tuples(cell)) for cell in body["cells"]]
+        cells = [TransferCell(**_with_tuples(cell)) for cell in _entries(body["cells"], TransferCell)]
         return TransferData(cells, body["meta"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"no complete results of transfer at {str(path)!a}: {error}") from None
@@ -128,12 +127,23 @@ def _read(path: Path) -> dict[str, Any]:
     return body
 
 
-def _check_form(entries: Any, kind: type) -> None:
-    if not isinstance(entries, list):
+def _entries(values: Any, kind: type) -> list[dict[str, Any]]:
+    """The entries of a list as JSON has them, each with the fields of a dataclass, and with infinity as a number."""
+    if not isinstance(values, list):
         raise TypeError("a list is missing")
+    entries = [_with_infinity(value) for value in values]
     for i, entry in enumerate(entries):
         if not has_form(entry, kind):
             raise TypeError(f"entry {i} lacks a field of {kind.__name__}, or has one of another type")
+    return entries
+
+
+def _with_infinity(entry: Any) -> Any:
+    return (
+        {**entry, **{name: _from_json_C(entry[name]) for name in ("C", "tried") if name in entry}}
+        if isinstance(entry, dict)
+        else entry
+    )
 
 
 def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
@@ -157,6 +167,13 @@ def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:
 
 def _json_C(C: float | None) -> float | str | None:
     return INFINITE if C is not None and math.isinf(C) else C  # JSON has no infinity
+
+
+def _from_json_C(value: Any) -> Any:
+    """A C, or what was tried, with infinity in place of its name."""
+    if isinstance(value, list):
+        return [_from_json_C(each) for each in value]
+    return math.inf if value == INFINITE else value
 
 
 def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
@@ -197,10 +214,8 @@ def _place_of(entry: dict[str, Any]) -> str:
 def _with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where results have tuples."""
     fixed = {**entry, "intervals": {name: tuple(ends) for name, ends in entry["intervals"].items()}}
-    if entry.get("C") == INFINITE:
-        fixed["C"] = math.inf
     if "tried" in entry:
-        fixed["tried"] = [(math.inf if C == INFINITE else C, value) for C, value in entry["tried"]]
+        fixed["tried"] = [tuple(pair) for pair in entry["tried"]]
     if entry.get("band") is not None:
         fixed["band"] = tuple(entry["band"])
     return fixed
