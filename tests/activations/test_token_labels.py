@@ -1,6 +1,7 @@
 """Labels of tokens through extraction, stores, repair and the views of one token or of all."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from probekit.durable import unseal
 from probekit.errors import DataError, UsageError
 from probekit.tasks.token_labels import token_rows
 
-HOW = {"points": "resid_pre,resid_post", "position": "all"}
+HOW: dict[str, Any] = {"points": "resid_pre,resid_post", "position": "all"}
 
 
 @pytest.fixture
@@ -41,6 +42,7 @@ def test_every_token_is_a_row_and_the_context_is_not(model, task, bos):
     assert tokens.n_examples == sum(map(len, task.inputs)) == len(tokens["resid_pre.0"])
     assert tokens.ids == rows.ids
     flat = [token for ids in task.inputs for token in ids]
+    assert tokens.layout.tokens is not None
     assert tokens.layout.tokens.tolist() == flat
     assert tokens.labels["class"].tolist() == [token % 3 for token in flat]
     assert torch.equal(tokens["resid_post.2"], acts["resid_post.2"])

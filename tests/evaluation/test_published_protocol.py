@@ -17,7 +17,7 @@ N, L, VOCAB, SQUARES = 80, 8, 13, 4
 
 
 def make_model() -> GPT2:
-    sizes = {"d_model": 16, "n_heads": 2, "d_mlp": 32, "n_layers": 4, "n_ctx": L, "d_vocab": VOCAB}
+    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_mlp": 32, "n_layers": 4, "n_ctx": L, "d_vocab": VOCAB}
     return GPT2(GPT2Config(**sizes, init_std=0.2)).init_weights(0)
 
 

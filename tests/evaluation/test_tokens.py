@@ -67,6 +67,7 @@ def test_every_token_is_a_row_and_texts_never_straddle(acts):
     assert results.meta["position"] == "all"
     rows = acts.at("all").task
     units = resampling_units(rows)
+    assert units is not None
     assert units.reshape(N, L).tolist() == [[i] * L for i in range(N)]
     assert results.meta["audit"]["splits"]["train"]["texts"] == 30
 
@@ -141,10 +142,11 @@ def test_targets_of_several_numbers(acts):
     best = results.best
     predicted = best.probe.predict(acts[best.point, best.layer])
     assert predicted.shape == (N * L, 2)
-    each = r2_score(y[test], predicted[test], multioutput="raw_values")
-    assert best.outputs == pytest.approx(each.tolist())
+    each = [r2_score(y[test, k], predicted[test, k]) for k in range(2)]
+    assert best.outputs == pytest.approx(each)
     assert best.metrics["test"]["r2"] == pytest.approx(r2_score(y[test], predicted[test]))
     assert best.intervals["r2"][0] < best.metrics["test"]["r2"] < best.intervals["r2"][1]
+    assert best.p_value is not None
     assert best.p_value < 0.01
     mean, word, _ = results.baselines
     assert (mean.name, word.name) == ("mean", "word-type")
@@ -199,8 +201,8 @@ def test_layers_side_by_side(acts, model, tmp_path):
 
 def test_transfer_between_tasks_of_tokens(acts, model):
     other = extract(model, replace(make_task(40), name="other"), points="resid_pre", position="all", bos=True)
-    for how in ({}, {"concatenate": True}):
-        found = transfer([acts, other], label="sum", position="all", C=1.0, **how)
+    for concatenate in (False, True):
+        found = transfer([acts, other], label="sum", position="all", C=1.0, concatenate=concatenate)
         assert found.matrix.shape == (2, 2)
         assert found.matrix.min() > 0.3
 

@@ -325,4 +325,4 @@ def test_a_metric_that_cannot_be_is_named(world):
 
 def test_what_is_no_activations_is_refused():
     with pytest.raises(UsageError, match="expected activations, as extract and load_activations return them; got str"):
-        train_probes("runs/gpt2-sst2")  # pyright: ignore[reportArgumentType]
+        train_probes("runs/gpt2-sst2")  # pyright: ignore[reportCallIssue, reportArgumentType]

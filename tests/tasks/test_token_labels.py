@@ -51,7 +51,7 @@ def test_arrays_and_lists_make_one_form():
 
 
 def test_labels_of_tokens_are_enough():
-    task = Task("board", IDS, token_labels={"state": STATE}, splits=np.tile(SPLITS, 2))
+    task = Task("board", IDS, token_labels={"state": STATE}, splits=np.tile(SPLITS, 2))  # pyright: ignore[reportArgumentType]
     assert (task.target, task.labels, task.label_names) == ("state", {}, {"state": ["0", "1", "2"]})
     task.check()
 
