@@ -45,6 +45,12 @@ def test_a_validation_split_equal_to_test_is_said_beside_best(world, tmp_path):
     assert cautions(ProbeResults.load(tmp_path)) == cautions(results)
 
 
+def test_the_table_of_several_curves_says_it_once(world):
+    curves = train_probes(copied(world(n=400), 1.0, "validation"), points="all", labels="all", **BARE)
+    assert len(curves) > 1
+    assert curves.summary().count("Caution: 100% of test texts are also in validation (--drop-leaks") == 1
+
+
 def test_a_split_that_would_be_dropped_whole_is_refused(world):
     with pytest.raises(DataError, match="every text or group of validation is also in a later split, so nothing"):
         train_probes(copied(world(n=400), 1.0, "validation"), drop_leaks=True, **BARE)
