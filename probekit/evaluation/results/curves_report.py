@@ -33,7 +33,8 @@ def curves_title(curves: Sequence[ProbeData]) -> str:
 def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     """What selected the places, the cautions, what did not converge, and what the audits found; each said once."""
     warned = dict.fromkeys(phrase for curve in curves for phrase in cautions(curve))
-    notes = [f"{_selection_note(curves)}{f' Caution: {listed(warned, between="; ")}.' if warned else ''}"]
+    notes = [_selection_note(curves)]
+    notes += [f"Caution: {'; '.join(warned)}."] if warned else []
     late = [f"{_name(curve)} at {layer.place}" for curve in curves for layer in curve.layers if not layer.converged]
     notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []
     found = [line for curve in curves for line in (curve.meta.get("audit") or {}).get("findings", [])]
