@@ -1,6 +1,5 @@
 """A task: inputs with labels, their splits, and the token that is read."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,7 +67,8 @@ class Task:
             None. `position` counts the tokens of the stack that is extracted.
         info: the origin, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
         token_labels: label set -> a label for each token of each input of token ids: N arrays, int64 [L] or float64 [L]
-            or [L, K]; given as an array [N, L] or [N, L, K], or as lists. Texts are classes.
+            or [L, K]; given as an array [N, L] or [N, L, K], or as lists. Classes are derived as those of `labels`;
+            floats are a regression.
         text_of: int64 [N], where each example is a token (`token_rows`): the number of its text; otherwise None.
 
     Raises:
@@ -115,15 +115,15 @@ class Task:
             object.__setattr__(self, name, value)
 
     def _set_labels(self) -> None:
-        given, names = label_sets(self.labels), self.label_names
-        token_labels, of_tokens = as_token_labels(self.token_labels, names if isinstance(names, Mapping) else {})
-        if isinstance(names, Mapping) and token_labels:
-            names = {name: own for name, own in names.items() if name not in token_labels} or None
-        names = name_lists(names, list(given))
-        sets = {name: coded(name, one, names, self.ids) for name, one in given.items()}
-        self._set(labels={name: labels for name, (labels, _) in sets.items()})
-        self._set(label_names=(names or {}) | {name: own for name, (_, own) in sets.items()} | of_tokens)
-        self._set(token_labels=token_labels)
+        given, of_tokens = label_sets(self.labels), label_sets(self.token_labels, "token_labels")
+        if twice := [name for name in of_tokens if name in given]:
+            raise UsageError(f"{twice[0]!a} is in labels and in token_labels; give each label set its own name")
+        names = name_lists(self.label_names, [*given, *of_tokens])
+        coded_sets = {name: coded(name, one, names, self.ids) for name, one in given.items()}
+        token_labels, token_names = as_token_labels(of_tokens, names or {}, self.ids)
+        own_names = {name: own for name, (_, own) in coded_sets.items()}
+        self._set(labels={name: labels for name, (labels, _) in coded_sets.items()}, token_labels=token_labels)
+        self._set(label_names=(names or {}) | own_names | token_names)
         if not self.target:
             known = self._label_sets()
             if len(known) > 1:
@@ -191,12 +191,16 @@ class Task:
         """The task with only these rows (indices or a boolean mask [N]), in this order; ids stay.
 
         Raises:
-            UsageError: neither.
+            UsageError: neither, or an index out of range.
         """
         rows = array_of(rows, "rows")
-        if len(rows) and rows.dtype.kind not in "biu":
-            raise UsageError(f"rows are indices or a boolean mask of the {len(self)} examples, got {rows.dtype}")
+        is_mask = rows.dtype == bool and len(rows) == len(self)
+        if len(rows) and (rows.ndim != 1 or not (is_mask or rows.dtype.kind in "iu")):
+            found = f"{rows.dtype} {list(rows.shape)}"
+            raise UsageError(f"rows are indices or a boolean mask of the {len(self)} examples, got {found}")
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+        if ((rows < -len(self)) | (rows >= len(self))).any():
+            raise UsageError(f"rows are indices of the {len(self)} examples, got {rows.min()} to {rows.max()}")
         return replace(
             self,
             inputs=[self.inputs[i] for i in rows],

@@ -172,10 +172,19 @@ def check_label_sets(labels: Mapping[str, np.ndarray], names: Mapping[str, Any],
             )
         if given.dtype.kind == "f":
             _check_finite(name, given, len(names[name]) > 0, ids)
-        if given.dtype.kind not in "fiu" or bool(len(names[name])) == (given.dtype.kind == "f"):
-            raise DataError(_of_kind(name, given.dtype))
-        if len(set(names[name])) != len(names[name]):
-            raise DataError(f"label_names[{name!r}] names a class twice; give each class a name of its own")
+        check_class_names(name, given.dtype, names[name])
+
+
+def check_class_names(name: str, dtype: np.dtype, names: Sequence[str]) -> None:
+    """Check that a label set has class names, all different, if and only if its labels are whole numbers.
+
+    Raises:
+        DataError: it is not so.
+    """
+    if dtype.kind not in "fiu" or bool(len(names)) == (dtype.kind == "f"):
+        raise DataError(_of_kind(name, dtype))
+    if len(set(names)) != len(names):
+        raise DataError(f"label_names[{name!r}] names a class twice; give each class a name of its own")
 
 
 def _of_kind(name: str, dtype: np.dtype) -> str:

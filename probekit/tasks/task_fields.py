@@ -65,7 +65,7 @@ def grouped(groups: Any, ids: Sequence[Any]) -> np.ndarray:
     return np.array(cells if kinds in ({int}, {str}) else [group_name(cell) for cell in cells])
 
 
-def label_sets(labels: Any) -> dict[str, Any]:
+def label_sets(labels: Any, what: str = "labels") -> dict[str, Any]:
     """Label set -> what was given for it; a plain list is the set "label", None is no set.
 
     Raises:
@@ -75,10 +75,10 @@ def label_sets(labels: Any) -> dict[str, Any]:
         return {}
     if isinstance(labels, Mapping):
         if strange := [name for name in labels if not isinstance(name, str)]:
-            raise UsageError(f"label sets are named by texts, got {strange[0]!a}; write labels={{'label': [...]}}")
+            raise UsageError(f"label sets are named by texts, got {strange[0]!a}; write {what}={{'label': [...]}}")
         return dict(labels)
     if not is_sequence(labels):
-        raise UsageError(f"labels are a list, or label set -> list, got {kind_of(labels)}; write labels=[...]")
+        raise UsageError(f"{what} are a list, or label set -> list, got {kind_of(labels)}; write {what}=[...]")
     return {LABEL: labels}
 
 
@@ -119,12 +119,20 @@ def coded(
         return array.astype(np.float64), []
     if known is None:
         is_regression = names is not None and array.dtype.kind == "f"
-        return (array.astype(np.float64), []) if is_regression else _derived(name, _cells(given, "labels"), ids)
-    if array.dtype.kind == "b":
-        return array.astype(np.int64), known
-    return (
-        (array, known) if array.dtype.kind in "iuf" else (_numbered(name, _cells(given, "labels"), known, ids), known)
-    )
+        if is_regression:
+            return array.astype(np.float64), []
+        cells = _cells(given, "labels")
+        return derived(name, cells, _places(name, ids, len(cells)))
+    if array.dtype.kind in "biuf":
+        return array.astype(np.int64) if array.dtype.kind == "b" else array, known
+    cells = _cells(given, "labels")
+    return numbered(name, cells, known, _places(name, ids, len(cells))), known
+
+
+def _places(name: str, ids: Sequence[Any], n: int) -> list[str]:
+    """Where each of n labels is, for errors; there may be more labels than examples."""
+    places = [f"example {one!a}" for one in ids[:n]]
+    return places + [f"labels[{name!r}][{row}]" for row in range(len(places), n)]
 
 
 def _cells(given: Any, what: str) -> list[Any]:
@@ -135,11 +143,14 @@ def _cells(given: Any, what: str) -> list[Any]:
     return [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
 
 
-def _derived(name: str, cells: list[Any], ids: Sequence[Any]) -> tuple[np.ndarray, list[str]]:
+def derived(name: str, cells: Sequence[Any], places: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """Labels without class names as a file would give them: int64 classes in sorted order, or float64 targets.
+
+    Raises:
+        DataError: a label that cannot be used; `places` say where each is.
+    """
     if not cells:
         return np.empty(0, dtype=np.int64), []
-    places = [f"example {one!a}" for one in ids[: len(cells)]]
-    places += [f"labels[{name!r}][{row}]" for row in range(len(places), len(cells))]
     for cell, place in zip(cells, places, strict=True):
         if flaw := label_flaw(cell, typed=True):
             raise DataError(f"{place} of labels[{name!r}]: {flaw[1]}, or leave the example out")
@@ -153,13 +164,17 @@ def _derived(name: str, cells: list[Any], ids: Sequence[Any]) -> tuple[np.ndarra
     return encode(classes)
 
 
-def _numbered(name: str, cells: list[Any], known: list[str], ids: Sequence[Any]) -> np.ndarray:
+def numbered(name: str, cells: Sequence[Any], known: Sequence[str], places: Sequence[str]) -> np.ndarray:
+    """Label texts as the numbers of their class names, int64.
+
+    Raises:
+        DataError: a label that is no class; `places` say where each is.
+    """
     number = {one: k for k, one in enumerate(known)}
-    for row, cell in enumerate(cells):
+    for cell, place in zip(cells, places, strict=True):
         if not isinstance(cell, str) or cell not in number:
-            place = ids[row] if row < len(ids) else row
             raise DataError(
-                f"example {place!a} has the label {cell!a} of {name!a}, which is none of its class names "
+                f"{place} has the label {cell!a} of {name!a}, which is none of its class names "
                 f"({listed([ascii(one) for one in known])}); add it to label_names, or leave label_names out"
             )
     return np.array([number[cell] for cell in cells], dtype=np.int64)

@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from probekit.errors import DataError, UsageError
+from probekit.tasks.task_checks import check_class_names, is_sequence, kind_of
+from probekit.tasks.task_fields import derived, numbered
 from probekit.text import counted
 
 Task = Any  # `tasks.base.Task`, which imports this module
@@ -19,32 +21,57 @@ _known: WeakKeyDictionary[Task, tuple[np.ndarray, Task]] = WeakKeyDictionary()
 
 
 def as_token_labels(
-    given: Mapping[str, Any], label_names: Mapping[str, Sequence[str]]
+    given: Mapping[str, Any], label_names: Mapping[str, list[str] | None], ids: Sequence[Any]
 ) -> tuple[TokenLabels, dict[str, list[str]]]:
     """Labels of tokens in the form that `Task` holds, and the class names of each label set.
 
-    Whole numbers and texts are classes; their names are derived where `label_names` has none. Numbers with a decimal
-    point, and whole numbers whose names are empty, are targets of a regression.
+    Whole numbers, booleans and texts are classes; without `label_names` they are numbered in sorted order. Numbers with
+    a decimal point, and whole numbers whose names are empty, are targets of a regression.
 
     Args:
         given: label set -> an array [N, L] or [N, L, K], or N lists of L labels, or of L lists of K numbers.
-        label_names: label set -> class names, in label order.
+        label_names: label set -> class names, in label order, or None.
+        ids: names of the N texts, for errors.
 
     Raises:
-        DataError: labels of neither kind, or of another shape.
+        UsageError: no list or array.
+        DataError: labels of neither kind, of another shape, or that are no class.
     """
     labels: TokenLabels = {}
-    names = {label_set: list(label_names[label_set]) for label_set in given if label_names.get(label_set) is not None}
+    names: dict[str, list[str]] = {}
     for label_set, texts in given.items():
+        if not is_sequence(texts):
+            raise UsageError(
+                f"token_labels[{label_set!r}] is an array [texts, tokens], or a list for each text, got "
+                f"{kind_of(texts)}; give one of these"
+            )
         own = [_array(one, label_set) for one in texts]
-        if {one.dtype.kind for one in own if one.size} == {"U"}:
-            own, names[label_set] = _classes(own, label_set, names.get(label_set))
-        is_regression = names.get(label_set) == [] or any(one.dtype.kind == "f" for one in own)
-        labels[label_set] = [one.astype(np.float64 if is_regression else np.int64, copy=False) for one in own]
-        if label_set not in names:
-            most = -1 if is_regression else max((int(one.max()) for one in own if one.size), default=-1)
-            names[label_set] = [str(k) for k in range(most + 1)]
+        labels[label_set], names[label_set] = _coded(label_set, own, label_names.get(label_set), ids)
     return labels, names
+
+
+def _coded(
+    label_set: str, own: list[np.ndarray], known: list[str] | None, ids: Sequence[Any]
+) -> tuple[list[np.ndarray], list[str]]:
+    """The labels of one set as numbers, and its class names."""
+    kinds = {one.dtype.kind for one in own if one.size}
+    if "U" in kinds and len(kinds) > 1:
+        raise DataError(f"the token labels {label_set!a} are texts and numbers; give only one of the two")
+    if "f" in kinds or (known == [] and "U" not in kinds):
+        return [one.astype(np.float64, copy=False) for one in own], known or []
+    if known is not None and "U" not in kinds:
+        return [one.astype(np.int64, copy=False) for one in own], known
+    full = [one for one in own if one.size]  # an empty one has no type of its own
+    flat = np.concatenate(full) if full else np.empty(0, dtype=np.int64)
+    cells, first, of = np.unique(flat, return_index=True, return_inverse=True)
+    ends = np.cumsum([len(one) for one in own])
+    rows = np.searchsorted(ends, first, side="right").tolist()
+    places = [f"a token of example {ids[row] if row < len(ids) else row!a}" for row in rows]
+    if known is None:
+        codes, known = derived(label_set, cells.tolist(), places)
+    else:
+        codes = numbered(label_set, cells.tolist(), known, places)
+    return np.split(codes[of], ends[:-1]) if own else [], known
 
 
 def check_token_labels(task: Task) -> None:
@@ -52,17 +79,16 @@ def check_token_labels(task: Task) -> None:
 
     Raises:
         DataError: inputs that are texts, targets of a decoder, or an input with more or fewer labels than tokens.
-        UsageError: a name that is also a label set of the texts.
     """
     if not task.token_labels:
         return
-    if twice := [label_set for label_set in task.token_labels if label_set in task.labels]:
-        raise UsageError(f"{twice[0]!a} is in labels and in token_labels; give each label set its own name")
     if task.targets is not None or (len(task) and isinstance(task.inputs[0], str)):
         what = "the task has targets of a decoder" if task.targets is not None else "the inputs are texts"
         raise DataError(f"token_labels are for tasks of token ids, and {what}; give inputs as lists of ids")
     counts = _counts(task)
     for label_set, labels in task.token_labels.items():
+        if labels:
+            check_class_names(label_set, labels[0].dtype, task.label_names[label_set])
         if len(labels) != len(task):
             found = f"expected the token labels {label_set!a} of {counted(len(task), 'input')}, got {len(labels)}"
             raise DataError(f"{found}; give one list for each input")
@@ -155,21 +181,11 @@ def _array(labels: Any, label_set: str) -> np.ndarray:
         found = np.asarray(labels)
     except ValueError:
         found = np.empty(0, dtype=object)
-    found = found.astype(np.int64) if not found.size or found.dtype.kind == "b" else found
-    if found.dtype.kind not in "iufU" or found.ndim not in (1, 2) or (found.ndim == 2 and found.dtype.kind != "f"):
+    found = found if found.size else found.astype(np.int64)
+    if found.dtype.kind not in "biufU" or found.ndim not in (1, 2) or (found.ndim == 2 and found.dtype.kind != "f"):
         raise DataError(
             f"labels of tokens are a class or a number for each token, or several decimal numbers; those of "
             f"{label_set!a} are {found.dtype} with {counted(found.ndim, 'axis', 'axes')}; "
             "give an array [texts, tokens], or a list for each text"
         )
     return found
-
-
-def _classes(own: list[np.ndarray], label_set: str, names: list[str] | None) -> tuple[list[np.ndarray], list[str]]:
-    """Texts as numbers of their class names."""
-    names = names or sorted({name for one in own for name in one.tolist()})
-    number = {name: k for k, name in enumerate(names)}
-    try:
-        return [np.array([number[name] for name in one.tolist()], dtype=np.int64) for one in own], names
-    except KeyError as error:
-        raise DataError(f"label_names[{label_set!a}] lacks the class {error.args[0]!a} of a token; add it") from None

@@ -177,7 +177,7 @@ def test_a_given_task_has_the_fingerprint_of_its_derived_form():
     assert set(given.splits.tolist()) == set(SPLITS)
 
 
-@pytest.mark.parametrize("rows", [3, None, "x", [0.5]])
+@pytest.mark.parametrize("rows", [3, None, "x", [0.5], [N], [-N - 1], [True] * (N - 1), [[0, 1]]])
 def test_a_subset_takes_indices_or_a_mask(rows):
     with pytest.raises(UsageError, match="rows"):
         make(TEXTS, WORDS).subset(rows)

@@ -66,6 +66,15 @@ def test_texts_are_classes_and_whole_numbers_without_names_are_targets():
     assert np.array_equal(np.stack(named.token_labels["state"]), 2 - STATE)
 
 
+@pytest.mark.parametrize("values", [[3, 10**12, 5], ["10", "9", "b"], [True, False, True], ["9", "10", "10"]])
+def test_labels_of_tokens_get_the_class_names_of_labels_of_texts(values):
+    state = np.array(values)[STATE]
+    of_tokens = made(token_labels={"state": state})
+    flat = Task("flat", [[i] for i in range(24)], state.ravel(), splits=np.tile(SPLITS, 8))
+    assert of_tokens.label_names["state"] == flat.label_names["label"]
+    assert np.concatenate(of_tokens.token_labels["state"]).tolist() == flat.labels["label"].tolist()
+
+
 @pytest.mark.parametrize("task", [made(), ragged()], ids=["equal", "ragged"])
 def test_each_token_is_an_example_of_its_texts_split(task):
     rows = token_rows(task)
@@ -130,7 +139,20 @@ def test_the_fingerprint_sees_every_label():
         ({"token_labels": {"state": [[{}] * 4] * 6}}, DataError, "'state' are object with 1 axis; give an array"),
         ({"token_labels": {"state": STATE, "won": STATE}}, UsageError, "'won' is in labels and in token_labels; give"),
         ({"target": "states"}, UsageError, "no label set 'states'; did you mean state"),
-        ({"token_labels": {"state": STATE - 1}}, DataError, r"must be 0\.\.1, got "),
+        (
+            {"token_labels": {"state": STATE - 1}},
+            DataError,
+            "a token of example '0' has the label -1 of 'state', which",
+        ),
+        (
+            {"token_labels": {"state": STATE - 1}, "label_names": {"won": ["no", "yes"], "state": ["a", "b"]}},
+            DataError,
+            r"must be 0\.\.1, got ",
+        ),
+        ({"token_labels": 5}, UsageError, "token_labels are a list, or label set -> list, got an int; write token_la"),
+        ({"token_labels": {"state": None}}, UsageError, r"token_labels\['state'\] is an array .* got None; give"),
+        ({"token_labels": {"state": [["a"] * 4] * 5 + [[1] * 4]}}, DataError, "'state' are texts and numbers; give"),
+        ({"label_names": {"won": ["no", "yes"], "state": ["a"] * 3}}, DataError, "names a class twice"),
         ({"token_labels": {"state": np.where(np.isnan(DEPTH), 0, np.nan)}}, DataError, "example '0:0' has"),
         (
             {"token_labels": {"state": DEPTH * [1, 0]}},
