@@ -20,13 +20,12 @@ from probekit.points import PAIR_POINTS, Place, parse_layers, place_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.tasks.base import Task
-from probekit.tasks.splits import CARVED as CARVED_SHARE
-from probekit.tasks.splits import carve_missing
+from probekit.tasks.info import VALIDATION_CARVED
+from probekit.tasks.splits import CARVED_SHARE, carve_missing
 from probekit.text import listed
 
 Curves = list[tuple[str, list[Place]]]  # the short name of a point, and its places
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
-CARVED = "validation_carved"  # key of a task's info, as `Task.with_validation` writes it
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +178,9 @@ def _carved(request: Request, seed: int) -> Request:
         stacklevel=6,  # the caller of train_probes or transfer
     )
     view = copy.copy(acts)
-    view.task = replace(task, splits=splits, info={**task.info, CARVED: {"fraction": CARVED_SHARE, "seed": seed}})
+    view.task = replace(
+        task, splits=splits, info={**task.info, VALIDATION_CARVED: {"fraction": CARVED_SHARE, "seed": seed}}
+    )
     return replace(request, acts=view)
 
 

@@ -48,7 +48,7 @@ class Comparisons:
 
 def _linked(task: Task) -> np.ndarray:
     rows, of = task.texts() if task.text_of is not None else (np.arange(len(task)),) * 2
-    return of if task.info.get("no_texts") else linked_texts([task.inputs[i] for i in rows])[of]
+    return linked_texts([task.inputs[i] for i in rows])[of] if task.has_texts else of
 
 
 def audited_protocol(request: Request, options: ProbeOptions, texts: Comparisons) -> tuple[Audit, Protocol]:
@@ -109,7 +109,7 @@ def resampling_units(task: Task) -> np.ndarray | None:
     """
     if task.groups is not None or isinstance(task.position, str):
         return task.groups
-    if task.info.get("no_texts"):
+    if not task.has_texts:
         return task.text_of
     if task.text_of is not None:
         rows, of = task.texts()

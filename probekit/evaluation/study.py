@@ -80,7 +80,7 @@ def _study(requests: list[Request], options: CurvesArguments, texts: Comparisons
 
 def _baselines(request: Request, plan: CurvePlan) -> list[Baseline]:
     task = request.acts.task
-    inputs = None if task.info.get("no_texts") or task.text_of is not None else task.inputs
+    inputs = task.inputs if task.has_texts and task.text_of is None else None
     examples = LabelledInputs(inputs, types_read(request.acts), request.labels, request.n_classes)
     return model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
 

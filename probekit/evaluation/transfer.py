@@ -276,7 +276,7 @@ def _shared(
 def _shared_texts(one: Activations, other: Activations) -> dict[str, int]:
     """How many test texts of `other` are in the train split of `one`, and how many more are near-duplicates of it."""
     kinds = {type(acts.inputs[0]) is str for acts in (one, other)}
-    if len(kinds) > 1 or any(acts.task.info.get("no_texts") for acts in (one, other)):
+    if len(kinds) > 1 or not (one.task.has_texts and other.task.has_texts):
         return {"exact": 0, "near": 0}
     exact, near = duplicates_in(_of_split(one, "train"), _of_split(other, "test"))
     return {"exact": int(exact.sum()), "near": int(near.sum())}

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import UsageError, nearest
 from probekit.tasks.digest import task_digest
+from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, VALIDATION_CARVED
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
@@ -18,26 +19,22 @@ from probekit.tasks.task_checks import (
     check_label_sets,
     check_lengths,
     check_name,
+    check_not_empty,
     check_position,
     check_spans,
     check_splits,
-    count_line,
-    span_flaw,
 )
 from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
 from probekit.tasks.token_labels import (
     TokenLabels,
     as_token_labels,
     check_token_labels,
-    constant_output,
     token_rows,
 )
+from probekit.tasks.trainable import check_trainable
 from probekit.text import listed
 
-__all__ = ["CARVED", "IMBALANCED", "POSITIONS", "SPLITS", "Task", "count_line"]
-
-IMBALANCED = 0.8  # share of the training labels above which one class makes accuracy uninformative
-CARVED = "carved_from_train"  # in a task's info: the splits that were carved
+__all__ = ["POSITIONS", "SPLITS", "Task"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +138,7 @@ class Task:
         labels, seed = self._stratified(), 0
         missing = ["validation", "test"]
         splits = carve_missing(labels, self.splits.tolist(), self.split_keys().tolist(), missing, seed)
-        self._set(splits=splits, info={**self.info, "seed": seed, CARVED: missing})
+        self._set(splits=splits, info={**self.info, "seed": seed, CARVED_FROM_TRAIN: missing})
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -222,6 +219,11 @@ class Task:
             return None
         return [str(text)[start:end] for text, (start, end) in zip(self.inputs, self.spans.tolist(), strict=True)]
 
+    @property
+    def has_texts(self) -> bool:
+        """False where the inputs are only names of rows, as in an import without texts."""
+        return not self.info.get(NO_TEXTS)
+
     def texts(self) -> tuple[np.ndarray, np.ndarray]:
         """The first row of each text of each split, and the number of each example's text: int64 [T], int64 [N].
 
@@ -260,7 +262,7 @@ class Task:
         splits = self.splits.astype("<U10")
         splits[train[chosen]] = "validation"
         made = {"fraction": float(fraction), "seed": seed}
-        return replace(self, splits=splits, info={**self.info, "validation_carved": made})
+        return replace(self, splits=splits, info={**self.info, VALIDATION_CARVED: made})
 
     def _stratified(self) -> np.ndarray:
         """The labels [N] by which splits are carved; those of tokens are not stratified."""
@@ -271,7 +273,7 @@ class Task:
         if self.text_of is not None:
             rows, of = self.texts()
             return replace(self.subset(rows), text_of=None).split_keys()[of]
-        texts = np.arange(len(self)) if self.info.get("no_texts") else text_numbers(self.inputs)
+        texts = text_numbers(self.inputs) if self.has_texts else np.arange(len(self))
         return components(texts.tolist(), *([] if self.groups is None else [self.groups.tolist()]))
 
     def fingerprint(self) -> str:
@@ -291,32 +293,11 @@ class Task:
         """
         label_set = self.label_set(label_set)
         self._check_fields()
-        self._check_contents()
+        check_not_empty(self.inputs, self.spans, self.ids)
         if label_set in self.token_labels:
             token_rows(self).check(label_set)
-        elif self._is_regression(label_set):
-            self._check_target(label_set)
         else:
-            self._check_classes(label_set)
-
-    def _check_classes(self, label_set: str) -> None:
-        self._check_labels(label_set)
-        counts = self.counts(label_set)
-        counts = {split: counts[split] for split in self._needed_splits()}
-        if sum(any(classes[name] for classes in counts.values()) for name in self.label_names[label_set]) < 2:
-            raise DataError(f"a probe needs two classes of {label_set!a} or more, got {count_line(counts)}")
-        if any(n == 0 for classes in counts.values() for n in classes.values()):
-            more = "" if self.groups is None else ", or make the groups smaller"
-            advice = f"add examples, or merge rare classes{more}{self._numbers(label_set)}"
-            raise DataError(
-                f"every split needs every class of {label_set!a}, got {count_line(counts)}; "
-                f"{self.too_alike(label_set) or advice}"
-            )
-
-    def _numbers(self, label_set: str) -> str:
-        names = self.label_names[label_set]
-        numbers = len(names) > 20 and all(name.lstrip("+-").isdigit() for name in names)
-        return "; numbers such as years are predicted with --regression" if numbers else ""
+            check_trainable(self, label_set)
 
     def _check_fields(self) -> None:
         """What `__post_init__` checks, also in a task whose dicts were changed since."""
@@ -339,63 +320,3 @@ class Task:
             check_spans(self.spans, self.inputs, self.position, self.ids)
         if self.targets is not None:
             check_inputs(self.targets, "targets")
-
-    def _check_contents(self) -> None:
-        """Check that no input and no span is empty."""
-        for row, given in zip(self.ids, self.inputs, strict=True):
-            if not len(given) or (isinstance(given, str) and not given.strip()):
-                raise DataError(f"example {row!r} has an empty input; leave it out")
-        if self.spans is not None:
-            for row, text, (start, end) in zip(self.ids, self.inputs, self.spans.tolist(), strict=True):
-                if flaw := span_flaw(text, start, end):
-                    raise DataError(f"example {row!a}: {flaw}")
-
-    def _is_regression(self, label_set: str) -> bool:
-        return not len(self.label_names[label_set]) and self.labels[label_set].dtype.kind == "f"
-
-    def _check_target(self, label_set: str) -> None:
-        labels = self.labels[label_set]
-        values = {split: labels[self.splits == split] for split in self._needed_splits()}
-        if labels.ndim == 2 and (flaw := constant_output(labels, values)):
-            raise DataError(f"a regression needs outputs that vary, and {flaw} of {label_set!a}; leave it out")
-        if any(len(np.unique(own)) < 2 for own in values.values()):
-            found = "; ".join(f"{split}: {_values_of(own)}" for split, own in values.items())
-            raise DataError(
-                f"a regression needs two different values of {label_set!a} or more in every split, got {found}; "
-                f"{self.too_alike(label_set) or 'add examples, or name another column of labels'}"
-            )
-
-    def too_alike(self, label_set: str) -> str:
-        """Advice where carved splits lack something because too many texts are equal; otherwise ""."""
-        if CARVED not in self.info or self.info.get("no_texts"):
-            return ""
-        n, least = int(self.split_keys().max(initial=-1)) + 1, len(SPLITS)
-        if self.spans is None:
-            least *= max(2, self.n_classes(label_set))
-        if n == len(self) or n >= least:
-            return ""
-        by_text = self.groups is None or self.spans is not None
-        what, one = ("texts", "text") if by_text else ("texts and groups", "group")
-        return (
-            f"equal {what} stay in one split, and the {len(self)} examples have only {n} different "
-            f"{one}{'s' * (n > 1)}; add other texts, or give each split its own file"
-        )
-
-    def _needed_splits(self) -> list[str]:
-        """Train, test and, if it has rows, validation: it only serves to choose between probes."""
-        return [split for split in SPLITS if split != "validation" or (self.splits == split).any()]
-
-    def _check_labels(self, label_set: str) -> None:
-        labels, n = self.labels[label_set], self.n_classes(label_set)
-        if ((labels < 0) | (labels >= n)).any():
-            found = {
-                split: {str(k): int((labels[self.splits == split] == k).sum()) for k in np.unique(labels)}
-                for split in SPLITS
-            }
-            raise DataError(
-                f"labels of {label_set!r} must be 0..{n - 1}, got {count_line(found)}; leave unlabelled examples out"
-            )
-
-
-def _values_of(labels: np.ndarray) -> str:
-    return f"{len(labels)} of {labels.min():g} to {labels.max():g}" if len(labels) else "nothing"

@@ -12,6 +12,7 @@ from probekit.options import ImportOptions
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.columns import LABEL_COLUMNS, SPLIT_COLUMN, TEXT_COLUMNS
 from probekit.tasks.data_table import DataTable, choose_column, flaw_of, quote
+from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, label_flaw, refuse_unlabelled
 from probekit.tasks.look_alikes import warn_of_look_alikes
 from probekit.tasks.overlap import shared_by_splits
@@ -22,7 +23,6 @@ from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_names import split_of_cell
 from probekit.tasks.splits import carve_missing, components, name_groups
 
-NO_TEXTS = "no_texts"  # in a task's info: its inputs are only names of rows
 BOTH = "remove the row from the labels and from the activations, or correct it"
 
 
@@ -107,7 +107,7 @@ def _task(name: str, rows: _Rows, options: ImportOptions) -> Task:
         target=rows.label,
         ids=rows.ids,
         groups=groups,
-        info={"seed": options.seed, "carved_from_train": missing, NO_TEXTS: rows.texts is None},
+        info={"seed": options.seed, CARVED_FROM_TRAIN: missing, NO_TEXTS: rows.texts is None},
     )
     task.check()
     task.info.update(shared_by_splits(task))

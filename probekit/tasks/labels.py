@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,11 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 def is_numeral(cell: str) -> bool:
     """True if the text is a number and nothing else."""
     return NUMBER.fullmatch(cell.strip()) is not None
+
+
+def are_whole_numbers(names: Iterable[str]) -> bool:
+    """True if all names of classes are whole numbers."""
+    return all(map(DIGITS.fullmatch, names))
 
 
 def label_flaw(cell: Any, typed: bool, names: Sequence[str] = ()) -> tuple[str, str] | None:

@@ -17,6 +17,7 @@ from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.columns import Columns, NamedColumns, columns_of, split_column_of
 from probekit.tasks.data_table import DataTable
 from probekit.tasks.hub import hub_tables
+from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import as_labels, encode, is_unlabelled, refuse_unlabelled
 from probekit.tasks.look_alikes import warn_of_look_alikes
 from probekit.tasks.objects import is_dataset_dict, object_tables
@@ -32,6 +33,7 @@ from probekit.tasks.readers import READERS, TableFormat, read_classes, read_stre
 from probekit.tasks.rows import SKIP_HINT, Rows, collect, keep_rows
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_files import class_files, split_files
+from probekit.tasks.split_names import WHOLE
 from probekit.tasks.splits import carve_missing, components, name_groups, sample
 from probekit.tasks.words import limited_words, unfolded
 
@@ -103,7 +105,7 @@ def _open(source: Any, named: NamedColumns, options: TaskOptions) -> tuple[str, 
         if not hasattr(sys.stdin, "buffer"):
             raise UsageError("'-' reads standard input, which is not there; give a file or a folder")
         table = read_stream(sys.stdin.buffer, how)
-        tables, name, origin = {"all": table}, table.stem, "stdin"
+        tables, name, origin = {WHOLE: table}, table.stem, "stdin"
     elif path is not None and (isinstance(source, Path) or source not in HUB_ALIASES):
         files = split_files(path, how.name)
         tables = {split: _read(file, how) for split, file in files.items()}
@@ -169,8 +171,8 @@ def _with_train(name: str, tables: dict[str, DataTable], on_hub: bool) -> tuple[
     Raises:
         DataError: a folder with a single file, of validation or test.
     """
-    if "all" in tables:
-        return {"train": tables["all"]}, ""
+    if WHOLE in tables:
+        return {"train": tables[WHOLE]}, ""
     if "train" in tables:
         return tables, ""
     if len(tables) == 1:
@@ -225,7 +227,7 @@ def _carved(
     """
     wanted = [split for split in SPLITS if options.validation or split != "validation"]
     missing = [split for split in wanted if split not in rows.splits]
-    info = {"seed": options.seed, "carved_from_train": missing, "keep_blanks": options.keep_blanks}
+    info = {"seed": options.seed, CARVED_FROM_TRAIN: missing, "keep_blanks": options.keep_blanks}
     together, groups = _groups(rows, columns)
     if names and options.rare_classes != "error":
         rare = too_rare_to_carve(labels, len(names), rows.splits, together, missing)

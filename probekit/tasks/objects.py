@@ -11,7 +11,7 @@ from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task
 from probekit.tasks.data_table import DataTable, quote
 from probekit.tasks.hub import dataset_table, dataset_tables
-from probekit.tasks.split_names import SPLIT_NAMES
+from probekit.tasks.split_names import SPLIT_NAMES, WHOLE
 from probekit.tasks.task_checks import is_sequence, kind_of
 from probekit.tasks.task_fields import listed_inputs
 from probekit.text import listed
@@ -19,7 +19,6 @@ from probekit.text import listed
 PAIRS = "(text, label) pairs"
 TAKES = f"a name, a path, a DataFrame, a Dataset, a list of {PAIRS} or of dicts, or a dict of columns or splits"
 MISSING = ("NAType", "NaTType")  # of pandas
-ONE = "all"  # the key of a table that is not split, as in `readers.split_files`
 
 
 def object_tables(source: Any) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
@@ -36,7 +35,7 @@ def object_tables(source: Any) -> tuple[str, dict[str, DataTable], dict[str, Any
         return name, dataset_tables(name, source.with_format(None), first=0), info
     if isinstance(source, Mapping) and _are_splits(source):
         return name, _split_tables(source), info
-    return name, {ONE: _table(source, name, "row")}, info
+    return name, {WHOLE: _table(source, name, "row")}, info
 
 
 def task_of(given: Any) -> Task:

@@ -15,7 +15,7 @@ def shared_by_splits(task: Task) -> dict[str, Any]:
     The latter is None where the task has no groups.
     """
     rows = task.texts()[0]
-    texts = np.arange(len(rows)) if task.info.get("no_texts") else text_numbers([task.inputs[i] for i in rows])
+    texts = text_numbers([task.inputs[i] for i in rows]) if task.has_texts else np.arange(len(rows))
     of = {split: texts[task.splits[rows] == split] for split in SPLITS}
     across = None
     if task.groups is not None:

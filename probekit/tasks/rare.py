@@ -10,7 +10,9 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.options.task import RareClasses
-from probekit.tasks.base import SPLITS, Task, count_line
+from probekit.tasks.base import Task
+from probekit.tasks.labels import are_whole_numbers
+from probekit.tasks.trainable import every_split_needs, needed_splits, regression_hint, too_alike
 from probekit.text import counted, listed
 
 OTHER = "other"
@@ -85,7 +87,7 @@ def without_rare_classes(task: Task, how: RareClasses) -> Task:
         DataError: there are such classes and `how` is "error", or too little is left of the others.
     """
     labels, names = task.labels[task.target], task.label_names[task.target]
-    there = [split for split in SPLITS if split != "validation" or (task.splits == split).any()]
+    there = needed_splits(task)
     if not len(names) or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names)):
         return task  # a regression, or labels that `Task.check` refuses
     counts = [np.bincount(labels[task.splits == split], minlength=len(names)) for split in there]
@@ -137,16 +139,11 @@ def check_number_of_classes(names: Sequence[str], column: str, where: str, most:
     if len(names) <= most:
         return
     shown = ", ".join(ascii(name)[:40] for name in names[:3])
-    numbers = ", predict numbers with --regression" if are_numbers(names) else ""
+    numbers = ", predict numbers with --regression" if are_whole_numbers(names) else ""
     raise UsageError(
         f"{where}: expected at most {most:,} classes, got {len(names):,} different labels in column {column!a} "
         f"({shown}, ...); name another --label-column{numbers}, or raise --max-classes"
     )
-
-
-def are_numbers(names: Sequence[str]) -> bool:
-    """True if all names are whole numbers."""
-    return all(name.lstrip("+-").isdigit() for name in names)
 
 
 def rare_words(info: dict) -> str:
@@ -166,20 +163,19 @@ def _rare_line(rare: dict[str, int]) -> str:
 
 def _problem(task: Task, rare: np.ndarray, how: RareClasses) -> str:
     """What is wrong, and what to do about it."""
-    names, sizes = task.label_names[task.target], np.bincount(task.labels[task.target])
-    problem = f"every split needs every class of {task.target!a}, got {count_line(task.counts())}"
-    if len(names) - len(rare) < 2 and (alike := task.too_alike(task.target)):
+    names = task.label_names[task.target]
+    sizes = np.bincount(task.labels[task.target], minlength=len(names))
+    problem, is_left = every_split_needs(task, task.target), len(names) - len(rare) >= 2
+    if not is_left and (alike := too_alike(task, task.target)):
         return f"{problem}; {alike}"
-    found = {names[k]: int(sizes[k]) if k < len(sizes) else 0 for k in rare}
     groups = "" if task.groups is None or task.spans is not None else ", make the groups smaller"
-    if how != "error" or len(names) - len(rare) < 2:
-        numbers = ", or predict numbers with --regression" if len(names) > 20 and are_numbers(names) else ""
-        return f"{problem}; add examples{groups}, or use another label{numbers}"
-    advice = f"add examples{groups}, or leave rare classes out with --rare-classes drop, or merge them"
-    numbers = (
-        "; numbers such as years are predicted with --regression" if len(names) > 20 and are_numbers(names) else ""
+    if how != "error" or not is_left:
+        return f"{problem}; add examples{groups}, or use another label{regression_hint(names)}"
+    found = _rare_line({names[k]: int(sizes[k]) for k in rare})
+    return (
+        f"{problem}; add examples{groups}, or leave rare classes out with --rare-classes drop, or merge them: "
+        f"{found}{regression_hint(names)}"
     )
-    return f"{problem}; {advice}: {_rare_line(found)}{numbers}"
 
 
 def _free_name(names: Sequence[str]) -> str:

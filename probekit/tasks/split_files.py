@@ -8,7 +8,7 @@ from pathlib import Path
 
 from probekit.errors import DataError, UsageError
 from probekit.tasks.readers import READERS, TXT, check_format
-from probekit.tasks.split_names import SPLIT_NAMES
+from probekit.tasks.split_names import SPLIT_NAMES, WHOLE
 from probekit.text import listed
 
 ABOUT = ("readme", "license", "licence", "copying")  # text files that hold no texts of a class
@@ -23,7 +23,7 @@ def split_files(path: Path, data_format: str | None = None) -> dict[str, Path]:
     """
     if path.is_file():
         check_format(path.name, data_format)
-        return {"all": path}
+        return {WHOLE: path}
     if not path.is_dir():
         what = "is no file and no folder; pipe data in with --dataset -" if path.exists() else "does not exist"
         raise UsageError(f"no file or folder {str(path)!a}" if what == "does not exist" else f"{str(path)!a} {what}")
@@ -32,7 +32,7 @@ def split_files(path: Path, data_format: str | None = None) -> dict[str, Path]:
     named = [file for file in files if file.suffix.lower() != TXT] or files
     named = named or [one for one in sorted(path.iterdir()) if one.is_dir() and _split_of(one) and class_files(one)]
     if not named and len(class_files(path)) > 1:
-        return {"all": path}
+        return {WHOLE: path}
     return _by_split(path, named)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 Counts = dict[int, int]
-CARVED = 0.1  # of train, for each missing split
+CARVED_SHARE = 0.1  # of train, for each missing split
 MAX_NAME = 60  # characters of a group's name
 BINS = 10  # quantile bins for a regression's values, of ten rows or more each
 
@@ -63,7 +63,7 @@ def carve_missing(
     least = 2 if labels.dtype.kind == "f" else len(np.unique(labels))
     splits = np.array(given, dtype="<U10")
     n = int((splits == "train").sum())
-    size = max(least, round(CARVED * n))
+    size = max(least, round(CARVED_SHARE * n))
     for k, split in enumerate(reversed(missing)):
         train = np.flatnonzero(splits == "train")
         chosen = carve(labels[train], [keys[i] for i in train.tolist()], min(size, len(train)), [seed, k])

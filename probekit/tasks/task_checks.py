@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
+from probekit.options.task import POSITIONS
 from probekit.tasks.data_table import quote
+from probekit.tasks.split_names import SPLITS
 from probekit.text import listed
 
-SPLITS = ("train", "validation", "test")
-POSITIONS = ("last", "first", "mean")
 ROWS = (list, tuple)  # and arrays and tensors: what an input of token ids may be
 
 
@@ -154,6 +154,21 @@ def check_spans(spans: np.ndarray, inputs: Sequence[Any], position: Any, ids: Se
         raise DataError(f"example {ids[row]!a}: {span_flaw(inputs[row], *spans[row].tolist())}")
 
 
+def check_not_empty(inputs: Sequence[Any], spans: np.ndarray | None, ids: Sequence[Any]) -> None:
+    """Check that no input is empty, and no span holds only blanks.
+
+    Raises:
+        DataError: one is; the message names the first.
+    """
+    for row, given in zip(ids, inputs, strict=True):
+        if not len(given) or (isinstance(given, str) and not given.strip()):
+            raise DataError(f"example {row!a} has an empty input; leave it out")
+    if spans is not None:
+        for row, text, (start, end) in zip(ids, inputs, spans.tolist(), strict=True):
+            if flaw := span_flaw(text, start, end):
+                raise DataError(f"example {row!a}: {flaw}")
+
+
 def check_label_sets(labels: Mapping[str, np.ndarray], names: Mapping[str, Any], ids: Sequence[Any]) -> None:
     """Check that every label set is one number for each example, and its class names are different texts.
 
@@ -215,20 +230,6 @@ def span_flaw(text: Any, start: int, end: int) -> str | None:
     if text[start:end].isspace():
         return f"the span from {start} to {end} holds only blanks; correct it"
     return None
-
-
-def count_line(counts: Mapping[str, Mapping[str, int]], most: int = 10) -> str:
-    """Counts per class and split in one line; if there are more than `most` classes, the three rarest of each split."""
-    parts = []
-    for split, classes in counts.items():
-        shown = list(classes.items())
-        if len(shown) > most:
-            shown = sorted(shown, key=lambda item: item[1])[:3]
-        more = f", and {len(classes) - len(shown):,} more classes" if len(shown) < len(classes) else ""
-        parts.append(
-            f"{split}: " + (", ".join(f"{ascii(name)[1:-1][:40]}={n}" for name, n in shown) or "nothing") + more
-        )
-    return "; ".join(parts)
 
 
 def kind_of(given: Any) -> str:

@@ -159,18 +159,6 @@ def token_digest(label_set: str, names: list[str], labels: list[np.ndarray]) -> 
     return head + lengths + values.astype("<f8" if values.dtype.kind == "f" else "<i8").tobytes()
 
 
-def constant_output(labels: np.ndarray, values: Mapping[str, np.ndarray]) -> str | None:
-    """The first output of targets [N, K] that does not vary in a split, in words; None if all vary.
-
-    R2 is undefined for such an output, and so is its mean over the outputs.
-    """
-    for split, own in values.items():
-        constant = np.ptp(own, axis=0) == 0 if len(own) else np.ones(labels.shape[1], dtype=bool)
-        if constant.any():
-            return f"output {int(constant.argmax())} has one value in all of {split}"
-    return None
-
-
 def _counts(task: Task) -> np.ndarray:
     """Tokens of each input, int64 [N]."""
     return np.array([len(one) for one in task.inputs], dtype=np.int64)

@@ -10,7 +10,8 @@ import torch
 import probekit
 from probekit.errors import DataError, UsageError
 from probekit.tasks import Task, load_task
-from probekit.tasks.base import SPLITS, count_line
+from probekit.tasks.base import SPLITS
+from probekit.tasks.trainable import count_line
 
 
 def small(**changes) -> Task:

@@ -10,9 +10,8 @@ from probekit.activations.imports.sources import source_as_json, source_as_words
 from probekit.devices import DTYPES
 from probekit.points import spans_of
 from probekit.tasks.base import SPLITS
-from probekit.tasks.labelled import NO_TEXTS
+from probekit.tasks.info import origin_of_splits
 from probekit.tasks.look_alikes import look_alike_words
-from probekit.tasks.split_names import origin_of_splits
 from probekit.text import listed, printable
 
 
@@ -35,7 +34,7 @@ def import_as_dict(plan: ImportPlan) -> dict[str, Any]:
         "shards": len(plan.shards),
         "arrays": [source_as_json(source) for source in plan.sources],
         "left_aside": plan.left_aside,
-        "has_texts": not plan.task.info.get(NO_TEXTS),
+        "has_texts": plan.task.has_texts,
     }
 
 
@@ -65,7 +64,7 @@ def _remarks(plan: ImportPlan) -> Iterator[tuple[str, str]]:
     if not task.n_classes():
         labels = task.labels[task.target]
         yield "labels", f"numbers, {labels.min():g} to {labels.max():g}: a regression"
-    if task.info.get(NO_TEXTS):
+    if not task.has_texts:
         yield "texts", "none: there will be no bag-of-words baseline (--text-column)"
     for type_name in dict.fromkeys(source.array.type_name for source in plan.sources):
         if torch.promote_types(getattr(torch, type_name), DTYPES[plan.dtype]) != DTYPES[plan.dtype]:

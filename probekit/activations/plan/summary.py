@@ -10,9 +10,9 @@ from probekit.activations.plan.read_positions import ALL
 from probekit.activations.plan.token_ids import Sequences
 from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.info import origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
 from probekit.tasks.rare import rare_words
-from probekit.tasks.split_names import origin_of_splits
 from probekit.text import counted, printable
 
 CONTEXT = {  # by the number of tokens before a text and after it

@@ -111,7 +111,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
         N types, or None: no texts, or more than half of them are of one type.
     """
     if kind == "text":
-        texts = [] if acts.task.info.get("no_texts") else text_numbers(acts.inputs).tolist()
+        texts = text_numbers(acts.inputs).tolist() if acts.task.has_texts else []
         return texts if texts and _varied(texts) else None
     words = acts.task.words
     if words is not None:
@@ -119,7 +119,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     tokens = acts.layout.tokens
     if tokens is not None and len(tokens) == acts.n_examples and (tokens >= 0).all() and _varied(tokens.tolist()):
         return tokens.tolist()
-    if acts.task.info.get("no_texts") or acts.layout.positions == [PER_EXAMPLE]:
+    if not acts.task.has_texts or acts.layout.positions == [PER_EXAMPLE]:
         return None
     first = acts.layout.positions == ["first"]
     types = [_word(given, 0 if first else -1) for given in acts.inputs]

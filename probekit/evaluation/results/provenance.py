@@ -10,10 +10,11 @@ from probekit.activations.activations import Activations
 from probekit.evaluation.compare.codelength import FRACTIONS
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan
-from probekit.evaluation.request import CARVED, Request
+from probekit.evaluation.request import Request
 from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES, Bootstrap
 from probekit.probes.find import probe_name
+from probekit.tasks.info import VALIDATION_CARVED
 from probekit.tasks.quality.audit import Audit, audit_dict
 from probekit.versions import versions_of
 
@@ -64,8 +65,8 @@ def origin_of(
         "chosen_on": _chosen_on(plan),
         "code": None if plan.code is None else {"C": plan.code.grid, "fractions": list(FRACTIONS)},
         "interval": _interval(request, plan.bootstrap),
-        "validation_carved": acts.task.info.get(CARVED),
-        "no_texts": bool(acts.task.info.get("no_texts")),
+        "validation_carved": acts.task.info.get(VALIDATION_CARVED),
+        "no_texts": not acts.task.has_texts,
         "audit": audit_dict(audit),
         "test_leak": None if audit.test_leak is None else {**audit.test_leak, "removed": audit.dropped},
         "texts_cut": _texts_cut(acts),

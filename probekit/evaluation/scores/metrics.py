@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from probekit.errors import UsageError, nearest
-from probekit.tasks.base import IMBALANCED
+from probekit.tasks.trainable import IMBALANCED
 
 Metric = Callable[["Predictions", np.ndarray], np.ndarray]
 ECE_BINS = 15  # as Guo et al. 2017

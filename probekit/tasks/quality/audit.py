@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from probekit.tasks.base import IMBALANCED, SPLITS, Task
+from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.data_table import quote
 from probekit.tasks.look_alikes import look_alike_words
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.token_labels import token_rows
+from probekit.tasks.trainable import IMBALANCED
 from probekit.text import counted
 
 Finding = tuple[str, str]  # what was found, and its first example
@@ -123,7 +124,7 @@ def compare_texts(task: Task, near: bool = True) -> TextComparison:
     """Which texts and groups of the task are in several splits; most of the work of an audit. `near` as in `audit`."""
     number, shared = None, {}
     leaks, repeats = np.zeros(len(task), dtype=bool), np.zeros(len(task), dtype=bool)
-    if not task.info.get("no_texts"):
+    if task.has_texts:
         rows, of = task.texts()
         texts = task if len(rows) == len(task) else task.subset(rows)
         number_T, shared, leaks_T, repeats_T = _compare(texts, near)
@@ -154,7 +155,7 @@ def audit(task: Task, label_set: str | None = None, near: bool = True, texts: Te
     task.n_classes(label_set)  # raises if it is unknown
     if label_set in task.token_labels:
         task = token_rows(task)
-    no_texts = bool(task.info.get("no_texts"))
+    no_texts = not task.has_texts
     splits = {split: split_record(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
     texts = texts or compare_texts(task, near)
     spanning = _groups_spanning_splits(task)
@@ -207,7 +208,7 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
         label_set: to audit.
         texts: int64 [N], from `duplicates.linked_texts`; a number for each row where there are no texts.
     """
-    if task.info.get("no_texts"):
+    if not task.has_texts:
         return Audit(label_set, {}, no_texts=True, linked=0)
     rows, of = task.texts() if task.text_of is not None else (np.arange(len(task)),) * 2
     conflicts = _conflicts(task, Inputs.of([task.inputs[i] for i in rows]).number[of], task.labels[label_set])

@@ -27,7 +27,7 @@ def split_record(task: Task, label_set: str, split: str) -> dict[str, Any]:
     firsts = np.intersect1d(rows, task.texts()[0])
     lengths = np.array([len(str(task.inputs[i]).split() if texts else task.inputs[i]) for i in firsts.tolist()])
     about: dict[str, Any] = {"n": len(rows), "leaks": 0}
-    if not task.info.get("no_texts"):
+    if task.has_texts:
         about |= {"unit": "words" if texts else "tokens", "median_length": float(np.median(lengths))}
         about |= {"texts": len(firsts)} if task.spans is not None or task.text_of is not None else {}
         about |= {"mean_length": float(lengths.mean()), "longest": int(lengths.max())}

@@ -1,0 +1,15 @@
+"""What a task's `info` says that more than one module writes or reads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+CARVED_FROM_TRAIN = "carved_from_train"  # the splits that were carved when the task was made
+VALIDATION_CARVED = "validation_carved"  # how validation was carved later: fraction and seed
+NO_TEXTS = "no_texts"  # True where the inputs are only names of rows
+
+
+def origin_of_splits(info: Mapping[str, Any]) -> str:
+    """Where a task's splits come from, in words; "" where each has a file of its own."""
+    carved = info.get(CARVED_FROM_TRAIN)
+    parts = [info.get("splits_from"), f"{' and '.join(carved)} carved from train" if carved else ""]
+    return "; ".join(part for part in parts if part)
