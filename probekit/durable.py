@@ -26,9 +26,7 @@ from probekit.plain_files import file_kind, open_regular, parse_json
 Buffer = bytes | bytearray | memoryview
 
 TEMPORARY = ".tmp-"
-MAX_JSON_BYTES = (
-    64 << 20
-)  # bytes of a JSON file; parsing takes ten times as much, and a hostile file must not fill memory
+MAX_JSON_BYTES = 64 << 20  # parsing takes ten times as much, and a hostile file must not fill memory
 _SEAL = b'"seal": "%s"\n}\n'
 _SEAL_BYTES = len(_SEAL % bytes(64))
 _STALE_SECONDS = 3600  # a temporary file of this age belongs to a run that died

@@ -28,6 +28,14 @@ def counted(n: int, noun: str, plural: str = "") -> str:
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
+def kind_of(given: object) -> str:
+    """'a list', 'an ndarray', 'None', for messages."""
+    if given is None:
+        return "None"
+    name = type(given).__name__
+    return f"a{'n' if name[0] in 'aeiouAEIOU' else ''} {name}"
+
+
 def listed(names: Collection[object], most: int = MOST_LISTED, between: str = ", ") -> str:
     """The names with commas between them, as they are; after `most` of them "and N more"."""
     shown = between.join(str(name) for name, _ in zip(names, range(most), strict=False))

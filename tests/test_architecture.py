@@ -24,7 +24,7 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "safetensors_header": {"errors"},
     "points": {"errors"},
     "builtin": set(),
-    "options": {"errors", "activations"},  # activations for type checkers alone
+    "options": {"errors", "text", "activations"},  # activations for type checkers alone
 }
 ROOMS: dict[str, set[str]] = {
     "hooks": set(),

@@ -30,6 +30,7 @@ from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.tasks.base import Task
 from probekit.tasks.objects import task_of
+from probekit.text import kind_of
 
 
 @keywords(ExtractArguments)
@@ -89,7 +90,7 @@ def extract_statistics(
     """
     options = options or ExtractOptions()
     if not isinstance(options, ExtractOptions):
-        raise UsageError(f"options are ExtractOptions(points=..., ...), got a {type(options).__name__}; make them so")
+        raise UsageError(f"options are ExtractOptions(points=..., ...), got {kind_of(options)}; make them so")
     return run_statistics(plan_extraction(model, task_of(task), options), out, progress)
 
 

@@ -9,6 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from probekit.errors import UsageError
+from probekit.text import kind_of
 
 WORDS: dict[Any, str] = {
     str: "a text",
@@ -55,12 +56,7 @@ def _in_words(kinds: Sequence[Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, bool | int | float | str | NoneType):
         return f"{value!a:.60}"
-    return _article(value)
-
-
-def _article(value: Any) -> str:
-    name = type(value).__name__
-    return f"a{'n' if name[0] in 'aeiouAEIOU' else ''} {name}"
+    return kind_of(value)
 
 
 def _kinds(annotation: Any) -> list[Any] | None:

@@ -1,11 +1,12 @@
 """Which columns of a table hold texts, labels, groups and spans."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
-from probekit.tasks.data_table import DataTable, choose_column
-from probekit.tasks.split_names import split_of_cell
+from probekit.tasks.data_table import DataTable, choose_column, quote
+from probekit.tasks.split_names import SPLITS, split_of_cell
 
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
@@ -50,10 +51,10 @@ def columns_of(table: DataTable, named: NamedColumns) -> Columns:
     return Columns(text, label, group, _span_columns(table, named.span))
 
 
-def split_column_of(table: DataTable, columns: Columns, named: str | None) -> str | None:
+def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | None = None) -> str | None:
     """The column that says the split of each row: the named one, or "split" where it names splits; None without one.
 
-    A column called "split" that holds anything else, or that is read as texts, labels or groups, is no such column.
+    A column called "split" that holds anything else, or that is taken by texts, labels or groups, is no such column.
 
     Raises:
         UsageError: the named column is not there.
@@ -62,11 +63,17 @@ def split_column_of(table: DataTable, columns: Columns, named: str | None) -> st
     if named is not None:
         return choose_column(table, named, (), "split")
     usual = [name for name in table.columns if name.strip().lower() == SPLIT_COLUMN]
-    taken = {columns.text, columns.label, columns.group, *(columns.span or ())}
-    if not usual or taken & set(usual):
+    if not usual or not set(usual).isdisjoint(taken):
         return None
-    cells: list[Any] = table.column(choose_column(table, None, (SPLIT_COLUMN,), "split"))
-    return usual[0] if any(split_of_cell(cell) for cell in cells) else None
+    column = choose_column(table, None, (SPLIT_COLUMN,), "split")
+    return column if any(map(split_of_cell, table.column(column))) else None
+
+
+def split_flaw(cell: Any, column: str) -> tuple[str, str] | None:
+    """What is wrong with a cell of a split column, as (kind, description); None if nothing is."""
+    if split_of_cell(cell) is not None:
+        return None
+    return "split", f"expected a split ({', '.join(SPLITS)}) in {column!a}, got {quote(cell)}; correct it"
 
 
 def _span_columns(table: DataTable, named: str | None) -> tuple[str, ...] | None:

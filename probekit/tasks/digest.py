@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from probekit.tasks.token_labels import token_digest
+import numpy as np
 
 
 def task_digest(task: Any) -> str:
@@ -22,12 +22,21 @@ def task_digest(task: Any) -> str:
     groups = None if task.groups is None else task.groups.tolist()
     digest.update(repr((task.target, position, groups)).encode("utf-8", "surrogatepass"))
     for label_set in sorted(task.token_labels):
-        digest.update(token_digest(label_set, task.label_names[label_set], task.token_labels[label_set]))
+        digest.update(_token_bytes(label_set, task.label_names[label_set], task.token_labels[label_set]))
     if task.spans is not None:
         digest.update(task.spans.astype("<i8").tobytes())
     for line in each(_line, task.targets or ()):
         digest.update(line)
     return digest.hexdigest()
+
+
+def _token_bytes(label_set: str, names: list[str], labels: list[np.ndarray]) -> bytes:
+    """One label set of tokens as a fingerprint takes it."""
+    shape = [len(labels), *(labels[0].shape[1:] if labels else ())]
+    head = repr((label_set, [str(name) for name in names], shape)).encode("utf-8", "surrogatepass")
+    lengths = np.array([len(one) for one in labels], dtype="<i8").tobytes()
+    values = np.concatenate(labels) if labels else np.empty(0)
+    return head + lengths + values.astype("<f8" if values.dtype.kind == "f" else "<i8").tobytes()
 
 
 def plain(value: Any) -> Any:

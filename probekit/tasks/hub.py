@@ -8,7 +8,7 @@ from typing import Any
 from probekit.errors import DataError
 from probekit.hub import find_repo
 from probekit.tasks.data_table import DataTable
-from probekit.tasks.split_names import SPLIT_NAMES
+from probekit.tasks.split_names import SPLIT_NAMES, split_of_name
 from probekit.text import listed
 
 
@@ -34,7 +34,7 @@ def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTab
     """
     tables: dict[str, DataTable] = {}
     for split, part in dataset.items():
-        part_of = SPLIT_NAMES.get(str(split))
+        part_of = split_of_name(str(split))
         if part_of is not None and part_of not in tables:
             tables[part_of] = dataset_table(f"{name} {split}", str(split), part, first)
     if not tables:

@@ -1,6 +1,6 @@
 """Labels of examples that were run elsewhere: a table with one row for each, in order, with or without texts."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ import numpy as np
 from probekit.errors import DataError
 from probekit.options import ImportOptions
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.columns import LABEL_COLUMNS, SPLIT_COLUMN, TEXT_COLUMNS
-from probekit.tasks.data_table import DataTable, choose_column, flaw_of, quote
+from probekit.tasks.columns import LABEL_COLUMNS, TEXT_COLUMNS, split_column_of, split_flaw
+from probekit.tasks.data_table import DataTable, choose_column, flaw_of
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, label_flaw, refuse_unlabelled
 from probekit.tasks.look_alikes import warn_of_look_alikes
@@ -21,7 +21,7 @@ from probekit.tasks.readers import TableFormat, read_table
 from probekit.tasks.rows import refuse_numbers, text_flaw
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_names import split_of_cell
-from probekit.tasks.splits import carve_missing, components, name_groups
+from probekit.tasks.splits import carve_missing, kept_together
 
 BOTH = "remove the row from the labels and from the activations, or correct it"
 
@@ -29,7 +29,7 @@ BOTH = "remove the row from the labels and from the activations, or correct it"
 def labelled_task(path: Path, options: ImportOptions, name: str) -> Task:
     """Load a checked task from a CSV, TSV, JSONL or Parquet file; row i of the file is example i.
 
-    No row may be left out, since the activations have it too. A column `split` says train, validation (dev) or test;
+    No row may be left out, since the activations have it too. A column `split` that names splits is kept to;
     missing splits are carved from train as `load_task` does. Without a text column, the rows' names serve as texts and
     `info["no_texts"]` is True.
 
@@ -44,6 +44,7 @@ def labelled_task(path: Path, options: ImportOptions, name: str) -> Task:
     cells = table.column(label)
     _check_rows(table, label, cells)
     groups = None if options.group_column is None else _groups(table, options.group_column)
+    split_column = split_column_of(table, (options.text_column, label, options.group_column))
     rows = _Rows(
         label,
         cells,
@@ -51,12 +52,12 @@ def labelled_task(path: Path, options: ImportOptions, name: str) -> Task:
         ids=[f"{table.stem}:{i}" for i in range(len(cells))],
         texts=texts,
         groups=groups,
-        splits=_splits(table),
+        splits=None if split_column is None else _splits(table, split_column),
         class_names=table.class_names.get(label),
     )
     task = _task(name, rows, options)
     task.info.update(source=str(path), sha256=table.checksums(), label_column=label)
-    task.info["splits_from"] = "" if rows.splits is None else f"by column {SPLIT_COLUMN!a}"
+    task.info["splits_from"] = "" if split_column is None else f"by column {split_column!a}"
     return task
 
 
@@ -97,7 +98,8 @@ def _task(name: str, rows: _Rows, options: ImportOptions) -> Task:
     labels, class_names = encode(classes, rows.class_names)
     check_number_of_classes(class_names, rows.label, rows.places[0].rpartition(",")[0], options.max_classes)
     missing = [split for split in SPLITS if split not in splits]
-    keys, groups = _groups_of(rows)
+    texts = np.arange(len(rows.ids)) if rows.texts is None else text_numbers(rows.texts)
+    keys, groups = kept_together(texts, rows.groups)
     task = Task(
         name=name,
         inputs=rows.ids if rows.texts is None else rows.texts,
@@ -113,15 +115,6 @@ def _task(name: str, rows: _Rows, options: ImportOptions) -> Task:
     task.info.update(shared_by_splits(task))
     warn_of_look_alikes(task)
     return task
-
-
-def _groups_of(rows: _Rows) -> tuple[Sequence[Hashable], np.ndarray | None]:
-    """Keys [N], equal for rows that must share a split; and the names of the groups, if there are any."""
-    texts = list(range(len(rows.ids))) if rows.texts is None else text_numbers(rows.texts).tolist()
-    if rows.groups is None:
-        return texts, None
-    together = components(texts, rows.groups)
-    return together.tolist(), name_groups(together, rows.groups)
 
 
 def _check_rows(table: DataTable, label: str, cells: list[Any]) -> None:
@@ -154,17 +147,13 @@ def _groups(table: DataTable, named: str) -> list[str]:
     return [group_name(cell) for cell in cells]
 
 
-def _splits(table: DataTable) -> list[str] | None:
-    """The split of each row, if the table has a split column."""
-    if SPLIT_COLUMN not in {name.strip().lower() for name in table.columns}:
-        return None
-    cells = table.column(choose_column(table, None, (SPLIT_COLUMN,), "split"))
-    splits = []
+def _splits(table: DataTable, column: str) -> list[str]:
+    """The split of each row."""
+    cells = table.column(column)
     for i, cell in enumerate(cells):
-        split = split_of_cell(cell)
-        if split is None:
-            raise DataError(f"{table.where(i)}: expected a split ({', '.join(SPLITS)}), got {quote(cell)}; correct it")
-        splits.append(split)
+        if flaw := split_flaw(cell, column):
+            raise DataError(f"{table.where(i)}: {flaw[1]}")
+    splits = [str(split_of_cell(cell)) for cell in cells]
     if "train" not in splits:
-        raise DataError(f"{table.name}: no row is in the split train; a probe needs some to fit")
+        raise DataError(f"{table.name}: no row is in the split train by column {column!a}; add some to fit on")
     return splits

@@ -34,7 +34,7 @@ from probekit.tasks.rows import SKIP_HINT, Rows, collect, keep_rows
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_files import class_files, split_files
 from probekit.tasks.split_names import WHOLE
-from probekit.tasks.splits import carve_missing, components, name_groups, sample
+from probekit.tasks.splits import carve_missing, kept_together, sample
 from probekit.tasks.words import limited_words, unfolded
 
 HUB_ALIASES = ALIASES["dataset"]
@@ -193,7 +193,8 @@ def _assemble(
     tables, origin = _with_train(name, tables, "sha256" not in info)
     rows, columns, skip = Rows(), columns_of(tables["train"], named), options.on_bad_row == "skip"
     if len(tables) == 1:
-        columns = columns._replace(split=split_column_of(tables["train"], columns, named.split))
+        taken = (columns.text, columns.label, columns.group, *(columns.span or ()))
+        columns = columns._replace(split=split_column_of(tables["train"], taken, named.split))
     elif named.split is not None:
         raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
     for split in SPLITS:
@@ -265,18 +266,12 @@ def _refuse_unlabelled_splits(classes: list[Any], rows: Rows, label: str) -> Non
         )
 
 
-def _groups(rows: Rows, columns: Columns) -> tuple[list[Any], np.ndarray | None]:
-    """Keys [N], equal for rows that must share a split; and the names of the groups, if there are any.
-
-    Groups come from the group column; the words of a text are a group.
-    """
-    texts = text_numbers(rows.texts).tolist()
-    names = [text.strip() for text in rows.texts] if columns.span is not None else None
-    given = rows.groups if columns.group is not None else names
-    if given is None:
-        return texts, None
-    together = components(texts, given)
-    return together.tolist(), name_groups(together, [str(group) for group in given])
+def _groups(rows: Rows, columns: Columns) -> tuple[list[int], np.ndarray | None]:
+    """Keys and group names of the rows (`kept_together`): of the group column, or the texts of words."""
+    groups = [str(group) for group in rows.groups] if columns.group is not None else None
+    if groups is None and columns.span is not None:
+        groups = [text.strip() for text in rows.texts]
+    return kept_together(text_numbers(rows.texts), groups)
 
 
 def _row_info(rows: Rows, tables: dict[str, DataTable], columns: Columns) -> dict[str, Any]:

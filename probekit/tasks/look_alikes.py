@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterable
 
 from probekit.tasks.base import Task
+from probekit.tasks.same_text import folded
 from probekit.text import listed
 
 
@@ -33,5 +34,4 @@ def warn_of_look_alikes(task: Task) -> None:
 
 def _plain_form(name: str) -> str:
     """The name without what the eye does not see: NFKC, case folded, white space collapsed, no format characters."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return " ".join("".join(c for c in folded if unicodedata.category(c) != "Cf").split())
+    return " ".join("".join(c for c in folded(name) if unicodedata.category(c) != "Cf").split())

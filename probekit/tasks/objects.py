@@ -11,10 +11,10 @@ from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task
 from probekit.tasks.data_table import DataTable, quote
 from probekit.tasks.hub import dataset_table, dataset_tables
-from probekit.tasks.split_names import SPLIT_NAMES, WHOLE
-from probekit.tasks.task_checks import is_sequence, kind_of
+from probekit.tasks.split_names import WHOLE, split_of_name
+from probekit.tasks.task_checks import is_sequence
 from probekit.tasks.task_fields import listed_inputs
-from probekit.text import listed
+from probekit.text import kind_of, listed
 
 PAIRS = "(text, label) pairs"
 TAKES = f"a name, a path, a DataFrame, a Dataset, a list of {PAIRS} or of dicts, or a dict of columns or splits"
@@ -75,13 +75,9 @@ def _is_table(given: Any) -> bool:
     return _is_a(given, "pandas", "DataFrame") or _is_a(given, "datasets", "Dataset")
 
 
-def _split_of(key: Any) -> str | None:
-    return SPLIT_NAMES.get(key.strip().lower()) if isinstance(key, str) else None
-
-
 def _are_splits(source: Mapping[Any, Any]) -> bool:
     """True for a dict of splits, False for one of columns."""
-    return bool(source) and (all(map(_split_of, source)) or any(map(_holds_rows, source.values())))
+    return bool(source) and (all(map(split_of_name, source)) or any(map(_holds_rows, source.values())))
 
 
 def _holds_rows(value: Any) -> bool:
@@ -94,7 +90,7 @@ def _holds_rows(value: Any) -> bool:
 def _split_tables(source: Mapping[Any, Any]) -> dict[str, DataTable]:
     tables: dict[str, DataTable] = {}
     for key, part in source.items():
-        split = _split_of(key)
+        split = split_of_name(key)
         if split is None:
             raise UsageError(f"splits are named train, validation (dev) and test, got {quote(key)}; rename it")
         if split in tables:

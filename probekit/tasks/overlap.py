@@ -1,6 +1,5 @@
 """Texts and groups that several splits of a task have."""
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,16 @@ def shared_by_splits(task: Task) -> dict[str, Any]:
     rows = task.texts()[0]
     texts = text_numbers([task.inputs[i] for i in rows]) if task.has_texts else np.arange(len(rows))
     of = {split: texts[task.splits[rows] == split] for split in SPLITS}
-    across = None
-    if task.groups is not None:
-        pairs = set(zip(task.groups.tolist(), task.splits.tolist(), strict=True))
-        across = sum(n > 1 for n in Counter(group for group, _ in pairs).values())
     return {
         "also_in_train": {split: int(np.isin(of[split], of["train"]).sum()) for split in SPLITS[1:]},
-        "groups_across_splits": across,
+        "groups_across_splits": groups_across_splits(task),
     }
+
+
+def groups_across_splits(task: Task) -> int | None:
+    """How many groups have rows in several splits; None where the task has no groups."""
+    if task.groups is None:
+        return None
+    groups = np.unique(task.groups, return_inverse=True)[1].ravel()
+    splits = np.unique(task.splits, return_inverse=True)[1].ravel()
+    return int((np.bincount(np.unique(np.stack([groups, splits]), axis=1)[0]) > 1).sum())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from probekit.errors import DataError, UsageError
-from probekit.plain_files import MAX_TABLE, read_bytes
+from probekit.plain_files import MAX_TABLE, parse_json, read_bytes
 from probekit.tasks import conllu
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.parquet import read_parquet
@@ -229,8 +229,8 @@ def _read_jsonl(path: Path, data: bytes, how: TableFormat) -> DataTable:
             continue
         row: Any = {}
         try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(text)
+        except ValueError as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
             flaw = flaw_of([text]) or (
                 "json",

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.tasks.columns import Columns
+from probekit.tasks.columns import Columns, split_flaw
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.labels import NA, group_flaw, group_name, is_numeral, label_flaw
 from probekit.tasks.split_names import split_of_cell
-from probekit.tasks.task_checks import SPLITS, span_flaw
+from probekit.tasks.task_checks import span_flaw
 from probekit.tasks.words import spans_in
 from probekit.text import counted, listed
 
@@ -104,9 +104,7 @@ def _side_flaw(columns: Columns, text: str, group: Any, span: Any, split: Any) -
     """What is wrong with a row's group, span or split, where the table has such columns."""
     flaw = None if columns.group is None else group_flaw(group)
     flaw = flaw or (None if columns.span is None else _span_flaw(text, span))
-    if flaw or columns.split is None or split_of_cell(split) is not None:
-        return flaw
-    return "split", f"expected a split ({', '.join(SPLITS)}) in {columns.split!a}, got {quote(split)}; correct it"
+    return flaw or (None if columns.split is None else split_flaw(split, columns.split))
 
 
 def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None:

@@ -20,7 +20,7 @@ _WORD = re.compile(rf"[{_WRITTEN_WITHOUT_SPACES}]|[^\W{_WRITTEN_WITHOUT_SPACES}]
 
 def normalised_words(text: str) -> list[str]:
     """The words and punctuation marks of a text, with case, Unicode form and spacing normalised."""
-    return _WORD.findall(_folded(text))
+    return _WORD.findall(folded(text))
 
 
 def text_numbers(inputs: Sequence[Any]) -> np.ndarray:
@@ -35,13 +35,14 @@ def text_numbers(inputs: Sequence[Any]) -> np.ndarray:
 
 def _text_keys(texts: Sequence[str]) -> list[Hashable]:
     """Finding words takes most of the time, and only texts that are equal without any white space need it."""
-    rough = {text: "".join(_folded(text).split()) for text in dict.fromkeys(texts)}
+    rough = {text: "".join(folded(text).split()) for text in dict.fromkeys(texts)}
     alike = Counter(rough.values())
     exact = {text: tuple(normalised_words(text)) if alike[key] > 1 else key for text, key in rough.items()}
     return [exact[text] for text in texts]
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """A text in one case and one Unicode form (NFKC)."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from probekit.errors import DataError, UsageError
 from probekit.tasks.readers import READERS, TXT, check_format
-from probekit.tasks.split_names import SPLIT_NAMES, WHOLE
+from probekit.tasks.split_names import WHOLE, split_of_name
 from probekit.text import listed
 
 ABOUT = ("readme", "license", "licence", "copying")  # text files that hold no texts of a class
@@ -25,8 +25,9 @@ def split_files(path: Path, data_format: str | None = None) -> dict[str, Path]:
         check_format(path.name, data_format)
         return {WHOLE: path}
     if not path.is_dir():
-        what = "is no file and no folder; pipe data in with --dataset -" if path.exists() else "does not exist"
-        raise UsageError(f"no file or folder {str(path)!a}" if what == "does not exist" else f"{str(path)!a} {what}")
+        if path.exists():
+            raise UsageError(f"{str(path)!a} is no file and no folder; pipe data in with --dataset -")
+        raise UsageError(f"no file or folder {str(path)!a}; correct the path")
     tables = [file for file in sorted(path.iterdir()) if _split_of(file) and file.suffix.lower() in READERS]
     files = [file for file in tables if file.is_file()]
     named = [file for file in files if file.suffix.lower() != TXT] or files
@@ -62,5 +63,4 @@ def _by_split(path: Path, named: list[Path]) -> dict[str, Path]:
 
 def _split_of(file: Path) -> str | None:
     """The split in a file's name; Universal Dependencies names files like en_ewt-ud-dev.conllu."""
-    stem = file.stem.lower()
-    return SPLIT_NAMES.get(stem.rsplit("-", 1)[-1] if file.suffix.lower() == ".conllu" else stem)
+    return split_of_name(file.stem.rsplit("-", 1)[-1] if file.suffix.lower() == ".conllu" else file.stem)

@@ -12,6 +12,11 @@ SPLIT_NAMES = {
 SENTEVAL = {"tr": "train", "va": "validation", "te": "test"}  # in its columns
 
 
+def split_of_name(name: Any) -> str | None:
+    """The split that a file's stem, a key or a split of a dataset is called; None if it is no split's name."""
+    return SPLIT_NAMES.get(name.strip().lower()) if isinstance(name, str) else None
+
+
 def split_of_cell(cell: Any) -> str | None:
     """The split that a cell of a split column names; None if it names none."""
-    return (SPLIT_NAMES | SENTEVAL).get(cell.strip().lower()) if isinstance(cell, str) else None
+    return split_of_name(cell) or (SENTEVAL.get(cell.strip().lower()) if isinstance(cell, str) else None)

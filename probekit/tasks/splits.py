@@ -101,6 +101,19 @@ def components(*columns: Sequence[Hashable]) -> np.ndarray:
     return np.unique([root(row) for row in range(len(parent))], return_inverse=True)[1].ravel().astype(np.int64)
 
 
+def kept_together(texts: np.ndarray, groups: Sequence[str] | None) -> tuple[list[int], np.ndarray | None]:
+    """Keys [N], equal for rows that must share a split; and the names of their groups, None without groups.
+
+    Args:
+        texts: the number of each row's text (`same_text.text_numbers`), int64 [N].
+        groups: the name of each row's group, if there are groups. Those that share a text are merged.
+    """
+    if groups is None:
+        return texts.tolist(), None
+    together = components(texts.tolist(), groups)
+    return together.tolist(), name_groups(together, groups)
+
+
 def name_groups(numbers: np.ndarray, groups: Sequence[str]) -> np.ndarray:
     """Name each component after its first row's group, so that two tasks can recognise a shared group: str [N].
 

@@ -13,7 +13,7 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.options.task import POSITIONS
 from probekit.tasks.data_table import quote
 from probekit.tasks.split_names import SPLITS
-from probekit.text import listed
+from probekit.text import kind_of, listed
 
 ROWS = (list, tuple)  # and arrays and tensors: what an input of token ids may be
 
@@ -230,14 +230,6 @@ def span_flaw(text: Any, start: int, end: int) -> str | None:
     if text[start:end].isspace():
         return f"the span from {start} to {end} holds only blanks; correct it"
     return None
-
-
-def kind_of(given: Any) -> str:
-    """'a list', 'an ndarray', for messages."""
-    if given is None:
-        return "None"
-    name = type(given).__name__
-    return f"a{'n' if name[0] in 'aeiouAEIOU' else ''} {name}"
 
 
 def is_sequence(given: Any) -> bool:

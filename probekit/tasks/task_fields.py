@@ -10,8 +10,8 @@ import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, is_unlabelled, label_flaw
-from probekit.tasks.task_checks import is_sequence, kind_of
-from probekit.text import listed
+from probekit.tasks.task_checks import is_sequence
+from probekit.text import kind_of, listed
 
 LABEL = "label"  # the name of a label set that is given without one
 

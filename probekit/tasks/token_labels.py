@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from probekit.errors import DataError, UsageError
-from probekit.tasks.task_checks import check_class_names, is_sequence, kind_of
+from probekit.tasks.task_checks import check_class_names, is_sequence
 from probekit.tasks.task_fields import derived, numbered
-from probekit.text import counted
+from probekit.text import counted, kind_of
 
 Task = Any  # `tasks.base.Task`, which imports this module
 TokenLabels = dict[str, list[np.ndarray]]
@@ -148,15 +148,6 @@ def labels_at(task: Task, index: np.ndarray) -> Task:
         for label_set, labels in task.token_labels.items()
     }
     return replace(task, labels=task.labels | own, token_labels={})
-
-
-def token_digest(label_set: str, names: list[str], labels: list[np.ndarray]) -> bytes:
-    """The bytes of one label set that a task's fingerprint takes."""
-    shape = [len(labels), *(labels[0].shape[1:] if labels else ())]
-    head = repr((label_set, [str(name) for name in names], shape)).encode("utf-8", "surrogatepass")
-    lengths = np.array([len(one) for one in labels], dtype="<i8").tobytes()
-    values = np.concatenate(labels) if labels else np.empty(0)
-    return head + lengths + values.astype("<f8" if values.dtype.kind == "f" else "<i8").tobytes()
 
 
 def _counts(task: Task) -> np.ndarray:

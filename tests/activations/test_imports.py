@@ -253,6 +253,15 @@ def test_groups_stay_together_and_splits_are_kept_to(tmp_path: Path) -> None:
         assert len(set(task.splits[4 * city : 4 * city + 4])) == 1
 
 
+def test_a_column_called_split_is_one_where_it_names_splits_as_in_load_task(tmp_path: Path) -> None:
+    rows = [f"{i % 2},{i % 2}" for i in range(N)]
+    for header, options in (("label,split", ImportOptions()), ("kind,Split", ImportOptions(label_column="Split"))):
+        (tmp_path / "y.csv").write_text("\n".join([header, *rows]) + "\n")
+        task = labelled_task(tmp_path / "y.csv", options, "y")
+        assert task.info["splits_from"] == ""
+        assert task.info["carved_from_train"] == ["validation", "test"]
+
+
 def test_the_same_import_is_the_same_store_and_another_is_refused(tmp_path: Path, acts: Path, labels: Path) -> None:
     store = import_activations(acts, labels, out=tmp_path / "store")
     before = {path: path.stat().st_ino for path in store.path.rglob("*")}

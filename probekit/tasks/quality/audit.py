@@ -12,6 +12,7 @@ import numpy as np
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.data_table import quote
 from probekit.tasks.look_alikes import look_alike_words
+from probekit.tasks.overlap import groups_across_splits
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 from probekit.tasks.same_text import text_numbers
@@ -151,15 +152,13 @@ def audit(task: Task, label_set: str | None = None, near: bool = True, texts: Te
     Raises:
         UsageError: no such label set.
     """
-    label_set = task.target if label_set is None else label_set
-    task.n_classes(label_set)  # raises if it is unknown
+    label_set = task.label_set(label_set)
     if label_set in task.token_labels:
         task = token_rows(task)
-    no_texts = not task.has_texts
     splits = {split: split_record(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
     texts = texts or compare_texts(task, near)
-    spanning = _groups_spanning_splits(task)
-    result = Audit(label_set, splits, texts.shared, groups_across_splits=spanning, no_texts=no_texts)
+    spanning = groups_across_splits(task)
+    result = Audit(label_set, splits, texts.shared, groups_across_splits=spanning, no_texts=not task.has_texts)
     if texts.number is not None:
         result = replace(result, conflicts=_conflicts(task, texts.number, task.labels[label_set]))
     for split in splits:
@@ -286,14 +285,6 @@ def _of_pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """One number for each pair of whole numbers, int64 [N]; sorting numbers is many times faster than sorting pairs."""
     low = int(other.min())
     return np.unique(one * (int(other.max()) - low + 1) + (other - low), return_inverse=True)[1].ravel()
-
-
-def _groups_spanning_splits(task: Task) -> int | None:
-    if task.groups is None:
-        return None
-    groups = np.unique(task.groups, return_inverse=True)[1].ravel()
-    splits = np.unique(task.splits, return_inverse=True)[1].ravel()
-    return int((np.bincount(np.unique(np.stack([groups, splits]), axis=1)[0]) > 1).sum())
 
 
 def _example(task: Task, one: int, other: int) -> dict[str, Any]:
