@@ -1,5 +1,6 @@
 """A task: inputs with labels, their splits, and the token that is read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from probekit.tasks.token_labels import (
     token_rows,
 )
 from probekit.tasks.trainable import check_trainable
-from probekit.text import listed
+from probekit.text import kind_of, listed
 
 __all__ = ["POSITIONS", "SPLITS", "Task"]
 
@@ -92,7 +93,10 @@ class Task:
         check_name(self.name)
         self._set(inputs=listed_inputs(self.inputs))
         check_inputs(self.inputs if self.text_of is None else self._of_texts())
-        self._set(ids=listed_inputs(self.ids, "ids") if len(self.ids) else [str(i) for i in range(len(self))])
+        ids = listed_inputs(self.ids, "ids")
+        self._set(ids=ids or [str(i) for i in range(len(self))])
+        if not isinstance(self.info, Mapping):
+            raise UsageError(f"info is a dict of JSON-able values, got {kind_of(self.info)}; give a dict")
         self._set_labels()
         for name in ("position", "spans"):
             if not isinstance(given := getattr(self, name), str | None):

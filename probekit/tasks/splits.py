@@ -46,7 +46,11 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
         for k, more in adds.items():
             owed[k] += rates[k] * more
         take(rows, owed, adds, least=len(rows) / 2)  # so that several small groups go before one large
-    for rows in [rows for rows in order if len(rows) == 1] + [rows for rows in groups if not chosen[rows[0]]]:
+    for row in (rows[0] for rows in order if len(rows) == 1):
+        if missing[classes[row]] > 0:
+            chosen[row] = True
+            missing[classes[row]] -= 1
+    for rows in [rows for rows in groups if not chosen[rows[0]]]:
         take(rows, missing, Counter(classes[row] for row in rows), least=0)
     return chosen
 

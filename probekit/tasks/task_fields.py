@@ -27,7 +27,8 @@ def listed_inputs(inputs: Any, what: str = "inputs") -> list[Any]:
     if isinstance(inputs, str):
         raise DataError(f"{what} is a list of texts, got one text; put it into a list")
     if not is_sequence(inputs):
-        raise DataError(f"{what} is a list of texts or of lists of token ids, got {kind_of(inputs)}; give a list")
+        kinds = "texts" if what == "ids" else "texts or of lists of token ids"
+        raise DataError(f"{what} is a list of {kinds}, got {kind_of(inputs)}; give a list")
     return inputs.tolist() if hasattr(inputs, "tolist") else list(inputs)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from probekit.activations.layout import Layout
 from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFile, require, storage_errors
 from probekit.durable import matches, unseal
-from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.base import Task
 
 _FORM = {
     "name": str,
@@ -134,12 +134,10 @@ def _layout(body: dict[str, Any], n: int) -> Layout:
 def _task(body: dict[str, Any], n: int) -> Task:
     inputs, spans = _inputs(body, n)
     groups, targets, label_names = body.get("groups"), body.get("targets"), body["label_names"]
-    require(all(len(one) == n for one in (inputs, body["ids"], body["splits"])), set(body["splits"]) <= set(SPLITS))
-    require(all(one is None or len(one) == n for one in (groups, targets)))
     of_tokens = body.get("token_labels") or {}
-    require(body["target"] in (label_names or [""]), body["labels"].keys() | of_tokens.keys() == label_names.keys())
-    require(not body["labels"].keys() & of_tokens.keys())
-    return Task(
+    require(len(inputs) == len(body["ids"]) == n, body["target"] in (label_names or [""]))
+    require(body["labels"].keys() | of_tokens.keys() == label_names.keys())
+    return Task(  # which checks that its fields fit together
         name=body["name"],
         inputs=inputs,
         labels={name: _labels(labels, bool(label_names[name]), n) for name, labels in body["labels"].items()},

@@ -36,7 +36,7 @@ def split_record(task: Task, label_set: str, split: str) -> dict[str, Any]:
         small, exponent = _scaled(labels)
         mean, std = (float(np.ldexp(value, exponent)) for value in (small.mean(), small.std()))
         return {**about, "mean": mean, "std": std, "low": float(labels.min()), "high": float(labels.max())}
-    counts = {name: int((labels == k).sum()) for k, name in enumerate(task.label_names[label_set])}
+    counts = task.counts(label_set)[split]
     largest = max(counts, key=lambda name: counts[name])
     return {**about, "classes": counts, "commonest": largest, "share": counts[largest] / len(rows)}
 
