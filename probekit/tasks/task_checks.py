@@ -82,7 +82,7 @@ def check_lengths(n: int, parts: Mapping[str, Any]) -> None:
     """
     for part, values in parts.items():
         if len(values) != n:
-            raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")
+            raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}; give as many")
 
 
 def check_example_ids(ids: Sequence[Any]) -> None:

@@ -151,7 +151,7 @@ def derived(name: str, cells: Sequence[Any], places: Sequence[str]) -> tuple[np.
         DataError: a label that cannot be used; `places` say where each is.
     """
     if not cells:
-        return np.empty(0, dtype=np.int64), []
+        raise DataError(f"classes of {name!a} are derived from its labels, and there are none; give label_names too")
     for cell, place in zip(cells, places, strict=True):
         if flaw := label_flaw(cell, typed=True):
             raise DataError(f"{place} of labels[{name!r}]: {flaw[1]}, or leave the example out")

@@ -130,6 +130,11 @@ REFUSED = [
     ({"groups": ["a"] * 59 + [None]}, DataError, "example '59': expected a group, got None"),
     ({"groups": 3}, UsageError, "groups is a list or an array .* got an int"),
     ({"groups": ["a"]}, DataError, "expected one of groups"),
+    (
+        {"inputs": [], "labels": []},
+        DataError,
+        "classes of 'label' are derived .* there are none; give",
+    ),
     ({"ids": 5}, DataError, "ids is a list of texts, got an int; give a list"),
     ({"info": None}, UsageError, "info is a dict of JSON-able values, got None; give a dict"),
     ({"ids": ["a"] * N}, DataError, "ids must all be different"),
