@@ -21,6 +21,7 @@ from probekit.plain_files import MAX_TABLE, parse_json, read_bytes
 from probekit.tasks import conllu
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.parquet import read_parquet
+from probekit.text import counted
 
 TXT = ".txt"
 
@@ -182,8 +183,8 @@ def _read_delimited(path: Path, data: bytes, how: TableFormat, **dialect: Any) -
         header = list(how.columns or (str(i) for i in range(1, len(rows[0]) + 1)))
     if not how.has_header and len(rows[0]) != len(header):
         raise UsageError(
-            f"{path.name}, line {lines[0]}: expected the {len(header)} columns of --columns ({', '.join(header)}), got "
-            f"{len(rows[0])}; name each of them"
+            f"{path.name}, line {lines[0]}: expected the {counted(len(header), 'column')} of --columns "
+            f"({', '.join(header)}), got {len(rows[0])}; name each of them"
         )
     bad: dict[int, tuple[str, str]] = {}
     for i, row in enumerate(rows):
@@ -239,7 +240,9 @@ def _read_jsonl(path: Path, data: bytes, how: TableFormat) -> DataTable:
         else:
             is_object = isinstance(row, dict)
             flaw = (
-                flaw_of([*row, *row.values()]) if is_object else ("json", f"expected a JSON object, got {quote(row)}")
+                flaw_of([*row, *row.values()])
+                if is_object
+                else ("json", f"expected a JSON object, got {quote(row)}; correct it")
             )
         if flaw:
             bad[len(rows)] = flaw

@@ -59,7 +59,7 @@ def test_without_names_the_columns_are_numbered(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ("text", r"data\.csv, line 1: expected the 1 columns of --columns \(text\), got 2"),
+        ("text", r"data\.csv, line 1: expected the 1 column of --columns \(text\), got 2"),
         ("a,b,c", r"expected the 3 columns of --columns \(a, b, c\), got 2"),
         ("text,text", r"different names"),
         (",", r"different names"),
