@@ -1,5 +1,6 @@
 """Which columns of a table hold texts, labels, groups and spans."""
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 from probekit.errors import UsageError
 from probekit.tasks.data_table import DataTable, choose_column, quote
 from probekit.tasks.split_names import SPLITS, split_of_cell
+from probekit.text import listed
 
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
@@ -54,7 +56,8 @@ def columns_of(table: DataTable, named: NamedColumns) -> Columns:
 def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | None = None) -> str | None:
     """The column that says the split of each row: the named one, or "split" where it names splits; None without one.
 
-    A column called "split" that holds anything else, or that is taken by texts, labels or groups, is no such column.
+    A column called "split" that holds no split's name is not read, with a warning; nor is one that is taken by texts,
+    labels or groups.
 
     Raises:
         UsageError: the named column is not there.
@@ -66,7 +69,15 @@ def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | 
     if not usual or not set(usual).isdisjoint(taken):
         return None
     column = choose_column(table, None, (SPLIT_COLUMN,), "split")
-    return column if any(map(split_of_cell, table.column(column))) else None
+    values = list(dict.fromkeys(map(quote, table.column(column))))
+    if any(map(split_of_cell, table.column(column))):
+        return column
+    warnings.warn(
+        f"column {column!a} of {table.name} is not read as splits, which are called {', '.join(SPLITS)}: it holds "
+        f"{listed(values, most=3)}; rename its values if these are splits",
+        stacklevel=2,
+    )
+    return None
 
 
 def split_flaw(cell: Any, column: str) -> tuple[str, str] | None:

@@ -1,6 +1,7 @@
 """Datasets of the Hugging Face Hub. No other module imports `datasets`."""
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 from probekit.errors import DataError
 from probekit.hub import find_repo
 from probekit.tasks.data_table import DataTable
-from probekit.tasks.split_names import SPLIT_NAMES, split_of_name
-from probekit.text import listed
+from probekit.tasks.split_names import SPLIT_NAMES, SPLITS, split_of_name
+from probekit.text import counted, listed
 
 
 def hub_tables(name: str) -> tuple[dict[str, DataTable], dict[str, Any]]:
@@ -27,7 +28,7 @@ def hub_tables(name: str) -> tuple[dict[str, DataTable], dict[str, Any]]:
 
 
 def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTable]:
-    """Split -> table of a `DatasetDict`; other splits, such as "unsupervised", are left out.
+    """Split -> table of a `DatasetDict`; other splits, such as "unsupervised", are left out, with a warning.
 
     Raises:
         DataError: no train, validation or test split.
@@ -39,6 +40,11 @@ def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTab
             tables[part_of] = dataset_table(f"{name} {split}", str(split), part, first)
     if not tables:
         raise DataError(f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only {listed(list(dataset))}")
+    if others := [f"{split!a:.80}" for split in dataset if split_of_name(str(split)) is None]:
+        warnings.warn(
+            f"{name}: {counted(len(others), 'split')} left out, {listed(others)}; they are called {', '.join(SPLITS)}",
+            stacklevel=2,
+        )
     return tables
 
 

@@ -146,7 +146,8 @@ def test_a_column_called_split_of_something_else_is_not_read(tmp_path):
     texts, labels = texts_and_labels()
     path = tmp_path / "data.csv"
     path.write_text("text,label,split,fold\n" + lines(texts, labels, ["banana"] * 60, ["train"] * 60, between=","))
-    task = load_task(path)
+    with pytest.warns(UserWarning, match="column 'split' of data.csv is not read as splits, .*: it holds 'banana'; "):
+        task = load_task(path)
     assert (task.info["split_column"], sizes(task)) == (None, [48, 6, 6])
     with pytest.raises(DataError, match=r"line 2: expected a split .* in 'split', got 'banana'"):
         load_task(path, split_column="split")

@@ -78,7 +78,9 @@ def test_a_dataset_dict_is_taken_as_from_the_hub():
     labels = [int(one == "yes") for one in LABELS]
     part = datasets.Dataset.from_dict({"text": TEXTS, "label": labels}, features=features)
     hidden = datasets.Dataset.from_dict({"text": TEXTS, "label": [-1] * N}, features=features)
-    task = load_task(datasets.DatasetDict({"train": part, "validation": part, "test": hidden, "unsupervised": hidden}))
+    parts = {"train": part, "validation": part, "test": hidden, "unsupervised": hidden}
+    with pytest.warns(UserWarning, match="DatasetDict: 1 split left out, 'unsupervised'; they are called train, "):
+        task = load_task(datasets.DatasetDict(parts))
     assert task.label_names == {"label": ["negative", "positive"]}
     assert [int((task.splits == split).sum()) for split in ("train", "validation", "test")] == [54, 6, 60]
     assert load_task(part.with_format("torch")).label_names == task.label_names
