@@ -125,10 +125,10 @@ def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
 
 
 def _labels_of(acts: Activations, options: CurvesArguments) -> list[str]:
-    """The names of the label sets; raises if one of them, or every one, is not there."""
+    """The names of the label sets, each once; raises if one of them, or every one, is not there."""
     names = [options.label] if options.labels is None else options.labels
     every = [*acts.labels, *acts.task.token_labels] or [None]
-    return [acts.task.label_set(name) for name in (every if options.labels == "all" else names)]
+    return list(dict.fromkeys(acts.task.label_set(name) for name in (every if options.labels == "all" else names)))
 
 
 def _checked(acts: Any, what: str = "") -> Activations:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from probekit.activations.activations import Activations
 from probekit.devices import where_float64
 from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import FitGrid
+from probekit.evaluation.fits.predict import take_rows
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
 from probekit.probes.problem import ProblemSet, joined
@@ -87,7 +87,7 @@ def fit_layers(X: Tensor, wanted: Sequence[WantedFits]) -> list[LayerFits]:
     for numbers in _solved_together(wanted):
         first = wanted[numbers[0]]
         problems = [wanted[number].problems for number in numbers]
-        rows = _rows_of(X, first.grid.protocol.fitted)
+        rows = take_rows(X, first.grid.protocol.fitted)
         probes = first.probe.fit_many(rows, problems[0] if len(problems) == 1 else joined(problems))
         start = 0
         for number, each in zip(numbers, problems, strict=True):
@@ -106,10 +106,3 @@ def _solved_together(wanted: Sequence[WantedFits]) -> list[list[int]]:
         key = (type(each.probe), repr(each.probe), rows.tobytes()) if each.probe.closed_form else number
         groups.setdefault(key, []).append(number)
     return list(groups.values())
-
-
-def _rows_of(X: Tensor, rows: np.ndarray) -> Tensor:
-    """X [N, D] at rising rows, without a copy where the rows are contiguous."""
-    if len(rows) == rows[-1] - rows[0] + 1:
-        return X[int(rows[0]) : int(rows[-1]) + 1]
-    return X[torch.from_numpy(rows).to(X.device)]
