@@ -98,10 +98,10 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
-    studies = [_of_label(acts, options, label) for label in labels]
+    requests = [_of_label(acts, options, label) for label in labels]
     if options.folds is None:
-        studies = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in studies]
-    return [[replace(each, point=point, places=places) for point, places in curves] for each in studies]
+        requests = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in requests]
+    return [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
 
 
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:
