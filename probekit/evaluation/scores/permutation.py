@@ -98,16 +98,11 @@ def permutation_test(
     )
 
 
-def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
-    """Labels [N] permuted `permutations` times, with groups as `permutation_test` describes: [S, N].
-
-    Targets [N, K] keep the numbers of a row together: [S, N, K].
-    """
-    return permuter(truth, groups)(rng, permutations)
-
-
 def permuter(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:
-    """`permuted` for these labels and groups: what depends on them alone is computed once, in O(N log N)."""
+    """A function that permutes these labels [N] or [N, K], with groups as `permutation_test` describes.
+
+    What depends on labels and groups alone is computed once, in O(N log N). The K numbers of a row stay together.
+    """
     if groups is None:
         every = np.arange(len(truth))
         return lambda rng, permutations: truth[rng.permuted(np.tile(every, (permutations, 1)), axis=1)]

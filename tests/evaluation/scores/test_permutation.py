@@ -7,7 +7,11 @@ from simulated_curves import WORLDS, covers, curve
 
 from probekit.evaluation.scores import permutation
 from probekit.evaluation.scores.metrics import METRICS, Predictions, measure
-from probekit.evaluation.scores.permutation import permutation_test, permuted, permuter, values_under
+from probekit.evaluation.scores.permutation import permutation_test, permuter, values_under
+
+
+def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
+    return permuter(truth, groups)(rng, permutations)
 
 
 @pytest.mark.parametrize(("size", "metric"), [(1, "accuracy"), (1, "auroc"), (4, "accuracy")])
