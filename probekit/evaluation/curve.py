@@ -37,27 +37,30 @@ class FittedPlace:
     width: int
 
 
+Fitted = dict[Place, FittedPlace]
+
+
 def fit_places(
     sources: Sequence[Activations], plans: Sequence[CurvePlan], places: Sequence[Place], done: Callable[[], None]
-) -> list[list[FittedPlace]]:
+) -> list[Fitted]:
     """Fit and score every place for every plan; calls `done` after each place.
 
     Args:
         sources: where each plan's features are read; a place of one source is read once for all its plans.
         plans: one for each label set.
-        places: in the order of the result.
+        places: without duplicates.
         done: for progress.
 
     Returns:
-        For each plan, its places.
+        For each plan, its places in this order.
     """
-    fitted: list[list[FittedPlace]] = [[] for _ in plans]
+    fitted: list[Fitted] = [{} for _ in plans]
     for place in places:
         for source in {id(source): source for source in sources}.values():
             own = [number for number, each in enumerate(sources) if each is source]
             fits = fit_layers(features_of(source, place), [_wanted(plans[number]) for number in own])
             for number, each in zip(own, fits, strict=True):
-                fitted[number].append(_scored(place, each, plans[number]))
+                fitted[number][place] = _scored(place, each, plans[number])
         done()
     return fitted
 

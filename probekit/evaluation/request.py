@@ -97,10 +97,10 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
-    studies = [_of_label(acts, options, label) for label in labels]
+    requests = [_of_label(acts, options, label) for label in labels]
     if options.folds is None:
-        studies = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in studies]
-    return [[replace(each, point=point, places=places) for point, places in curves] for each in studies]
+        requests = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in requests]
+    return [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
 
 
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:
@@ -124,10 +124,10 @@ def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
 
 
 def _labels_of(acts: Activations, options: CurvesArguments) -> list[str]:
-    """The names of the label sets; raises if one of them, or every one, is not there."""
+    """The names of the label sets, each once; raises if one of them, or every one, is not there."""
     names = [options.label] if options.labels is None else options.labels
     every = [*acts.labels, *acts.task.token_labels] or [None]
-    return [acts.task.label_set(name) for name in (every if options.labels == "all" else names)]
+    return list(dict.fromkeys(acts.task.label_set(name) for name in (every if options.labels == "all" else names)))
 
 
 def _checked(acts: Any, what: str = "") -> Activations:

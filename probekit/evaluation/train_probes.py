@@ -12,16 +12,16 @@ from probekit.activations.activations import Activations
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
-from probekit.evaluation.curve import FittedPlace, ticker
+from probekit.evaluation.curve import Fitted, FittedPlace, fit_places, ticker
 from probekit.evaluation.fits.choose import layers_by_round
-from probekit.evaluation.plan import CurvePlan
+from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
+from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
-from probekit.evaluation.study import Fitted, Study, fit_random_init, fit_studies, studies_of
 from probekit.options import CurvesArguments, ProbeArguments
 from probekit.options.option import keywords_of_two
 
@@ -56,24 +56,28 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     noise = options.random_init
     if noise is not None:
         noise = random_init_activations(noise, acts.task, requests[0][0], places, options.position)
-    studies = studies_of(requests, options)
+    sets = plan_label_sets(requests, options)
     done = ticker(options.progress, len(places) * (1 if noise is None else 2))
-    fitted = fit_studies(studies, places, done)
-    random = [{}] * len(studies) if noise is None else fit_random_init(noise, studies, places, done)
+    plans, random = [each.plan for each in sets], [{}] * len(sets)
+    fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
+    if noise is not None:
+        random = fit_places([noise] * len(sets), [numbers_only(plan) for plan in plans], places, done)
     curves = [
-        _curve(study, request, own, noisy, options)
-        for study, own, noisy in zip(studies, fitted, random, strict=True)
-        for request in study.requests
+        _curve(each, request, own, noisy, options)
+        for each, own, noisy in zip(sets, fitted, random, strict=True)
+        for request in each.requests
     ]
     return ProbeCurves(curves) if options.several else curves[0]
 
 
-def _curve(study: Study, request: Request, places: Fitted, noise: Fitted, options: CurvesArguments) -> ProbeResults:
+def _curve(
+    label_set: LabelSetPlan, request: Request, places: Fitted, noise: Fitted, options: CurvesArguments
+) -> ProbeResults:
     """The results of one point: its layers compared with one another, with chance and with the baselines."""
-    plan, fitted = study.plan, [places[place] for place in request.places]
+    plan, fitted = label_set.plan, [places[place] for place in request.places]
     layers, chance = _compared(fitted, plan, None if options.folds else options.seed)
-    baselines = [*study.baselines, *(_embedding(fitted) if options.baselines else [])]
-    meta = {**study.origin, "point": request.point, **chance}
+    baselines = [*label_set.baselines, *(_embedding(fitted) if options.baselines else [])]
+    meta = {**label_set.origin, "point": request.point, **chance}
     noisy = [noise[place] for place in request.places if place in noise]
     random = [replace(place.result, probe=None) for place in noisy]
     results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random)

@@ -97,7 +97,8 @@ def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> 
     task = request.acts.task
     task.check(request.label)
     plan = plan_curve(request, split_protocol(task.splits, np.ones(len(task), dtype=bool)), seed)
-    (fitted,) = fit_places([request.features], [plan], request.places, done)
+    (places,) = fit_places([request.features], [plan], request.places, done)
+    fitted = list(places.values())
     meta = origin_of(request, plan, Audit(request.label, {}), seed, fingerprint=task_fingerprint(request.acts))
     return TrainedTask(name, request, fitted, ProbeResults([place.result for place in fitted], [], meta))
 

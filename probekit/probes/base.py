@@ -36,7 +36,7 @@ class Probe(BaseEstimator):
         log_odds: whether `probabilities` of the decisions are the probe's probabilities.
         certified: whether every fit has a `gap_`.
         saveable: whether `save` works; `load_probe` reads the classes that have a name in `PROBES` or `REGRESSORS`.
-        closed_form: whether problems that share rows share work too, so that all label sets are best fitted in one go.
+        shares_decomposition: whether the fits to one set of rows share a decomposition of them, whatever the labels.
         for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         ARRAYS: names of the fitted arrays that make up the probe.
         FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.
@@ -55,7 +55,7 @@ class Probe(BaseEstimator):
     log_odds: bool = False
     certified: bool = False
     saveable: bool = True
-    closed_form: bool = False
+    shares_decomposition: bool = False
     for_codelength: bool = False
     ARRAYS: tuple[str, ...] = ("coef_", "intercept_")
     FACTS: tuple[str, ...] = ()

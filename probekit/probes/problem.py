@@ -70,7 +70,7 @@ def every_problem(
     return ProblemSet(labels, weightings, problems)
 
 
-def joined(sets: Iterable[ProblemSet]) -> ProblemSet:
+def concatenated(sets: Iterable[ProblemSet]) -> ProblemSet:
     """The problems of several sets over the same rows, one set after another; equal weightings become one."""
     labels: list[Labels] = []
     weightings: dict[bytes | None, np.ndarray | None] = {}

@@ -43,7 +43,7 @@ class RidgeProbe(MomentsProbe):
     """
 
     has_C = without_penalty = True
-    closed_form = True
+    shares_decomposition = True
 
     def __init__(self, C: float = 1.0, standardise: bool = True):
         self.C = C
@@ -88,7 +88,7 @@ class RidgeRegressionProbe(WithDirection, RegressorMixin, MultiOutputMixin, Prob
     """
 
     predicts = "numbers"
-    has_C = without_penalty = several_outputs = linear = closed_form = True
+    has_C = without_penalty = several_outputs = linear = shares_decomposition = True
     coef_: np.ndarray
     intercept_: np.ndarray
 

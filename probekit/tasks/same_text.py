@@ -29,7 +29,7 @@ def text_numbers(inputs: Sequence[Any]) -> np.ndarray:
     All inputs are texts, or all are lists of token ids.
     """
     known: dict[Hashable, int] = {}
-    keys = _text_keys(inputs) if len(inputs) and isinstance(inputs[0], str) else map(_ids, inputs)
+    keys = _text_keys(inputs) if len(inputs) and isinstance(inputs[0], str) else map(plain_ids, inputs)
     return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
 
@@ -46,5 +46,6 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
-def _ids(given: Any) -> tuple[int, ...]:
-    return tuple(given.tolist() if hasattr(given, "tolist") else map(int, given))
+def plain_ids(given: Any) -> tuple[int, ...]:
+    """Token ids as numbers that compare and hash as integers do, which those of a tensor do not."""
+    return tuple(given.tolist() if hasattr(given, "tolist") else given)

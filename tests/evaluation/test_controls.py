@@ -64,6 +64,14 @@ def test_a_regression_has_values_of_training():
     assert all(len(set(drawn[0][i::50])) == 1 for i in range(50))
 
 
+def test_a_regression_of_several_numbers_has_two_targets():
+    """Each target holds two different numbers, which are no reason to keep a draw of one target alone."""
+    targets = np.array([[1.0, 2.0], [3.0, 4.0]])[np.arange(20) % 2]
+    draws = control_labels(targets, ["a", "b"] * 10, 0, 20, 0)
+    assert draws.shape == (20, 20, 2)
+    assert (np.ptp(draws, axis=1) > 0).all()
+
+
 def test_the_type_is_the_token_that_is_read():
     tokens = np.array([5, 6, 7, 5, 6, 7])
     assert control_types(acts_of(["some text"] * 6, tokens=tokens)) == tokens.tolist()

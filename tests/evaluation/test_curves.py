@@ -46,6 +46,7 @@ def same(one: ProbeResults, other: ProbeResults) -> None:
         assert a.intervals.keys() == b.intervals.keys()
         assert (a.p_value, a.control) == pytest.approx((b.p_value, b.control), abs=1e-9)
     assert one.baselines == other.baselines
+    pd.testing.assert_frame_equal(one.to_frame(), other.to_frame(), rtol=1e-9, atol=1e-9)  # with lead and procedure
     rounded = {"lead": None, "optimism": None, "procedure": None, "p_max": None, "null_high": None}
     assert one.meta | rounded == other.meta | rounded
 
@@ -97,6 +98,16 @@ def test_each_place_is_read_and_decomposed_once_for_all_label_sets(acts, monkeyp
     train_probes(acts, points="all", labels=["kind", "other"], probe="ridge", C=1, **QUICK)
     assert len(read) == len(set(read)) == 8
     assert len(decomposed) == 8
+
+
+def test_a_name_that_is_given_twice_is_one_curve(acts, monkeypatch):
+    decomposed, path = [], RidgePath.__init__
+    monkeypatch.setattr(
+        RidgePath, "__init__", lambda self, X, y, *a: decomposed.append(y.shape) or path(self, X, y, *a)
+    )
+    curves = train_probes(acts, points=["embed", "embed"], labels=["a,b", "a,b"], C=1, **QUICK)
+    assert list(curves) == [("a,b", "embed")]
+    assert [shape[1] for shape in decomposed] == [1]
 
 
 def test_texts_are_compared_once_for_all_label_sets(acts, monkeypatch):

@@ -82,6 +82,18 @@ def test_a_regression_ranks_within_folds_and_measures_across():
     assert score_intervals(Bootstrap(20), whole)["spearman"][1] == pytest.approx(1)
 
 
+def test_each_output_of_a_regression_is_pooled_in_its_own_units():
+    """The second is constant but for rounding, which must not be ranked; the third is that of a regression of one."""
+    rng = np.random.default_rng(0)
+    truth, said = rng.normal(size=(2, 2, 12, 3)) * [1e6, 1, 1e-3]
+    said[1] = 5 * said[1] + 7
+    said[:, :, 1] = 3 + 1e-15 * rng.normal(size=(2, 12))
+    whole = pooled([Predictions(*both, both[1], 0) for both in zip(truth, said, strict=True)])
+    third = pooled([Predictions(t[:, 2], s[:, 2], s[:, 2], 0) for t, s in zip(truth, said, strict=True)])
+    assert not whole.scores[:, 1].any()
+    np.testing.assert_allclose(whole.scores[:, 2], third.scores, atol=1e-9)
+
+
 def test_folds_have_no_p_values_and_say_why():
     results = train_probes(noise(0, n_layers=2), probe="mean-diff", folds=3, **BARE)
     assert (results.meta["p_max"], results.meta["permutations"]) == (None, None)

@@ -255,6 +255,11 @@ def test_the_table_is_tidy_and_files_come_back_the_same(found: TransferResults, 
         TransferResults.load(tmp_path / "x")
 
 
+def test_probes_without_a_penalty_are_saved(worlds: list[ActivationSet], tmp_path: Any) -> None:
+    found = transfer(worlds[:2], layers=0, probe="ridge", C=float("inf"))
+    assert TransferResults.load(found.save(tmp_path / "x")) == found
+
+
 def test_nothing_is_computed_that_is_not_shown(
     worlds: list[ActivationSet], found: TransferResults, monkeypatch: pytest.MonkeyPatch
 ) -> None:

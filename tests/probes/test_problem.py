@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probekit.probes.problem import Labels, Problem, ProblemSet, every_problem, joined, subset
+from probekit.probes.problem import Labels, Problem, ProblemSet, concatenated, every_problem, subset
 
 A, B = Labels(np.array([0, 1, 0])), Labels(np.array([0, 1, 2]), 3)
 MASK = np.array([1.0, 0.0, 1.0])
@@ -25,8 +25,8 @@ def test_every_problem_is_each_combination_once_with_C_fastest():
 
 def test_joined_sets_hold_the_problems_of_each_in_order():
     one, other = every_problem([A], [1.0]), every_problem([B, A], [2.0, 3.0], [MASK])
-    assert same(resolved(joined([one, other])), resolved(one) + resolved(other))
-    assert joined([]).problems == ()
+    assert same(resolved(concatenated([one, other])), resolved(one) + resolved(other))
+    assert concatenated([]).problems == ()
 
 
 def test_a_subset_holds_the_chosen_problems_and_no_array_that_they_do_not_use():

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from probekit.errors import DataError, UsageError
 from probekit.probes import features, solver
 from probekit.probes.features import Stream
-from probekit.probes.problem import Labels, every_problem, joined, subset
+from probekit.probes.problem import Labels, concatenated, every_problem, subset
 from probekit.probes.solver import solve_logistic
 
 PATH = (1e-4, 1e-2, 1.0, 1e2, 1e4)
@@ -223,7 +223,7 @@ def test_a_mask_of_few_rows_spoils_no_fit_beside_it():
     four = np.zeros(600)
     four[np.concatenate([np.flatnonzero(y == 0)[:2], np.flatnonzero(y == 1)[:2]])] = 1
     problems = every_problem([Labels(y, 2)], PATH)
-    together = solve_logistic(X, joined([problems, every_problem([Labels(y, 2)], [1.0], [four])]))
+    together = solve_logistic(X, concatenated([problems, every_problem([Labels(y, 2)], [1.0], [four])]))
     alone = solve_logistic(X, problems)
     assert together.converged.all()
     np.testing.assert_array_equal(together.n_iter[:-1], alone.n_iter)

@@ -154,7 +154,7 @@ def control_labels(
     Args:
         labels: the training labels, whose distribution is drawn from; with `train` those of all N.
         types: N types.
-        n_classes: C, or 0 for a regression, whose control must have two values.
+        n_classes: C, or 0 for a regression, whose control must have two targets.
         draws: how many.
         seed: of the draws; draw i is the same for any number of draws.
         train: training rows, int64; None is all of them.
@@ -171,20 +171,27 @@ def control_labels(
 def _draw(
     given: np.ndarray, number: np.ndarray, rows: np.ndarray, n_classes: int, rng: np.random.Generator
 ) -> np.ndarray | None:
-    wanted = len(np.unique(given)) if n_classes else 2
+    wanted = len(np.unique(given)) if n_classes else None
     for _ in range(TRIES):
         control = rng.choice(given, size=number.max() + 1)[number]
-        if len(np.unique(control[rows])) >= wanted:
+        own = control[rows]
+        if _differ(own) if wanted is None else len(np.unique(own)) >= wanted:
             return control
     return None
 
 
+def _differ(targets: np.ndarray) -> bool:
+    """Whether two rows of targets [N] or [N, K] differ."""
+    return bool((np.ptp(targets, axis=0) > 0).any())
+
+
 def with_every_class(protocol: Protocol, draws: np.ndarray, n_classes: int) -> list[np.ndarray]:
-    """The control tasks [draws, N] that can be fitted: each mask has all classes, or two values of a regression."""
+    """The control tasks [draws, N] that can be fitted: each mask has all classes, or two targets of a regression."""
 
     def can_be_fitted(labels: np.ndarray) -> bool:
-        values = set(np.unique(labels).tolist())
-        return len(values) >= 2 if n_classes == 0 else values == set(range(n_classes))
+        if n_classes == 0:
+            return _differ(labels)
+        return set(np.unique(labels).tolist()) == set(range(n_classes))
 
     return [labels for labels in draws if all(can_be_fitted(labels[mask > 0]) for mask in protocol.masks)]
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +14,10 @@ from probekit.activations.activations import Activations
 from probekit.devices import where_float64
 from probekit.errors import DataError
 from probekit.evaluation.fits.fit_grid import FitGrid
+from probekit.evaluation.fits.predict import take_rows
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
-from probekit.probes.problem import ProblemSet, joined
+from probekit.probes.problem import ProblemSet, concatenated
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,20 +75,20 @@ class WantedFits:
     @property
     def problems(self) -> ProblemSet:
         """Those of the grid, then those of the code."""
-        return self.grid.problems if self.code is None else joined([self.grid.problems, self.code])
+        return self.grid.problems if self.code is None else concatenated([self.grid.problems, self.code])
 
 
 def fit_layers(X: Tensor, wanted: Sequence[WantedFits]) -> list[LayerFits]:
     """The fits of each label set on features X [N, D].
 
-    Closed forms on the same rows are solved together, whatever their labels: they need one decomposition of X.
+    Probes that share a decomposition of the same rows are solved together, whatever their labels.
     """
     found: dict[int, LayerFits] = {}
     for numbers in _solved_together(wanted):
         first = wanted[numbers[0]]
         problems = [wanted[number].problems for number in numbers]
-        rows = _rows_of(X, first.grid.protocol.fitted)
-        probes = first.probe.fit_many(rows, problems[0] if len(problems) == 1 else joined(problems))
+        rows = take_rows(X, first.grid.protocol.fitted)
+        probes = first.probe.fit_many(rows, problems[0] if len(problems) == 1 else concatenated(problems))
         start = 0
         for number, each in zip(numbers, problems, strict=True):
             grid, end = wanted[number].grid, start + len(each.problems)
@@ -103,13 +103,6 @@ def _solved_together(wanted: Sequence[WantedFits]) -> list[list[int]]:
     groups: dict[Any, list[int]] = {}
     for number, each in enumerate(wanted):
         rows = each.grid.protocol.fitted
-        key = (type(each.probe), repr(each.probe), rows.tobytes()) if each.probe.closed_form else number
+        key = (type(each.probe), repr(each.probe), rows.tobytes()) if each.probe.shares_decomposition else number
         groups.setdefault(key, []).append(number)
     return list(groups.values())
-
-
-def _rows_of(X: Tensor, rows: np.ndarray) -> Tensor:
-    """X [N, D] at rising rows, without a copy where the rows are contiguous."""
-    if len(rows) == rows[-1] - rows[0] + 1:
-        return X[int(rows[0]) : int(rows[-1]) + 1]
-    return X[torch.from_numpy(rows).to(X.device)]

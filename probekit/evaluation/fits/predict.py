@@ -34,7 +34,7 @@ def decisions(probes: Sequence[Probe], X: Tensor, rows: np.ndarray) -> list[Deci
     """The decision of each probe for these rows of X [N, D]; all linear probes are one matrix product."""
     if all(probe.linear for probe in probes):
         return [Decision(scores) for scores in _linear(probes, X, rows)]
-    features = _taken(X, rows)
+    features = take_rows(X, rows)
     return [_decide(probe, features) for probe in probes]
 
 
@@ -44,8 +44,8 @@ def _decide(probe: Any, features: Tensor) -> Decision:
     return Decision(probe.decision_function(features), None if probe.by_score else probe.predict(features))
 
 
-def _taken(X: Tensor, rows: np.ndarray) -> Tensor:
-    """X at these rows, without a copy where they follow one another."""
+def take_rows(X: Tensor, rows: np.ndarray) -> Tensor:
+    """X [N, D] at these rows, without a copy where they follow one another."""
     if len(rows) and (np.diff(rows) == 1).all():
         return X[int(rows[0]) : int(rows[-1]) + 1]
     return X[torch.from_numpy(rows).to(X.device)]
@@ -56,7 +56,7 @@ def _linear(probes: Sequence[Any], X: Tensor, rows: np.ndarray) -> list[np.ndarr
     W = torch.from_numpy(np.concatenate(coefs)).to(X.device)
     b = torch.from_numpy(np.concatenate([np.atleast_1d(probe.intercept_) for probe in probes])).to(X.device)
     parts = [rows[start : start + ROWS_AT_ONCE] for start in range(0, max(1, len(rows)), ROWS_AT_ONCE)]
-    scores = np.concatenate([as_numpy(_taken(X, part).double() @ W.T + b) for part in parts])
+    scores = np.concatenate([as_numpy(take_rows(X, part).double() @ W.T + b) for part in parts])
     ends = np.cumsum([len(coef) for coef in coefs])[:-1]
     return [part[:, 0] if part.shape[1] == 1 else part for part in np.split(scores, ends, axis=1)]
 
@@ -92,7 +92,7 @@ def pooled(parts: Sequence[Predictions]) -> Predictions:
     labels and probabilities stay as they are.
     """
     if len(parts) > 1:
-        parts = [replace(part, scores=_standardised(part.scores)) for part in parts]
+        parts = [replace(part, scores=_standardised(part.scores, part.n_classes == 0)) for part in parts]
 
     def joined(name: str) -> Any:
         values = [getattr(part, name) for part in parts]
@@ -102,11 +102,16 @@ def pooled(parts: Sequence[Predictions]) -> Predictions:
     return Predictions(*map(joined, names), n_classes=parts[0].n_classes, probabilities=joined("probabilities"))
 
 
-def _standardised(scores: np.ndarray) -> np.ndarray:
-    """Scores [N] or [N, C] with mean 0 (per class) and one spread; 0 where they do not vary."""
+def _standardised(scores: np.ndarray, are_targets: bool) -> np.ndarray:
+    """Scores [N] or [N, C] with mean 0 (per class) and one spread, or of targets [N, K] each its own.
+
+    0 where they do not vary.
+    """
     centred = scores - scores.mean(axis=0)
-    spread = np.sqrt((centred**2).mean())
-    return centred / spread if spread > 1e-9 * np.abs(scores).max(initial=0) else np.zeros_like(centred)
+    each = 0 if are_targets else None
+    spread, size = np.sqrt((centred**2).mean(axis=each)), np.abs(scores).max(axis=each, initial=0)
+    varies = spread > 1e-9 * size
+    return np.where(varies, centred / np.where(varies, spread, 1), 0)
 
 
 def part_of(predictions: Predictions, rows: slice) -> Predictions:

@@ -76,7 +76,7 @@ def save_transfer(data: TransferData, folder: Path) -> None:
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    body = {"format": TRANSFER_FORMAT, "meta": data.meta, "cells": [vars(cell) for cell in data.cells]}
+    body = {"format": TRANSFER_FORMAT, "meta": data.meta, "cells": [_as_dict(cell) for cell in data.cells]}
     text = json.dumps(body, indent=1, allow_nan=False)
     table = transfer_frame(data).to_csv(index=False, lineterminator="\n").encode()
     clear_folder(folder, TRANSFER_RESULTS)
@@ -157,7 +157,7 @@ def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
         raise DataError(f"{str(path)!a} lacks the headline {name} of {place}; train again")
 
 
-def _as_dict(result: LayerResult | BaselineResult) -> dict[str, Any]:
+def _as_dict(result: LayerResult | BaselineResult | TransferCell) -> dict[str, Any]:
     entry = {name: value for name, value in vars(result).items() if name != "probe"}
     entry["C"] = _json_C(entry["C"])
     if "tried" in entry:

@@ -260,11 +260,20 @@ def log_odds(scores: np.ndarray, c: int) -> np.ndarray:
 
 def _by_value(values: np.ndarray, W: np.ndarray, *masks: np.ndarray) -> list[np.ndarray]:
     """The weight [S, distinct values] of each mask's examples, in ascending order of their values."""
-    order = np.argsort(values, kind="stable")
-    starts = np.flatnonzero(np.diff(values[order], prepend=-np.inf) > 0)  # the first example of each distinct value
+    order, starts = _distinct(values)
     weights = W[:, order]
-    sums = [weights * mask[order] for mask in masks]
-    return sums if len(starts) == len(order) else [np.add.reduceat(total, starts, axis=1) for total in sums]
+    return [_summed(weights * mask[order], starts) for mask in masks]
+
+
+def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The examples in ascending order of their values [N], and where in it each distinct value starts."""
+    order = np.argsort(values, kind="stable")
+    return order, np.flatnonzero(np.diff(values[order], prepend=-np.inf) > 0)
+
+
+def _summed(weights: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """The sums [S, distinct values] of weights [S, N] in order; `reduceat` is slow, and without ties does nothing."""
+    return weights if len(starts) == weights.shape[1] else np.add.reduceat(weights, starts, axis=1)
 
 
 def _binary_auroc(positive: np.ndarray, scores: np.ndarray, W: np.ndarray) -> np.ndarray:
@@ -283,13 +292,11 @@ def _binary_average_precision(positive: np.ndarray, scores: np.ndarray, W: np.nd
 
 def _centred_ranks(values: np.ndarray, W: np.ndarray) -> np.ndarray:
     """The mean rank of each example among weighted copies, minus the mean over all: [S, N]."""
-    total = W.sum(axis=1, keepdims=True)
-    order = np.argsort(values)
-    is_new = np.diff(values[order], prepend=-np.inf) > 0
-    weight = np.add.reduceat(W[:, order], np.flatnonzero(is_new), axis=1)  # of each distinct value
-    ranks = np.cumsum(weight, axis=1) - (weight + total) / 2
+    order, starts = _distinct(values)
+    weight = _summed(W[:, order], starts)
+    ranks = np.cumsum(weight, axis=1) - (weight + W.sum(axis=1, keepdims=True)) / 2
     place = np.empty(len(values), dtype=np.int64)
-    place[order] = np.cumsum(is_new) - 1
+    place[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
     return ranks[:, place]
 
 

@@ -25,7 +25,7 @@ from probekit.evaluation.scores.metrics import (
 
 PERMUTATIONS = 1000  # the smallest p-value is 1 / 1001
 Permuter = Callable[[np.random.Generator, int], np.ndarray]
-"""(generator, S) -> labels permuted S times: [S, N]."""
+"""(generator, S) -> labels permuted S times: [S, N] or [S, N, K]."""
 _CHUNK = 250_000  # weights held at once: 2 MB, which stay in the processor's cache
 
 
@@ -70,7 +70,8 @@ def permutation_test(
         groups: [N]; classes are permuted within groups that hold several classes, and between groups that hold one. The
             test is then of the relation within groups, or between groups. Regression targets are permuted in the same
             way, unless they vary more between groups than within: then each is split into its group's mean and the
-            rest, means are permuted between groups and the rest within, and both relations are tested.
+            rest, means are permuted between groups and the rest within, and both relations are tested. The numbers of a
+            row stay together; of several, the shares of variance are averaged.
         permutations: how many.
 
     Raises:
@@ -82,7 +83,7 @@ def permutation_test(
     observed = np.array([measure(p, [metric]).get(metric, -np.inf) for p in predictions])
     rng, truth = np.random.default_rng(seed), predictions[0].truth
     draw, chunks = permuter(truth, groups), []
-    for size in _chunks(permutations, len(truth)):
+    for size in _chunks(permutations, truth.size):
         truths = draw(rng, size)
         chunks.append(np.stack([values_under(p, truths, metric) for p in predictions]))
     null = np.concatenate(chunks, axis=1)
@@ -97,54 +98,40 @@ def permutation_test(
     )
 
 
-def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
-    """Labels [N] permuted `permutations` times, with groups as `permutation_test` describes: [S, N].
-
-    Targets [N, K] keep the numbers of a row together: [S, N, K].
-    """
-    return permuter(truth, groups)(rng, permutations)
-
-
 def permuter(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:
-    """`permuted` for these labels and groups: what depends on them alone is computed once, in O(N log N)."""
-    if truth.ndim == 2:
-        return _of_rows(truth, groups)
+    """A function that permutes these labels [N] or [N, K], with groups as `permutation_test` describes.
+
+    What depends on labels and groups alone is computed once, in O(N log N). The K numbers of a row stay together.
+    """
     if groups is None:
-        return lambda rng, permutations: rng.permuted(np.tile(truth, (permutations, 1)), axis=1)
-    member = np.unique(groups, return_inverse=True)[1].ravel()
-    if np.issubdtype(truth.dtype, np.floating):
-        means = np.bincount(member, truth) / np.bincount(member)
+        every = np.arange(len(truth))
+        return lambda rng, permutations: truth[rng.permuted(np.tile(every, (permutations, 1)), axis=1)]
+    member, sizes = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    member = member.ravel()
+    if truth.dtype.kind == "f":
+        columns = truth.reshape(len(truth), -1).T
+        means = np.stack([np.bincount(member, column) / sizes for column in columns], axis=1)
+        means = means.reshape(-1, *truth.shape[1:])
         rest = truth - means[member]
-        if means.var() > rest.var():
-            within = _by_group(rest, member)
-            return lambda rng, permutations: (
-                rng.permuted(np.tile(means, (permutations, 1)), axis=1)[:, member] + within(rng, permutations)
-            )
+        if _is_of_groups(means, rest):
+            among, within = permuter(means, None), _by_group(rest, member)
+            return lambda rng, permutations: among(rng, permutations)[:, member] + within(rng, permutations)
     return _by_group(truth, member)
 
 
-def _of_rows(truth: np.ndarray, groups: np.ndarray | None) -> Permuter:
-    """`permuter` of targets [N, K]."""
-    rows = np.arange(len(truth))
-    if groups is None:
-        every = permuter(rows, None)
-        return lambda rng, permutations: truth[every(rng, permutations)]
-    member, sizes = np.unique(groups, return_inverse=True, return_counts=True)[1:]
-    member = member.ravel()
-    means = np.stack([np.bincount(member, column) for column in truth.T], axis=1) / sizes[:, None]
-    rest, within = truth - means[member], _by_group(rows, member)
-    if means.var(axis=0).sum() <= rest.var(axis=0).sum():
-        return lambda rng, permutations: truth[within(rng, permutations)]
-    among = permuter(np.arange(len(means)), None)
-    return lambda rng, permutations: means[among(rng, permutations)[:, member]] + rest[within(rng, permutations)]
+def _is_of_groups(means: np.ndarray, rest: np.ndarray) -> bool:
+    """Whether targets vary more between groups than within; of several, on average, each in its own units."""
+    between, within = np.atleast_1d(means.var(axis=0)), np.atleast_1d(rest.var(axis=0))
+    return bool(mean_known(ratio(between, between + within)) > 0.5)
 
 
 def _by_group(truth: np.ndarray, member: np.ndarray) -> Permuter:
-    """Permutes values [N] within groups where they differ, and between groups where they do not."""
+    """Permutes labels [N] or [N, K] within groups where they differ, and between groups where they do not."""
     order, sizes = np.argsort(member, kind="stable"), np.bincount(member)
     starts = np.cumsum(sizes) - sizes
-    of_group = truth[order[starts]]  # the value of each group's first row
-    constant = np.logical_and.reduceat(truth[order] == of_group[member[order]], starts)
+    firsts = order[starts]  # the first row of each group
+    equal = (truth[order] == truth[firsts[member[order]]]).reshape(len(truth), -1).all(axis=1)
+    constant = np.logical_and.reduceat(equal, starts)
     among, place = constant[member], (np.cumsum(constant) - 1)[member]
     # the rows of the groups that differ, [groups, size] for each size: all groups of a size are one call
     blocks = [
@@ -152,14 +139,14 @@ def _by_group(truth: np.ndarray, member: np.ndarray) -> Permuter:
     ]
 
     def draw(rng: np.random.Generator, permutations: int) -> np.ndarray:
-        shuffled = np.tile(truth, (permutations, 1))
+        shuffled = np.empty((permutations, len(truth)), dtype=np.int64)  # rows whose labels are taken
         if among.any():
-            values = np.tile(of_group[constant], (permutations, 1))
-            shuffled[:, among] = rng.permuted(values, axis=1)[:, place[among]]
+            groups = np.tile(firsts[constant], (permutations, 1))
+            shuffled[:, among] = rng.permuted(groups, axis=1)[:, place[among]]
         for rows in blocks:
-            values = np.repeat(truth[rows][:, None], permutations, axis=1)  # [groups, S, size]
-            shuffled[:, rows] = rng.permuted(values, axis=2).swapaxes(0, 1)
-        return shuffled
+            own = np.repeat(rows[:, None], permutations, axis=1)  # [groups, S, size]
+            shuffled[:, rows] = rng.permuted(own, axis=2).swapaxes(0, 1)
+        return truth[shuffled]
 
     return draw
 

@@ -34,8 +34,8 @@ def value_of(predictions: Predictions, metric: str) -> float:
 
 
 def for_metric(predictions: Predictions, metric: str) -> Predictions:
-    """The predictions that this metric is computed from."""
-    return _by_score(predictions) if metric == "spearman" else predictions
+    """The predictions that this metric is computed from: the same object where it can be, whose resamples are known."""
+    return _by_score(predictions) if metric == "spearman" and _is_pooled(predictions) else predictions
 
 
 def _is_pooled(predictions: Predictions) -> bool:

@@ -12,7 +12,9 @@ fewer than `LEAST_SHINGLES` others is compared for equality only, since short ph
 Axes: N inputs, U distinct ones, V kinds of shingles.
 """
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +24,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from probekit.tasks.base import SPLITS
-from probekit.tasks.same_text import normalised_words, text_numbers
+from probekit.tasks.same_text import normalised_words, plain_ids, text_numbers
 from probekit.tasks.splits import components
 
 SHINGLE = 3  # words in a row: trigrams
@@ -54,11 +56,11 @@ class Inputs:
         """From texts, or from lists of token ids, which are equal if all ids are."""
         are_texts = isinstance(inputs[0], str)
         number = text_numbers(inputs)
-        known: dict[Any, int] = {}
+        known: dict[Any, int] = defaultdict(itertools.count(1).__next__)  # a new part gets the next number
         kept = []
         for row in np.unique(number, return_index=True)[1].tolist():
-            parts = normalised_words(inputs[row]) if are_texts else [int(i) for i in inputs[row]]
-            kept.append(np.array([known.setdefault(part, len(known) + 1) for part in parts], dtype=np.int64))
+            parts = normalised_words(inputs[row]) if are_texts else plain_ids(inputs[row])
+            kept.append(np.fromiter(map(known.__getitem__, parts), np.int64))
         width = SHINGLE if are_texts else max(SHINGLE, math.ceil(RARE / math.log10(max(2, len(known)))))
         return cls(number, np.concatenate(kept), np.cumsum([0, *map(len, kept)]), width)
 

@@ -6,7 +6,8 @@ import pytest
 from scipy.stats import binom, binomtest, norm
 
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import Predictions, measure, weighted_metrics
+from probekit.evaluation.scores.metrics import METRICS, Predictions, measure, weighted_metrics
+from probekit.evaluation.scores.score import for_metric, score_intervals
 
 WORLDS = 150
 FALSE_ALARM = 1e-4
@@ -214,3 +215,13 @@ def test_no_interval_of_the_r2_of_a_constant_reaches_above_0(size):
         assert low < high <= 0
         nearly = Predictions(y, 1e-3 * rng.normal(size=60), y, 0)
         assert bootstrap.intervals(nearly, names=["r2"])["r2"][1] < 0.01
+
+
+def test_a_rank_correlation_is_resampled_once(monkeypatch):
+    truth, said = np.random.default_rng(0).normal(size=(2, 40))
+    p, bootstrap, ranked = Predictions(truth, said, said, 0), Bootstrap(40, resamples=50), []
+    one = METRICS["spearman"]
+    monkeypatch.setitem(METRICS, "spearman", lambda p, W: ranked.append(len(W)) or one(p, W))
+    score_intervals(bootstrap, p)
+    bootstrap.resampled(for_metric(p, "spearman"), "spearman")
+    assert sum(ranked) == 50 + 1  # the resamples, and the value itself

@@ -7,7 +7,11 @@ from simulated_curves import WORLDS, covers, curve
 
 from probekit.evaluation.scores import permutation
 from probekit.evaluation.scores.metrics import METRICS, Predictions, measure
-from probekit.evaluation.scores.permutation import permutation_test, permuted, permuter, values_under
+from probekit.evaluation.scores.permutation import permutation_test, permuter, values_under
+
+
+def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
+    return permuter(truth, groups)(rng, permutations)
 
 
 @pytest.mark.parametrize(("size", "metric"), [(1, "accuracy"), (1, "auroc"), (4, "accuracy")])
@@ -96,6 +100,31 @@ def test_values_that_vary_within_groups_alone_are_permuted_there():
     truth -= np.repeat(truth.reshape(5, 4).mean(axis=1), 4)
     drawn = permuted(truth, np.random.default_rng(0), groups, 50).reshape(50, 5, 4)
     np.testing.assert_array_equal(np.sort(drawn), np.broadcast_to(np.sort(truth.reshape(5, 4)), drawn.shape))
+
+
+@pytest.mark.parametrize("jitter", [0, 0.3, 3])
+def test_several_equal_outputs_are_permuted_as_one_whatever_their_units(jitter):
+    p, groups = regressed(0, jitter, 1)
+    groups = np.where(groups < 3, groups, groups + np.arange(len(groups)) % 2)  # some smaller groups
+    one = permuted(p.truth, np.random.default_rng(0), groups, 30)
+    units = np.array([1.0, -1e6])
+    several = permuted(p.truth[:, None] * units, np.random.default_rng(0), groups, 30)
+    np.testing.assert_allclose(several, one[:, :, None] * units, rtol=1e-9, atol=1e-9)
+
+
+def test_the_units_of_an_output_do_not_decide_what_is_permuted():
+    """Two outputs vary between groups alone and one within; in small units the last must not decide, nor in large."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(6), 4)
+    between, within = rng.normal(size=(6, 2))[groups], rng.normal(size=(24, 1))
+    within -= np.repeat(within.reshape(6, 4).mean(axis=1), 4)[:, None]
+    drawn = [
+        permuted(np.concatenate([between, unit * within], axis=1), np.random.default_rng(0), groups, 20)
+        for unit in (1e-6, 1.0, 1e6)
+    ]
+    for one in drawn:
+        np.testing.assert_allclose(one[:, :, :2], drawn[0][:, :, :2], atol=1e-9)
+        assert np.ptp(one[:, groups == 0, :2], axis=0).max() > 0.1
 
 
 def test_several_classes_are_permuted_as_one_by_one():
