@@ -89,10 +89,11 @@ def new_axes(size: tuple[float, float] = (8, 4.5)) -> Axes:
 
 
 def draw(*results: ProbeResults, size: tuple[float, float] = (8, 4.5), **how: Any) -> Axes:
+    """Drawn, so that everything is in its place, but into no pixels, which take a fifth of the time."""
     ax = new_axes(size)
     for each in results:
         plot_accuracy_by_layer(each, ax, **how)
-    figure_of(ax).canvas.draw()
+    figure_of(ax).draw_without_rendering()
     return ax
 
 

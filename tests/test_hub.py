@@ -1,6 +1,7 @@
 """The Hub: found, refused, silent, absent; each in a process of its own, as huggingface_hub reads its settings once."""
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,19 +25,26 @@ def python(code: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 def ask(name: str, kind: str, env: dict[str, str], revision: str | None = None) -> dict:
     """What find_repo answers or raises; a process that is still waiting after a minute fails."""
+    (answer,) = ask_all([name], kind, env, revision)
+    return answer
+
+
+def ask_all(names: list[str], kind: str, env: dict[str, str], revision: str | None = None) -> list[dict]:
+    """The same for several names, one after the other in one process."""
     code = f"""
 import json
 from probekit.errors import ProbekitError
 from probekit.hub import find_repo
-try:
-    answer = vars(find_repo({name!r}, {kind!r}, {revision!r}))
-except ProbekitError as error:
-    answer = {{"error": type(error).__name__, "says": str(error)}}
-print(json.dumps(answer))
+for name in {names!r}:
+    try:
+        answer = vars(find_repo(name, {kind!r}, {revision!r}))
+    except ProbekitError as error:
+        answer = {{"error": type(error).__name__, "says": str(error)}}
+    print(json.dumps(answer))
 """
     done = python(code, env)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture
@@ -91,10 +99,10 @@ def test_what_the_hub_does_not_have_is_a_usage_error(hub):
     assert ask("gpt2", "model", hub.env, revision="v9")["says"].startswith("'gpt2' has no revision 'v9'")
 
 
-@pytest.mark.parametrize("name", ["no-such", "../../etc/passwd", "a/b/c", "a/..", "/a", "a/\x1b[31mb", ""])
-def test_what_is_no_id_is_not_asked_for(hub, name):
+def test_what_is_no_id_is_not_asked_for(hub):
+    names = ["no-such", "../../etc/passwd", "a/b/c", "a/..", "/a", "a/\x1b[31mb", ""]
     before = len(hub.requests)
-    assert ask(name, "model", hub.env)["error"] == "UsageError"
+    assert [answer["error"] for answer in ask_all(names, "model", hub.env)] == ["UsageError"] * len(names)
     assert not [request for request in hub.requests[before:] if "harness" not in request]
 
 
@@ -107,16 +115,26 @@ def test_what_needs_a_token_says_so(server, status, code, word):
     assert "hf auth login" in answer["says"]
 
 
-def fill_cache(env: dict[str, str]) -> None:
-    done = python("from probekit.hub import *; fetch(find_repo('gpt2', 'model'), ['config.json'])", env)
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory) -> Path:
+    """A cache that holds a file of gpt2; tests copy it."""
+    home = tmp_path_factory.mktemp("filled") / "home"
+    server = HubServer(dict(repos()), home)
+    done = python("from probekit.hub import *; fetch(find_repo('gpt2', 'model'), ['config.json'])", server.env)
+    server.close()
     assert done.returncode == 0, done.stderr
+    return home
+
+
+def fill_cache(env: dict[str, str], filled: Path) -> None:
+    shutil.copytree(filled, env["HF_HOME"], symlinks=True, dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://no-such-host.invalid", "silent", "503", "offline"])
 @pytest.mark.parametrize("cached", [True, False])
-def test_without_a_hub_the_cache_or_a_clear_answer_soon(server, silent, endpoint, cached):
+def test_without_a_hub_the_cache_or_a_clear_answer_soon(server, silent, filled, endpoint, cached):
     if cached:
-        fill_cache(server.env)
+        fill_cache(server.env, filled)
     env = dict(server.env)
     if endpoint == "503":
         server.refuse["models/openai-community/gpt2"] = (503, "")
@@ -132,8 +150,8 @@ def test_without_a_hub_the_cache_or_a_clear_answer_soon(server, silent, endpoint
         assert answer["says"].endswith("'gpt2' is not in the local cache; give a folder: --model PATH")
 
 
-def test_a_hub_that_was_silent_is_not_asked_again(server, listener, silent):
-    fill_cache(server.env)
+def test_a_hub_that_was_silent_is_not_asked_again(server, listener, silent, filled):
+    fill_cache(server.env, filled)
     env = server.env | {"HF_ENDPOINT": silent["HF_ENDPOINT"]}
     ask("gpt2", "model", env)
     of_one_question = connections(listener)

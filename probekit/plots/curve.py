@@ -21,7 +21,7 @@ from probekit.plots.headings import legend_of, write_above
 from probekit.plots.intervals import draw_intervals, interval_rows
 from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits, y_limits
 from probekit.plots.lines import draw_curve
-from probekit.plots.style import PALETTE, PLAIN, new_figure, short, write_figure
+from probekit.plots.style import PALETTE, PLAIN, inches, new_figure, short, wrapped, write_figure
 
 SIZE = (8.0, 4.8)  # inches
 PANEL = 1.0  # inches that the lower panel adds
@@ -226,8 +226,11 @@ def _around(ours: Limits, theirs: Limits | None) -> Limits:
 
 def _finish(picture: _Picture, panels: Sequence[Axes], names: tuple[str, str], grid: Literal["x", "y"]) -> None:
     """Name the axes, unless somebody else did; draw the grid."""
-    if panels[-1].get_xlabel() in ("", picture.names[0]):
-        panels[-1].set_xlabel(names[0], **PLAIN)
+    lowest = panels[-1]
+    words = wrapped(names[0], 72 * inches(lowest)[0], lowest.xaxis.label.get_size())
+    names = "\n".join(words), names[1]
+    if lowest.get_xlabel() in ("", picture.names[0]):
+        lowest.set_xlabel(names[0], **PLAIN)
     if panels[0].get_ylabel() in ("", picture.names[1]):
         panels[0].set_ylabel(names[1], **PLAIN)
     picture.names = names

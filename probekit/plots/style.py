@@ -1,8 +1,10 @@
 """Shared by the pictures: colours, names that fit, and files with the same bytes for the same results."""
 
 import io
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,11 @@ def text_width(text: str, size: float = SMALL, weight: str = "normal") -> float:
     return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
 
 
+def _width_of_start(word: str, size: float, weight: str, n: int) -> float:
+    """Width of the first `n` letters."""
+    return text_width(word[:n], size, weight)
+
+
 def wrapped(text: str, room: float, size: float = SMALL, weight: str = "normal") -> list[str]:
     """`text` in lines of at most `room` points, broken between words, or inside a word that is longer than a line."""
     lines: list[str] = []
@@ -65,7 +72,7 @@ def wrapped(text: str, room: float, size: float = SMALL, weight: str = "normal")
             lines[-1] += f" {word}"
             continue
         while text_width(word, size, weight) > room and len(word) > 1:
-            most = max(n for n in range(1, len(word)) if n == 1 or text_width(word[:n], size, weight) <= room)
+            most = max(1, bisect(range(1, len(word)), room, key=partial(_width_of_start, word, size, weight)))
             lines.append(word[:most])
             word = word[most:]
         lines.append(word)

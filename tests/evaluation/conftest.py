@@ -39,6 +39,6 @@ def make_world(n=300, n_classes=2, seed=0, strength=(0.0, 0.6, 1.5, 1.5, 1.5), *
     return ActivationSet(tensors, task)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def world() -> Callable[..., ActivationSet]:
     return make_world

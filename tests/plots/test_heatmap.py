@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -40,7 +39,7 @@ def make(n: int = 4, metric: str = "accuracy", chance: float = 0.5, missing: boo
 def draw(results: TransferResults, size: tuple[float, float] | None = None) -> Axes:
     figure = Figure(figsize=size or _size(results), layout="constrained")
     ax = plot_transfer(results, figure.subplots())
-    FigureCanvasAgg(figure).draw()
+    figure.draw_without_rendering()
     return ax
 
 

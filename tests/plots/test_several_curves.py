@@ -292,7 +292,10 @@ def random_results(rng: np.random.Generator, metric: str) -> ProbeResults:
     return without_validation(results) if rng.random() < 0.2 else results
 
 
-@pytest.mark.parametrize("seed", range(20))
+SEEDS = (25, 21, 20, 99, 68, 2, 19, 0)  # among the first 200, these have every part beside and without every other
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_pictures_are_readable(seed, monkeypatch):
     """No text collides or hangs outside; the legend names what is seen; the same results give the same pixels."""
     rng = np.random.default_rng(seed)

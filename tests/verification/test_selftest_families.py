@@ -1,5 +1,6 @@
 """A self-test passes on every family as it is, shows every point, and finds what is wrong in each."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,14 +29,20 @@ def made(name: str) -> Any:
     return model
 
 
+@cache
+def judged(name: str) -> Any:
+    """The self-test of a correct model, run once."""
+    model = made(name)
+    return pk.selftest(model), model
+
+
 def base(point: str) -> str:
     return point.rpartition(".")[2].removeprefix("cross_")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_correct_model_passes_at_every_point(name):
-    model = made(name)
-    found = pk.selftest(model)
+    found, model = judged(name)
     assert found.passed, found.describe()
     points = {split_point(name)[0] for name in model.points} | ({"logits"} if model.has_logits else set())
     assert {row.point for row in found.rows} == points
@@ -43,7 +50,7 @@ def test_a_correct_model_passes_at_every_point(name):
 
 @pytest.mark.parametrize("name", WITH_ORACLE)
 def test_transformers_computes_all_but_a_few_points(name):
-    found = pk.selftest(made(name))
+    found, _ = judged(name)
     own = {row.point for row in found.rows if row.against == "float64"}
     assert {base(point) for point in own} <= UNSEEN | {"embed"}  # Marian's is one module for both stacks
     assert len(own) < len(found.rows) / 2

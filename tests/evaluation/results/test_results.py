@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import json
 import re
@@ -22,11 +23,17 @@ from probekit.probes import LogisticProbe
 HOSTILE = 'a<script>alert("x")</script>\x1b[31m‮&'
 
 
-@pytest.fixture
-def results(world):
+@pytest.fixture(scope="module")
+def trained(world):
     words = [f"text {i} is number {i % 19}" for i in range(300)]
     acts, noise = world(inputs=words), world(seed=3)
     return train_probes(acts, C=[0.01, 1], random_init=ActivationSet(dict(noise), acts.task, noise.meta))
+
+
+@pytest.fixture
+def results(trained):
+    """A copy for each test, trained once."""
+    return copy.deepcopy(trained)
 
 
 def with_meta(results, **changes):
