@@ -12,11 +12,11 @@ demo: .venv/installed
 	$(BIN)/probekit demo
 
 test: .venv/installed-dev
-	$(PYTEST) --nbmake tests experiments
+	$(PYTEST) --nbmake experiments tests
 
 # The same with the long fault campaigns.
 test-all: .venv/installed-dev
-	PROBEKIT_FAULTS=nightly $(PYTEST) --nbmake tests experiments
+	PROBEKIT_FAULTS=nightly $(PYTEST) --nbmake experiments tests
 
 # The numeric tests under the kernels of other processors, with 1 and 2 threads. The plain kernels of torch and MKL's
 # compatible ones reproduce on AMD what processors without bf16 do.

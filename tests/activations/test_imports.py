@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -255,9 +256,11 @@ def test_groups_stay_together_and_splits_are_kept_to(tmp_path: Path) -> None:
 
 def test_a_column_called_split_is_one_where_it_names_splits_as_in_load_task(tmp_path: Path) -> None:
     rows = [f"{i % 2},{i % 2}" for i in range(N)]
-    for header, options in (("label,split", ImportOptions()), ("kind,Split", ImportOptions(label_column="Split"))):
+    taken = pytest.warns(UserWarning, match="column 'split' of y.csv is not read as splits")
+    for header, label, heard in (("label,split", None, taken), ("kind,Split", "Split", nullcontext())):
         (tmp_path / "y.csv").write_text("\n".join([header, *rows]) + "\n")
-        task = labelled_task(tmp_path / "y.csv", options, "y")
+        with heard:
+            task = labelled_task(tmp_path / "y.csv", ImportOptions(label_column=label), "y")
         assert task.info["splits_from"] == ""
         assert task.info["carved_from_train"] == ["validation", "test"]
 
