@@ -149,7 +149,7 @@ def test_records_that_agree_with_themselves_alone_are_refused(model, task, path)
     huge = {name: TensorRecord(x.dtype, (10**11, 16), x.sha256) for name, x in record.tensors.items()}
     lies = {
         "do not hold every row once": (other.rows[: len(record.rows)], record.tensors),
-        "has other rows than its examples": (record.rows, huge),
+        "has too many or too few rows for its examples": (record.rows, huge),
         "not hold the rows and places of the plan": (record.rows, {"q.0": record.tensors["q.0"]}),
         "the rows and places of the": ([*record.rows[:-1], 10**9], record.tensors),
     }
@@ -262,7 +262,7 @@ def test_numbers_of_rows_and_shards_that_no_store_has_are_not_believed(model, ta
 def test_gaps_are_noticed(model, task, path):
     run(model, task, path)
     (path / "records" / "00001.json").unlink()
-    with pytest.raises(StorageError, match=r"00001\.json missing or too many"):
+    with pytest.raises(StorageError, match=r"missing or not its own: 00001\.json"):
         load_activations(path)
     assert [one.file for one in verify(path).broken] == ["records/00001.json"]
 
@@ -271,5 +271,5 @@ def test_a_store_of_another_format_says_so(model, task, path):
     run(model, task, path)
     body, _ = unseal(path / "plan.json")
     (path / "plan.json").write_bytes(seal({**body, "identity": {**body["identity"], "version": 1}})[0])
-    with pytest.raises(StorageError, match="format 1, this probekit supports 2; extract again"):
+    with pytest.raises(StorageError, match="format 1, and this probekit reads format 2; extract again"):
         load_activations(path)
