@@ -444,7 +444,7 @@ def test_impossible_calls(model):
         model(tokens, attention_mask=torch.ones(3, 9, 8))
     with pytest.raises(UsageError, match="25 tokens do not fit a context of 24"):
         model(torch.zeros(1, 25, dtype=torch.long))
-    with pytest.raises(UsageError, match="position 24 is not in a context of 24"):
+    with pytest.raises(UsageError, match="position 24 is outside the context"):
         model(tokens, position_ids=torch.arange(16, 25).expand(3, 9))
     with pytest.raises(UsageError, match="this model has no point hook_pos_embed"):
         model.run_with_cache(tokens, points="pos_embed")
