@@ -56,7 +56,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
     if job.baseline not in (None, "random-init"):
-        raise UsageError(f"no baseline {job.baseline!a}; the only one that can be added is random-init")
+        raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
     from probekit.activations import load_activations
 
     train(load_activations(job.store or _newest(job.quiet)), options, job)

@@ -235,14 +235,14 @@ def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
     """The strengths to choose from, rising, each once."""
     several = tuple(C) if isinstance(C, Iterable) and not isinstance(C, str) else (C,)
     if not several:
-        raise UsageError("no C to choose from; give one positive number or more")
+        raise UsageError("the list of C is empty; give one positive number or more")
     return tuple(sorted({check_strength("C", value) for value in several}))
 
 
 def _checked_folds(folds: int, drop_leaks: bool) -> int:
     if not is_whole(folds) or folds < LEAST_FOLDS:
         raise UsageError(
-            f"nested folds need {LEAST_FOLDS} or more: one tests, one chooses, the rest are fitted; got {folds!a}"
+            f"there must be {LEAST_FOLDS} folds or more (one to test, one to choose, the rest to fit); got {folds!a}"
         )
     if drop_leaks:
         raise UsageError(

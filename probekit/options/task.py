@@ -129,7 +129,7 @@ class TaskOptions:
         for name, known in known_of.items():
             value = getattr(self, name)
             if value not in known and not (value is None and name in ("position", "data_format")):
-                raise UsageError(f"no {name} {value!a}; {nearest(str(value), known)}")
+                raise UsageError(f"unknown {name} {value!a}; {nearest(str(value), known)}")
         check_whole("max_classes", self.max_classes, least=2)
         if self.columns is not None:
             object.__setattr__(self, "columns", check_names("columns", self.columns))

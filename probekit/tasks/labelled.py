@@ -166,5 +166,5 @@ def _splits(table: DataTable) -> list[str] | None:
             raise DataError(f"{table.where(i)}: expected a split ({', '.join(SPLITS)}), got {quote(cell)}; correct it")
         splits.append(split)
     if "train" not in splits:
-        raise DataError(f"{table.name}: no row is in the split train; a probe needs some to fit")
+        raise DataError(f"{table.name}: no row is in the split train; put some there to fit on")
     return splits

@@ -21,6 +21,7 @@ from probekit.plain_files import MAX_TABLE, read_bytes
 from probekit.tasks import conllu
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.parquet import read_parquet
+from probekit.text import listed
 
 TXT = ".txt"
 
@@ -182,7 +183,7 @@ def _read_delimited(path: Path, data: bytes, how: TableFormat, **dialect: Any) -
         header = list(how.columns or (str(i) for i in range(1, len(rows[0]) + 1)))
     if not how.has_header and len(rows[0]) != len(header):
         raise UsageError(
-            f"{path.name}, line {lines[0]}: expected the {len(header)} columns of --columns ({', '.join(header)}), got "
+            f"{path.name}, line {lines[0]}: expected the {len(header)} columns of --columns ({listed(header)}), got "
             f"{len(rows[0])}; name each of them"
         )
     bad: dict[int, tuple[str, str]] = {}

@@ -159,7 +159,7 @@ def _numbered(name: str, cells: list[Any], known: list[str], ids: Sequence[Any])
         if not isinstance(cell, str) or cell not in number:
             place = ids[row] if row < len(ids) else row
             raise DataError(
-                f"example {place!a} has the label {cell!a} of {name!a}, which is none of its class names "
+                f"example {place!a} has the label {cell!a} of {name!a}, which is not one of its class names "
                 f"({listed([ascii(one) for one in known])}); add it to label_names, or leave label_names out"
             )
     return np.array([number[cell] for cell in cells], dtype=np.int64)
