@@ -33,7 +33,7 @@ from probekit.tasks.token_labels import (
     constant_output,
     token_rows,
 )
-from probekit.text import listed
+from probekit.text import counted, listed
 
 __all__ = ["CARVED", "IMBALANCED", "POSITIONS", "SPLITS", "Task", "count_line"]
 
@@ -373,8 +373,8 @@ class Task:
         by_text = self.groups is None or self.spans is not None
         what, one = ("texts", "text") if by_text else ("texts and groups", "group")
         return (
-            f"equal {what} stay in one split, and the {len(self)} examples have only {n} different "
-            f"{one}{'s' * (n > 1)}; add other texts, or give each split its own file"
+            f"equal {what} stay in one split, and the {len(self)} examples have only "
+            f"{counted(n, f'different {one}')}; add other texts, or give each split its own file"
         )
 
     def _needed_splits(self) -> list[str]:
