@@ -35,7 +35,9 @@ class TrainProbeJob(Output):
     baseline: str | None = option(
         None, "random-init: add the curve of the same architecture with random weights.", metavar="NAME"
     )
-    out: Path | None = option(None, "Results.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR")
+    out: Path | None = option(
+        None, "Where the results go.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR"
+    )
     title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
 
 
