@@ -54,7 +54,7 @@ def _known(probe: Any) -> Mapping[str, Any]:
 
 def _checked(probe: str, key: str, value: Any, known: Mapping[str, Any]) -> Any:
     if key not in known:
-        there = f"it has {listed(known)}" if known else "it has none"
+        there = f"it has {listed(known)}" if known else "it has none, leave it out"
         raise UsageError(f"probe {probe} has no parameter {key!a}; {there}")
     kind = type(known[key])
     try:

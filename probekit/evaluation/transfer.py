@@ -105,9 +105,7 @@ def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> 
 def _checked(activations: Sequence[Activations]) -> list[Activations]:
     is_list = isinstance(activations, Sequence) and not isinstance(activations, str)
     if not is_list or not all(isinstance(acts, Activations) for acts in activations):
-        raise UsageError(
-            "expected a list of activations; give transfer those of extract or load_activations, in a list"
-        )
+        raise UsageError("transfer takes a list of activations; give those of extract or load_activations in a list")
     if len(activations) < 2:
         raise UsageError(f"transfer needs the activations of two tasks or more; got {len(activations)}")
     return list(activations)

@@ -97,7 +97,7 @@ def stored_in(path: Path) -> dict[str, TensorInFile]:
 
 
 def _damaged(path: Path, why: str) -> DataError:
-    return DataError(f"{str(path)!a} is damaged or no safetensors file: {ascii(why)[1:-1]}; get it again")
+    return DataError(f"{str(path)!a} is damaged or not a safetensors file: {ascii(why)[1:-1]}; download it again")
 
 
 def stored_tensors(folder: Path) -> dict[str, TensorInFile]:

@@ -245,7 +245,7 @@ def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
 def _checked_folds(folds: int, drop_leaks: bool) -> int:
     if not is_whole(folds) or folds < LEAST_FOLDS:
         raise UsageError(
-            f"there must be {LEAST_FOLDS} folds or more (one to test, one to choose, the rest to fit); got {folds!a}"
+            f"nested folds must be {LEAST_FOLDS} or more (one to test, one to choose, the rest to fit); got {folds!a}"
         )
     if drop_leaks:
         raise UsageError(

@@ -38,7 +38,10 @@ def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTab
         if part_of is not None and part_of not in tables:
             tables[part_of] = dataset_table(f"{name} {split}", str(split), part, first)
     if not tables:
-        raise DataError(f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only {listed(list(dataset))}")
+        raise DataError(
+            f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only "
+            f"{listed([ascii(split) for split in dataset])}; give its files with --dataset PATH"
+        )
     return tables
 
 

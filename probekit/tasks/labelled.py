@@ -90,7 +90,7 @@ class _Rows:
 
 def _task(name: str, rows: _Rows, options: ImportOptions) -> Task:
     if not rows.cells:
-        raise DataError(f"{name!a} has no labels; expected one for each example")
+        raise DataError(f"{name!a} has no labels; write one for each example")
     classes = as_labels(rows.cells, rows.places, rows.label, options.regression)
     refuse_unlabelled(classes, rows.places, rows.label, BOTH)
     splits = ["train"] * len(rows.cells) if rows.splits is None else rows.splits

@@ -25,7 +25,7 @@ def split_files(path: Path, data_format: str | None = None) -> dict[str, Path]:
         check_format(path.name, data_format)
         return {"all": path}
     if not path.is_dir():
-        what = "is no file and no folder; pipe data in with --dataset -" if path.exists() else "does not exist"
+        what = "is neither a file nor a folder; pipe data in with --dataset -" if path.exists() else "does not exist"
         raise UsageError(f"no file or folder {str(path)!a}" if what == "does not exist" else f"{str(path)!a} {what}")
     tables = [file for file in sorted(path.iterdir()) if _split_of(file) and file.suffix.lower() in READERS]
     files = [file for file in tables if file.is_file()]

@@ -83,7 +83,7 @@ def check_lengths(n: int, parts: Mapping[str, Any]) -> None:
     """
     for part, values in parts.items():
         if len(values) != n:
-            raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}")
+            raise DataError(f"expected one of {part} for each of the {n:,} inputs, got {len(values):,}; give as many")
 
 
 def check_example_ids(ids: Sequence[Any]) -> None:
@@ -136,7 +136,9 @@ def check_groups(groups: np.ndarray) -> None:
         DataError: an array of several axes.
     """
     if groups.ndim != 1:
-        raise DataError(f"groups are one name or number for each example, got the shape {list(groups.shape)}")
+        raise DataError(
+            f"groups are one name or number for each example, got the shape {list(groups.shape)}; give one list of them"
+        )
 
 
 def check_spans(spans: np.ndarray, inputs: Sequence[Any], position: Any, ids: Sequence[Any]) -> None:
@@ -171,7 +173,7 @@ def check_label_sets(labels: Mapping[str, np.ndarray], names: Mapping[str, Any],
         if given.ndim != 1 and not (given.ndim == 2 and given.shape[1] and given.dtype.kind == "f"):
             raise DataError(
                 f"labels[{name!r}] is one label, or several decimal numbers, for each example, got the shape "
-                f"{list(given.shape)}"
+                f"{list(given.shape)}; give one list of them"
             )
         if given.dtype.kind == "f":
             _check_finite(name, given, len(names[name]) > 0, ids)

@@ -365,7 +365,7 @@ def test_random_weights_stand_beside_the_curve(world):
     assert set(results.to_frame()["kind"]) == {"probe", "random-init", "curve", "lead"}
     with pytest.raises(UsageError, match="other examples"):
         train_probes(acts, random_init=world(n=100), **BARE)
-    with pytest.raises(UsageError, match="other examples, or other labels or splits"):
+    with pytest.raises(UsageError, match="other examples, labels or splits"):
         train_probes(acts, random_init=world(seed=9), **BARE)  # of the same ids
     few = ActivationSet({("resid_pre", 0): acts["resid_pre", 0]}, acts.task)
     with pytest.raises(UsageError, match=r"no activations of resid_pre\.1"):

@@ -105,7 +105,7 @@ def test_layers_can_be_picked(world):
         train_probes(acts, layers=12)
     for output in (4, "4", "out", "output"):
         with pytest.raises(
-            UsageError, match=r"alone is point resid_post \(--point resid_post\) at layers=3 \(--layer 3\)"
+            UsageError, match=r"alone give --point resid_post --layer 3 \(in Python, point='resid_post', layers=3\)"
         ):
             train_probes(acts, layers=output)
 

@@ -242,7 +242,7 @@ def test_random_init_in_half_precision_is_the_same_draw_rounded(bare):
     ("fields", "says"),
     [
         ({"n_layer": -1}, "\\(n_layer\\) must be a whole number in 1\\.\\.1000; got -1"),
-        ({"n_head": 5}, "no multiple"),
+        ({"n_head": 5}, "a multiple"),
         ({"activation_function": "gelu_nwe"}, "unknown activation .*gelu_new"),
         ({"vocab_size": None}, "vocab_size"),
         ({"n_embd": "32"}, "n_embd"),

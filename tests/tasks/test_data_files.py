@@ -276,7 +276,7 @@ def test_a_place_that_is_neither_file_nor_folder(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="no file and no folder; pipe data in with --dataset -"):
+    with pytest.raises(UsageError, match="neither a file nor a folder; pipe data in with --dataset -"):
         load_task(tmp_path / "pipe")
 
 

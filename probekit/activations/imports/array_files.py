@@ -257,7 +257,7 @@ def _safetensors(path: Path, file: BinaryIO) -> list[FileArray]:
 
 
 def _damaged(path: Path, why: str) -> DataError:
-    return DataError(f"{str(path)!a} is damaged or no {path.suffix} file: {ascii(why)[1:-1]}; save it again")
+    return DataError(f"{str(path)!a} is damaged or not a {path.suffix} file: {ascii(why)[1:-1]}; save it again")
 
 
 def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:

@@ -97,7 +97,7 @@ def storage_errors(path: Path, what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        raise StorageError(f"{str(path)!a} is no {what} of a store; {advice}") from error
+        raise StorageError(f"{str(path)!a} is not a {what} of a store; {advice}") from error
 
 
 def require(*facts: bool) -> None:
@@ -176,7 +176,7 @@ def record_numbers(path: Path) -> list[int]:
     names = [p.name for p in (path / "records").glob("*") if not p.name.startswith(TEMPORARY)]
     for name in names:
         if not _RECORD_NAME.fullmatch(name) or name != f"{int(name[:-5]):05d}.json":
-            raise StorageError(f"{str(path / 'records' / name)!a} is no record of a store; remove it")
+            raise StorageError(f"{str(path / 'records' / name)!a} is not a record of a store; remove it")
     return sorted(int(name[:-5]) for name in names)
 
 

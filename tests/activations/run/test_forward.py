@@ -64,7 +64,7 @@ def test_patterns_come_back_per_text(model, family):
         assert torch.equal(pattern.triu(1), torch.zeros_like(pattern))
         torch.testing.assert_close(pattern.sum(-1), torch.ones(2, len(text)))
     assert acts["resid_pre", 1].shape == (31, 16)
-    with pytest.raises(UsageError, match=r"\[H, L, L\] in each text; read it with per_text"):
+    with pytest.raises(UsageError, match=r"\[H, L, L\] for each text; read it with per_text"):
         acts["attn_pattern", 1]
 
 
