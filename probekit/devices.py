@@ -25,7 +25,7 @@ def find_device(device: str | torch.device, default: torch.device | None = None)
     try:
         wanted = torch.device(device)
         if wanted.type == "cpu" and wanted.index:  # torch accepts any index here
-            raise RuntimeError("there is one CPU, cpu")
+            raise RuntimeError("the only CPU is cpu")
         torch.empty(1, device=wanted).item()  # fails for the meta device, which holds no values
     except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
         reason = str(error).splitlines()[0][:200]

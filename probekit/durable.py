@@ -100,7 +100,7 @@ def _check_regular(path: Path) -> None:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):
             kind = "a link" if stat.S_ISLNK(mode) else file_kind(mode)
-            raise StorageError(f"{str(path)!a} is {kind}, where a file is to be written; remove it")
+            raise StorageError(f"{str(path)!a} is {kind}, and a file must be written there; move it away")
 
 
 def _claim(temporary: Path, path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from probekit.errors import UsageError, nearest
 from probekit.points import POINTS, PointSpec, UnknownPoint, base_name, in_stack, resolve_point, split_point
+from probekit.text import counted
 
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
 HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
@@ -181,7 +182,8 @@ class HookedModule(nn.Module):
         output = self.run_with_hooks(*args, fwd_hooks=[(names, keep)], **kwargs)
         if points is not None and (silent := [name for name in names if name not in kept]):
             raise UsageError(
-                f"{silent[0]} was not reached: the forward stopped before it (stop_at_layer, return_logits)"
+                f"the forward stopped before {silent[0]} (stop_at_layer, return_logits); let it run so far, or leave "
+                "the point out"
             )
         return output, ActivationCache({name: kept[name] for name in names if name in kept}, self.stack)
 
@@ -230,7 +232,7 @@ class ActivationCache(Mapping[str, Tensor]):
         short, layer = split_point(key)
         short = in_stack(short, self._stack)
         if layer is None and "{layer}" in POINTS[short]:
-            raise UnknownPoint(f"{short} exists in every layer; cache[{short!r}, 0] or cache.stack({short!r})")
+            raise UnknownPoint(f"{short} exists in every layer; write cache[{short!r}, 0] or cache.stack({short!r})")
         return POINTS[short].format(layer=layer)
 
     def __iter__(self) -> Iterator[str]:
@@ -260,4 +262,4 @@ class ActivationCache(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         size = sum(x.numel() * x.element_size() for x in self._tensors.values()) / 1e6
         lines = [f"  {name}  {list(x.shape)}" for name, x in self._tensors.items()]
-        return "\n".join([f"ActivationCache: {len(self)} points, {size:.1f} MB", *lines])
+        return "\n".join([f"ActivationCache: {counted(len(self), 'point')}, {size:.1f} MB", *lines])

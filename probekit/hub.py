@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError, nearest
+from probekit.text import listed
 
 Kind = Literal["model", "dataset"]
 
@@ -65,7 +66,9 @@ def find_repo(name: str, kind: Kind, revision: str | None = None) -> HubRepo:
     """
     repo_id = ALIASES[kind].get(name, name)
     if not REPO_ID.fullmatch(repo_id) or ".." in repo_id:
-        raise UsageError(f"{name!a} is no {kind} of the Hub (owner/name); {nearest(name, ALIASES[kind])}")
+        raise UsageError(
+            f"{name!a} is not the name of a {kind} on the Hub (owner/name); {nearest(name, ALIASES[kind])}"
+        )
     deadline, earlier = _deadline(), _recent_timeout()
     answer = earlier or _ask(repo_id, kind, revision, deadline)
     if not earlier and _is_timeout(answer):
@@ -105,7 +108,7 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
             raise _no_download(error, repo.id, name) from error
         folder = folder or Path(path).parent
     if folder is None:
-        raise DataError(f"{repo.id!a} has none of the files of a model: {', '.join(names)}")
+        raise DataError(f"{repo.id!a} has none of the files of a model ({listed(names)}); name another repository")
     return folder
 
 

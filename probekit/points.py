@@ -134,7 +134,7 @@ def resolve_point(spec: PointSpec, n_layers: int) -> str:
     short, layer = split_point(spec)
     per_layer = "{layer}" in POINTS[short]
     if per_layer and layer is None:
-        raise UnknownPoint(f"{short} exists in every layer; name one, such as ({short!r}, 0)")
+        raise UnknownPoint(f"{short} exists in every layer; name one of them, such as ({short!r}, 0)")
     if not per_layer and layer is not None:
         raise UnknownPoint(f"{short} belongs to no layer; write {short!r}")
     if layer is not None:

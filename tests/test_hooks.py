@@ -195,7 +195,7 @@ def test_positions(model):
 
 
 def test_a_named_point_that_is_not_reached_is_an_error(model):
-    with pytest.raises(UsageError, match=r"blocks\.2\.hook_resid_mid was not reached"):
+    with pytest.raises(UsageError, match=r"the forward stopped before blocks\.2\.hook_resid_mid"):
         model.run_with_cache(TOKENS, points=["resid_mid"], stop_at_layer=2)
     _, cache = model.run_with_cache(TOKENS, stop_at_layer=1)
     assert ("resid_pre", 1) in cache

@@ -52,7 +52,7 @@ def test_a_store_refuses_links_as_well(tmp_path: Path) -> None:
 
 def test_the_first_writer_does_not_take_a_link_that_leads_nowhere_for_a_file(tmp_path: Path) -> None:
     (tmp_path / "taken").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(StorageError, match="is a link, where a file is to be written; remove it"):
+    with pytest.raises(StorageError, match="is a link, and a file must be written there; move it away"):
         write_first(tmp_path / "taken", b"x")
     (tmp_path / "taken").unlink()
     assert write_first(tmp_path / "taken", b"x")

@@ -31,7 +31,7 @@ from probekit.points import (
 )
 from probekit.tasks.base import Task
 from probekit.tasks.token_labels import labels_at, token_rows
-from probekit.text import listed, printable
+from probekit.text import counted, listed, printable
 
 
 class Activations(Mapping[Place, Tensor]):
@@ -59,7 +59,7 @@ class Activations(Mapping[Place, Tensor]):
     def __getitem__(self, key: PointSpec) -> Tensor:
         place = self._known(key)
         if place[0] in PAIR_POINTS:
-            raise UsageError(f"{place_name(place)} is [H, L, L] in each text; read it with per_text({key!r})")
+            raise UsageError(f"{place_name(place)} is an array [H, L, L] for each text; read it with per_text({key!r})")
         return self.layout.shaped(place, self._rows(place))
 
     def per_text(self, key: PointSpec) -> list[Tensor]:
@@ -198,7 +198,7 @@ class Activations(Mapping[Place, Tensor]):
 
     def __repr__(self) -> str:
         model, task = printable(self.meta.get("model", "?")), printable(self.task.name)
-        kept = f"{self.n_examples} texts x {len(self)} places, {self._n_bytes() / 1e6:.1f} MB"
+        kept = f"{counted(self.n_examples, 'text')} x {counted(len(self), 'place')}, {self._n_bytes() / 1e6:.1f} MB"
         return f"{type(self).__name__}({model} on {task}: {kept}; {spans_of(self._places)})"
 
 
@@ -275,8 +275,8 @@ class _EachToken(Activations):
         layout = source.layout
         if not layout.is_ragged:
             raise UsageError(
-                "every token needs activations of all tokens (--position all), and here is "
-                f"{listed(layout.positions)}; extract with position all"
+                "a probe of every token needs the activations of all tokens, and these are of "
+                f"{listed(layout.positions)}; extract again with position all (--position all)"
             )
         self._source = source
         task = token_rows(source.task, layout.own_lengths)
@@ -307,7 +307,9 @@ class SideBySide(Activations):
         for places in groups:
             if not places or any(point in PAIR_POINTS for point, _ in places):
                 found = spans_of(places) or "nothing"
-                raise UsageError(f"layers side by side need places with a row for each token; got {found}")
+                raise UsageError(
+                    f"only points with one row for each token can be put side by side; got {found}; name others"
+                )
         self._source = source
         self._groups: dict[Place, Sequence[Place]] = {(joined_name(places), None): places for places in groups}
         points = [name for name, _ in self._groups]
@@ -339,14 +341,14 @@ def _labelled(source: Activations, position: str | int) -> Task:
         given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
         if given is None or source.meta.get("position_fingerprint", given) != given:
             raise UsageError(
-                "the labels of tokens need the index of each token that is read, and the task does not hold it; give "
-                "it to the task (position=), or extract with position all"
+                "the task has a label for each token, and does not say which token of each text was read; give "
+                "Task(position=...), or extract again with position all (--position all)"
             )
         return labels_at(task, np.asarray(task.position))
     if name not in ("first", "last") and not name.lstrip("-").isdigit():
         raise UsageError(
-            f"labels of tokens belong to one token, and {name} reads several (--position); take last, first or a "
-            "token's index, or all"
+            f"each label belongs to one token, and position {name} reads several; take --position last, first, a "
+            "token's index or all"
         )
     index = np.full(len(task), {"first": 0, "last": -1}[name] if name in ("first", "last") else int(name))
     return labels_at(task, np.where(index < 0, index + layout.own_lengths, index))

@@ -90,7 +90,9 @@ def extract_statistics(
     """
     options = options or ExtractOptions()
     if not isinstance(options, ExtractOptions):
-        raise UsageError(f"options are ExtractOptions(points=..., ...), got {kind_of(options)}; make them so")
+        raise UsageError(
+            f"expected options made by ExtractOptions, got {kind_of(options)}; write ExtractOptions(points=...)"
+        )
     return run_statistics(plan_extraction(model, task_of(task), options), out, progress)
 
 
@@ -101,7 +103,7 @@ def run_plan(
     if out is not None:
         return _to_store(plan, check_path("out", out), progress, stats)
     if stats:
-        raise UsageError("stats are written to a store: name one (out=PATH), or call extract_statistics")
+        raise UsageError("stats=True writes to a store, and none is named; give out=PATH, or call extract_statistics")
     plan, tensors = compute_in_memory(plan, progress)
     return ActivationSet(tensors, plan.task, record_of_run(plan), plan.layout)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from probekit.devices import DTYPES
 from probekit.errors import DataError, UsageError
 from probekit.points import PAIR_POINTS, Place
-from probekit.text import listed
+from probekit.text import counted, listed
 
 ALL = "all"
 PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
@@ -104,7 +104,9 @@ class Layout:
         N, P = len(self.lengths), len(self.positions)
         if not self.is_ragged:
             if str(position) not in self.positions:
-                raise UsageError(f"no position {position!r} here; there is {listed(self.positions)}")
+                raise UsageError(
+                    f"position {position!r} was not extracted; take {listed(self.positions)}, or extract again"
+                )
             return np.arange(N) * P + self.positions.index(str(position))
         if position == "mean":
             return None
@@ -115,7 +117,9 @@ class Layout:
         lengths = self.own_lengths
         if (short := (index >= lengths) | (index < -lengths)).any():
             row = int(short.argmax())
-            raise DataError(f"example {ids[row]!a} has {lengths[row]} tokens: there is no token {index} to take")
+            raise DataError(
+                f"example {ids[row]!a} has no token {index}, only {counted(int(lengths[row]), 'token')}; take another"
+            )
         return np.cumsum(lengths) - lengths + (index % lengths)
 
 

@@ -60,7 +60,7 @@ def _random_source(path: Path, plan: PlanFile, seed: int) -> dict[str, Any]:
     if "model_fingerprint" not in plan.identity:
         raise UsageError(f"{what} holds imported activations, which name no model; import those of a random model too")
     if source is None or not matches(source, _SOURCE):
-        raise UsageError(f"{what} does not say where its model was loaded from; {BY_HAND}")
+        raise UsageError(f"{what} does not record where its model was loaded from; {BY_HAND}")
     if source.get("random_init") and source.get("seed") == seed:
         raise UsageError(f"{str(path)!a} holds random weights of seed {seed} already; give the baseline another seed")
     check_extracted(path, plan.identity)

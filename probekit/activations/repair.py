@@ -144,7 +144,9 @@ def _model(plan: PlanFile, model: LanguageModel | str | Path | None, path: Path)
     if model is not None:
         source |= {"name_or_path": str(model), "revision": None}
     if not isinstance(source.get("name_or_path"), str):
-        raise StorageError(f"{str(path)!a} does not say where its model is; name it: probekit repair --model MODEL")
+        raise StorageError(
+            f"{str(path)!a} does not record where its model is; name it with probekit repair --model MODEL"
+        )
     how: dict[str, Any] = {key: source[key] for key, kind in _SOURCE.items() if isinstance(source.get(key), kind)}
     try:
         return load_model(
@@ -154,4 +156,4 @@ def _model(plan: PlanFile, model: LanguageModel | str | Path | None, path: Path)
         if model is not None:
             raise
         gone = f"the model that made {str(path)!a} cannot be loaded from where it was ({error})"
-        raise DataError(f"{gone}; name it: probekit repair --model MODEL") from error
+        raise DataError(f"{gone}; name it with probekit repair --model MODEL") from error

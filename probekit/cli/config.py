@@ -66,7 +66,7 @@ def read_setting(text: str, sections: Mapping[str, Keys]) -> tuple[str, str, str
     if not dot:
         return section, one.name, value.strip().split(",") if get_origin(one.kind) is list else value.strip()
     if not one.help.takes_parameters:
-        raise UsageError(f"--set: {section}.{key} has no parameters, got {text!r}")
+        raise UsageError(f"--set: {section}.{key} has no parameters, got {text!r}; write --set {section}.{key}=VALUE")
     return section, one.name, {parameter: value.strip()}
 
 
@@ -85,7 +85,7 @@ def set_callback(ctx: typer.Context, value: list[str] | None) -> list[str] | Non
     for text in value or ():
         section, name, setting = read_setting(text, ctx.obj)
         if section != ctx.info_name:
-            raise UsageError(f"--set {text}: this is '{ctx.info_name}', and the value is for '{section}'")
+            raise UsageError(f"--set {text!r} is for '{section}', and this command is '{ctx.info_name}'; leave it out")
         _keep(_state(ctx)["set"], name, setting)
     _apply(ctx)
     return value

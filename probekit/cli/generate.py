@@ -11,7 +11,7 @@ from probekit.cli.fields import Output, required
 from probekit.errors import DataError, UsageError
 from probekit.options import DeviceOptions, GenerateOptions, Sampling, parse
 from probekit.options.option import option
-from probekit.text import printable
+from probekit.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,4 +130,4 @@ def _why(made: "Continuation", model: "LanguageModel") -> str:
             return f"nothing follows: the first token is the stop token {token!a} (--no-stop continues)"
         return f"ended after {n} tokens: the stop token {token!a}"
     why = f"the context of {model.cfg.n_ctx} is full" if made.ended == "context" else "--max-new-tokens"
-    return f"ended after {n} token{'s' * (n > 1)}: {why}"
+    return f"ended after {counted(n, 'token')}: {why}"

@@ -34,7 +34,7 @@ def ls(job: LsJob) -> None:
     from probekit.activations import list_stores
 
     if not job.folder.is_dir() and job.folder != Path("runs"):
-        raise DataError(f"no folder {str(job.folder)!r}; name one that holds stores")
+        raise DataError(f"no folder {str(job.folder)!a}; name one that holds stores")
     stores = list_stores(job.folder)
     if job.json:
         rows = [{**info.as_dict(), "results": [str(path) for path in results_of(info)]} for info in stores]

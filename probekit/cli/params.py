@@ -84,11 +84,11 @@ def _names(job: ParamsJob) -> list[str]:
     if job.compare and len(names) < 2:
         raise UsageError(f"--compare takes two or more models; got {given}")
     if not job.compare and len(names) != 1:
-        raise UsageError(f"one model, or several with --compare; got {given}")
+        raise UsageError(f"expected one model, or several with --compare; got {given}")
     if job.compare and job.revision is not None:
         raise UsageError("--revision is for one model; give folders to compare others")
     if job.out is not None and not job.compare:
-        raise UsageError("--out is for the picture of --compare")
+        raise UsageError("--out is for the picture of --compare; leave it out, or add --compare")
     return names
 
 

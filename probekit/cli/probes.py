@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import UsageError
+from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
@@ -53,7 +54,7 @@ def _known(probe: Any) -> Mapping[str, Any]:
 
 def _checked(probe: str, key: str, value: Any, known: Mapping[str, Any]) -> Any:
     if key not in known:
-        there = f"it has {', '.join(known)}" if known else "it has none"
+        there = f"it has {listed(known)}" if known else "it has none, leave it out"
         raise UsageError(f"probe {probe} has no parameter {key!a}; {there}")
     kind = type(known[key])
     try:

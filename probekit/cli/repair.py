@@ -10,6 +10,7 @@ from probekit.cli.fields import Output, argument
 from probekit.errors import StorageError
 from probekit.options.option import option
 from probekit.progress import progress_bar
+from probekit.text import counted
 
 if TYPE_CHECKING:
     from probekit.activations import Repaired
@@ -51,8 +52,8 @@ def repair(job: RepairJob) -> None:
 
 
 def _summary(done: "Repaired") -> str:
-    what = [f"computed {len(done.shards):,} shards again"] if done.shards else []
-    what += [f"removed {len(done.removed):,} broken shards"] if done.removed else []
+    what = [f"computed {counted(len(done.shards), 'shard')} again"] if done.shards else []
+    what += [f"removed {counted(len(done.removed), 'broken shard')}"] if done.removed else []
     what += ["wrote the manifest again"] if done.manifest else []
     rest = "" if done.complete else f"; the store is unfinished: run the same {done.command} command again"
     nothing = "nothing was repaired" if done.left else "nothing is broken"

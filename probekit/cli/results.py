@@ -14,6 +14,7 @@ from probekit.errors import ResumeMismatch, UsageError
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.option import help_of
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.text import listed
 
 NAME_ORDER = (
     "position",
@@ -104,7 +105,8 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
         return  # no complete results are there
     if different:
         raise ResumeMismatch(
-            f"{str(out)!a} holds results of another question (different: {', '.join(sorted(different))}); give another "
+            f"{str(out)!a} holds results of other settings or data (different: {listed(sorted(different))}); give "
+            "another "
             "folder (--out), or remove that one"
         )
 

@@ -11,6 +11,7 @@ from probekit.cli.fields import Given, Output, argument
 from probekit.errors import ResumeMismatch, UsageError
 from probekit.options import TrainingSettings
 from probekit.options.option import option
+from probekit.text import counted
 from probekit.worlds import MODELS
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def train_model(job: TrainModelJob, given: Annotated[dict[str, Any], Given(Train
         probekit train-model --config configs/counting.yaml
     """
     if job.name is None:
-        raise UsageError("which model? give its name, such as counting-gpt, or --config configs/counting.yaml")
+        raise UsageError("no model is named; give a name, such as counting-gpt, or --config configs/counting.yaml")
     from probekit.worlds import world
     from probekit.worlds.definition import with_config
 
@@ -86,7 +87,8 @@ def _check_out(folder: Path) -> None:
 
     if (folder / "config.json").exists() and not (folder / CHECKPOINT).exists():
         raise ResumeMismatch(
-            f"{str(folder)!a} holds a model that was not trained there; give another folder (--out), or remove that one"
+            f"{str(folder)!a} holds a model that train-model did not make; give another folder (--out), or remove "
+            "that one"
         )
 
 
@@ -103,10 +105,11 @@ def _facts(trained: "Trained", folder: Path, picture: Path) -> dict[str, Any]:
 
 def _summary(trained: "Trained", folder: Path, picture: Path) -> str:
     shares = {name: share for name, share in trained.figures.items() if name != "n"}
+    steps = counted(len(trained.result.losses), "step")
     held_out = ", ".join(f"{name} {share:.2%}" for name, share in shares.items())
     return "\n".join(
         [
-            f"{trained.model.name}: {len(trained.result.losses)} steps, loss {trained.result.mean_loss():.4f} nats",
+            f"{trained.model.name}: {steps}, loss {trained.result.mean_loss():.4f} nats",
             f"On {trained.figures['n']:.0f} held-out examples: {held_out}",
             f"Model: {folder}",
             f"Loss:  {picture}",

@@ -35,7 +35,9 @@ class TrainProbeJob(Output):
     baseline: str | None = option(
         None, "random-init: add the curve of the same architecture with random weights.", metavar="NAME"
     )
-    out: Path | None = option(None, "Results.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR")
+    out: Path | None = option(
+        None, "Where the results go.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR"
+    )
     title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
 
 
@@ -56,7 +58,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
     if job.baseline not in (None, "random-init"):
-        raise UsageError(f"no baseline {job.baseline!a}; the only one that can be added is random-init")
+        raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
     from probekit.activations import load_activations
 
     train(load_activations(job.store or _newest(job.quiet)), options, job)

@@ -22,7 +22,7 @@ class TransferJob(Output):
 
     stores: list[Path] = argument("Stores of one model, each with another task.")
     out: Path | None = option(
-        None, "Results.  [default: STORE/results/transfer-..., in the first store]", metavar="DIR"
+        None, "Where the results go.  [default: STORE/results/transfer-..., in the first store]", metavar="DIR"
     )
 
 

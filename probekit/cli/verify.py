@@ -45,7 +45,10 @@ def verify(job: VerifyJob) -> None:
             console.note(f"{one.file}: {console.one_line(one.why)}")
         if len(checked.broken) > MAX_LINES:
             console.note(f"and {len(checked.broken) - MAX_LINES:,} more")
-        raise StorageError(f"{len(checked.broken):,} of {checked.files:,} files are broken; {checked.advice}")
+        raise StorageError(
+            f"{len(checked.broken):,} of {counted(checked.files, 'file')} "
+            f"{'is' if len(checked.broken) == 1 else 'are'} broken; {checked.advice}"
+        )
     if not job.json:
         console.result(_summary(checked))
 
@@ -55,4 +58,4 @@ def _summary(checked: "Verification") -> str:
     rows = counted(checked.rows, "row") if checked.finished else f"{checked.rows:,} of {counted(checked.total, 'row')}"
     sums = "" if checked.counted is None else f", statistics of {counted(checked.counted, 'text')}"
     rest = f"; unfinished: {checked.advice}" if checked.advice else ""
-    return f"{state}: {checked.files:,} files, {checked.bytes:,} bytes, {rows}{sums}{rest}"
+    return f"{state}: {counted(checked.files, 'file')}, {checked.bytes:,} bytes, {rows}{sums}{rest}"

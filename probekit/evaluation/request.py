@@ -195,7 +195,9 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
         return acts.at(position)
     if len(kept) > 1 or acts.layout.is_ragged:
         choice = "last, first, mean, a token's index, or all" if acts.layout.is_ragged else listed(kept)
-        raise UsageError(f"a probe reads one position of each text; say which, position= (--position): {choice}")
+        raise UsageError(
+            f"a probe reads one position of each text; name it with --position (in Python, position=): {choice}"
+        )
     return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
 
 
@@ -238,12 +240,12 @@ def places_of(acts: Activations, point: str | None, layers: str | int | Iterable
         return short, curve
     extracted = [layer for name, layer in curve if name == short and layer is not None]
     if not extracted:
-        raise UsageError(f"{short} belongs to no layer; leave layers= (--layer) out")
+        raise UsageError(f"{short} belongs to no layer; leave --layer (in Python, layers=) out")
     if str(layers).strip() in ("out", "output", str(acts.n_layers)) and curve[-1][0] != short:
         output, last = curve[-1]
         raise UsageError(
-            f"{short} has no layer {layers!a}; the output of the last block ends its curve at all layers, and alone is "
-            f"point {output} (--point {output}) at layers={last} (--layer {last})"
+            f"{short} has no layer {layers!a}; for the output of the last block alone give --point {output} "
+            f"--layer {last} (in Python, point={output!r}, layers={last})"
         )
     wanted = parse_layers(layers, acts.n_layers)
     if missing := [layer for layer in wanted if layer not in extracted]:
@@ -258,8 +260,8 @@ def _short_name(acts: Activations, point: str | None) -> str:
     short, layer = acts.point_of(first if point is None else point)
     if layer is not None:
         raise UsageError(
-            f"the layer of a point is given apart from it; take point {short} (--point {short}) and layers={layer} "
-            f"(--layer {layer})"
+            f"point and layer are given separately; give --point {short} --layer {layer} (in Python, point={short!r}, "
+            f"layers={layer})"
         )
     return short
 
@@ -282,7 +284,7 @@ def random_init_activations(
     _checked(other, "random_init=")
     if other.task.fingerprint() != task.fingerprint():
         raise UsageError(
-            "random_init= holds other examples, or other labels or splits; make it from the same task "
+            "the activations of random_init= have other examples, labels or splits; make them from the same task "
             "(activations.random_init_of)"
         )
     other = one_position(other, position)

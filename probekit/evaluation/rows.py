@@ -71,7 +71,7 @@ def audited_protocol(request: Request, options: ProbeOptions, texts: Comparisons
         task.subset(kept).check(request.label)
     except DataError as error:
         raise DataError(
-            f"too little is left once the texts that are also in a later split are left out (drop_leaks): {error}"
+            f"too little is left by --drop-leaks (drop_leaks), without the texts of later splits: {error}"
         ) from None
     return replace(found, dropped=True), split_protocol(task.splits, kept)
 
@@ -82,8 +82,8 @@ def _check_left(splits: np.ndarray, kept: np.ndarray) -> None:
         if (splits == split).any() and not (kept & (splits == split)).any():
             carved = "" if split == "train" else ", or leave it out of the data"
             raise DataError(
-                f"every text or group of {split} is also in a later split, so nothing is left of it with drop_leaks "
-                f"(--drop-leaks); give {split} texts of its own{carved}"
+                f"every text or group of {split} is also in a later split, so --drop-leaks (drop_leaks) leaves nothing "
+                f"of it; give {split} texts of its own{carved}"
             )
 
 

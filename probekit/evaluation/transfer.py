@@ -35,7 +35,7 @@ from probekit.options.option import keywords
 from probekit.points import place_name
 from probekit.tasks.quality.audit import Audit
 from probekit.tasks.quality.duplicates import duplicates_in
-from probekit.text import listed, printable
+from probekit.text import counted, listed, printable
 
 # What must be equal, where both sets record it, for a probe of one to mean anything on the other.
 SAME = {
@@ -106,7 +106,7 @@ def _train(name: str, request: Request, seed: int, done: Callable[[], None]) -> 
 def _checked(activations: Sequence[Activations]) -> list[Activations]:
     is_list = isinstance(activations, Sequence) and not isinstance(activations, str)
     if not is_list or not all(isinstance(acts, Activations) for acts in activations):
-        raise UsageError("transfer takes a list of activations, as extract and load_activations give them")
+        raise UsageError("transfer takes a list of activations; give those of extract or load_activations in a list")
     if len(activations) < 2:
         raise UsageError(f"transfer needs the activations of two tasks or more; got {len(activations)}")
     return list(activations)
@@ -136,7 +136,7 @@ def _check_same(requests: Sequence[Request], names: Sequence[str]) -> None:
             raise UsageError(f"{one!a} and {other!a} hold the very same examples; give each task once")
     if len({request.n_classes for request in requests}) > 1:
         counts = [f"{name!a} {request.n_classes or 'numbers'}" for name, request in zip(names, requests, strict=True)]
-        raise UsageError(f"transfer needs tasks with as many classes; there are: {listed(counts)}")
+        raise UsageError(f"transfer needs tasks of equally many classes, got {listed(counts)}; leave the others out")
 
 
 def _check_model(first: dict[str, Any], other: dict[str, Any], message: str) -> None:
@@ -302,13 +302,13 @@ def _shared_groups(one: Activations, other: Activations) -> dict[str, int]:
 
 def _texts_note(shared: dict[str, Any]) -> str:
     near = f", and near-duplicates of {shared['near']:,} more" if shared["near"] else ""
-    return (
-        f"The train split of {shared['train']!a} contains {shared['exact']:,} test texts of {shared['test']!a}{near}."
-    )
+    texts = counted(shared["exact"], "test text")
+    return f"The train split of {shared['train']!a} contains {texts} of {shared['test']!a}{near}."
 
 
 def _groups_note(shared: dict[str, Any]) -> str:
     return (
-        f"{shared['n']:,} groups of the train split of {shared['train']!a} are also in the test split of "
-        f"{shared['test']!a}."
+        f"{counted(shared['n'], 'group')} of the train split of {shared['train']!a} "
+        f"{'is' if shared['n'] == 1 else 'are'} "
+        f"also in the test split of {shared['test']!a}."
     )

@@ -2,7 +2,7 @@
 
 from probekit.models.accounting import Account, block_parameters
 from probekit.tables import text_table
-from probekit.text import metric
+from probekit.text import counted, metric
 
 _SHORT = {"weighted sum": "sum", "output projection": "output", "MLP gate": "gate", "MLP up": "up", "MLP down": "down"}
 
@@ -34,7 +34,7 @@ def _parameters(account: Account) -> str:
     for stack in account.shape.stacks:
         parts = block_parameters(stack)
         each = sum(parts.values())
-        blocks = f"{stack.n_layers} {stack.name} blocks of {each:,}".replace("  ", " ")
+        blocks = f"{counted(stack.n_layers, f'{stack.name} block')} of {each:,}".replace("  ", " ")
         rows.append(_counted(blocks, stack.n_layers * each, total))
         rows += [_counted(f"  {part}", stack.n_layers * n, total) for part, n in parts.items()]
     rows += [_counted(name, n, total) for name, n in outside.items() if name not in before]

@@ -63,7 +63,7 @@ class LanguageModel(HookedModule):
     def need_tokenizer(self) -> Tokenizer:
         """The tokenizer, or a UsageError that says what to do without one."""
         if self.tokenizer is None:
-            raise UsageError(f"{self.name} has no tokenizer: pass token ids, or put a tokenizer.json into its folder")
+            raise UsageError(f"{self.name} has no tokenizer; give token ids, or put a tokenizer.json into its folder")
         return self.tokenizer
 
     def check_tokens(
@@ -79,11 +79,13 @@ class LanguageModel(HookedModule):
         packed = position_ids is not None and attention_mask is not None and attention_mask.dim() == 3
         if not isinstance(tokens, Tensor):
             kind = type(tokens).__name__
-            raise UsageError(f"tokens are int64 [batch, position]; got {kind}: model.to_tokens(text) makes them")
+            raise UsageError(
+                f"tokens must be int64 [batch, position], got {kind}; make them with model.to_tokens(text)"
+            )
         if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
             raise UsageError(f"tokens are int64 [batch, position]; got {tokens.dtype} {list(tokens.shape)}")
         if tokens.shape[1] > self.cfg.n_ctx and not packed:
-            raise UsageError(f"{tokens.shape[1]} tokens do not fit a context of {self.cfg.n_ctx}")
+            raise UsageError(f"{tokens.shape[1]:,} tokens do not fit a context of {self.cfg.n_ctx:,}; shorten the text")
         if tokens.device.type == "cpu" and not (int(tokens.min()) >= 0 and int(tokens.max()) < self.cfg.d_vocab):
             raise UsageError(
                 f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
@@ -139,7 +141,7 @@ class LanguageModel(HookedModule):
             int(position_ids.min()) >= 0 and int(position_ids.max()) < self.cfg.n_ctx
         ):
             wrong = int(position_ids.max()) if int(position_ids.max()) >= self.cfg.n_ctx else int(position_ids.min())
-            raise UsageError(f"position {wrong} is not in a context of {self.cfg.n_ctx}")
+            raise UsageError(f"position {wrong} is outside the context, 0..{self.cfg.n_ctx - 1}; correct position_ids")
 
     def window_of(self, layer: int) -> int | None:
         """How many tokens a token of this layer sees, itself included; None without a sliding window."""

@@ -75,7 +75,10 @@ class BertConfig:
         for field in ("tie_embeddings", *bert_hf.PARTS):
             check_flag(getattr(self, field), _named(field))
         if self.seq_head and not self.pooler:
-            raise DataError("the two-class head (seq_head) reads the pooler, and there is none (pooler is false)")
+            raise DataError(
+                "the two-class head (seq_head) reads the pooler, and there is none (pooler is false); give both or "
+                "neither"
+            )
 
     @property
     def d_head(self) -> int:
@@ -187,9 +190,7 @@ class Bert(LanguageModel):
             UsageError: the checkpoint has no such head.
         """
         if self.head is None:
-            raise UsageError(
-                f"{self.name} has no head for masked tokens: its checkpoint holds none; set return_logits=False"
-            )
+            raise UsageError(f"the checkpoint of {self.name} has no head for masked tokens; set return_logits=False")
         return self.head(output_BLD, (self.unembed or self.embed).weight)
 
     def classify(self, output_BLD: Tensor) -> Tensor:
@@ -202,7 +203,7 @@ class Bert(LanguageModel):
             UsageError: the checkpoint has no such head.
         """
         if self.pooler is None or self.seq_head is None:
-            raise UsageError(f"{self.name} has no two-class head: its checkpoint holds none")
+            raise UsageError(f"the checkpoint of {self.name} has no two-class head; load one that was saved with it")
         return self.seq_head(self.pooler(output_BLD[:, 0]).tanh())
 
     @property

@@ -18,6 +18,7 @@ from probekit.models.family import (
     second_output,
 )
 from probekit.models.shapes import ModelShape, stack_shape
+from probekit.text import listed
 
 PARTS = ("pooler", "mlm_head", "seq_head")
 OURS = {  # field of config.json -> our field
@@ -76,7 +77,7 @@ def _parts(hf: Mapping[str, Any]) -> tuple[bool, bool, bool]:
         if architectures == [name]:
             return parts
     raise DataError(
-        f"architectures = {architectures!a:.80} is not implemented, only {', '.join(ARCHITECTURES)}: save the model "
+        f"architectures = {architectures!a:.80} is not implemented, only {listed(ARCHITECTURES)}; save the model "
         "below the head as BertModel (model.bert.save_pretrained)"
     )
 

@@ -83,4 +83,4 @@ def check_ids(value: Any, named: str) -> None:
 def check_multiple(value: int, named: str, divisor: int, divisor_named: str) -> None:
     """Refuse a number that the divisor does not divide."""
     if value % divisor:
-        raise DataError(f"{named} {value} is no multiple of {divisor_named} {divisor}")
+        raise DataError(f"{named} {value} must be a multiple of {divisor_named} {divisor}; correct one of them")

@@ -92,5 +92,7 @@ def source_mask_for(tokens: Tensor, memory_BSD: Tensor, mask: Tensor | None) -> 
         raise UsageError(f"cross_mask is {expected}; got {list(mask.shape)}")
     mask = check_mask(mask).to(tokens.device)
     if mask.dim() == 2 and not bool(mask.any(1).all()):
-        raise UsageError("cross_mask must allow each target some source token; one of its rows is all false")
+        raise UsageError(
+            "cross_mask must let each target see a source token, and one of its rows is all false; correct it"
+        )
     return mask if mask.dim() == 3 else mask[:, None].expand(batch, length, n_source)

@@ -18,7 +18,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise DataError(f"{str(path)!a} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{str(path)!a} is not UTF-8 (byte {error.start}); is it damaged?") from error
+        raise DataError(f"{str(path)!a} is not UTF-8 (byte {error.start:,}); download or save it again") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> t
         return [model.need_tokenizer().encode(given, around)], True, True
     rows = list(given) if isinstance(given, Sequence) else None
     if not rows:
-        raise UsageError("a prompt is a text, token ids, or a list of either; and not empty")
+        raise UsageError(f"expected a prompt, got {prompt!a:.60}; give a text, token ids, or a list of either")
     if all(isinstance(row, str) for row in rows):
         return model.need_tokenizer().encode_batch(rows, around), True, False
     if bos:
@@ -94,7 +94,7 @@ def to_ids(model: GenerativeModel, prompt: Prompt, bos: bool | None = None) -> t
         return [list(map(int, rows))], False, True
     if all(isinstance(row, Sequence) and not isinstance(row, str) and all(map(is_whole, row)) for row in rows):
         return [list(map(int, row)) for row in rows], False, False
-    raise UsageError("a prompt is a text, token ids, or a list of either; these are of several kinds")
+    raise UsageError(f"expected texts, or lists of token ids, got {rows!a:.60}; give prompts of one of these kinds")
 
 
 def _has_end(model: GenerativeModel) -> bool:
@@ -177,7 +177,7 @@ def _end(token: int, n: int, stops: frozenset[int], most: int, room: int) -> str
 
 def _check_prompts(model: GenerativeModel, prompts: Sequence[list[int]]) -> None:
     if not prompts or not all(prompts):
-        raise UsageError("an empty prompt has nothing to continue; give it a token, such as BOS")
+        raise UsageError("the prompt is empty; give it a token to continue, such as BOS")
     longest, n_ctx, last = max(map(len, prompts)), model.cfg.n_ctx, model.cfg.d_vocab - 1
     if longest > n_ctx:
         raise UsageError(f"a prompt of {longest} tokens does not fit a context of {n_ctx}; shorten it")
@@ -219,7 +219,9 @@ def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: boo
     if hasattr(model, "decode"):
         return _TargetReader(model, prompts, use_cache)
     if not model.causal:
-        raise UsageError(f"{model.name} reads each text both ways at once, so that it cannot generate")
+        raise UsageError(
+            f"{model.name} reads texts in both directions and cannot continue them; take a decoder, such as gpt2"
+        )
     return _Reader(model, prompts, use_cache)
 
 
@@ -263,7 +265,7 @@ class _TargetReader(_Reader):
     def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool):
         start = model.cfg.decoder_start_token_id
         if start is None:
-            raise UsageError(f"{model.name} has no decoder_start_token_id, which its texts would begin with")
+            raise UsageError(f"{model.name} has no decoder_start_token_id to begin a text with; set it in config.json")
         super().__init__(model, [[start]] * len(prompts), use_cache)
         width = max(map(len, prompts))
         sources_BS = torch.tensor([ids + [0] * (width - len(ids)) for ids in prompts])

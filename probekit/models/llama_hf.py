@@ -86,7 +86,9 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
 def _heads(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     n_heads, n_kv_heads, d_head = hf["num_attention_heads"], hf.get("num_key_value_heads"), hf.get("head_dim")
     if n_kv_heads is None and "num_key_value_heads" not in hf and model_type != "llama":
-        raise DataError(f"{_named('n_kv_heads')} is missing")  # transformers' default depends on the family: 8 or 32
+        raise DataError(
+            f"{_named('n_kv_heads')} is missing; add it"
+        )  # transformers' default depends on the family: 8 or 32
     if d_head is None:
         check_multiple(hf["hidden_size"], _named("d_model"), n_heads, _named("n_heads"))
     return {

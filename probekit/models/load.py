@@ -18,6 +18,7 @@ from probekit.models.tokenizer_files import FILES, load_tokenizer
 from probekit.options import ModelArguments
 from probekit.options.check import check_path
 from probekit.options.option import keywords
+from probekit.text import listed
 
 if TYPE_CHECKING:
     import torch
@@ -106,10 +107,10 @@ def check_model_name(name: str) -> None:
         return
     if _exists(name):
         if not (Path(name) / "config.json").is_file():
-            raise DataError(f"{name!a} is no model folder: it has no config.json")
+            raise DataError(f"{name!a} is not the folder of a model, as it has no config.json; name another")
     elif not (name in HUB_ALIASES or (REPO_ID.fullmatch(name) and ".." not in name)):
         near = nearest(name, [*BUILTIN_MODELS, *builtin.MODELS, *HUB_ALIASES])
-        raise UsageError(f"no model {name!a}: no folder, no owner/name; {near}")
+        raise UsageError(f"no model {name!a}: neither a folder nor owner/name on the Hub; {near}")
 
 
 def _find(name: str, revision: str | None, weights: bool = True, progress: bool | None = None) -> _Found:
@@ -153,7 +154,10 @@ def _family(hf: Mapping[str, Any], config_path: Path) -> "Family":
     known = families()
     model_type = hf.get("model_type")
     if not isinstance(model_type, str) or model_type not in known:
-        raise DataError(f"{str(config_path)!a}: model_type {model_type!a:.80} is not among {', '.join(known)}")
+        raise DataError(
+            f"{str(config_path)!a}: model_type {model_type!a:.80} is not supported; take a model of one of these: "
+            f"{listed(known)}"
+        )
     return known[model_type]
 
 

@@ -105,9 +105,11 @@ def read_marian_vocabulary(path: Path, settings: Mapping[str, Any]) -> dict[str,
         raise DataError(f"{str(path)!a}: separate_vocabs is not implemented; only a single vocabulary is")
     vocab = read_json(path)
     if any(type(i) is not int for i in vocab.values()) or sorted(vocab.values()) != list(range(len(vocab))):
-        raise DataError(f"{str(path)!a} must number its pieces 0, 1, 2, ..., each once")
+        raise DataError(f"{str(path)!a} must number its pieces 0, 1, 2, ..., each once; download it again")
     if missing := [token for token in _special(settings)[:2] if token not in vocab]:
-        raise DataError(f"{str(path)!a} has no piece {missing[0]!a:.60}, which every Marian vocabulary has")
+        raise DataError(
+            f"{str(path)!a} has no piece {missing[0]!a:.60}, which every Marian vocabulary has; download it again"
+        )
     return vocab
 
 

@@ -66,7 +66,7 @@ class Tokenizer:
         """The token ids of several texts; errors as in `encode`."""
         start, end = self._around(bos)
         if not all(isinstance(text, str) for text in texts):  # the library would read a pair of texts as one
-            raise UsageError("texts must be a sequence of str")
+            raise UsageError("texts must be a sequence of str; give a list of texts")
         try:
             encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         except BaseException as error:

@@ -80,7 +80,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     settings = {key: value["content"] if _is_token(value) else value for key, value in merged.items()}
     for name in TOKENS:
         if not isinstance(settings.get(name, ""), str):
-            raise DataError(f"{str(folder)!a}: {name} must be a text or null; got {settings[name]!a:.60}")
+            raise DataError(f"{str(folder)!a}: {name} must be a text or null, got {settings[name]!a:.60}; correct it")
     return settings
 
 
@@ -119,7 +119,10 @@ def _check_merge(where: str, merge: Any, vocab: Mapping[str, Any]) -> tuple[str,
         raise DataError(f"{where!a}: a merge is two tokens with a blank between; got {merge!a:.80}")
     for token in (*merge, "".join(merge)):
         if token not in vocab:
-            raise DataError(f"{where!a}: the merge {' '.join(merge)!a} needs {token!a}, which is not in the vocabulary")
+            raise DataError(
+                f"{where!a}: the merge {' '.join(merge)!a} needs {token!a}, which is not in the vocabulary; download "
+                "it again"
+            )
     return merge[0], merge[1]
 
 
@@ -127,7 +130,9 @@ def _byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Backend:
     """A tokenizer such as GPT-2's from its two files, as `transformers` builds it."""
     vocab = read_json(folder / "vocab.json")
     if wrong := [token for token, i in vocab.items() if isinstance(i, bool) or not isinstance(i, int) or i < 0]:
-        raise DataError(f"{str(folder / 'vocab.json')!a}: the id of {wrong[0]!a} is not a whole number")
+        raise DataError(
+            f"{str(folder / 'vocab.json')!a}: the id of {wrong[0]!a} is not a whole number; download it again"
+        )
     merges = _merges(folder / "merges.txt", vocab)
     with _refused(folder / "vocab.json", "is not a vocabulary"):
         backend = Backend(models.BPE(vocab, merges))

@@ -57,7 +57,7 @@ def collate(examples: Sequence[Example], pad_id: int = 0) -> TrainingBatch:
             examples.
     """
     if not examples or not all(e.tokens and len(e.tokens) == len(e.targets) for e in examples):
-        raise UsageError("a batch is one example or more, each with tokens and as many targets")
+        raise UsageError("a batch needs an example or more, each with tokens and as many targets; correct the examples")
     labels = _all_or_none("label", [e.label for e in examples])
     sources = _all_or_none("source", [e.source for e in examples])
     tokens, mask = _padded([e.tokens for e in examples], pad_id)
@@ -70,7 +70,7 @@ def _all_or_none(what: str, values: list[Any]) -> list[Any] | None:
     if all(value is None for value in values):
         return None
     if any(value is None or value == [] for value in values):
-        raise UsageError(f"a batch needs a {what} in every example or in none")
+        raise UsageError(f"a batch needs a {what} in every example or in none; give it to all, or leave it out")
     return values
 
 
@@ -125,7 +125,7 @@ def train(
     """
     settings = settings or TrainingSettings()
     if model.dtype != torch.float32:
-        raise UsageError(f"models are trained in float32; this one is in {model.dtype}")
+        raise UsageError(f"models are trained in float32, got {model.dtype}; load the model in float32")
     run = _Run(model, settings)
     path = folder / CHECKPOINT if folder else None
     identity = _identity(model, draw, settings) if path else {}
@@ -221,10 +221,10 @@ def loss_of(model: LanguageModel, batch: TrainingBatch) -> Tensor:
     if batch.labels is not None:
         classify = getattr(model, "classify", None)
         if classify is None or hidden_BLD is None:
-            raise UsageError(f"{model.name} does not classify texts: its examples have no label")
+            raise UsageError(f"{model.name} does not classify texts; leave the label of its examples out")
         losses.append(F.cross_entropy(classify(hidden_BLD), batch.labels.to(logits_BLV.device)))
     if not losses:
-        raise UsageError("the batch has no target and no label: there is nothing to learn from it")
+        raise UsageError("the batch has neither targets nor labels to learn from; give one of them")
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
 
@@ -235,7 +235,7 @@ def read_batch(model: LanguageModel, batch: TrainingBatch) -> tuple[Tensor, Tens
         UsageError: a source for a model without an encoder, or none for an encoder-decoder.
     """
     if (batch.source is not None) != hasattr(model, "decode"):
-        raise UsageError("examples have a source if the model is an encoder-decoder, and only then")
+        raise UsageError("encoder-decoders need a source in each example, other models none; correct the examples")
     if batch.source is not None:
         return model(batch.source, batch.tokens, source_mask=batch.source_mask), None
     if model.causal:

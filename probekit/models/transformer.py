@@ -53,6 +53,7 @@ from probekit.models.layers import (
     linear,
 )
 from probekit.models.positional import ComputedTable, sinusoids, sinusoids_in_halves
+from probekit.text import counted
 
 LN_EPS = 1e-5  # Marian's config has no field for it
 
@@ -315,7 +316,10 @@ class Transformer(LanguageModel):
         mask_BLM, position_ids = self._target_mask_and_positions(tokens, attention_mask, position_ids, cache)
         memory_BSD = self._check_memory(tokens, memory)
         if cache is not None and len(cache) < self.cfg.n_decoder_layers:
-            raise UsageError(f"the cache has {len(cache)} layers; the decoder has {self.cfg.n_decoder_layers}")
+            raise UsageError(
+                f"the cache has {counted(len(cache), 'layer')}, and the decoder {self.cfg.n_decoder_layers}; give it "
+                "its own cache"
+            )
         cross_mask_BLS = source_mask_for(tokens, memory_BSD, cross_mask)
         embed_BLD = self._scaled((self.target_embed or self.embed)(tokens))
         out_BLD = self.decoder(embed_BLD, position_ids, memory_BSD, mask_BLM, cross_mask_BLS, stop, cache)

@@ -57,7 +57,7 @@ def choose_weights(files: Collection[str], where: str) -> str:
             f"{where!a} has its weights only in pytorch_model.bin, a pickle, which is never read; convert it with "
             f"transformers: AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
         )
-    raise DataError(f"{where!a} has no {ONE_FILE} and no {INDEX}")
+    raise DataError(f"{where!a} has neither {ONE_FILE} nor {INDEX}; put the weights there")
 
 
 def shard_names(index: Path) -> list[str]:
@@ -69,14 +69,14 @@ def shard_names(index: Path) -> list[str]:
     files = _weight_map(index).values()
     for name in files:
         if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
-            raise DataError(f"{str(index)!a} names {name!a}, which is no plain file name")
+            raise DataError(f"{str(index)!a} names {name!a}, which is not a plain file name; download it again")
     return sorted(set(files))
 
 
 def _weight_map(index: Path) -> dict[str, Any]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise DataError(f"{str(index)!a} has no weight_map")
+        raise DataError(f"{str(index)!a} has no weight_map; download it again")
     return weight_map
 
 
@@ -97,7 +97,7 @@ def stored_in(path: Path) -> dict[str, TensorInFile]:
 
 
 def _damaged(path: Path, why: str) -> DataError:
-    return DataError(f"{str(path)!a} is damaged or no safetensors file: {ascii(why)[1:-1]}; get it again")
+    return DataError(f"{str(path)!a} is damaged or not a safetensors file: {ascii(why)[1:-1]}; download it again")
 
 
 def stored_tensors(folder: Path) -> dict[str, TensorInFile]:
@@ -112,14 +112,20 @@ def stored_tensors(folder: Path) -> dict[str, TensorInFile]:
     stored: dict[str, TensorInFile] = {}
     for shard in shard_names(folder / name):
         if not (folder / shard).is_file():
-            raise DataError(f"{str(folder / shard)!a} is missing; {INDEX} names it")
+            raise DataError(f"{str(folder / shard)!a} is missing, and {INDEX} names it; download it")
         header = stored_in(folder / shard)
         if twice := stored.keys() & header.keys():
-            raise DataError(f"{str(folder / shard)!a} holds {_listed(twice)}, which another shard holds too")
+            raise DataError(
+                f"{str(folder / shard)!a} holds {_listed(twice)}, which another shard holds too; download the model "
+                "again"
+            )
         stored |= header
     weight_map = _weight_map(folder / name)
     if misplaced := [key for key, shard in weight_map.items() if key not in stored or stored[key].file.name != shard]:
-        raise DataError(f"{str(folder / name)!a} names tensors that are not where it says: {_listed(misplaced)}")
+        raise DataError(
+            f"{str(folder / name)!a} names tensors that are not in the named file ({_listed(misplaced)}); download "
+            "the model again"
+        )
     return stored
 
 

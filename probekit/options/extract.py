@@ -29,14 +29,14 @@ class ExtractOptions:
     )
     layers: str | int | Iterable[int] = option(
         "all",
-        "all, 3, 0,4,8 or 2-6.",
+        "Layers to keep: all, 3, 0,4,8 or 2-6.",
         notes='In Python also [0, 4]. For resid_pre and resid_mid, "all" adds the output of the last block, '
         '("resid_post", n_layers - 1), as the last place of the curve.',
         metavar="LAYERS",
     )
     position: "str | int | np.ndarray | Sequence[str | int | np.ndarray] | None" = option(
         None,
-        "last, first, mean, a token's number; several with commas; all.  [default: the task's own]",
+        "Token to keep: last, first, mean or its number; several with commas; or all.  [default: the task's own]",
         notes="A negative number counts from the end; in Python also an int array [N], one for each example. BOS and "
         "other context tokens are not counted. Attention is kept for every pair of tokens, BOS included.",
         metavar="TOKEN",
@@ -90,7 +90,7 @@ class ExtractArguments(ExtractOptions):
 
     out: str | Path | None = option(
         None,
-        "The store.  [default: a name under ./runs]",
+        "Where the store goes.  [default: a name under ./runs]",
         notes="In Python None keeps the tensors in memory, on the device. A path makes a store there, or resumes one "
         "that an earlier run with the same options left unfinished.",
         metavar="PATH",

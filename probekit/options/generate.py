@@ -19,11 +19,11 @@ class Sampling:
         notes="Logits are divided by the temperature.",
         metavar="T",
     )
-    top_k: int | None = option(None, "Draw from the K likeliest tokens.", notes="None: from all.", metavar="K")
+    top_k: int | None = option(None, "Draw from the K likeliest tokens.", notes="Without it, from all.", metavar="K")
     top_p: float | None = option(
         None,
         "Draw from the smallest set of likeliest tokens with total probability P.",
-        notes="None: from all.",
+        notes="Without it, from all.",
         metavar="P",
     )
     seed: int = option(0, "Seed of the draws.", notes="Prompt i of several draws with seed + i.", metavar="N", least=0)

@@ -57,7 +57,7 @@ class ImportOptions(_Labels):
     position: str | int | None = option(
         None,
         "Token that the activations belong to, for titles: last, first, mean, 3.",
-        notes='None is "not recorded".',
+        notes='Without it, "not recorded".',
         metavar="TOKEN",
         parse=parse.position,
     )
@@ -98,7 +98,7 @@ class ImportArguments(ImportOptions):
 
     out: str | Path | None = option(
         None,
-        "The store.  [default: a name under ./runs]",
+        "Where the store goes.  [default: a name under ./runs]",
         notes="An unfinished store of the same import is resumed.",
         metavar="PATH",
     )

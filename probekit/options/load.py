@@ -37,7 +37,7 @@ class ModelOptions(DeviceOptions):
     seed: int = option(
         0,
         "Seed of the random weights.",
-        notes="The seed alone decides them.",
+        notes="Equal seeds give equal weights.",
         metavar="N",
         flag="--model-seed",
         least=0,

@@ -25,7 +25,7 @@ class CurveOptions:
 
     layers: str | int | Iterable[int] = option(
         "all",
-        "all, 3, 0,4,8 or 2-6.",
+        "Layers to probe: all, 3, 0,4,8 or 2-6.",
         notes='In Python also [0, 4]. Only "all" includes the output of the last block.',
         metavar="LAYERS",
         flag="--layer",
@@ -43,7 +43,7 @@ class CurveOptions:
     label: str | None = option(None, "Label set to predict.  [default: the task's target]", metavar="NAME")
     position: str | int | None = option(
         None,
-        "Which token, where the store keeps several or all: last, first, mean, 3; or all, each token an example.",
+        "Token to read, if the store keeps several: last, first, mean or 3; all makes each token an example.",
         metavar="TOKEN",
         parse=parse.position,
         tag="",
@@ -59,16 +59,16 @@ class CurveOptions:
     )
     seed: int = option(
         0,
-        "Seed of everything drawn from the data.",
-        notes="Resamples, permutations, control tasks, the code's order and the folds.",
+        "Seed of everything that is drawn at random.",
+        notes="It decides resamples, permutations, control tasks, the order of the code and the folds.",
         metavar="N",
         least=0,
     )
 
     concatenate: bool = option(
         False,
-        "Fit one probe on all the layers side by side.",
-        notes="The layers that `layers` names. One layer of d_model features becomes n_layers * d_model of them.",
+        "Fit one probe on all chosen layers side by side.",
+        notes="Its rows have the features of all these layers, such as 12 * 768 instead of 768.",
     )
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class TransferOptions(CurveOptions):
     point: str | None = like(CurveOptions, "point", "Point to read.  [default: the first store's first]")
     label: str | None = like(CurveOptions, "label", "Label set to predict.  [default: each task's target]")
     position: str | int | None = like(
-        CurveOptions, "position", "Which token, where the stores keep several or all: last, first, mean, 3."
+        CurveOptions, "position", "Token to read, if the stores keep several: last, first, mean or 3."
     )
 
 
@@ -120,7 +120,10 @@ class ProbeOptions(CurveOptions):
         3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N", least=0
     )
     control_type: str = option(
-        "token", "What gets a random label: each token read, or text.", metavar="TYPE", tag="control"
+        "token",
+        "What gets a random label: each distinct token that is read (token), or each distinct text (text).",
+        metavar="TYPE",
+        tag="control",
     )
     codelength: bool = option(
         True,
@@ -141,7 +144,7 @@ class ProbeOptions(CurveOptions):
     )
     metric: str | None = option(
         None,
-        "What chooses and is drawn: accuracy, balanced_accuracy, auroc, average_precision, f1; of numbers r2, "
+        "Score to choose by and to draw: accuracy, balanced_accuracy, auroc, average_precision, f1; for numbers r2, "
         "spearman.  [default: accuracy; auroc where a class has more than 80%; r2]",
         metavar="NAME",
         tag="",
@@ -235,14 +238,14 @@ def _rising(C: float | Iterable[float]) -> tuple[float, ...]:
     """The strengths to choose from, rising, each once."""
     several = tuple(C) if isinstance(C, Iterable) and not isinstance(C, str) else (C,)
     if not several:
-        raise UsageError("no C to choose from; give one positive number or more")
+        raise UsageError("the list of C is empty; give one positive number or more")
     return tuple(sorted({check_strength("C", value) for value in several}))
 
 
 def _checked_folds(folds: int, drop_leaks: bool) -> int:
     if not is_whole(folds) or folds < LEAST_FOLDS:
         raise UsageError(
-            f"nested folds need {LEAST_FOLDS} or more: one tests, one chooses, the rest are fitted; got {folds!a}"
+            f"nested folds must be {LEAST_FOLDS} or more (one to test, one to choose, the rest to fit); got {folds!a}"
         )
     if drop_leaks:
         raise UsageError(

@@ -37,15 +37,15 @@ class TaskOptions:
     )
     limit: int | None = option(
         None,
-        "At most N texts of each split; where examples are words, all words of N texts.",
-        notes="Stratified by class; where examples are words, each class occurs.",
+        "Keep at most N texts of each split; where examples are words, all words of N texts.",
+        notes="Classes keep their shares; where examples are words, each class occurs.",
         metavar="N",
         least=1,
     )
     seed: int = option(
         0,
         "Seed of everything drawn from the data.",
-        notes="Carving splits, the limit, and the built-in tasks.",
+        notes="It decides the carved splits, what `limit` keeps, and the built-in tasks.",
         metavar="N",
         least=0,
     )
@@ -98,7 +98,7 @@ class TaskOptions:
     )
     split_column: str | None = option(
         None,
-        "Column that says train, validation (dev) or test of each row.  [default: split, where it does]",
+        "Column that says train, validation (dev) or test of each row.  [default: split, if it says so]",
         notes="Read where one table has all splits. SentEval's tr, va and te are known as well.",
         metavar="NAME",
     )
@@ -129,7 +129,7 @@ class TaskOptions:
         for name, known in known_of.items():
             value = getattr(self, name)
             if value not in known and not (value is None and name in ("position", "data_format")):
-                raise UsageError(f"no {name} {value!a}; {nearest(str(value), known)}")
+                raise UsageError(f"unknown {name} {value!a}; {nearest(str(value), known)}")
         check_whole("max_classes", self.max_classes, least=2)
         if self.columns is not None:
             object.__setattr__(self, "columns", check_names("columns", self.columns))

@@ -24,7 +24,7 @@ class TrainingSettings:
     seed: int = option(
         0,
         "Seed of the initial weights and the batches.",
-        notes="Used by whoever makes them; the training loop draws nothing.",
+        notes="The training itself draws nothing.",
         metavar="N",
     )
 

@@ -138,7 +138,7 @@ def _add(ax: Axes, lower: Axes | None, asked: _Asked, title: str | None) -> None
     metrics = {each.results.headline for each in picture.asked} - {asked.results.headline}
     if metrics:
         raise UsageError(
-            f"these axes show {metric_name(metrics.pop())}, the results are scored by "
+            f"these axes show {metric_name(metrics.pop())}, and the results are scored by "
             f"{metric_name(asked.results.headline)}; draw them on axes of their own"
         )
     for artist in picture.artists:

@@ -130,7 +130,7 @@ class ClassifierProbe(ClassifierMixin, Probe):
     @label_names_.setter
     def label_names_(self, names: Sequence[str]) -> None:
         if isinstance(names, str) or len(names) != len(self.classes_) or not all(isinstance(n, str) for n in names):
-            raise ValueError(f"expected {len(self.classes_)} names, one for each class; got {list(names)!a}")
+            raise ValueError(f"expected {len(self.classes_)} names, one for each class; got {list(names)!a:.80}")
         self._names = np.array(names, dtype=object)
 
     def fit(self, X: Any, y: Any) -> Self:

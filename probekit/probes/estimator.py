@@ -71,7 +71,11 @@ class EstimatorProbe(Probe):
         """
         self._learn(X, y)
         if not self.converged_:
-            warnings.warn(f"{_name(self.estimator)} did not converge", ConvergenceWarning, stacklevel=2)
+            warnings.warn(
+                f"{_name(self.estimator)} did not converge; raise its number of iterations",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def _fit_clone(self, X: np.ndarray, y: np.ndarray, weights: dict[str, Any]) -> None:

@@ -67,17 +67,21 @@ def read_probe(path: str | Path, known: Mapping[str, Callable[[], Any]]) -> Any:
         about = parse_json(read_bytes(f"{stem}.json", MAX_RESULTS))
         weights = read_bytes(f"{stem}.safetensors", MAX_WEIGHTS)
     except FileNotFoundError as error:
-        raise DataError(f"no probe here: {str(error.filename)!a} is missing") from None
+        raise DataError(
+            f"no probe here: {str(error.filename)!a} is missing; give the path that it was saved to"
+        ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"could not read the probe {stem!a}: {error}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise DataError(f"{stem + '.json'!a} is not a probe's file: expected format {FORMAT}")
+        raise DataError(f"{stem + '.json'!a} is not a probe's file of format {FORMAT}; save the probe again")
     if not matches(about, _FORM):
-        raise DataError(f"{stem + '.json'!a} is not a complete probe: a value is missing or of another type")
+        raise DataError(
+            f"{stem + '.json'!a} is not a complete probe, as a value is missing or of another type; save it again"
+        )
     if about["probe"] not in known:
         raise DataError(f"{stem + '.json'!a}: unknown probe; {nearest(str(about.get('probe')), known)}")
     if about.get("sha256") != hashlib.sha256(weights).hexdigest():
-        raise DataError(f"{stem + '.safetensors'!a} is damaged or does not belong to its .json")
+        raise DataError(f"{stem + '.safetensors'!a} is damaged or does not belong to its .json; save the probe again")
     try:
         return _restored(known[about["probe"]](), about, safetensors.numpy.load(weights))
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, safetensors.SafetensorError) as error:

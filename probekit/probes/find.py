@@ -8,6 +8,7 @@ from probekit.errors import UsageError, nearest
 from probekit.probes.base import Probe
 from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor
 from probekit.probes.load import PROBES, REGRESSORS
+from probekit.text import listed
 
 
 def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
@@ -26,7 +27,7 @@ def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
     if probe.predicts == "classes" and n_classes == 0:
         raise UsageError(
             f"the probe {probe_name(probe)} predicts classes, and {label!a} holds a number for each example; "
-            f"take {', '.join(REGRESSORS)} or a scikit-learn regressor, or make classes of the numbers"
+            f"take {listed(REGRESSORS)} or a scikit-learn regressor, or make classes of the numbers"
         )
     if probe.predicts == "numbers" and n_classes:
         raise UsageError(

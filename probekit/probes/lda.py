@@ -62,7 +62,9 @@ def check_shrinkage(value: str | float) -> None:
 
 def _check_counts(counts: np.ndarray) -> None:
     if counts.sum() <= len(counts):
-        raise DataError(f"LDA needs more rows than classes; got {counts.sum():g} samples, {len(counts)} classes")
+        raise DataError(
+            f"LDA needs more rows than classes, got {counts.sum():g} rows of {len(counts)} classes; add rows"
+        )
 
 
 def _towards_identity(covariance: np.ndarray, shrinkage: float) -> np.ndarray:

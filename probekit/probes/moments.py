@@ -10,6 +10,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.probes.base import LinearProbe, as_numpy, check_size
+from probekit.text import listed
 
 
 class MomentsProbe(LinearProbe):
@@ -59,7 +60,7 @@ class RowMoments:
         self._check_shapes()
         there = np.flatnonzero(self.class_counts)
         if len(there) < 2:
-            raise DataError(f"a probe needs two classes or more with rows; there are {len(there)}")
+            raise DataError(f"a probe needs rows of two classes or more, got {len(there)}; add rows of another class")
         kept = replace(self, class_counts=self.class_counts[there], class_means=self.class_means[there])
         if not all(np.isfinite(x).all() for x in (kept.mean, kept.covariance, kept.class_means)):
             raise DataError("NaN or infinity in the moments; check the activations they were summed from")
@@ -72,6 +73,6 @@ class RowMoments:
         of_classes = self.class_counts.sum() == self.count and (self.class_counts >= 0).all()
         if shapes != [(D,), (D, D), (C,), (C, D)] or not of_classes:
             raise DataError(
-                f"moments that do not agree: {self.count} rows, {self.class_counts.sum():g} with a class; "
-                f"mean, covariance, class counts, class means of {', '.join(str(list(shape)) for shape in shapes)}"
+                f"moments that do not agree: {self.count:,} rows, {self.class_counts.sum():g} with a class; mean, "
+                f"covariance, class counts, class means of {listed([list(shape) for shape in shapes])}; sum them again"
             )

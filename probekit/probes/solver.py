@@ -117,7 +117,7 @@ def solve_logistic(
 
 def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
     if not problems.problems:
-        raise UsageError("no problem to solve; give one or more")
+        raise UsageError("no labels to fit; give one problem or more")
     n = X.shape[0]
     for labels in problems.labels:
         if labels.values.shape != (n,):

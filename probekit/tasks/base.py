@@ -128,7 +128,7 @@ class Task:
         if not self.target:
             known = self._label_sets()
             if len(known) > 1:
-                raise UsageError(f"name the label set that is the default, target=...: {listed(known)}")
+                raise UsageError(f"several label sets, and none is the default; name it, target=...: {listed(known)}")
             self._set(target=next(iter(known), ""))
 
     def _label_sets(self) -> list[str]:
@@ -166,7 +166,7 @@ class Task:
         if known := self._label_sets():
             raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), known))[1:-1]}")
         there = f"no label set {name!a}: " if name else ""
-        raise UsageError(f"{there}{self.name!a} has no labels to train on; extract its texts as a task with labels")
+        raise UsageError(f"{there}{self.name!a} has no labels to train on; extract again with a task that has labels")
 
     def n_classes(self, label_set: str | None = None) -> int:
         """The number of classes of the label set (default: the target); 0 for a regression."""
@@ -259,7 +259,7 @@ class Task:
         if not isinstance(fraction, int | float) or not 0 < fraction < 1:
             raise UsageError(f"fraction must be between 0 and 1, got {fraction!a}")
         if (self.splits == "validation").any():
-            raise UsageError(f"{self.name!a} has a validation split; only a task without one has it carved from train")
+            raise UsageError(f"{self.name!a} has a validation split already; leave with_validation out")
         train = np.flatnonzero(self.splits == "train")
         size = max(self.n_classes() or 2, round(fraction * len(train)))
         chosen = carve(self._stratified()[train], self.split_keys()[train].tolist(), min(size, len(train)), seed)

@@ -39,7 +39,10 @@ def dataset_tables(name: str, dataset: Any, first: int = 1) -> dict[str, DataTab
         if part_of is not None and part_of not in tables:
             tables[part_of] = dataset_table(f"{name} {split}", str(split), part, first)
     if not tables:
-        raise DataError(f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only {listed(list(dataset))}")
+        raise DataError(
+            f"{name} has no split named {' or '.join(SPLIT_NAMES)}, only "
+            f"{listed([ascii(split) for split in dataset])}; give its files with --dataset PATH"
+        )
     if others := [f"{split!a:.80}" for split in dataset if split_of_name(str(split)) is None]:
         warnings.warn(
             f"{name}: {counted(len(others), 'split')} left out, {listed(others)}; they are called {', '.join(SPLITS)}",

@@ -91,7 +91,7 @@ class _Rows:
 
 def _task(name: str, rows: _Rows, options: ImportOptions) -> Task:
     if not rows.cells:
-        raise DataError(f"{name!a} has no labels; expected one for each example")
+        raise DataError(f"{name!a} has no labels; write one for each example")
     classes = as_labels(rows.cells, rows.places, rows.label, options.regression)
     refuse_unlabelled(classes, rows.places, rows.label, BOTH)
     splits = ["train"] * len(rows.cells) if rows.splits is None else rows.splits
@@ -155,5 +155,5 @@ def _splits(table: DataTable, column: str) -> list[str]:
             raise DataError(f"{table.where(i)}: {flaw[1]}")
     splits = [str(split_of_cell(cell)) for cell in cells]
     if "train" not in splits:
-        raise DataError(f"{table.name}: no row is in the split train by column {column!a}; add some to fit on")
+        raise DataError(f"{table.name}: no row is in the split train by column {column!a}; put some there to fit on")
     return splits

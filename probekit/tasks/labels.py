@@ -67,7 +67,9 @@ def as_labels(cells: Sequence[Any], places: Sequence[str], column: str, regressi
         kinds -= {"a text"}  # one file is CSV, another JSONL
     if len(kinds) > 1:
         first = {_kind(c): f"{place}: {quote(c)}" for c, place in zip(reversed(cells), reversed(places), strict=True)}
-        raise DataError(f"labels {column!a} must all be of one kind, got {'; '.join(first.values())}; write all alike")
+        raise DataError(
+            f"labels {column!a} must all be of one kind, got {listed(first.values(), between='; ')}; write all alike"
+        )
     if kinds == {"true or false"} and not regression:
         return list(cells)
     cells = [c.strip() if isinstance(c, str) else c for c in cells]

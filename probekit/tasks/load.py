@@ -87,9 +87,9 @@ def _check_builtin(name: str, named: NamedColumns, options: TaskOptions) -> None
     if named != NamedColumns() or options.columns is not None:
         raise UsageError(f"{name!r} is built in and has no columns; name no text, label, group, span or split column")
     if not options.header or options.data_format is not None:
-        raise UsageError(f"{name!r} is built in and is no file; leave --no-header and --data-format out")
+        raise UsageError(f"{name!r} is built in, not a file; leave --no-header and --data-format out")
     if options.regression:
-        raise UsageError(f"{name!r} has classes; leave regression out")
+        raise UsageError(f"{name!r} has classes, not numbers; leave regression out")
 
 
 def _open(source: Any, named: NamedColumns, options: TaskOptions) -> tuple[str, dict[str, DataTable], dict[str, Any]]:
@@ -103,7 +103,7 @@ def _open(source: Any, named: NamedColumns, options: TaskOptions) -> tuple[str, 
     how = TableFormat(columns, options.header, options.data_format)
     if source == STDIN:
         if not hasattr(sys.stdin, "buffer"):
-            raise UsageError("'-' reads standard input, which is not there; give a file or a folder")
+            raise UsageError("'-' reads standard input, which is closed; give a file or a folder")
         table = read_stream(sys.stdin.buffer, how)
         tables, name, origin = {WHOLE: table}, table.stem, "stdin"
     elif path is not None and (isinstance(source, Path) or source not in HUB_ALIASES):
@@ -138,7 +138,7 @@ def _open_hub(source: str, named: NamedColumns, how: TableFormat) -> tuple[str, 
     is_file = Path(source).suffix.lower() in READERS
     if is_file or not (source in HUB_ALIASES or REPO_ID.fullmatch(source)):
         near = nearest(source, [*builtin.TASKS, *HUB_ALIASES])
-        raise UsageError(f"no dataset {source!a}: no file or folder, no owner/name of the Hub; {near}")
+        raise UsageError(f"no dataset {source!a}: not a file, a folder or an owner/name on the Hub; {near}")
     if how != TableFormat():
         raise UsageError(f"{source!a} is on the Hub and names its columns; leave --columns and --data-format out")
     tables, info = hub_tables(source)

@@ -105,7 +105,7 @@ def without_rare_classes(task: Task, how: RareClasses) -> Task:
         for split in there:
             if not is_merged[settled.splits == split].any():
                 raise DataError(
-                    f"{_rare_line(settled.info['rare_classes'])} are too few even as one class, {split} would have "
+                    f"{_rare_line(settled.info['rare_classes'])} are too few even as one class, and {split} would have "
                     "none of it; leave them out with --rare-classes drop"
                 )
     return settled

@@ -21,7 +21,7 @@ from probekit.plain_files import MAX_TABLE, parse_json, read_bytes
 from probekit.tasks import conllu
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.parquet import read_parquet
-from probekit.text import counted
+from probekit.text import counted, listed
 
 TXT = ".txt"
 
@@ -184,7 +184,7 @@ def _read_delimited(path: Path, data: bytes, how: TableFormat, **dialect: Any) -
     if not how.has_header and len(rows[0]) != len(header):
         raise UsageError(
             f"{path.name}, line {lines[0]}: expected the {counted(len(header), 'column')} of --columns "
-            f"({', '.join(header)}), got {len(rows[0])}; name each of them"
+            f"({listed(header)}), got {len(rows[0])}; name each of them"
         )
     bad: dict[int, tuple[str, str]] = {}
     for i, row in enumerate(rows):

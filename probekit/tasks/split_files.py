@@ -26,7 +26,7 @@ def split_files(path: Path, data_format: str | None = None) -> dict[str, Path]:
         return {WHOLE: path}
     if not path.is_dir():
         if path.exists():
-            raise UsageError(f"{str(path)!a} is no file and no folder; pipe data in with --dataset -")
+            raise UsageError(f"{str(path)!a} is neither a file nor a folder; pipe data in with --dataset -")
         raise UsageError(f"no file or folder {str(path)!a}; correct the path")
     tables = [file for file in sorted(path.iterdir()) if _split_of(file) and file.suffix.lower() in READERS]
     files = [file for file in tables if file.is_file()]

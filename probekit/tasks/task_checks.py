@@ -3,6 +3,7 @@
 Axes: N examples.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -82,7 +83,7 @@ def check_lengths(n: int, parts: Mapping[str, Any]) -> None:
     """
     for part, values in parts.items():
         if len(values) != n:
-            raise DataError(f"expected one of {part} for each of the {n} inputs, got {len(values)}; give as many")
+            raise DataError(f"expected one of {part} for each of the {n:,} inputs, got {len(values):,}; give as many")
 
 
 def check_example_ids(ids: Sequence[Any]) -> None:
@@ -94,7 +95,8 @@ def check_example_ids(ids: Sequence[Any]) -> None:
     if strange := [kind for kind in set(map(type, ids)) if not issubclass(kind, str | int | np.integer)]:
         raise DataError(f"ids are texts, got a {strange[0].__name__}; write them as texts")
     if len(set(ids)) != len(ids):
-        raise DataError("ids must all be different")
+        twice = next(one for one, n in Counter(ids).items() if n > 1)
+        raise DataError(f"ids must all differ, and {twice!a} occurs more than once; give each example its own")
 
 
 def check_splits(splits: np.ndarray) -> None:
@@ -134,7 +136,9 @@ def check_groups(groups: np.ndarray) -> None:
         DataError: an array of several axes.
     """
     if groups.ndim != 1:
-        raise DataError(f"groups are one name or number for each example, got the shape {list(groups.shape)}")
+        raise DataError(
+            f"groups are one name or number for each example, got the shape {list(groups.shape)}; give one list of them"
+        )
 
 
 def check_spans(spans: np.ndarray, inputs: Sequence[Any], position: Any, ids: Sequence[Any]) -> None:
@@ -178,12 +182,13 @@ def check_label_sets(labels: Mapping[str, np.ndarray], names: Mapping[str, Any],
         DataError: they are not; NaN or infinity.
     """
     if labels.keys() != names.keys():
-        raise DataError(f"labels has the sets {sorted(labels)}, label_names {sorted(names)}; name the same sets")
+        own, named = (listed([ascii(one) for one in sorted(sets)]) or "none" for sets in (labels, names))
+        raise DataError(f"labels has the sets {own}, and label_names {named}; name the same sets")
     for name, given in labels.items():
         if given.ndim != 1 and not (given.ndim == 2 and given.shape[1] and given.dtype.kind == "f"):
             raise DataError(
                 f"labels[{name!r}] is one label, or several decimal numbers, for each example, got the shape "
-                f"{list(given.shape)}"
+                f"{list(given.shape)}; give one list of them"
             )
         if given.dtype.kind == "f":
             _check_finite(name, given, len(names[name]) > 0, ids)

@@ -175,7 +175,7 @@ def numbered(name: str, cells: Sequence[Any], known: Sequence[str], places: Sequ
     for cell, place in zip(cells, places, strict=True):
         if not isinstance(cell, str) or cell not in number:
             raise DataError(
-                f"{place} has the label {cell!a} of {name!a}, which is none of its class names "
+                f"{place} has the label {cell!a} of {name!a}, which is not one of its class names "
                 f"({listed([ascii(one) for one in known])}); add it to label_names, or leave label_names out"
             )
     return np.array([number[cell] for cell in cells], dtype=np.int64)

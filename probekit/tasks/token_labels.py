@@ -100,7 +100,9 @@ def check_token_labels(task: Task) -> None:
                 f"{label_set!a}; give one label for each token"
             )
         if len({one.shape[1:] for one in labels}) > 1:
-            raise DataError(f"the token labels {label_set!a} have different numbers of values; give each token as many")
+            raise DataError(
+                f"some token labels of {label_set!a} hold more numbers than others; give each token equally many"
+            )
 
 
 def token_rows(task: Task, lengths: np.ndarray | None = None) -> Task:

@@ -12,6 +12,7 @@ from probekit.errors import DataError
 from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import are_whole_numbers
 from probekit.tasks.split_names import SPLITS
+from probekit.text import counted
 
 Task = Any  # `tasks.base.Task`, which imports this module
 IMBALANCED = 0.8  # share of the training labels above which one class makes accuracy uninformative
@@ -57,8 +58,8 @@ def too_alike(task: Task, label_set: str) -> str:
     by_text = task.groups is None or task.spans is not None
     what, one = ("texts", "text") if by_text else ("texts and groups", "group")
     return (
-        f"equal {what} stay in one split, and the {len(task)} examples have only {n} different "
-        f"{one}{'s' * (n > 1)}; add other texts, or give each split its own file"
+        f"equal {what} stay in one split, and the {len(task)} examples have only "
+        f"{counted(n, f'different {one}')}; add other texts, or give each split its own file"
     )
 
 

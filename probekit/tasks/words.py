@@ -12,6 +12,7 @@ import numpy as np
 from probekit.errors import UsageError
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.data_table import DataTable, quote
+from probekit.text import counted
 
 # a span written as text: "[4, 7]", "(4, 7)", "4, 7", "4:7", "4-7"
 WRITTEN = re.compile(r"\s*[\[(]?\s*(?P<first>[0-9]{1,18})\s*[,:-]\s*(?P<end>[0-9]{1,18})\s*[\])]?\s*")
@@ -84,7 +85,7 @@ def limited_words(task: Task, limit: int, seed: int, keep_classes: bool = True) 
         needed = _with_each_class(task, of, drawn)
         if len(needed) > limit and keep_classes:
             raise UsageError(
-                f"limit {limit} is less than the {len(needed)} texts of {split} that are needed to keep each "
+                f"limit {limit} is less than the {counted(len(needed), 'text')} of {split} needed to keep each "
                 f"of the {task.n_classes()} classes of {task.name!a}; raise it, or use --rare-classes drop"
             )
         needed = needed[:0] if len(needed) > limit else needed

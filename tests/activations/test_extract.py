@@ -205,7 +205,7 @@ def test_impossible_arguments(model, task, changes, message):
 def test_an_index_outside_a_text_names_its_row(model, letters, position, token):
     task = letters(shortest=5)
     task.inputs[7] = "abcd"
-    with pytest.raises(DataError, match=f"example 'train:107' has 4 tokens: there is no token {token} to read"):
+    with pytest.raises(DataError, match=f"example 'train:107' has 4 tokens, and token {token} is to be read"):
         extract(model, task, position=position)
     with pytest.raises(DataError, match="'train:107'"):
         extract(model, task, position=np.full(len(task), position), bos=True)
@@ -226,7 +226,9 @@ def test_long_texts_are_cut_at_the_right_and_counted(model, letters):
     assert torch.equal(acts["resid_post", 2], extract(model, short)["resid_post", 2])
     assert extract(model, short).meta["cut"] == 0
     assert acts.inputs[3] == "abcdefghijklmno"
-    with pytest.raises(DataError, match=r"2 of 23 inputs are longer than the context of 12 .* 'train:103' with 15"):
+    with pytest.raises(
+        DataError, match=r".train:103. has 15 tokens, more than the context of 12 .as have 2 of 23 inputs"
+    ):
         extract(model, task, on_long="error")
 
 

@@ -90,9 +90,9 @@ def test_statistics_of_texts_are_of_train_alone(model):
 def test_a_probe_needs_labels_and_the_plan_says_that_there_are_none(model, path):
     stored = extract(model, TEXTS, out=path, **HOW)
     for acts in (extract(model, TEXTS, **HOW), stored):
-        with pytest.raises(UsageError, match="'texts' has no labels to train on; extract its texts as a task"):
+        with pytest.raises(UsageError, match="'texts' has no labels to train on; extract again with a task"):
             train_probes(acts)
-        with pytest.raises(UsageError, match="'texts' has no labels to train on; extract its texts as a task"):
+        with pytest.raises(UsageError, match="'texts' has no labels to train on; extract again with a task"):
             transfer([acts, acts])
     with pytest.raises(UsageError, match="no label set 'x': 'texts' has no labels"):
         train_probes(stored, label="x")
@@ -141,7 +141,7 @@ def test_what_is_no_list_of_texts_is_refused_in_one_line(model, given, error, wo
 @pytest.mark.parametrize("given", ["gpt2", 5, None, Task("t", TEXTS)])
 def test_a_model_is_loaded_first(given):
     for verb in (extract, extract_statistics):
-        with pytest.raises(UsageError, match=r"expected a model from load_model, got .*; load it first"):
+        with pytest.raises(UsageError, match=r"expected a model from load_model, got .*; call load_model first"):
             verb(given, TEXTS)
 
 

@@ -190,7 +190,7 @@ def test_hidden_states_are_inputs_and_the_last_is_the_final_norm(tmp_path: Path,
     folder = write_npy(tmp_path / "acts", made, lambda p: f"hidden_states_{p[1]}")
     with pytest.raises(UsageError, match=r"hidden_states_0.*final norm.*--n-layers"):
         plan_import(folder, ImportOptions(labels))
-    with pytest.raises(DataError, match=r"hidden state 3; a model of 2 blocks has 0\.\.2"):
+    with pytest.raises(DataError, match=r"hidden state 3, and a model of 2 blocks has 0\.\.2"):
         plan_import(folder, ImportOptions(labels, n_layers=2))
     *inputs, last = made.values()
     expected: Tensors = {("resid_pre", i): x for i, x in enumerate(inputs)}
@@ -205,7 +205,7 @@ def test_hidden_states_are_inputs_and_the_last_is_the_final_norm(tmp_path: Path,
 def test_the_output_of_the_last_block_is_not_guessed(tmp_path: Path, labels: Path) -> None:
     made = tensors() | {("resid_post", 2): tensors()["resid_pre", 0] + 1}
     folder = write_npy(tmp_path / "acts", made)
-    with pytest.raises(UsageError, match=r"resid_post\.2 ends the curve of resid_pre.*--n-layers"):
+    with pytest.raises(UsageError, match=r"resid_post\.2 is drawn as the end of resid_pre.*--n-layers"):
         plan_import(folder, ImportOptions(labels))
     known, longer = (
         plan_import(folder, ImportOptions(labels, n_layers=3)),
@@ -301,7 +301,7 @@ def test_an_interrupted_import_resumes(
     with pytest.raises(KeyboardInterrupt):
         import_activations(acts, labels, out=tmp_path / "store")
     assert Store.progress(tmp_path / "store") == (21, N)
-    with pytest.raises(StorageError, match=r"21 of 40 rows are there: run the same import command again$"):
+    with pytest.raises(StorageError, match=r"with 21 of 40 rows: run the same import command again$"):
         Store(tmp_path / "store")
     assert_same(import_activations(acts, labels, out=tmp_path / "store"), tensors())
     assert done == [0, 1, 2, 3, 3, 4, 5]
@@ -431,7 +431,7 @@ BAD_NPY = {
     "negative": (npy_bytes(NPY.format("<f4", (-N, -D)), b"x" * SIZE), "damaged"),
     "code": (npy_bytes("__import__('os').system('true')"), "damaged"),
     "bfloat16 of numpy": (npy_bytes(NPY.format("|V2", (N, D)), b"x" * (SIZE // 2)), "save bfloat16 in a .safetensors"),
-    "wide": (npy_bytes(NPY.format("<f4", (N, 0))), "holds nothing"),
+    "wide": (npy_bytes(NPY.format("<f4", (N, 0))), "holds no numbers"),
     "complex": (npy_bytes(NPY.format("<c8", (N, D)), b"x" * (2 * SIZE)), "complex64, expected .* floating point"),
     "integers": (npy_bytes(NPY.format("<i8", (N, D)), b"x" * (2 * SIZE)), "int64, expected .* floating point"),
     "one axis": (npy_bytes(NPY.format("<f4", (N,)), b"x" * (4 * N)), r"the shape \[40\], expected \[examples, width\]"),
@@ -530,7 +530,7 @@ def test_stacks_are_not_guessed_at(tmp_path: Path, labels: Path) -> None:
         plan_import(tmp_path / "x.npy", ImportOptions(labels, point="resid_pre"))
     with pytest.raises(UsageError, match="gives no point"):
         plan_import(tmp_path / "x.npy", ImportOptions(labels, stack_axis=0))
-    with pytest.raises(UsageError, match=r"--layers names 2, .* has 40 on axis 1"):
+    with pytest.raises(UsageError, match=r"--layers names 2, and .* has 40 on axis 1"):
         plan_import(tmp_path / "x.npy", ImportOptions(labels, point="resid_pre", stack_axis=1, layers=[0, 1]))
     shutil.move(tmp_path / "x.npy", tmp_path / "z.3.npy")
     with pytest.raises(DataError, match="its name gives one layer"):
@@ -539,7 +539,7 @@ def test_stacks_are_not_guessed_at(tmp_path: Path, labels: Path) -> None:
 
 def test_places_that_hold_no_activations(tmp_path: Path, labels: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"has no activations .* but nothing"):
+    with pytest.raises(DataError, match=r"holds no .* of activations, but nothing"):
         plan_import(tmp_path / "empty", ImportOptions(labels))
     with pytest.raises(UsageError, match="no file or folder"):
         plan_import(tmp_path / "nowhere", ImportOptions(labels))

@@ -95,7 +95,7 @@ def test_another_store_in_its_place_is_refused(store: Path, tmp_path: Path, task
 
 def test_what_names_no_model_is_refused_in_one_line(store: Path, task: Task, tmp_path: Path, tiny, letters) -> None:
     extract(tiny(), letters(), out=tmp_path / "code", progress=False)
-    with pytest.raises(UsageError, match="does not say where its model was loaded from"):
+    with pytest.raises(UsageError, match="does not record where its model was loaded from"):
         random_init_of(tmp_path / "code")
     with pytest.raises(UsageError, match="are in memory"):
         random_init_of(extract(tiny(), letters(), progress=False))  # pyright: ignore[reportArgumentType]

@@ -191,7 +191,7 @@ def test_what_is_no_store(model, task, tmp_path):
     with pytest.raises(DataError, match=r"no store at .*nothing"):
         load_activations(tmp_path / "nothing")
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StorageError, match="holds other files, not a store"):
+    with pytest.raises(StorageError, match="holds files that are not of a store"):
         run(model, task, tmp_path)
     with pytest.raises(StorageError, match=r"notes\.txt"):
         run(model, task, tmp_path / "notes.txt")

@@ -157,7 +157,7 @@ def test_another_model_is_refused(tiny, task, path):
     before = dates(path)
     with pytest.raises(ResumeMismatch, match=r"model_fingerprint .*: .* there, .* here.*--model"):
         repair(path, tiny(seed=1))
-    with pytest.raises(StorageError, match="does not say where its model is; name it: probekit repair --model"):
+    with pytest.raises(StorageError, match="does not record where its model is; name it with probekit repair --model"):
         repair(path)
     assert dates(path) == before
 
@@ -179,7 +179,7 @@ def test_a_missing_model_must_be_named(tiny, task, path, tmp_path):
     model.source = {"name_or_path": str(tmp_path / "gone"), "revision": None, "random_init": False, "seed": 0}
     run(model, task, path)
     flip(shard_of(path, 1))
-    with pytest.raises(DataError, match=r"cannot be loaded from where it was .*; name it: probekit repair --model"):
+    with pytest.raises(DataError, match=r"cannot be loaded from where it was .*; name it with probekit repair --model"):
         repair(path)
     assert repair(path, model).shards == [1]
 

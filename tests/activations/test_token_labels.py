@@ -69,7 +69,7 @@ def test_each_text_may_have_its_own_position(model, letters):
     acts = extract(model, task, points="resid_pre").at("per example")
     assert acts.labels["class"].tolist() == [one[i] for one, i in zip(task.token_labels["class"], index, strict=True)]
     other = extract(model, task, points="resid_pre", position=1 - index)
-    with pytest.raises(UsageError, match="need the index of each token that is read"):
+    with pytest.raises(UsageError, match="does not say which token of each text was read"):
         other.at("per example")
 
 
@@ -122,9 +122,9 @@ def test_without_labels_of_tokens_each_token_has_that_of_its_text(model, letters
 
 def test_refusals_say_what_to_do(model, task):
     last = extract(model, task, points="resid_pre", position="last")
-    with pytest.raises(UsageError, match=r"needs activations of all tokens \(--position all\), and here is last; extr"):
+    with pytest.raises(UsageError, match=r"needs the activations of all tokens, and these are of last; extract again"):
         last.at("all")
-    with pytest.raises(UsageError, match="labels of tokens belong to one token, and mean reads several"):
+    with pytest.raises(UsageError, match="each label belongs to one token, and position mean reads several"):
         extract(model, task, **HOW).at("mean")
     with pytest.raises(UsageError, match="'class' has one for each token; leave --stats out"):
         extract_statistics(model, task)
@@ -142,5 +142,5 @@ def test_places_side_by_side_are_one_place(model, task, path):
         parts = [every["resid_pre.0"], every["resid_pre.2"], every["resid_post.2"]]
         assert torch.equal(joined[name], torch.cat(parts, dim=1))
         assert torch.equal(acts.concatenated(["resid_pre.1"]).at("last")["resid_pre_1"], acts.at("last")["resid_pre.1"])
-    with pytest.raises(UsageError, match="need places with a row for each token; got nothing"):
+    with pytest.raises(UsageError, match="one row for each token can be put side by side; got nothing"):
         acts.concatenated([])

@@ -62,7 +62,7 @@ def test_selftest_and_points(bert_folder: Path, capsys: pytest.CaptureFixture[st
         ({"is_decoder": True}, "is_decoder = True is not implemented"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key' is not implemented"),
         ({"architectures": ["BertForTokenClassification"]}, "save the model below the head as BertModel"),
-        ({"num_attention_heads": 3}, "is no multiple of n_heads (num_attention_heads) 3"),
+        ({"num_attention_heads": 3}, "must be a multiple of n_heads (num_attention_heads) 3"),
         ({"type_vocab_size": 5}, "misshapen: bert.embeddings.token_type_embeddings.weight (expected [5, 16]"),
     ],
 )

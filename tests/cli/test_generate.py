@@ -125,8 +125,8 @@ def test_a_terminal_is_shown_no_control_characters(capsys, monkeypatch):
         (["--prompt", "a", "--tokens", "1"], 2, "give --prompt with a text, or --tokens with ids"),
         (["--tokens", "1,x"], 2, "--tokens takes ids with commas between them"),
         (["--tokens", "257"], 2, "token ids lie in 0..256; got 257"),
-        (["--tokens", ""], 2, "an empty prompt has nothing to continue"),
-        (["--prompt", ""], 2, "an empty prompt has nothing to continue"),
+        (["--tokens", ""], 2, "the prompt is empty"),
+        (["--prompt", ""], 2, "the prompt is empty"),
         (["--prompt", "x" * 49], 2, "a prompt of 49 tokens does not fit a context of 48"),
         (["--prompt", "a", "--temperature", "-1"], 2, "temperature is 0 (the likeliest token) or above; got -1.0"),
         (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], 2, "top_p is above 0 and at most 1; got 1.5"),
@@ -144,4 +144,4 @@ def test_impossible_requests(gpt2_folder, refused, args, code, what):
 def test_a_text_needs_a_tokenizer(gpt2_folder, refused, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((gpt2_folder / name).read_bytes())
-    assert "has no tokenizer: pass token ids" in refused(2, "generate", "--model", tmp_path, "--prompt", "a")
+    assert "has no tokenizer; give token ids" in refused(2, "generate", "--model", tmp_path, "--prompt", "a")

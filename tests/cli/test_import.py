@@ -118,7 +118,7 @@ def test_each_error_is_one_line_with_its_code(acts: Path, capsys: Capture) -> No
         (2, [*JOB, "--layers", "4-2-1", "--stack-axis", "0"], "0,4,8 or 2-6"),
         (3, ["import", "bad.pt", "--labels", "y.csv"], "is a pickle"),
         (3, ["import", "resid_pre.0.npy", "--labels", "y.csv"], "NaN in 'resid_pre.0.npy'"),
-        (4, [*JOB, "--out", "acts"], "holds other files, not a store"),
+        (4, [*JOB, "--out", "acts"], "holds files that are not of a store"),
         (5, [*JOB, "--out", "there", "--store-dtype", "bf16"], "dtype: 'float32' there, 'bfloat16' here"),
     ]
     capsys.readouterr()

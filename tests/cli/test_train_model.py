@@ -137,7 +137,7 @@ def test_what_cannot_be_overwritten(here, capsys, refused):
     assert "is damaged or not a checkpoint" in refused(4, *ARGS)
     (folder / CHECKPOINT).unlink()
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert "holds a model that was not trained there" in refused(5, *ARGS)
+    assert "holds a model that train-model did not make" in refused(5, *ARGS)
 
 
 def test_a_folder_that_cannot_be_written_is_reported_before_the_first_step(here, refused, monkeypatch):
@@ -155,7 +155,7 @@ def test_help_names_every_world(capsys):
 @pytest.mark.parametrize(
     ("args", "code", "what"),
     [
-        ([], 2, "which model? give its name"),
+        ([], 2, "no model is named; give a name"),
         (["counting-gtp"], 2, "did you mean counting-gpt"),
         (["counting-gpt", "--steps", "0"], 2, "steps is a whole number of at least 1; got 0"),
         (["counting-gpt", "--learning-rate", "nan"], 2, "learning_rate is a positive number; got nan"),

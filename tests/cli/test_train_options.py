@@ -64,9 +64,7 @@ def test_random_weights_are_a_baseline(here: Path, store: Path, gpt2_folder: Pat
 
 def test_invalid_options_are_one_line(here: Path, store: Path, refused: Callable[..., str]) -> None:
     job = ["train-probe", store, "--layer", "0"]
-    assert "no baseline 'randm'; the only one that can be added is random-init" in refused(
-        2, *job, "--baseline", "randm"
-    )
+    assert "unknown baseline 'randm'; give --baseline random-init" in refused(2, *job, "--baseline", "randm")
     assert "3" in refused(2, *job, "--folds", "2")
     assert "folds keep repeated and nearly repeated" in refused(2, *job, "--folds", "3", "--drop-leaks")
     assert "greater than or equal to 0" in refused(2, *job, "--controls", "-1")
@@ -81,7 +79,7 @@ def test_a_folder_with_something_else_is_left_alone(here: Path, store: Path, ref
         (folder / foreign).parent.mkdir(parents=True)
         (folder / foreign).write_text("mine")
         line = refused(4, "train-probe", store, *FAST, "--out", folder)
-        assert "which is not of results; give a new or empty folder" in line
+        assert "which is not a file of results; give a new or empty folder" in line
         assert [path for path in folder.rglob("*") if path.is_file()] == [folder / foreign]
     Path("file").write_text("mine")
     assert "is a file" in refused(4, "train-probe", store, *FAST, "--out", "file")
@@ -150,7 +148,7 @@ def test_more_folds_or_classes_than_rows(
 ) -> None:
     make_store(gpt2_folder, ["yes", "no"] * 15)
     capsys.readouterr()
-    assert "31 folds need 31 rows" in refused(3, "train-probe", "s", *FAST, "--folds", "31")
+    assert "31 folds need at least 31 rows" in refused(3, "train-probe", "s", *FAST, "--folds", "31")
     rows = "\n".join(["text,label", *(f"text {i},class {i}" for i in range(40))])
     Path("t.csv").write_text(rows + "\n")
     line = refused(3, "extract", "--model", gpt2_folder, "--dataset", "t.csv", "--out", "s")
@@ -173,7 +171,7 @@ def test_results_of_another_question_are_not_replaced(
     capsys.readouterr()
     before = Path("one/results.json").read_bytes()
     line = refused(5, "train-probe", store, *FAST, "--quiet", "--seed", "1", "--out", "one")
-    assert "results of another question (different: seed)" in line
+    assert "results of other settings or data (different: seed)" in line
     assert Path("one/results.json").read_bytes() == before
     assert run(["train-probe", str(store), *FAST, "--quiet", "--out", "one"]) == 0
     assert Path("one/results.json").read_bytes() == before
@@ -192,4 +190,4 @@ def test_results_by_another_metric_are_another_question(
     job = ["train-probe", str(store), *FAST, "--out", "one"]
     assert run([*job, "--quiet", "--metric", "accuracy"]) == 0
     capsys.readouterr()
-    assert "another question (different: metric)" in refused(5, *job)
+    assert "other settings or data (different: metric)" in refused(5, *job)

@@ -93,7 +93,7 @@ def test_a_folder_with_anything_else_is_refused_before_training_and_an_old_resul
         (folder / foreign).write_text("mine")
         capsys.readouterr()
         assert run([*job, "--out", str(folder)]) == 4
-        assert f"holds '{foreign}', which is not of results" in capsys.readouterr().err
+        assert f"holds '{foreign}', which is not a file of results" in capsys.readouterr().err
         assert [path.read_text() for path in folder.iterdir()] == ["mine"]
 
 

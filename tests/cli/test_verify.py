@@ -38,9 +38,9 @@ def test_broken_files_are_named_and_repaired_from_the_recorded_source(copy: Path
     assert [one["file"] for one in json.loads(out)["broken"]] == [f"shards/{shard.name}"]
     first, last = err.splitlines()
     assert first.startswith(f"shards/{shard.name}: ")
-    assert last == f"probekit: error: 1 of 4 files are broken; run: probekit repair {str(copy)!a}"
+    assert last == f"probekit: error: 1 of 4 files is broken; run: probekit repair {str(copy)!a}"
     assert run(["repair", str(copy), "--quiet"]) == 0
-    assert capsys.readouterr().out == "computed 1 shards again and wrote the manifest again\n"
+    assert capsys.readouterr().out == "computed 1 shard again and wrote the manifest again\n"
     assert shard.read_bytes() == good
     assert run(["verify", str(copy)]) == 0
 

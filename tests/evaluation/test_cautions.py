@@ -52,7 +52,7 @@ def test_the_table_of_several_curves_says_it_once(world):
 
 
 def test_a_split_that_would_be_dropped_whole_is_refused(world):
-    with pytest.raises(DataError, match="every text or group of validation is also in a later split, so nothing"):
+    with pytest.raises(DataError, match="every text or group of validation is also in a later split, so --drop-leaks"):
         train_probes(copied(world(n=400), 1.0, "validation"), drop_leaks=True, **BARE)
 
 

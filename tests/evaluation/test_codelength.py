@@ -289,5 +289,5 @@ def test_what_is_no_logarithm_of_probabilities_is_refused(told):
 
 @pytest.mark.parametrize(("n_classes", "rows", "grid"), [(0, 5, [1.0]), (1, 5, [1.0]), (2, 0, [1.0]), (2, 5, [])])
 def test_a_code_of_nothing_is_refused(n_classes, rows, grid):
-    with pytest.raises(UsageError, match="an online code needs"):
+    with pytest.raises(UsageError, match="the code length needs"):
         OnlineCode(np.zeros(9, dtype=int), n_classes, np.arange(rows), grid)

@@ -185,7 +185,7 @@ def test_other_files_are_never_touched_and_mixed_folders_are_refused(curves, tmp
     good = (tmp_path / "curves.json").read_text()
     for name, text in [("notes.txt", "mine"), ("kind-embed/notes.txt", "mine")]:
         (tmp_path / name).write_text(text)
-        with pytest.raises(StorageError, match="which is not of results"):
+        with pytest.raises(StorageError, match="which is not a file of results"):
             curves.save(tmp_path)
         (tmp_path / name).unlink()
     (tmp_path / "curves.json").write_text(good.replace("kind-embed", "../x"))
@@ -226,7 +226,7 @@ def test_comparable_curves_share_axes(curves, acts):
         ({"labels": ["kind"], "label": "kind"}, "both label= and labels= were given"),
         ({"labels": []}, "labels takes a list of names"),
         ({"points": [("resid_pre", 3)]}, "points takes a list of names"),
-        ({"points": ["resid_pre.1"]}, "the layer of a point is given apart"),
+        ({"points": ["resid_pre.1"]}, "point and layer are given separately"),
         ({"labels": ["othr"]}, "no label set 'othr'; did you mean other"),
         ({"points": ["resid_mid"]}, "no activations of resid_mid here"),
     ],

@@ -74,11 +74,11 @@ def test_texts_that_the_audit_takes_for_one_stay_together():
 
 
 def test_more_folds_than_rows_or_groups_are_refused():
-    with pytest.raises(DataError, match="61 folds need 61 rows"):
+    with pytest.raises(DataError, match="61 folds need at least 61 rows"):
         folds_of(folds=61)
-    with pytest.raises(DataError, match="5 folds need 5 rows or groups of rows at the least; there are 4"):
+    with pytest.raises(DataError, match="5 folds need at least 5 rows or groups of rows, got 4"):
         folds_of(linked=np.arange(N) // 15)
-    with pytest.raises(DataError, match=r"60 rows of .* make no 25 folds .* take fewer folds"):
+    with pytest.raises(DataError, match=r"60 rows of .* cannot be divided into 25 folds .* take fewer folds"):
         folds_of(folds=25)
 
 

@@ -178,12 +178,12 @@ def test_what_is_left_after_the_leaks_must_be_enough():
     labels = np.arange(16) // 4 % 2
     inputs = ["text of the kind" if label else f"sort {i}" for i, label in enumerate(labels)]
     acts = set_of([np.random.default_rng(0).normal(size=(16, 3))], labels, ["a", "b"], inputs=inputs)
-    with pytest.raises(DataError, match=r"left once the texts .* are left out \(drop_leaks\): every split needs .*b=0"):
+    with pytest.raises(DataError, match=r"left by --drop-leaks .*: every split needs .*b=0"):
         train_probes(acts, drop_leaks=True, **BARE)
     alike = set_of([np.zeros((16, 3))], labels, ["a", "b"], inputs=["one text"] * 16)
     with pytest.raises(
         DataError,
-        match="every text or group of train is also in a later split, so nothing is left of it with drop_leaks",
+        match="every text or group of train is also in a later split, so --drop-leaks",
     ):
         train_probes(alike, drop_leaks=True, **BARE)
 
@@ -366,7 +366,7 @@ def test_random_weights_stand_beside_the_curve(world):
     assert set(results.to_frame()["kind"]) == {"probe", "random-init", "curve", "lead"}
     with pytest.raises(UsageError, match="other examples"):
         train_probes(acts, random_init=world(n=100), **BARE)
-    with pytest.raises(UsageError, match="other examples, or other labels or splits"):
+    with pytest.raises(UsageError, match="other examples, labels or splits"):
         train_probes(acts, random_init=world(seed=9), **BARE)  # of the same ids
     few = ActivationSet({("resid_pre", 0): acts["resid_pre", 0]}, acts.task)
     with pytest.raises(UsageError, match=r"no activations of resid_pre\.1"):

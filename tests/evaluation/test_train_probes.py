@@ -105,7 +105,7 @@ def test_layers_can_be_picked(world):
         train_probes(acts, layers=12)
     for output in (4, "4", "out", "output"):
         with pytest.raises(
-            UsageError, match=r"alone is point resid_post \(--point resid_post\) at layers=3 \(--layer 3\)"
+            UsageError, match=r"alone give --point resid_post --layer 3 \(in Python, point='resid_post', layers=3\)"
         ):
             train_probes(acts, layers=output)
 
@@ -132,14 +132,14 @@ def test_other_points_and_labels_can_be_asked_for(world):
         ({"probe": "\x1b[31m"}, r"unknown probe '\\x1b\[31m'"),
         ({"point": "resid_pr"}, "did you mean resid_pre"),
         ({"point": "attn_out"}, "no activations of attn_out here"),
-        ({"point": "resid_pre.1"}, "the layer of a point is given apart from it"),
+        ({"point": "resid_pre.1"}, "point and layer are given separately"),
         ({"label": "othr"}, "no label set 'othr'; did you mean other"),
         ({"C": 0}, "C must be a positive"),
         ({"C": [1, -1]}, "got -1"),
         ({"C": [float("nan")]}, "got nan"),
         ({"C": float("inf")}, "got inf"),
         ({"C": "1"}, "got '1'"),
-        ({"C": []}, "no C to choose from"),
+        ({"C": []}, "the list of C is empty"),
     ],
 )
 def test_what_is_not_there_is_named(world, how, message):
@@ -279,7 +279,7 @@ def test_one_of_several_positions_is_probed_as_if_it_were_alone(world):
     several = ActivationSet(rows, acts.task, acts.meta, Layout(["0", "first", "last"], lengths, 0))
     alone = train_probes(acts, probe="ridge").to_frame()
     for found in (tokens, several):
-        with pytest.raises(UsageError, match="one position of each text; say which"):
+        with pytest.raises(UsageError, match="one position of each text; name it"):
             train_probes(found)
         assert train_probes(found, probe="ridge", position="last").to_frame().equals(alone)
         assert train_probes(found, probe="ridge", position="last").meta["position"] == "last"

@@ -149,7 +149,7 @@ def test_equal_texts_are_those_of_the_audit_and_own_ones_count_too() -> None:
     texts[test[0]] = f"It's  b {train[0]}."
     results = transfer([make("a"), make("b", inputs=texts, seed=1)], probe="mean-diff", layers=1)
     assert results.meta["shared_texts"] == [{"train": "b", "test": "b", "exact": 1, "near": 0}]
-    assert "The train split of 'b' contains 1 test texts of 'b'." in results.summary()
+    assert "The train split of 'b' contains 1 test text of 'b'." in results.summary()
 
 
 def test_groups_that_both_tasks_have_are_counted_by_name() -> None:
@@ -204,7 +204,7 @@ def test_groups_are_those_of_the_task_that_is_tested_and_imbalance_is_everybodys
         (lambda: make("b", seed=1, meta={"bos": True}), "another use of the BOS token"),
         (
             lambda: make("b", seed=1, names=["x", "y", "z"]),
-            r"as many classes; there are: 'a' 2, 'b' 3|every split needs",
+            r"equally many classes, got 'a' 2, 'b' 3|every split needs",
         ),
         (lambda: make("a"), "very same examples"),
     ],
@@ -220,7 +220,7 @@ def test_what_cannot_be_compared_is_refused(other: Any, says: str) -> None:
 def test_a_task_of_classes_and_one_of_numbers_are_refused_as_such(probe: str | None) -> None:
     a, b = make("a"), make("b", seed=1)
     b.task.labels[b.target], b.task.label_names[b.target] = b.labels[b.target] * 1.0, []
-    with pytest.raises(UsageError, match="as many classes; there are: 'a' 2, 'b' numbers"):
+    with pytest.raises(UsageError, match="equally many classes, got 'a' 2, 'b' numbers"):
         transfer([a, b], probe=probe)
 
 

@@ -370,7 +370,7 @@ def test_what_a_checkpoint_lacks_is_not_made_up():
     [
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
         ({"num_hidden_layers": None}, "num_hidden_layers"),
-        ({"num_attention_heads": 5}, "no multiple of n_heads"),
+        ({"num_attention_heads": 5}, "a multiple of n_heads"),
         ({"vocab_size": True}, "vocab_size"),
         ({"max_position_embeddings": "8"}, "max_position_embeddings"),
         ({"intermediate_size": 0}, "intermediate_size"),

@@ -269,16 +269,16 @@ def test_ids_come_as_lists_or_as_a_tensor(model):
     [
         ([4] * (N_CTX + 1), {}, "a prompt of 25 tokens does not fit a context of 24"),
         ([[4], [4] * (N_CTX + 1)], {}, "a prompt of 25 tokens"),
-        ([], {}, "not empty"),
-        ([[4], []], {}, "empty prompt"),
-        (torch.zeros(0, dtype=torch.long), {}, "not empty"),
+        ([], {}, "expected a prompt, got"),
+        ([[4], []], {}, "the prompt is empty"),
+        (torch.zeros(0, dtype=torch.long), {}, "expected a prompt, got"),
         ([31], {}, r"token ids lie in 0\.\.30; got 31"),
         ([[2], [-1]], {}, r"token ids lie in 0\.\.30; got -1"),
-        ([4, [4]], {}, "several kinds"),
-        ([4.5], {}, "several kinds"),
-        (torch.ones(1, 2), {}, "several kinds"),
-        (4, {}, "a prompt is a text, token ids"),
-        ("w4", {}, "has no tokenizer: pass token ids"),
+        ([4, [4]], {}, "expected texts, or lists of token ids, got"),
+        ([4.5], {}, "expected texts, or lists of token ids, got"),
+        (torch.ones(1, 2), {}, "expected texts, or lists of token ids, got"),
+        (4, {}, "expected a prompt, got 4; give a text, token ids"),
+        ("w4", {}, "has no tokenizer; give token ids"),
         (["w4"], {}, "has no tokenizer"),
         ([4], {"stop_tokens": ["w4"]}, "has no tokenizer"),
         ([4], {"stop_tokens": [31]}, r"a stop token is .* in 0\.\.30; got 31"),
@@ -314,7 +314,7 @@ def test_impossible_words(speaking):
         generate(speaking, "w4", stop_tokens=["end"])
     with pytest.raises(UsageError, match="'w4 w5' is 2 tokens, not one"):
         generate(speaking, "w4", stop_tokens=["w4 w5"])
-    with pytest.raises(UsageError, match="an empty prompt"):
+    with pytest.raises(UsageError, match="the prompt is empty"):
         generate(speaking, "")
     assert generate(speaking, "", 3, stop_tokens=[], bos=True)
 
@@ -323,7 +323,7 @@ def test_a_model_that_reads_both_ways_cannot_generate():
     cfg = BertConfig(d_model=8, n_heads=2, d_mlp=8, n_layers=1, n_ctx=8, d_vocab=11)
     model = Bert(cfg).init_weights(0)
     model.name = "tiny-bert"
-    with pytest.raises(UsageError, match="tiny-bert reads each text both ways at once"):
+    with pytest.raises(UsageError, match="tiny-bert reads texts in both directions"):
         model.generate([4])
 
 

@@ -444,7 +444,7 @@ def test_impossible_calls(model):
         model(tokens, attention_mask=torch.ones(3, 9, 8))
     with pytest.raises(UsageError, match="25 tokens do not fit a context of 24"):
         model(torch.zeros(1, 25, dtype=torch.long))
-    with pytest.raises(UsageError, match="position 24 is not in a context of 24"):
+    with pytest.raises(UsageError, match="position 24 is outside the context"):
         model(tokens, position_ids=torch.arange(16, 25).expand(3, 9))
     with pytest.raises(UsageError, match="this model has no point hook_pos_embed"):
         model.run_with_cache(tokens, points="pos_embed")
@@ -455,9 +455,9 @@ IMPOSSIBLE = [
     ({"num_hidden_layers": None}, "num_hidden_layers"),
     ({"hidden_size": 10**10}, "hidden_size"),
     ({"num_attention_heads": True}, "num_attention_heads"),
-    ({"num_attention_heads": 5}, r"d_model \(hidden_size\) 32 is no multiple of n_heads \(num_attention_heads\) 5"),
-    ({"num_key_value_heads": 3}, r"n_heads \(num_attention_heads\) 4 is no multiple of n_kv_heads .* 3"),
-    ({"num_key_value_heads": 8}, "is no multiple of n_kv_heads"),
+    ({"num_attention_heads": 5}, r"d_model \(hidden_size\) 32 must be a multiple of n_heads \(num_attention_heads\) 5"),
+    ({"num_key_value_heads": 3}, r"n_heads \(num_attention_heads\) 4 must be a multiple of n_kv_heads .* 3"),
+    ({"num_key_value_heads": 8}, "must be a multiple of n_kv_heads"),
     ({"num_key_value_heads": 0}, "num_key_value_heads"),
     ({"head_dim": 7}, r"d_head \(head_dim\) must be even"),
     ({"hidden_size": 12}, r"d_head \(head_dim\) must be even.*; got 3"),

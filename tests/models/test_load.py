@@ -72,7 +72,7 @@ def test_a_folder_without_a_tokenizer_takes_token_ids(folder):
     model = load_model(str(folder), device="cpu")
     assert model.tokenizer is None
     assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, model.cfg.d_vocab)
-    with pytest.raises(UsageError, match=r"my-model has no tokenizer: pass token ids"):
+    with pytest.raises(UsageError, match=r"my-model has no tokenizer; give token ids"):
         model.to_tokens("warm")
 
 
@@ -176,7 +176,10 @@ def test_shards_are_fetched_as_the_index_names_them(tmp_path, folder):
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"config.json": b'{"model_type": "t5"}'}, "model_type 't5' is not among gpt2"),
+        (
+            {"config.json": b'{"model_type": "t5"}'},
+            "model_type 't5' is not supported; take a model of one of these: gpt2",
+        ),
         ({"config.json": SERVED["config.json"], "pytorch_model.bin": b"x"}, "a pickle, which is never read"),
         ({"model.safetensors": b"x"}, "config.json"),
     ],
@@ -239,13 +242,13 @@ def test_random_init_in_half_precision_is_the_same_draw_rounded(bare):
     ("fields", "says"),
     [
         ({"n_layer": -1}, "\\(n_layer\\) must be a whole number in 1\\.\\.1000; got -1"),
-        ({"n_head": 5}, "no multiple"),
+        ({"n_head": 5}, "a multiple"),
         ({"activation_function": "gelu_nwe"}, "unknown activation .*gelu_new"),
         ({"vocab_size": None}, "vocab_size"),
         ({"n_embd": "32"}, "n_embd"),
-        ({"model_type": "gpt3"}, "model_type 'gpt3' is not among gpt2"),
-        ({"model_type": None}, "model_type None is not among gpt2"),
-        ({"model_type": ["gpt2"]}, "model_type .* is not among gpt2"),
+        ({"model_type": "gpt3"}, "model_type 'gpt3' is not supported; take a model of one of these: gpt2"),
+        ({"model_type": None}, "model_type None is not supported; take a model of one of these: gpt2"),
+        ({"model_type": ["gpt2"]}, "model_type .* is not supported; take a model of one of these: gpt2"),
         ({"layer_norm_epsilon": float("nan")}, "positive number below 1e.15; got nan"),
     ],
 )
@@ -264,7 +267,7 @@ def test_a_broken_config_is_named(folder, content):
 def test_what_is_no_model_folder_says_so(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"")
     for path in (tmp_path, tmp_path / "model.safetensors"):
-        with pytest.raises(DataError, match=r"is no model folder: it has no config\.json"):
+        with pytest.raises(DataError, match=r"is not the folder of a model, as it has no config\.json"):
             load_model(path)
 
 

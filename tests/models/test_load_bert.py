@@ -194,7 +194,7 @@ def test_weights_that_do_not_fit(folder, change, message):
         ({"is_decoder": True}, r"config\.json': is_decoder = True is not implemented"),
         ({"position_embedding_type": "relative_key_query"}, "position_embedding_type"),
         ({"architectures": ["BertForQuestionAnswering"]}, "BertForQuestionAnswering"),
-        ({"num_attention_heads": 3}, "no multiple"),
+        ({"num_attention_heads": 3}, "a multiple"),
     ],
 )
 def test_configs_that_are_not_implemented(folder, fields, message):

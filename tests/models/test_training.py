@@ -273,8 +273,8 @@ def test_collate_pads_on_the_right():
 @pytest.mark.parametrize(
     ("examples", "what"),
     [
-        ([], "one example or more"),
-        ([Example([], [])], "one example or more"),
+        ([], "a batch needs an example or more"),
+        ([Example([], [])], "a batch needs an example or more"),
         ([Example([1, 2], [1])], "as many targets"),
         ([Example([1], [1], label=0), Example([1], [1])], "a label in every example or in none"),
         ([Example([1], [1], source=[1]), Example([1], [1])], "a source in every"),
@@ -399,13 +399,13 @@ def test_the_loss_of_an_encoder_decoder_is_that_of_transformers():
 
 def test_batches_that_cannot_be_learned_from(tmp_path):
     model = new_model()
-    with pytest.raises(UsageError, match="nothing to learn"):
+    with pytest.raises(UsageError, match="neither targets nor labels to learn"):
         loss_of(model, collate([Example([1, 2], [IGNORE, IGNORE])]))
     with pytest.raises(UsageError, match="does not classify"):
         loss_of(model, collate([Example([1, 2], [2, 3], label=1)]))
-    with pytest.raises(UsageError, match="a source if the model is an encoder-decoder"):
+    with pytest.raises(UsageError, match="encoder-decoders need a source"):
         loss_of(model, collate([Example([1, 2], [2, 3], source=[1])]))
-    with pytest.raises(UsageError, match="a source if the model is an encoder-decoder"):
+    with pytest.raises(UsageError, match="encoder-decoders need a source"):
         loss_of(marian_from_hf(oracle_for(MARIAN[1])), collate([Example([1, 2], [2, 3])]))
     with pytest.raises(UsageError, match="expected 4 examples a batch, got 3"):
         train(model, lambda step: draw(step)[:3], SETTINGS, tmp_path)

@@ -491,23 +491,23 @@ SOURCE, TARGET = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 5, dtype=to
         (lambda m: m(SOURCE, TARGET, torch.ones(2, 6, 6)), r"source_mask is \[B, S\]"),
         (lambda m: m(SOURCE, TARGET, None, torch.ones(2, 6)), r"attention_mask is \[2, 5\]"),
         (lambda m: m.encode(torch.zeros(1, 30, dtype=torch.long), None, torch.ones(1, 30, 30)), "30 tokens do not fit"),
-        (lambda m: m.encode(SOURCE, SOURCE + 24), "position 24 is not in a context of 24"),
-        (lambda m: m.encode(SOURCE, SOURCE - 1), "position -1 is not in a context of 24"),
+        (lambda m: m.encode(SOURCE, SOURCE + 24), "position 24 is outside the context, 0..23"),
+        (lambda m: m.encode(SOURCE, SOURCE - 1), "position -1 is outside the context, 0..23"),
         (lambda m: m.encode(SOURCE, SOURCE[:, :3]), r"position_ids are \[2, 6\]"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 16)), r"\[2, S, 32\]; got \[2, 6, 16\]"),
-        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), TARGET + 30), "position 30 is not in a context of 24"),
+        (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), TARGET + 30), "position 30 is outside the context, 0..23"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 5)), r"cross_mask is \[2, 6\] or"),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.ones(2, 6, 5)), "cross_mask is"),
         (
             lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cross_mask=torch.tensor([[1] * 6, [0] * 6])),
-            "some source token",
+            "let each target see a source token",
         ),
         (lambda m: m.decode(TARGET, torch.zeros(2, 6, 32), cache=KeyValueCache(2)), "with a cache, give position_ids"),
         (
             lambda m: m.decode(
                 TARGET[:, :1], torch.zeros(2, 6, 32), TARGET[:, :1], torch.ones(2, 1, 1), cache=KeyValueCache(1)
             ),
-            "the cache has 1 layers; the decoder has 2",
+            "the cache has 1 layer, and the decoder 2",
         ),
     ],
 )

@@ -305,7 +305,7 @@ def test_an_index_may_name_only_files_beside_it(sharded, name):
     index = json.loads((sharded / INDEX).read_text())
     index["weight_map"]["transformer.wte.weight"] = name
     (sharded / INDEX).write_text(json.dumps(index))
-    assert f"{INDEX}' names {name!a}, which is no plain file name" in refusal(sharded)
+    assert f"{INDEX}' names {name!a}, which is not a plain file name" in refusal(sharded)
 
 
 def test_a_missing_shard_is_named(sharded):
@@ -327,7 +327,7 @@ def test_an_index_that_disagrees_with_its_shards_is_refused(sharded):
         shard for shard in shards if shard != index["weight_map"]["transformer.wte.weight"]
     )
     (sharded / INDEX).write_text(json.dumps(index))
-    assert "not where it says: transformer.wte.weight" in refusal(sharded)
+    assert "not in the named file (transformer.wte.weight)" in refusal(sharded)
 
 
 def test_a_tensor_in_two_shards_is_refused(sharded):
@@ -349,7 +349,9 @@ def test_pickles_are_never_read(folder):
     assert "pickle" in says
     assert "save_pretrained" in says
     (folder / "pytorch_model.bin").unlink()
-    assert refusal(folder).endswith("has no model.safetensors and no model.safetensors.index.json")
+    assert refusal(folder).endswith(
+        "has neither model.safetensors nor model.safetensors.index.json; put the weights there"
+    )
 
 
 def test_weights_fill_a_model_that_held_no_memory(folder):

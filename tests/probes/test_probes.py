@@ -208,7 +208,7 @@ def test_fewer_rows_than_features_and_one_row_a_class(name):
     if name != "lda":
         assert PROBES[name]().fit(np.eye(4), [3, 1, 2, 0]).classes_.tolist() == [0, 1, 2, 3]
     else:
-        with pytest.raises(DataError, match="more rows than classes; got 4"):
+        with pytest.raises(DataError, match="more rows than classes, got 4"):
             PROBES[name]().fit(np.eye(4), [3, 1, 2, 0])
 
 

@@ -355,7 +355,7 @@ def test_saturated_classes_bring_no_other_problem_down():
 def test_what_does_not_fit_the_rows_is_refused():
     X, y = world()
     X = torch.from_numpy(X)
-    with pytest.raises(UsageError, match="no problem to solve"):
+    with pytest.raises(UsageError, match="no labels to fit"):
         solve_logistic(X, every_problem([]))
     with pytest.raises(UsageError, match="one label for each of the 300 rows, got labels of shape"):
         solve_logistic(X, every_problem([Labels(np.r_[y, y])]))

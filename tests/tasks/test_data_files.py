@@ -99,7 +99,7 @@ def test_a_format_may_be_given_for_other_endings(tmp_path):
     assert len(load_task(tmp_path / "data.dat", data_format="tsv")) == 60
     with pytest.raises(UsageError, match="--data-format"):
         load_task(tmp_path / "data.dat")
-    with pytest.raises(UsageError, match="no data_format 'xml'"):
+    with pytest.raises(UsageError, match="unknown data_format 'xml'"):
         load_task(tmp_path / "data.dat", data_format="xml")  # pyright: ignore[reportArgumentType]
 
 
@@ -277,13 +277,13 @@ def test_a_place_that_is_neither_file_nor_folder(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="no file and no folder; pipe data in with --dataset -"):
+    with pytest.raises(UsageError, match="neither a file nor a folder; pipe data in with --dataset -"):
         load_task(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b", "~nobody-of-this-name/x"])
 def test_names_that_no_file_can_have(name):
-    with pytest.raises(UsageError, match="no file or folder, no owner/name of the Hub"):
+    with pytest.raises(UsageError, match="neither a file or folder, nor owner/name on the Hub"):
         load_task(name)
 
 

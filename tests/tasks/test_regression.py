@@ -85,7 +85,7 @@ def test_a_regression_of_other_than_numbers_is_refused(tmp_path, label, words):
     path = write(tmp_path / "data.csv", [*range(40), label])
     with pytest.raises(DataError, match=f"line 42: expected a finite number, .*{words}"):
         load_task(path, regression=True)
-    with pytest.raises(UsageError, match="has classes; leave regression out"):
+    with pytest.raises(UsageError, match="has classes, not numbers; leave regression out"):
         load_task("agreement", regression=True)
 
 

@@ -63,7 +63,7 @@ def test_token_ids_and_an_index_for_each_example_pass():
         ({"splits": np.array(["train"] * 5 + ["dev"])}, DataError, r"got \['dev'\]"),
         ({"inputs": ["a", "b", " ", "d", "e", "f"]}, DataError, "example '2' has an empty input"),
         ({"inputs": [[1], [], [1], [1], [1], [1]]}, DataError, "example '1' has an empty input"),
-        ({"ids": ["x"] * 6}, DataError, "ids must all be different"),
+        ({"ids": ["x"] * 6}, DataError, "ids must all differ, and .* occurs more than once"),
         ({"position": "lats"}, UsageError, "did you mean last"),
         ({"position": np.zeros(3, dtype=int)}, DataError, "position"),
         ({"groups": np.zeros(3, dtype=int)}, DataError, "groups"),
@@ -134,7 +134,7 @@ def test_agreement_loads_by_name_and_is_public():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"on_bad_row": "skp"}, "no on_bad_row 'skp'; did you mean skip"),
+        ({"on_bad_row": "skp"}, "unknown on_bad_row 'skp'; did you mean skip"),
         ({"position": "frist"}, "did you mean first"),
         ({"limit": 0}, "limit must be 1 or more, got 0"),
         ({"limit": 1}, "limit 1 is less than the 2 classes"),

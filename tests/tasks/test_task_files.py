@@ -316,9 +316,9 @@ def test_two_columns_of_one_name_are_refused_only_where_they_are_used(tmp_path):
 def test_places_that_are_not_there(tmp_path):
     with pytest.raises(UsageError, match="no file or folder"):
         load_task(tmp_path / "data.csv")
-    with pytest.raises(UsageError, match=r"'nothing_here\.csv': no file or folder"):
+    with pytest.raises(UsageError, match=r"'nothing_here\.csv': not a file, a folder or"):
         load_task("nothing_here.csv")
-    with pytest.raises(UsageError, match=r"'\./nothing': no file or folder"):
+    with pytest.raises(UsageError, match=r"'\./nothing': not a file, a folder or"):
         load_task("./nothing")
     (tmp_path / "data.xlsx").write_text("x")
     with pytest.raises(

@@ -159,7 +159,7 @@ def test_a_dataset_with_other_splits_names_them(tmp_path, hub):
     )
     (folder / "d.csv").write_text("text,label\na,1\n")
     hub.id = str(folder)
-    with pytest.raises(DataError, match=r"no split named train .*, only dictionary"):
+    with pytest.raises(DataError, match=r"no split named train .*, only 'dictionary'"):
         load_task("someone/odd")
 
 

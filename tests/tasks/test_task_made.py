@@ -58,7 +58,7 @@ def test_numbers_with_fractions_are_a_regression_and_an_empty_dict_of_names_make
 
 def test_the_only_label_set_is_the_target_and_of_several_one_is_named():
     assert make(TEXTS, {"kind": WORDS}).target == "kind"
-    with pytest.raises(UsageError, match=r"default, target=\.\.\.: a, b"):
+    with pytest.raises(UsageError, match=r"none is the default; name it, target=\.\.\.: a, b"):
         make(TEXTS, {"a": WORDS, "b": WORDS})
 
 
@@ -68,7 +68,7 @@ def test_a_task_without_labels_is_all_train_and_says_so():
     assert repr(task) == "Task('t': train 60, validation 0, test 0; no labels)"
     assert task.subset(np.array([3, 1])).ids == ["3", "1"]
     for verb in (task.check, task.n_classes, task.with_validation, task.counts):
-        with pytest.raises(UsageError, match="'t' has no labels to train on; extract its texts as a task"):
+        with pytest.raises(UsageError, match="'t' has no labels to train on; extract again with a task"):
             verb()
 
 
@@ -122,7 +122,11 @@ REFUSED = [
     ({"labels": np.array([NAN, *[1.0] * 59]), "label_names": ["a", "b"]}, DataError, "numbered 0, 1.*'0' has nan"),
     ({"labels": np.full(N, 0.5), "label_names": ["a", "b"]}, DataError, "must be integers, got float64"),
     ({"labels": np.zeros((N, 2), dtype=int), "label_names": ["a", "b"]}, DataError, "got the shape"),
-    ({"label_names": {"label": ["no", "maybe"]}}, DataError, "the label 'yes' of 'label', which is none of its class"),
+    (
+        {"label_names": {"label": ["no", "maybe"]}},
+        DataError,
+        "the label 'yes' of 'label', which is not one of its class",
+    ),
     ({"labels": [0, 1] * 30, "label_names": ["a", "a"]}, DataError, "names a class twice"),
     ({"label_names": {"label": "no"}}, UsageError, "is a list of class names, got a str"),
     ({"label_names": 5}, UsageError, "label set -> class names in label order, got an int"),
@@ -137,7 +141,7 @@ REFUSED = [
     ),
     ({"ids": 5}, DataError, "ids is a list of texts, got an int; give a list"),
     ({"info": None}, UsageError, "info is a dict of JSON-able values, got None; give a dict"),
-    ({"ids": ["a"] * N}, DataError, "ids must all be different"),
+    ({"ids": ["a"] * N}, DataError, "ids must all differ, and .* occurs more than once"),
     ({"ids": [1.5] * N}, DataError, "ids are texts, got a float"),
     ({"position": 3}, UsageError, "position is a list or an array .* got an int"),
     ({"position": np.zeros((N, 2), dtype=int)}, UsageError, "or a token's index for each example"),

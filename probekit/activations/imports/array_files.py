@@ -257,13 +257,13 @@ def _safetensors(path: Path, file: BinaryIO) -> list[FileArray]:
 
 
 def _damaged(path: Path, why: str) -> DataError:
-    return DataError(f"{str(path)!a} is damaged or no {path.suffix} file: {ascii(why)[1:-1]}; save it again")
+    return DataError(f"{str(path)!a} is damaged or not a {path.suffix} file: {ascii(why)[1:-1]}; save it again")
 
 
 def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
     """The files of arrays in natural order, and the names of other files."""
     if not source.exists():
-        raise UsageError(f"no file or folder {str(source)!a}")
+        raise UsageError(f"no file or folder {str(source)!a}; check the path")
     try:
         found = [source] if not source.is_dir() else sorted(source.iterdir(), key=_natural)
     except OSError as error:
@@ -275,9 +275,13 @@ def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], lis
     left_aside = [path.name for path in found if path not in files]
     if not [path for path in files if path.name != f"{LABELS}.npy"]:
         if not source.is_dir():
-            raise DataError(f"{str(source)!a} is neither a .npy or .safetensors file nor a folder of them")
+            raise DataError(
+                f"{str(source)!a} is neither a .npy or .safetensors file nor a folder of them; name one of these"
+            )
         others = listed([ascii(name) for name in left_aside]) or "nothing"
-        raise DataError(f"{str(source)!a} has no activations in .npy or .safetensors files, but {others}")
+        raise DataError(
+            f"{str(source)!a} holds no .npy or .safetensors file of activations, but {others}; save them there as one"
+        )
     return files, left_aside
 
 

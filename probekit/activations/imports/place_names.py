@@ -69,7 +69,9 @@ def hidden_place(index: int, where: str, n_layers: int | None) -> Place:
             "give the number of the model's blocks with --n-layers, to tell the last one from the others"
         )
     if index > n_layers:
-        raise DataError(f"{where} is hidden state {index}; a model of {n_layers} blocks has 0..{n_layers}")
+        raise DataError(
+            f"{where} is hidden state {index}, and a model of {n_layers} blocks has 0..{n_layers}; check --n-layers"
+        )
     return ("ln_final", None) if index == n_layers else ("resid_pre", index)
 
 

@@ -125,7 +125,9 @@ def _task(source: Path, labels: Path | None, arrays: list[FileArray], options: I
     if not found:
         raise UsageError(f"no labels: name their file with --labels, or put labels.npy [N] into {str(source)!a}")
     if given := [option for option, value in columns.items() if value is not None]:
-        raise UsageError(f"--{given[0].replace('_', '-')} needs a table of labels; {found[0].where} has no columns")
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} needs a table of labels, and {found[0].where} has no columns; leave it out"
+        )
     if len(found) > 1:
         raise DataError(f"both {found[0].where} and {found[1].where} hold labels; keep one")
     return labels_task(read_labels(found[0]).tolist(), found[0].where, options, name)
@@ -147,8 +149,8 @@ def _ordered(sources: list[Source], n_layers: int | None) -> tuple[list[Place], 
     last = ("resid_post", max(layers, default=-1))
     if residual and last in places and n_layers is None:
         raise UsageError(
-            f"{place_name(last)} ends the curve of {residual[0]} if it is the model's last block; "
-            "give the number of blocks with --n-layers"
+            f"{place_name(last)} is drawn as the end of {residual[0]} only if it is of the model's last block; "
+            "say how many blocks there are with --n-layers"
         )
     n_layers = max(layers, default=-1) + 1 if n_layers is None else n_layers
     n_outputs = sum(point == "resid_post" for point, _ in places)
@@ -168,7 +170,7 @@ def _checked_width(source: Source, n: int) -> int:
         shape = list(array.shape)
         raise DataError(f"{array.where} has {rows:,} rows (shape {shape}), expected {n:,}, one for each label")
     if not width:
-        raise DataError(f"{array.where} has the shape {list(array.shape)} and holds nothing")
+        raise DataError(f"{array.where} has the shape {list(array.shape)} and holds no numbers; save it again")
     return width
 
 
@@ -184,5 +186,5 @@ def _with_position(task: Task, position: str | int | None) -> Task:
     if position is None or isinstance(position, int):
         return task
     if position not in POSITIONS:
-        raise UsageError(f"no position {position!a}; {nearest(position, POSITIONS)}, or the index of a token")
+        raise UsageError(f"unknown position {position!a}; {nearest(position, POSITIONS)}, or the index of a token")
     return replace(task, position=position)

@@ -111,7 +111,7 @@ def _stacked(array: FileArray, naming: NamingOptions) -> Source:
     size = array.shape[axis]
     layers = list(range(size)) if naming.layers is None else naming.layers
     if len(layers) != size:
-        raise UsageError(f"--layers names {len(layers)}, {array.where} has {size} on axis {axis}")
+        raise UsageError(f"--layers names {len(layers)}, and {array.where} has {size} on axis {axis}; name as many")
     point = _stacked_point(array, naming.point)
     if point == HIDDEN:
         places = [hidden_place(layer, array.where, n_layers) for layer in layers]
@@ -131,7 +131,7 @@ def _stacked_point(array: FileArray, given: str | None) -> str:
             raise UsageError(f"the name of {array.where} gives no point; name it with --point") from None
         return given
     if layer is not None:
-        raise DataError(f"{_wrong_shape(array)}; its name gives one layer")
+        raise DataError(f"{_wrong_shape(array)}; its name gives one layer, so save only that one in it")
     return point
 
 

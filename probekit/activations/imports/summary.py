@@ -12,7 +12,7 @@ from probekit.points import spans_of
 from probekit.tasks.base import SPLITS
 from probekit.tasks.info import origin_of_splits
 from probekit.tasks.look_alikes import look_alike_words
-from probekit.text import listed, printable
+from probekit.text import counted, listed, printable
 
 
 def import_as_dict(plan: ImportPlan) -> dict[str, Any]:
@@ -45,10 +45,10 @@ def describe_import(plan: ImportPlan, arrays: bool = True) -> str:
     widths = "/".join(str(width) for width in dict.fromkeys(plan.widths))
     size = f"{n * plan.row_bytes / 1e6:,.1f} MB"
     lines = [
-        ("model", f"{plan.model}: {plan.n_layers} layers"),
-        ("task", f"{task.name}: {n:,} examples ({splits})"),
+        ("model", f"{plan.model}: {counted(plan.n_layers, 'layer')}"),
+        ("task", f"{task.name}: {counted(n, 'example')} ({splits})"),
         ("read", f"{spans_of(plan.places)}; token {plan.position}"),
-        ("size", f"{size}: {n:,} x {len(plan.places)} places x {widths} {plan.dtype}"),
+        ("size", f"{size}: {n:,} x {counted(len(plan.places), 'place')} x {widths} {plan.dtype}"),
         *_remarks(plan),
     ]
     lines += [("array", source_as_words(source)) for source in plan.sources] if arrays else []

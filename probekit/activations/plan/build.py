@@ -38,7 +38,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         DataError: inputs that the model cannot take; the message names the example.
     """
     if not isinstance(model, LanguageModel):
-        raise UsageError(f"expected a model from load_model, got {model!a:.60}; load it first")
+        raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
     points = [model.in_stack(point) for point in parse_points(options.points)]
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]

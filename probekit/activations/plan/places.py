@@ -82,8 +82,10 @@ def stack_of(points: list[str]) -> str:
     """
     stacks = {point.rpartition(".")[0] for point in points}
     if len(stacks) > 1:
-        raise UsageError("the encoder reads inputs and the decoder targets: extract the points of each separately")
+        raise UsageError("the encoder reads inputs and the decoder targets; extract their points in two runs")
     for point in points:
         if point in OF_SOURCES:
-            raise UsageError(f"{point} has a row for each token of the source; model.run_with_cache(...) returns it")
+            raise UsageError(
+                f"{point} has a row for each source token, which a store cannot hold; read it with run_with_cache"
+            )
     return stacks.pop()

@@ -17,7 +17,7 @@ from probekit.activations.layout import ALL, position_text
 from probekit.activations.plan.token_ids import Sequences
 from probekit.errors import DataError, UsageError, nearest
 from probekit.tasks.base import POSITIONS, Task
-from probekit.text import listed
+from probekit.text import counted, listed
 
 OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for every text, an array of one each
 Position = OnePosition | Sequence[OnePosition] | None  # or several at once; None is the task's own
@@ -69,7 +69,9 @@ def read_positions(position: Position, sequences: Sequences, task: Task) -> Read
         return _read_words(several, sequences.words)
     names = [position_text(one) for one in several]
     if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
-        raise UsageError(f"several positions must differ, and all cannot be combined; got {listed(names) or '[]'}")
+        raise UsageError(
+            f"several positions must all differ, and all is not one of several; got {listed(names) or '[]'}"
+        )
     index = [
         None if name in (ALL, "mean") else _token_index(one, sequences, task)
         for name, one in zip(names, several, strict=True)
@@ -97,11 +99,11 @@ def _check_position(position: Any, task: Task) -> OnePosition:
     if isinstance(position, str):
         if position not in words:
             hint = "give several as a list" if "," in position else nearest(position, words)
-            raise UsageError(f"a position is {', '.join(words)} or a token's index; {hint}")
+            raise UsageError(f"a position is {listed(words)} or a token's index; {hint}")
         return position
     index = np.asarray(position)
     if index.dtype.kind not in "iu":
-        raise UsageError(f"a position is {', '.join(words)}, an int or an int for each example; got {position!r}")
+        raise UsageError(f"a position is {listed(words)}, an int or an int for each example; got {position!r}")
     if not index.ndim:
         return int(index)
     if index.shape != (len(task),):
@@ -123,7 +125,8 @@ def _token_index(position: OnePosition, sequences: Sequences, task: Task) -> np.
         first = int(outside.argmax())
         cut = " (texts longer than the context were cut)" if sequences.n_cut else ""
         raise DataError(
-            f"example {task.ids[first]!a} has {lengths[first]} tokens{cut}: there is no token {index[first]} to read; "
+            f"example {task.ids[first]!a} has {counted(int(lengths[first]), 'token')}{cut}, and token {index[first]} "
+            "is to be read; "
             "choose another position, or leave the example out"
         )
     return np.where(index < 0, index + lengths, index) + sequences.n_bos

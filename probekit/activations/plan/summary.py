@@ -72,7 +72,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
     n, cfg, task = plan_as_dict(plan), plan.model.cfg, plan.task
     compute = str(plan.model.dtype).removeprefix("torch.")
     lines = {
-        "model": f"{n['model']}: {cfg.n_layers} layers, d_model {cfg.d_model}, {compute} on {n['device']}",
+        "model": f"{n['model']}: {counted(cfg.n_layers, 'layer')}, d_model {cfg.d_model}, {compute} on {n['device']}",
         "task": f"{n['task']}: {_examples(n)}",
         "tokens": _tokens(n["tokens"], plan.sequences, plan.sources),
         "read": f"{spans_of(plan.places)}; {_tokens_read(plan.places, plan.points, plan.reading.names, task)}",

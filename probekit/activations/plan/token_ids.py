@@ -126,7 +126,7 @@ def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long:
         UsageError: a BOS for a model that has none.
     """
     if not len(task):
-        raise DataError(f"task {task.name!a} has no examples")
+        raise DataError(f"task {task.name!a} has no examples; give one or more")
     around = sep_of(model) is not None
     bos = around and not model.causal and has_texts(task) if bos is None else bos
     n_ctx, n_bos, n_end = model.cfg.n_ctx, int(bos and not _only_ends(model)), int(bos and around)
@@ -139,8 +139,8 @@ def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long:
     if len(long) and on_long == "error":
         first = int(long[0])
         raise DataError(
-            f"{len(long)} of {len(task)} inputs are longer than the context of {n_ctx} tokens, the first is example "
-            f"{task.ids[first]!a} with {lengths[first]}; shorten them, or cut them with --on-long cut"
+            f"example {task.ids[first]!a} has {lengths[first]:,} tokens, more than the context of {n_ctx:,} "
+            f"(as have {len(long):,} of {len(task):,} inputs); shorten them, or cut them with --on-long cut"
         )
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
     words = None if task.spans is None else word_tokens(model, task, n_bos, n_end, np.array(lengths))
@@ -168,7 +168,9 @@ def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Seque
         return given
     if begun.any():
         raise DataError(
-            f"{begun.sum()} of {len(task)} targets begin with the decoder's start token {start}; all or none"
+            f"only {begun.sum():,} of {len(task):,} targets begin with the decoder's start token {start}; put it "
+            "before "
+            "all of them, or before none"
         )
     with_start = replace(side, inputs=[[start, *given[i].tolist()] for i in range(len(task))])
     return replace(tokenise_inputs(model, with_start, False, on_long), n_bos=1)

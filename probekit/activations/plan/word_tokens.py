@@ -10,6 +10,7 @@ import numpy as np
 from probekit.errors import DataError
 from probekit.models.base import LanguageModel
 from probekit.tasks.base import Task
+from probekit.text import counted
 
 
 def word_tokens(model: LanguageModel, task: Task, n_bos: int, n_end: int, lengths: np.ndarray) -> np.ndarray:
@@ -40,14 +41,15 @@ def word_tokens(model: LanguageModel, task: Task, n_bos: int, n_end: int, length
     for row in np.flatnonzero(words[:, 0] == words[:, 1])[:1]:
         start, end = task.spans[row].tolist()
         raise DataError(
-            f"example {task.ids[row]!a}: the tokenizer makes no token of {str(task.inputs[row])[start:end]!a}; leave "
-            "it out"
+            f"example {task.ids[row]!a}: the tokenizer makes no token of the word "
+            f"{str(task.inputs[row])[start:end]!a}; "
+            "leave the word out"
         )
     if (outside := words[:, 1] > model.cfg.n_ctx - n_end).any():
         row = int(outside.argmax())
         raise DataError(
-            f"{outside.sum()} words are outside the context of {model.cfg.n_ctx} tokens, the first is example "
-            f"{task.ids[row]!a}; leave them out, or shorten the texts"
+            f"the word of example {task.ids[row]!a} is outside the context of {model.cfg.n_ctx:,} tokens "
+            f"({counted(int(outside.sum()), 'word')} in all); leave such words out, or shorten the texts"
         )
     return words
 

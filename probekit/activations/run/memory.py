@@ -16,6 +16,7 @@ from probekit.devices import DTYPES, free_bytes
 from probekit.errors import UsageError
 from probekit.points import Place
 from probekit.tasks.base import Task
+from probekit.text import counted
 
 
 def compute_in_memory(plan: ExtractionPlan, progress: bool | None) -> tuple[ExtractionPlan, dict[Place, Tensor]]:
@@ -48,7 +49,8 @@ def _refuse_large(layout: Layout, places: list[Place], widths: list[int], dtype:
     n_bytes = int(row_bytes(layout, places, widths, dtype).sum())
     if free is not None and n_bytes > free:
         raise UsageError(
-            f"{n_bytes / 1e9:,.1f} GB of activations ({len(layout.lengths):,} texts x {len(places)} places x "
+            f"{n_bytes / 1e9:,.1f} GB of activations ({counted(len(layout.lengths), 'text')} x "
+            f"{counted(len(places), 'place')} x "
             f"{_distinct(widths)}, {dtype}) do not fit the {free / 1e9:,.1f} GB that are free on {device}; write them "
             "to a store (out=PATH), or keep fewer layers or a smaller type"
         )

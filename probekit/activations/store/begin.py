@@ -82,7 +82,7 @@ def _check_free(path: Path) -> None:
             raise refused(path, error) from error
         other = names - {"shards", "records"} or any((path / "records").glob("*.json"))
         if other and not os.path.lexists(path / "plan.json"):  # another writer may have begun meanwhile
-            raise StorageError(f"{str(path)!a} holds other files, not a store; name an empty or a new folder")
+            raise StorageError(f"{str(path)!a} holds files that are not of a store; name an empty or a new folder")
 
 
 def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str = ELSEWHERE) -> None:

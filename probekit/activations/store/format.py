@@ -97,7 +97,7 @@ def storage_errors(path: Path, what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        raise StorageError(f"{str(path)!a} is no {what} of a store; {advice}") from error
+        raise StorageError(f"{str(path)!a} is not a {what} of a store; {advice}") from error
 
 
 def require(*facts: bool) -> None:
@@ -128,7 +128,7 @@ def read_plan(path: Path) -> PlanFile:
         version = body["identity"].get("version") if body.get("format") == FORMAT else None
     if version != FORMAT_VERSION:
         raise StorageError(
-            f"{str(path)!a} has format {version!a}, this probekit supports {FORMAT_VERSION}; extract again"
+            f"{str(path)!a} has format {version!a}, and this probekit reads format {FORMAT_VERSION}; extract again"
         )
     with storage_errors(file, "plan", AGAIN):
         return _plan(body, seal)
@@ -172,11 +172,11 @@ def record_numbers(path: Path) -> list[int]:
     """
     for folder in (path / "records", path / "shards"):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise StorageError(f"{str(folder)!a} is no folder of a store; put the real folder there")
+            raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder; put the real folder there")
     names = [p.name for p in (path / "records").glob("*") if not p.name.startswith(TEMPORARY)]
     for name in names:
         if not _RECORD_NAME.fullmatch(name) or name != f"{int(name[:-5]):05d}.json":
-            raise StorageError(f"{str(path / 'records' / name)!a} is no record of a store; remove it")
+            raise StorageError(f"{str(path / 'records' / name)!a} is not a record of a store; remove it")
     return sorted(int(name[:-5]) for name in names)
 
 
@@ -211,7 +211,9 @@ def check_layout(path: Path, plan: PlanFile, layout: Layout, records: dict[int, 
         for number, record in records.items():
             if record.tensors[name].shape[0] != counts[record.rows].sum():
                 file = record_path(path, number)
-                raise StorageError(f"{str(file)!a}: {name} has other rows than its examples; {repair_advice(path)}")
+                raise StorageError(
+                    f"{str(file)!a}: {name} has too many or too few rows for its examples; {repair_advice(path)}"
+                )
 
 
 def stored_rows(path: Path, plan: PlanFile) -> int:

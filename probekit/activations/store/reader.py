@@ -189,7 +189,7 @@ class Store(Activations):
         """
         found = verify(self.path)
         if found.broken:
-            raise StorageError("; ".join(f"{one.file}: {one.why}" for one in found.broken))
+            raise StorageError(listed([f"{one.file}: {one.why}" for one in found.broken], between="; "))
 
     @staticmethod
     def progress(path: str | Path) -> tuple[int, int]:
@@ -213,7 +213,7 @@ def _check_seals(path: Path, manifest: dict[str, Any], fixed: list[str], records
     expected = range(len(manifest["records"]))
     if odd := sorted(set(records) ^ set(expected)):
         names = listed([record_path(path, number).name for number in odd])
-        raise StorageError(f"{str(path)!a} is damaged: {names} missing or too many; {repair_advice(path)}")
+        raise StorageError(f"{str(path)!a} is damaged: missing or not its own: {names}; {repair_advice(path)}")
     if [*fixed, *records.values()] != [manifest["plan"], manifest["examples"], *manifest["records"]]:
         raise StorageError(f"{str(path)!a} is damaged: its files do not belong together; {repair_advice(path)}")
 
@@ -232,7 +232,7 @@ def _unfinished(path: Path, plan: PlanFile) -> ProbekitError:
             f"{str(path)!a} holds statistics and no activations: load them with pk.load_statistics, fit ridge and "
             "mean-diff on them with fit_statistics, or run its extract command without --stats-only"
         )
-    state = f"{str(path)!a} is unfinished, {stored} of {total} rows are there"
+    state = f"{str(path)!a} is unfinished, with {stored:,} of {total:,} rows"
     return StorageError(f"{state}: {unfinished_advice(path, plan.command, stored == total)}")
 
 

@@ -112,7 +112,7 @@ def load_record(path: Path, plan_seal: str | None) -> tuple[Record, str]:
             record = Record(np.array(body["rows"], dtype=np.int64), tensors)
             if tensors and (record.file, record.n_bytes) == (body["file"], body["n_bytes"]):
                 return record, seal
-    raise StorageError(f"{str(path)!a} is no record of this store; {advice}")
+    raise StorageError(f"{str(path)!a} is not a record of this store; {advice}")
 
 
 def _is_possible(x: TensorRecord) -> bool:

@@ -86,7 +86,7 @@ class StoreWriter:
             return False
         record, _ = read_record(self.path, self._plan, number)
         if not np.array_equal(record.rows, rows):
-            raise StorageError(f"{str(file)!a} holds other rows than this run; name another folder, or remove it")
+            raise StorageError(f"{str(file)!a} holds rows of another run; name another folder, or remove it")
         check_shard(self.path, record)
         return True
 

@@ -110,7 +110,10 @@ def read_progress(record: Path, body: dict[str, Any]) -> CountProgress:
     if body.get("format") != FORMAT or not sound:
         raise damaged(record, "is not a record of statistics")
     if body.get("version") != FORMAT_VERSION:
-        raise StorageError(f"{str(record)!a} has format {body.get('version')!a}, this probekit reads {FORMAT_VERSION}")
+        raise StorageError(
+            f"{str(record)!a} has format {body.get('version')!a}, and this probekit reads format {FORMAT_VERSION}; "
+            "extract again"
+        )
     return found
 
 

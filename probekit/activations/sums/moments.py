@@ -71,7 +71,9 @@ class SplitMoments:
         if not isinstance(other, SplitMoments):
             return NotImplemented
         if _shapes(self) != _shapes(other):
-            raise UsageError(f"moments of other widths or classes do not add up: {_shapes(self)} and {_shapes(other)}")
+            raise UsageError(
+                f"only moments of equal widths and classes can be added; got {_shapes(self)} and {_shapes(other)}"
+            )
         other = other.around(self.shift)
         return SplitMoments(
             self.count + other.count,

@@ -121,7 +121,7 @@ def load_statistics(path: str | Path) -> Statistics:
         progress = read_progress(record, body)
         if not progress.is_complete:
             state = f"{progress.texts_done} of {progress.texts} texts are counted"
-            raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}: run the same command again")
+            raise StorageError(f"the statistics at {str(path)!a} are unfinished, {state}; run the same command again")
         check_same_run(path, progress, record)
         return Statistics(*read_contents(record, body))
 

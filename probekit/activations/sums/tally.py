@@ -37,6 +37,7 @@ from probekit.durable import make_folder, sweep
 from probekit.errors import DataError, UsageError
 from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.tasks.base import Task
+from probekit.text import listed
 
 SECONDS_BETWEEN = 30  # checkpoints
 SHARE_OF_TIME = 0.1  # that checkpoints may take, where they are large
@@ -174,7 +175,7 @@ def check_countable(task: Task, layout: Layout, places: list[Place]) -> None:
     if pairs := [place_name(place) for place in places if place[0] in PAIR_POINTS]:
         raise UsageError(f"statistics are of tokens, and {pairs[0]} belongs to pairs of tokens; leave it out")
     if len(layout.positions) > 1:
-        raise UsageError(f"statistics need one position, or all; got {', '.join(layout.positions)}")
+        raise UsageError(f"statistics need one position, or all; got {listed(layout.positions)}")
     if task.token_labels:
         raise UsageError(
             f"statistics count the labels of texts, and {next(iter(task.token_labels))!a} has one for each token; "

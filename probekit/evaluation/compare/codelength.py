@@ -90,7 +90,8 @@ class OnlineCode:
         self.labels, self.n_classes, self.grid = np.asarray(labels), n_classes, list(grid)
         if n_classes < 2 or not len(rows) or not self.grid:
             raise UsageError(
-                f"an online code needs two classes, a row and a C, or more; got {n_classes} classes, {len(rows)} rows, "
+                f"the code length needs at least two classes, a row and a C; got {n_classes} classes, {len(rows)} "
+                "rows, "
                 f"{len(self.grid)} C"
             )
         self.order, ends = _order(np.asarray(rows), groups, seed)

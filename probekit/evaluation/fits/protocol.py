@@ -16,6 +16,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, Str
 
 from probekit.errors import DataError
 from probekit.tasks.base import SPLITS
+from probekit.text import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,10 +136,16 @@ def check_masks(protocol: Protocol, labels: np.ndarray, names: Sequence[str], la
     own = labels[protocol.rows["test"]]
     if not names:
         if not np.isfinite(own).all() or any((np.ptp(labels[mask > 0], axis=0) == 0).any() for mask in protocol.masks):
-            raise DataError(f"{label!a} must be finite and vary in every training part; leave other examples out")
+            raise DataError(
+                f"the values of {label!a} must be finite and vary in the training part of every fold; leave other "
+                "values out"
+            )
         return
     if own.min() < 0 or own.max() >= len(names):
-        raise DataError(f"labels of {label!a} must be 0..{len(names) - 1}, got {own.min()}..{own.max()}")
+        raise DataError(
+            f"labels of {label!a} must be 0..{len(names) - 1}, got {own.min()}..{own.max()}; leave unlabelled "
+            "examples out"
+        )
     present = [np.bincount(labels[mask > 0], minlength=len(names)) > 0 for mask in protocol.masks]
     for number, each in enumerate(protocol.rounds, 1):
         complete = np.all([present[mask] for mask in [each.mask, *(mask for mask, _ in each.choosers)]], axis=0)
@@ -146,7 +153,8 @@ def check_masks(protocol: Protocol, labels: np.ndarray, names: Sequence[str], la
             k = int(complete.argmin())
             raise DataError(
                 f"class {names[k]!a} of {label!a} is missing from a training part of fold {number} (it has "
-                f"{(own == k).sum()} rows in all; equal texts and groups share a fold); take fewer folds, add "
+                f"{counted(int((own == k).sum()), 'row')} in all; equal texts and groups share a fold); take fewer "
+                "folds, add "
                 "examples, or merge rare classes"
             )
 
@@ -155,7 +163,7 @@ def _folds(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int) -> lis
     """The rows of each fold."""
     n_units = len(np.unique(linked))
     if n_units < folds:
-        raise DataError(f"{folds} folds need {folds} rows or groups of rows at the least; there are {n_units}")
+        raise DataError(f"{folds} folds need at least {folds} rows or groups of rows, got {n_units}; take fewer folds")
     by_group = n_units < len(linked)
     if labels.dtype.kind == "f":
         splitter_class = GroupKFold if by_group else KFold
@@ -168,5 +176,6 @@ def _folds(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int) -> lis
             return [test for _, test in splitter.split(labels, labels, linked if by_group else None)]
         except ValueError as error:
             raise DataError(
-                f"{len(labels)} rows of {n_units} texts or groups make no {folds} folds ({error}); take fewer folds"
+                f"{len(labels):,} rows of {n_units:,} texts or groups cannot be divided into {folds} folds ({error}); "
+                "take fewer folds"
             ) from None

@@ -9,7 +9,7 @@ from probekit.evaluation.results.curves_files import load_curves, save_curves
 from probekit.evaluation.results.curves_report import curves_html, curves_summary
 from probekit.evaluation.results.frames import curves_frame
 from probekit.evaluation.results.results import ProbeResults
-from probekit.text import listed, printable
+from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,4 +114,4 @@ class ProbeCurves(Mapping[tuple[str, str], ProbeResults]):
 
     def __repr__(self) -> str:
         labels, points = (printable(listed(names)) for names in (self.labels, self.points))
-        return f"ProbeCurves({len(self)} curves; labels {labels}; points {points})"
+        return f"ProbeCurves({counted(len(self), 'curve')}; labels {labels}; points {points})"

@@ -115,7 +115,7 @@ class ProbeData:
 
     def __post_init__(self) -> None:
         if not self.layers:
-            raise DataError("expected the results of one place or more, got none; train_probes makes them")
+            raise DataError("expected the results of one place or more, got none; make them with train_probes")
 
     @property
     def selected(self) -> LayerResult | None:

@@ -114,7 +114,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         body = parse_json(read_bytes(path, MAX_RESULTS))
     except FileNotFoundError:
-        raise DataError(f"no results here: {str(path)!a} is missing") from None
+        raise DataError(
+            f"no results here, as {str(path)!a} is missing; give the folder that train-probe wrote"
+        ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"could not read {str(path)!a}: {error}") from None
     version = body.get("format") if isinstance(body, dict) else None

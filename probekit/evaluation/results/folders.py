@@ -104,7 +104,7 @@ def _refuse_foreign(folder: Path, foreign: list[Path]) -> None:
     if foreign:
         name = min(path.name for path in foreign)
         raise StorageError(
-            f"{str(folder)!a} holds {name!a}, which is not of results; give a new or empty folder (--out)"
+            f"{str(folder)!a} holds {name!a}, which is not a file of results; give a new or empty folder (--out)"
         )
 
 

@@ -8,6 +8,7 @@ from probekit.evaluation.results.files import complete_results, load_transfer, s
 from probekit.evaluation.results.frames import transfer_frame
 from probekit.evaluation.results.transfer_report import transfer_html, transfer_summary
 from probekit.options.check import check_path
+from probekit.text import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,4 +63,4 @@ class TransferResults(TransferData):
 
     def __repr__(self) -> str:
         places = len(self.cells) // len(self.tasks) ** 2
-        return f"TransferResults({len(self.tasks)} tasks, {places} layers)"
+        return f"TransferResults({counted(len(self.tasks), 'task')}, {counted(places, 'layer')})"

@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 
 from probekit.errors import UsageError, nearest
 from probekit.tasks.trainable import IMBALANCED
+from probekit.text import listed
 
 Metric = Callable[["Predictions", np.ndarray], np.ndarray]
 ECE_BINS = 15  # as Guo et al. 2017
@@ -65,10 +66,12 @@ def check_metric(name: str, n_classes: int) -> str:
     if name in known:
         return name
     if name in METRICS and name in LOWER_IS_BETTER:
-        raise UsageError(f"lower {name} is better, but probes are selected by the highest; take {', '.join(known)}")
+        raise UsageError(
+            f"lower {name} is better, but the probe of the highest score is selected; take {listed(known)}"
+        )
     if name in METRICS:
         kind = "classes" if n_classes else "numbers"
-        raise UsageError(f"the metric {name} is not for labels that are {kind}; take {', '.join(known)}")
+        raise UsageError(f"the metric {name} is not for labels that are {kind}; take {listed(known)}")
     raise UsageError(f"unknown metric {name!a}; {nearest(str(name), known)}")
 
 

@@ -64,7 +64,7 @@ def test_patterns_come_back_per_text(model, family):
         assert torch.equal(pattern.triu(1), torch.zeros_like(pattern))
         torch.testing.assert_close(pattern.sum(-1), torch.ones(2, len(text)))
     assert acts["resid_pre", 1].shape == (31, 16)
-    with pytest.raises(UsageError, match=r"\[H, L, L\] in each text; read it with per_text"):
+    with pytest.raises(UsageError, match=r"\[H, L, L\] for each text; read it with per_text"):
         acts["attn_pattern", 1]
 
 
@@ -102,8 +102,8 @@ def test_one_for_each_among_several(model, family):
 @pytest.mark.parametrize(
     ("position", "message"),
     [
-        (["last", "all"], "all cannot be combined; got last, all"),
-        (["last", "last"], "must differ"),
+        (["last", "all"], "all is not one of several; got last, all"),
+        (["last", "last"], "must all differ"),
         ([], r"got \[\]"),
         (["last", "lost"], "last"),
         (["last", 1.5], "1.5"),
@@ -117,13 +117,13 @@ def test_impossible_positions(model, family, position, message):
 
 def test_a_position_that_was_not_kept(model, family):
     acts, everything = extract(model, family, position=["last", 0]), extract(model, family, position="all")
-    with pytest.raises(UsageError, match="no position 'first' here; there is last, 0"):
+    with pytest.raises(UsageError, match="position 'first' was not extracted; take last, 0"):
         acts.at("first")
     with pytest.raises(UsageError, match="last, first, mean"):
         everything.at("middle")
     with pytest.raises(UsageError, match=r"a token's index; got 0\.5"):
         everything.at(0.5)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(DataError, match="'train:100' has 1 tokens: there is no token 3"):
+    with pytest.raises(DataError, match="'train:100' has no token 3, only 1 token; take another"):
         everything.at(3)
 
 

@@ -168,8 +168,8 @@ def test_statistics_equal_those_of_the_rows(pair_model, pairs):
 @pytest.mark.parametrize(
     ("points", "match"),
     [
-        ("encoder.resid_pre,decoder.resid_pre", "extract the points of each separately"),
-        ("decoder.cross_attn_pattern", "a row for each token of the source"),
+        ("encoder.resid_pre,decoder.resid_pre", "extract their points in two runs"),
+        ("decoder.cross_attn_pattern", "a row for each source token"),
         ("ln_final", "has no point ln_final"),
         ("encoder.cross_q", "unknown point"),
     ],
