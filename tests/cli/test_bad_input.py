@@ -20,7 +20,7 @@ GOOD = [f"text {i},{i % 2}" for i in range(40)]
         (["--dataset", "sst3"], "did you mean sst2"),
         (
             ["--dataset", "absent.csv"],
-            "neither a file or folder, nor owner/name on the Hub; known are: agreement, counting, ranking",
+            "not a file, a folder or an owner/name on the Hub; known are: agreement, counting, ranking",
         ),
         (["--points", "resid_per"], "did you mean resid_pre"),
         (["--points", "resid_pre.1"], "give points without a layer, such as 'resid_pre', and layers separately"),

@@ -283,7 +283,7 @@ def test_a_place_that_is_neither_file_nor_folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b", "~nobody-of-this-name/x"])
 def test_names_that_no_file_can_have(name):
-    with pytest.raises(UsageError, match="neither a file or folder, nor owner/name on the Hub"):
+    with pytest.raises(UsageError, match="not a file, a folder or an owner/name on the Hub"):
         load_task(name)
 
 
