@@ -108,7 +108,7 @@ def fetch(repo: HubRepo, names: Iterable[str]) -> Path:
             raise _no_download(error, repo.id, name) from error
         folder = folder or Path(path).parent
     if folder is None:
-        raise DataError(f"{repo.id!a} has none of the files of a model ({listed(names)}); name another repository")
+        raise DataError(f"{repo.id!a} has none of the files of a model ({listed([*names])}); name another repository")
     return folder
 
 

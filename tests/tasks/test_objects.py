@@ -78,7 +78,7 @@ def test_a_dataset_dict_is_taken_as_from_the_hub():
     labels = [int(one == "yes") for one in LABELS]
     part = datasets.Dataset.from_dict({"text": TEXTS, "label": labels}, features=features)
     hidden = datasets.Dataset.from_dict({"text": TEXTS, "label": [-1] * N}, features=features)
-    parts = {"train": part, "validation": part, "test": hidden, "unsupervised": hidden}
+    parts: Any = {"train": part, "validation": part, "test": hidden, "unsupervised": hidden}
     with pytest.warns(UserWarning, match="DatasetDict: 1 split left out, 'unsupervised'; they are called train, "):
         task = load_task(datasets.DatasetDict(parts))
     assert task.label_names == {"label": ["negative", "positive"]}

@@ -70,7 +70,7 @@ def test_texts_are_classes_and_whole_numbers_without_names_are_targets():
 def test_labels_of_tokens_get_the_class_names_of_labels_of_texts(values):
     state = np.array(values)[STATE]
     of_tokens = made(token_labels={"state": state})
-    flat = Task("flat", [[i] for i in range(24)], state.ravel(), splits=np.tile(SPLITS, 8))
+    flat = Task("flat", [[i] for i in range(24)], state.ravel(), splits=np.tile(SPLITS, 8))  # pyright: ignore[reportArgumentType]
     assert of_tokens.label_names["state"] == flat.label_names["label"]
     assert np.concatenate(of_tokens.token_labels["state"]).tolist() == flat.labels["label"].tolist()
 
