@@ -1,10 +1,12 @@
 """Everything above the axes: title, what was probed, cautions, and the legend, stacked without overlap."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
@@ -35,6 +37,12 @@ _HANDLE, _TEXT_GAP, _COLUMN_GAP = 1.8, 0.8, 1.2  # sizes of the font
 SHORTER = {TIED: "tied with the best", BAND: "95% band", POINTWISE: "95% interval"}
 _MOST_LINES = 2  # of marks; more than these have shorter names, if that makes fewer of them
 _LINE_GAP = 0.57  # sizes of the font; with the height of a text it makes a `LINE`
+_SPACING: dict[str, Any] = {
+    "handlelength": _HANDLE,
+    "handletextpad": _TEXT_GAP,
+    "columnspacing": _COLUMN_GAP,
+    "labelspacing": _LINE_GAP,
+}
 _HANDLE_WIDTH = (_HANDLE + _TEXT_GAP) * SMALL  # points
 
 
@@ -154,6 +162,17 @@ def _columns(texts: Sequence[str], room: float) -> int:
     return min(filter(fits, range(1, max(1, len(texts)) + 1)), key=lambda n: (-(-len(texts) // n), n))
 
 
+def write_under(figure: Figure, marks: Entries, is_grey: bool) -> None:
+    """One legend of marks under all axes of a figure; grey if they belong to several curves."""
+    texts, columns = _fitting_marks([variants for variants, _ in marks], 72 * 0.97 * figure.get_figwidth())
+    where = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": SMALL}
+    legend = figure.legend([mark for _, mark in marks], texts, **where, **_SPACING)
+    if is_grey:
+        _make_grey(legend)
+    for text in legend.get_texts():
+        text.set(**PLAIN)
+
+
 def _legend(ax: Axes, texts: Iterable[str], marks: Sequence[Artist], columns: int, height: float) -> Legend:
     legend = Legend(
         ax,
@@ -167,10 +186,7 @@ def _legend(ax: Axes, texts: Iterable[str], marks: Sequence[Artist], columns: in
         ncols=columns,
         frameon=False,
         fontsize=SMALL,
-        handlelength=_HANDLE,
-        handletextpad=_TEXT_GAP,
-        columnspacing=_COLUMN_GAP,
-        labelspacing=_LINE_GAP,
+        **_SPACING,
     )
     for text in legend.get_texts():
         text.set(**PLAIN)

@@ -3,9 +3,12 @@
 import re
 
 import pytest
-from drawn_curves import draw, make, texts
+from drawn_curves import draw, legend_texts, make, texts
+from matplotlib import pyplot as plt
+from matplotlib.text import Text
 
 from probekit.evaluation import LayerResult, ProbeResults
+from probekit.plots import plot_accuracy_by_layer, plot_curves
 
 CONTROL = [1.0, 0.96, 0.90, 0.88, 0.69, 0.68]
 
@@ -39,3 +42,38 @@ def test_every_value_of_a_comparison_is_inside_the_axes_or_announced(level, cont
         announced |= any(text[0] == "↓" and value >= float(text.split()[-1]) for text in notes if height < ax.bbox.y0)
         assert announced or ax.bbox.y0 <= height <= ax.bbox.y1
     assert all(ax.bbox.y0 < y < ax.bbox.y1 for y in ax.transData.transform([(0, value) for value in values])[:, 1])
+
+
+@pytest.mark.parametrize("n_panels", [1, 2])
+def test_a_long_title_stands_once_and_whole(n_panels):
+    title = "Where the number of the subject can be read from the residual stream of a small model " * 2
+    labels, points = ("number", "tense")[:n_panels], ("resid_pre", "resid_mid")
+    figure = plot_curves([make(2, label=label, point=at) for label in labels for at in points], title=title)
+    assert len(figure.axes) == n_panels
+    figure.set_dpi(50)
+    figure.canvas.draw()
+    written = [text for text in figure.findobj(Text) if "Where the number" in text.get_text()]
+    assert [" ".join(text.get_text().split()) for text in written] == [title.strip()]
+    box = written[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    plt.close(figure)
+
+
+def test_panels_share_the_legend_of_their_marks_and_take_further_curves():
+    curves = [make(2, full=True, label=label, point=at) for label in ("a", "b") for at in ("resid_pre", "resid_mid")]
+    figure = plot_curves(curves)
+    (legend,) = figure.legends
+    assert {"95% simultaneous band", "control task"} < {text.get_text() for text in legend.get_texts()}
+    for ax in figure.axes:
+        assert [text.partition(":")[0] for text in legend_texts(ax)] == ["resid_pre", "resid_mid"]
+    plot_accuracy_by_layer(make(2, label="a", point="attn_out"), figure.axes[0])
+    assert len([each for each in figure.axes[0].lines if each.get_marker() == "o" and len(each.get_xydata()) > 1]) == 3
+    plt.close(figure)
+
+
+def test_panels_whose_bands_mean_different_things_keep_their_legends():
+    figure = plot_curves([make(2, label="a", full=True), make(2, label="b", point="resid_mid")])
+    assert figure.legends == []
+    assert [name in legend_texts(figure.axes[0]) for name in ("test", "95% simultaneous band")] == [True, True]
+    assert "95% pointwise interval" in legend_texts(figure.axes[1])
+    plt.close(figure)
