@@ -17,10 +17,11 @@ from probekit.evaluation.results.wording import metric_name
 from probekit.plots.comparisons import comparisons, draw_comparisons
 from probekit.plots.compression import compression_note, draw_compression, has_panel
 from probekit.plots.curves import Curve, metric_of, own_names, place_text
-from probekit.plots.headings import Entries, legend_of, write_above
+from probekit.plots.headings import Entries, legend_of, without_marks, write_above
 from probekit.plots.intervals import draw_intervals, interval_rows
 from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits, y_limits
 from probekit.plots.lines import draw_curve
+from probekit.plots.margin import is_short
 from probekit.plots.style import PALETTE, PLAIN, inches, new_figure, short, wrapped, write_figure
 
 SIZE = (8.0, 4.8)  # inches
@@ -80,6 +81,7 @@ def plot_accuracy_by_layer(
     Axes that hold other results keep them: the new curve gets the next colour, and limits, legend and title are made
     for all. Whatever else is on the axes stays, and so do the names of the axes. A figure without a layout engine,
     whose margins nobody has set, gets matplotlib's constrained layout, which makes room for the names around the axes.
+    Axes lower than 2.5 inches have no subtitle, and a legend of the curves and the selected layer only.
 
     Args:
         results: from `train_probes`.
@@ -235,6 +237,8 @@ def _draw(picture: _Picture, ax: Axes, curves: list[Curve]) -> None:
     if picture.marks is not None:
         picture.marks[:] = legend[1]
         legend = legend[0], []
+    if is_short(ax):
+        legend = without_marks(legend, is_alone=len(curves) == 1)
     write_above(ax, curves, legend, _notes(curves, y), picture.title)
     if picture.lower is not None:
         draw_compression(picture.lower, curves)

@@ -11,8 +11,10 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from probekit.evaluation.results.cautions import cautions
+from probekit.plots.comparisons import LINES
 from probekit.plots.curves import BAND, POINTWISE, Curve, metric_of, shared_facts
 from probekit.plots.lines import NESTED, SELECTED, TEST, TIED, scores_of
+from probekit.plots.margin import is_short
 from probekit.plots.style import (
     GREY,
     LINE,
@@ -61,7 +63,7 @@ def write_above(ax: Axes, curves: Sequence[Curve], legend: Blocks, notes: list[s
     warnings = _caution_lines(curves, room)
     write_lines(ax, warnings, 8 + height, color=RED)
     height += len(warnings) * LINE
-    lines = _subtitle(curves, notes, room)
+    lines = wrapped("; ".join(notes), room) if is_short(ax) else _subtitle(curves, notes, room)
     write_lines(ax, lines, 8 + height)
     write_title(ax, title_of(curves) if title is None else printable(title), 8 + height + len(lines) * LINE + 3)
 
@@ -101,6 +103,14 @@ def legend_of(curves: Sequence[Curve], lines: Sequence[Artist], marks: dict[str,
     rest = [(_variants(name), mark) for name, mark in marks.items() if name not in (SELECTED, NESTED)]
     chosen = [(_row(name, scores_of(curve)), mark) for name, mark in marks.items() if name in (SELECTED, NESTED)]
     return chosen, [([curve.name or TEST], line), *rest]
+
+
+def without_marks(legend: Blocks, is_alone: bool) -> Blocks:
+    """The legend of low axes: the curves, and the lines that have no name in the margin."""
+    own, marks = legend
+    if is_alone:
+        return own, marks[:1]
+    return own, [(variants, mark) for variants, mark in marks if variants[0] in LINES]
 
 
 def _variants(name: str) -> list[str]:

@@ -109,8 +109,8 @@ def write_title(ax: Axes, title: str, start: float) -> None:
 
 
 def write_figure_title(figure: Figure, title: str) -> None:
-    """A left-aligned title over all axes of a figure, which fits its width."""
-    text, size = fitting_title(title, 72 * 0.97 * figure.get_figwidth())
+    """A left-aligned title over all axes of a figure, which fits its width whatever the resolution."""
+    text, size = fitting_title(title, 72 * 0.93 * figure.get_figwidth())
     figure.suptitle(text, x=0.01, ha="left", fontsize=size, fontweight="bold", color=INK, **PLAIN)
 
 

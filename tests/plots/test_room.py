@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from drawn_curves import draw, legend_texts, make, texts
+from drawn_curves import check_texts, draw, figure_of, legend_texts, make, texts
 from matplotlib import pyplot as plt
 from matplotlib.text import Text
 
@@ -50,7 +50,6 @@ def test_a_long_title_stands_once_and_whole(n_panels):
     labels, points = ("number", "tense")[:n_panels], ("resid_pre", "resid_mid")
     figure = plot_curves([make(2, label=label, point=at) for label in labels for at in points], title=title)
     assert len(figure.axes) == n_panels
-    figure.set_dpi(50)
     figure.canvas.draw()
     written = [text for text in figure.findobj(Text) if "Where the number" in text.get_text()]
     assert [" ".join(text.get_text().split()) for text in written] == [title.strip()]
@@ -77,3 +76,18 @@ def test_panels_whose_bands_mean_different_things_keep_their_legends():
     assert [name in legend_texts(figure.axes[0]) for name in ("test", "95% simultaneous band")] == [True, True]
     assert "95% pointwise interval" in legend_texts(figure.axes[1])
     plt.close(figure)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_on_low_axes_the_curve_has_most_of_the_height(n, monkeypatch):
+    monkeypatch.setattr("probekit.plots.headings.cautions", lambda data: ["108 texts were cut"])
+    several = [compared([0.3] * 6, CONTROL, full=True, model=f"model{i}") for i in range(n)]
+    ax = draw(*several, size=(4, 3))
+    assert ax.bbox.height > 0.45 * figure_of(ax).bbox.height
+    if n == 1:
+        assert [text.partition(":")[0] for text in legend_texts(ax)] == ["test", "selected on validation"]
+    assert {"control task", "random init"} <= set(texts(ax).splitlines())
+    for part in ("! 108 texts were cut", "↑ control task up to 1.00"):
+        assert part in texts(ax)
+    assert "logistic" not in texts(ax)
+    check_texts(ax)
