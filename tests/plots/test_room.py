@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from drawn_curves import check_texts, draw, figure_of, legend_texts, make, texts
+from drawn_curves import check_texts, draw, figure_of, legend_texts, line, make, texts
 from matplotlib import pyplot as plt
 from matplotlib.text import Text
 
@@ -66,7 +66,7 @@ def test_panels_share_the_legend_of_their_marks_and_take_further_curves():
     for ax in figure.axes:
         assert [text.partition(":")[0] for text in legend_texts(ax)] == ["resid_pre", "resid_mid"]
     plot_accuracy_by_layer(make(2, label="a", point="attn_out"), figure.axes[0])
-    assert len([each for each in figure.axes[0].lines if each.get_marker() == "o" and len(each.get_xydata()) > 1]) == 3
+    assert [line(figure.axes[0], name) for name in ("resid_pre", "resid_mid", "attn_out")]
     plt.close(figure)
 
 
