@@ -76,7 +76,8 @@ def _others(curve: Curve) -> list[Comparison]:
 def draw_comparisons(ax: Axes, several: Sequence[Comparison], is_alone: bool) -> dict[str, Artist]:
     """Draw them on axes with their final y limits; returns the legend's entries.
 
-    What is beyond an end of the axis is named there, with an arrow and its values.
+    What leaves the axis at any layer is named at that end, with an arrow and its farthest value; what is beyond it
+    throughout, with all its values.
 
     Args:
         ax: with the curves.
@@ -93,18 +94,28 @@ def draw_comparisons(ax: Axes, several: Sequence[Comparison], is_alone: bool) ->
             mark = "D" if len(each.xs) == 1 else ""
             (line,) = ax.plot(each.xs, each.values, label=each.name, marker=mark, markersize=4, **look)
             entries.setdefault(each.name, line)
-        is_line = visible and not each.xs
-        if is_alone or not each.xs or not low <= each.values[-1] <= high:
-            labels.append(MarginLabel(each.values[-1], _margin_name(ax, each), each.color, is_line))
+        labels += _labels(ax, each, is_alone)
     draw_margin(ax, labels)
     return entries
 
 
-def _margin_name(ax: Axes, each: Comparison) -> str:
-    """The name, with the value of a baseline; if the right end is off the axes, with an arrow and its values."""
+def _labels(ax: Axes, each: Comparison, is_alone: bool) -> list[MarginLabel]:
+    """Its name at its right end, and a note at each end of the axis that it leaves, at whatever layer."""
     low, high = ax.get_ylim()
-    if low <= each.values[-1] <= high:
-        return each.name if each.xs or is_narrow(ax) else f"{each.name} {each.values[-1]:z.3f}"
-    arrow = "↑" if each.values[-1] > high else "↓"
-    ends = list(dict.fromkeys(f"{value:z.2f}" for value in (min(each.values), max(each.values))))
-    return f"{arrow} {each.name} {' to '.join(ends)}"
+    end, labels = each.values[-1], []
+    if low <= end <= high and (is_alone or not each.xs):
+        text = each.name if each.xs or is_narrow(ax) else f"{each.name} {end:z.3f}"
+        labels.append(MarginLabel(end, text, each.color, is_line=not each.xs))
+    if max(each.values) > high:
+        labels.append(MarginLabel(max(each.values), f"↑ {each.name} {_beyond(each, 'up to', low, high)}", each.color))
+    if min(each.values) < low:
+        labels.append(MarginLabel(min(each.values), f"↓ {each.name} {_beyond(each, 'down to', low, high)}", each.color))
+    return labels
+
+
+def _beyond(each: Comparison, to: str, low: float, high: float) -> str:
+    """Its values, if all are beyond one end of the axis; else only the farthest, after `to`."""
+    first, last = min(each.values), max(each.values)
+    if first > high or last < low:
+        return " to ".join(dict.fromkeys(f"{value:z.2f}" for value in (first, last)))
+    return f"{to} {last if to == 'up to' else first:z.2f}"

@@ -17,10 +17,11 @@ from probekit.evaluation.results.wording import metric_name
 from probekit.plots.comparisons import comparisons, draw_comparisons
 from probekit.plots.compression import compression_note, draw_compression, has_panel
 from probekit.plots.curves import Curve, metric_of, own_names, place_text
-from probekit.plots.headings import legend_of, write_above
+from probekit.plots.headings import Entries, legend_of, without_marks, write_above
 from probekit.plots.intervals import draw_intervals, interval_rows
 from probekit.plots.limits import hidden, layer_axis_name, name_layers, x_limits, y_limits
 from probekit.plots.lines import draw_curve
+from probekit.plots.margin import is_short
 from probekit.plots.style import PALETTE, PLAIN, inches, new_figure, short, wrapped, write_figure
 
 SIZE = (8.0, 4.8)  # inches
@@ -52,6 +53,7 @@ class _Picture:
         names: of the x and the y axis, as the last call wrote them.
         limits: of x and y as the last call set them.
         theirs: limits of x and y that were on the axes before, or were set since; the axes hold them too.
+        marks: the legend's entries of the marks, if they are to stand elsewhere.
     """
 
     asked: list[_Asked] = field(default_factory=list)
@@ -61,6 +63,7 @@ class _Picture:
     names: tuple[str, str] = ("", "")
     limits: tuple[Limits, Limits] | None = None
     theirs: tuple[Limits | None, Limits | None] = (None, None)
+    marks: Entries | None = None
 
 
 def plot_accuracy_by_layer(
@@ -78,6 +81,7 @@ def plot_accuracy_by_layer(
     Axes that hold other results keep them: the new curve gets the next colour, and limits, legend and title are made
     for all. Whatever else is on the axes stays, and so do the names of the axes. A figure without a layout engine,
     whose margins nobody has set, gets matplotlib's constrained layout, which makes room for the names around the axes.
+    Axes lower than 2.5 inches have no subtitle, and a legend of the curves and the selected layer only.
 
     Args:
         results: from `train_probes`.
@@ -100,6 +104,17 @@ def plot_accuracy_by_layer(
         ax, lower = _axes(plt.figure(figsize=_size(results), layout="constrained"), results)
     _add(ax, lower, _Asked(results, label, color), title)
     return ax
+
+
+def draw_panel(
+    ax: Axes, several: Sequence[ProbeData], names: Sequence[str | None], title: str | None = None
+) -> Entries:
+    """Draw curves on new axes without the legend of their marks; returns its entries."""
+    picture = _picture_on(ax, None)
+    picture.asked = [_Asked(results, name, None) for results, name in zip(several, names, strict=True)]
+    picture.title, picture.marks = title, []
+    _draw_anew(picture, ax)
+    return picture.marks
 
 
 def save_plot(results: ProbeData, folder: str | Path, *, title: str | None = None) -> Path:
@@ -146,6 +161,11 @@ def _add(ax: Axes, lower: Axes | None, asked: _Asked, title: str | None) -> None
             artist.remove()
     picture.asked.append(asked)
     picture.title = picture.title if title is None else title
+    _draw_anew(picture, ax)
+
+
+def _draw_anew(picture: _Picture, ax: Axes) -> None:
+    """Draw what was asked, and remember what is drawn for it."""
     panels = [ax] if picture.lower is None else [ax, picture.lower]
     before = {artist for axes in panels for artist in axes.get_children()}
     _draw(picture, ax, _curves(picture.asked))
@@ -213,7 +233,13 @@ def _draw(picture: _Picture, ax: Axes, curves: list[Curve]) -> None:
     marks |= draw_comparisons(ax, others, is_alone=len(curves) == 1)
     name_layers(ax, curves)
     _finish(picture, panels, (layer_axis_name(curves), metric), grid="y")
-    write_above(ax, curves, legend_of(curves, [line for line, _ in drawn], marks), _notes(curves, y), picture.title)
+    legend = legend_of(curves, [line for line, _ in drawn], marks)
+    if picture.marks is not None:
+        picture.marks[:] = legend[1]
+        legend = legend[0], []
+    if is_short(ax):
+        legend = without_marks(legend, is_alone=len(curves) == 1)
+    write_above(ax, curves, legend, _notes(curves, y), picture.title)
     if picture.lower is not None:
         draw_compression(picture.lower, curves)
         picture.lower.figure.align_ylabels(panels)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,16 +1,20 @@
 """Everything above the axes: title, what was probed, cautions, and the legend, stacked without overlap."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from probekit.evaluation.results.cautions import cautions
+from probekit.plots.comparisons import LINES
 from probekit.plots.curves import BAND, POINTWISE, Curve, metric_of, shared_facts
 from probekit.plots.lines import NESTED, SELECTED, TEST, TIED, scores_of
+from probekit.plots.margin import is_short
 from probekit.plots.style import (
     GREY,
     LINE,
@@ -35,6 +39,12 @@ _HANDLE, _TEXT_GAP, _COLUMN_GAP = 1.8, 0.8, 1.2  # sizes of the font
 SHORTER = {TIED: "tied with the best", BAND: "95% band", POINTWISE: "95% interval"}
 _MOST_LINES = 2  # of marks; more than these have shorter names, if that makes fewer of them
 _LINE_GAP = 0.57  # sizes of the font; with the height of a text it makes a `LINE`
+_SPACING: dict[str, Any] = {
+    "handlelength": _HANDLE,
+    "handletextpad": _TEXT_GAP,
+    "columnspacing": _COLUMN_GAP,
+    "labelspacing": _LINE_GAP,
+}
 _HANDLE_WIDTH = (_HANDLE + _TEXT_GAP) * SMALL  # points
 
 
@@ -53,7 +63,7 @@ def write_above(ax: Axes, curves: Sequence[Curve], legend: Blocks, notes: list[s
     warnings = _caution_lines(curves, room)
     write_lines(ax, warnings, 8 + height, color=RED)
     height += len(warnings) * LINE
-    lines = _subtitle(curves, notes, room)
+    lines = wrapped("; ".join(notes), room) if is_short(ax) else _subtitle(curves, notes, room)
     write_lines(ax, lines, 8 + height)
     write_title(ax, title_of(curves) if title is None else printable(title), 8 + height + len(lines) * LINE + 3)
 
@@ -93,6 +103,14 @@ def legend_of(curves: Sequence[Curve], lines: Sequence[Artist], marks: dict[str,
     rest = [(_variants(name), mark) for name, mark in marks.items() if name not in (SELECTED, NESTED)]
     chosen = [(_row(name, scores_of(curve)), mark) for name, mark in marks.items() if name in (SELECTED, NESTED)]
     return chosen, [([curve.name or TEST], line), *rest]
+
+
+def without_marks(legend: Blocks, is_alone: bool) -> Blocks:
+    """The legend of low axes: the curves, and the lines that have no name in the margin."""
+    own, marks = legend
+    if is_alone:
+        return own, marks[:1]
+    return own, [(variants, mark) for variants, mark in marks if variants[0] in LINES]
 
 
 def _variants(name: str) -> list[str]:
@@ -154,6 +172,17 @@ def _columns(texts: Sequence[str], room: float) -> int:
     return min(filter(fits, range(1, max(1, len(texts)) + 1)), key=lambda n: (-(-len(texts) // n), n))
 
 
+def write_under(figure: Figure, marks: Entries, is_grey: bool) -> None:
+    """One legend of marks under all axes of a figure; grey if they belong to several curves."""
+    texts, columns = _fitting_marks([variants for variants, _ in marks], 72 * 0.97 * figure.get_figwidth())
+    where = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": SMALL}
+    legend = figure.legend([mark for _, mark in marks], texts, **where, **_SPACING)
+    if is_grey:
+        _make_grey(legend)
+    for text in legend.get_texts():
+        text.set(**PLAIN)
+
+
 def _legend(ax: Axes, texts: Iterable[str], marks: Sequence[Artist], columns: int, height: float) -> Legend:
     legend = Legend(
         ax,
@@ -167,10 +196,7 @@ def _legend(ax: Axes, texts: Iterable[str], marks: Sequence[Artist], columns: in
         ncols=columns,
         frameon=False,
         fontsize=SMALL,
-        handlelength=_HANDLE,
-        handletextpad=_TEXT_GAP,
-        columnspacing=_COLUMN_GAP,
-        labelspacing=_LINE_GAP,
+        **_SPACING,
     )
     for text in legend.get_texts():
         text.set(**PLAIN)

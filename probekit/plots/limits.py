@@ -30,12 +30,13 @@ def y_limits(curves: Sequence[Curve], others: Sequence[Comparison]) -> tuple[flo
     """The ends of the y axis."""
     least, most = _bounds(curves)
     needed = [value for curve in curves for value in _needed(curve)]
-    low, high = widened(max(least, min(needed)), min(most, max(needed)), (least, most))
-    allowed = STRETCH * (high - low)
+    low, high = max(least, min(needed)), min(most, max(needed))
+    allowed = STRETCH * max(high - low, SMALLEST_SPAN)
     ends = [end for each in others for end in (min(each.values), max(each.values)) if least <= end <= most]
     for end in sorted(ends, key=lambda end: max(low - end, end - high)):  # the nearest first
         if max(high, end) - min(low, end) <= allowed + 1e-9:
             low, high = min(low, end), max(high, end)
+    low, high = widened(low, high, (least, most))
     pad = _PAD * (high - low)
     return low - 1.4 * pad - _RULE * (len(curves) - 1) * (high - low), high + pad
 

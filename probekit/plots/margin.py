@@ -11,6 +11,7 @@ from matplotlib.text import Annotation
 from probekit.plots.style import PLAIN, SMALL, inches
 
 LINE_GAP = 1.5  # sizes of the font from name to name
+SHORT = 2.5  # inches; less high axes have no subtitle, and a legend of the curves only
 NARROW = 5.0  # inches; narrower axes have shorter names, and no values in the margin
 
 
@@ -27,6 +28,16 @@ class MarginLabel:
 def is_narrow(ax: Axes) -> bool:
     """Whether there is too little room for long texts."""
     return inches(ax)[0] < NARROW
+
+
+def is_short(ax: Axes) -> bool:
+    """Whether a subtitle and a whole legend would leave too little height; the layout does not change the answer."""
+    place = ax.get_subplotspec()
+    if place is None:
+        return inches(ax)[1] < SHORT
+    figure = ax.figure
+    share = place.get_position(figure).height  # pyright: ignore[reportArgumentType]
+    return share * figure.bbox.height / figure.get_dpi() < SHORT
 
 
 def draw_margin(ax: Axes, labels: Sequence[MarginLabel]) -> None:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from probekit.evaluation.results.data import ProbeData
-from probekit.plots.curve import plot_accuracy_by_layer
-from probekit.plots.style import INK, PLAIN, new_figure, write_figure
+from probekit.plots.curve import draw_panel, plot_accuracy_by_layer
+from probekit.plots.curves import BAND, POINTWISE
+from probekit.plots.headings import Entries, write_under
+from probekit.plots.style import new_figure, write_figure, write_figure_title
 from probekit.text import printable
 
 PANEL_SIZE = (8.0, 4.8)  # inches
@@ -19,7 +22,7 @@ def plot_curves(curves: Sequence[ProbeData], *, title: str | None = None) -> Fig
 
     Args:
         curves: of several label sets and points.
-        title: over all panels, as plain text.
+        title: over all panels, or of the only one, as plain text.
     """
     from matplotlib import pyplot as plt
 
@@ -59,14 +62,31 @@ def _size(panels: Sequence[Sequence[ProbeData]]) -> tuple[float, float]:
 
 
 def _draw(panels: Sequence[Sequence[ProbeData]], figure: Figure, title: str | None) -> None:
-    if title:
-        figure.suptitle(printable(title), color=INK, **PLAIN)
+    if title and len(panels) > 1:
+        write_figure_title(figure, printable(title))
     columns = min(COLUMNS, len(panels))
     axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel().tolist()
-    for ax, curves in zip(axes, panels, strict=False):
-        by_point = len({curve.meta["point"] for curve in curves}) > 1
-        for curve in curves:
-            name = str(curve.meta["point" if by_point else "label"])
-            plot_accuracy_by_layer(curve, ax, label=name if len(curves) > 1 else None)
     for ax in axes[len(panels) :]:
         ax.remove()
+    if len(panels) == 1 or not _draw_with_one_legend(panels, figure, axes):
+        for ax, curves in zip(axes, panels, strict=False):
+            ax.clear()
+            for curve, name in zip(curves, _names(curves), strict=True):
+                plot_accuracy_by_layer(curve, ax, label=name, title=title if len(panels) == 1 else None)
+
+
+def _draw_with_one_legend(panels: Sequence[Sequence[ProbeData]], figure: Figure, axes: Sequence[Axes]) -> bool:
+    """Draw the panels with the legend of their marks under all of them; False if their marks mean different things."""
+    entries = [draw_panel(ax, curves, _names(curves)) for ax, curves in zip(axes, panels, strict=False)]
+    marks: Entries = list({variants[0]: (variants, mark) for own in entries for variants, mark in own}.values())
+    is_alone = {len(curves) == 1 for curves in panels}
+    if len(is_alone) > 1 or {BAND, POINTWISE} <= {variants[0] for variants, _ in marks}:  # one look, two meanings
+        return False
+    if marks:
+        write_under(figure, marks, is_grey=is_alone == {False})
+    return True
+
+
+def _names(curves: Sequence[ProbeData]) -> list[str | None]:
+    by_point = len({curve.meta["point"] for curve in curves}) > 1
+    return [str(curve.meta["point" if by_point else "label"]) if len(curves) > 1 else None for curve in curves]

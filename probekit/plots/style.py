@@ -104,12 +104,23 @@ def write_lines(ax: Axes, lines: list[str], start: float, color: str = GREY) -> 
 
 def write_title(ax: Axes, title: str, start: float) -> None:
     """A left-aligned title, `start` points above the axes: smaller if it is long, then in several lines."""
-    room = 72 * inches(ax)[0]
+    text, size = fitting_title(title, 72 * inches(ax)[0])
+    ax.set_title(text, loc="left", pad=start, fontsize=size, fontweight="bold", color=INK, **PLAIN)
+
+
+def write_figure_title(figure: Figure, title: str) -> None:
+    """A left-aligned title over all axes of a figure, which fits its width whatever the resolution."""
+    text, size = fitting_title(title, 72 * 0.93 * figure.get_figwidth())
+    figure.suptitle(text, x=0.01, ha="left", fontsize=size, fontweight="bold", color=INK, **PLAIN)
+
+
+def fitting_title(title: str, room: float) -> tuple[str, float]:
+    """The title in lines of at most `room` points, and the size of its letters."""
     size = min(TITLE, max(SMALL_TITLE, TITLE * room / max(1.0, text_width(title, TITLE, "bold"))))
     lines = wrapped(title, room + 1, size, "bold")
     if len(lines) > TITLE_LINES:
         lines = [*lines[: TITLE_LINES - 1], lines[TITLE_LINES - 1][:-1] + "…"]
-    ax.set_title("\n".join(lines), loc="left", pad=start, fontsize=size, fontweight="bold", color=INK, **PLAIN)
+    return "\n".join(lines), size
 
 
 @contextmanager
