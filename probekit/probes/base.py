@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from probekit.errors import DataError, UsageError
 from probekit.probes.direction import NoDirection, as_direction
 from probekit.probes.files import write_probe
+from probekit.probes.given import flaw_of_features
 from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet
 
 
@@ -299,10 +300,16 @@ def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **ho
 
     Raises:
         ValueError: NaN or infinity, shapes that do not agree.
-        DataError: features whose squares are out of range.
+        DataError: features whose squares are out of range; to predict from, also NaN, infinity and other shapes.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow
-        valid: Any = validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
+    X = as_numpy(X)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow
+            valid: Any = validate_data(probe, X, *map(as_numpy, y), dtype=dtype, **how)
+    except ValueError as error:
+        if flaw := None if y else flaw_of_features(probe, X, error):
+            raise DataError(flaw) from None
+        raise
     features = valid[0] if y else valid
     check_size(max(float(features.max()), -float(features.min())), fitting=bool(y))
     return valid

@@ -3,7 +3,6 @@
 Axes: C classes, D features.
 """
 
-
 import numpy as np
 import torch
 
