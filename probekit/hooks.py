@@ -204,7 +204,8 @@ def _pairs(fwd_hooks: Any) -> list[tuple[PointsSpec, HookFn]]:
     for one in given:
         if not (isinstance(one, tuple | list) and len(one) == 2 and callable(one[1])):
             raise UsageError(
-                f'hooks are a list of (point, function), got {one!a:.80}; write [("resid_pre.2", lambda x, hook: x * 0)]'
+                f"hooks are a list of (point, function), got {one!a:.80}; "
+                'write [("resid_pre.2", lambda x, hook: x * 0)]'
             )
     return given
 

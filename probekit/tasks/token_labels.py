@@ -161,8 +161,8 @@ def _check_finite(task: Task, label_set: str, labels: list[np.ndarray]) -> None:
     finite = np.isfinite(labels[row]).reshape(len(labels[row]), -1).all(axis=1)
     token = int(finite.argmin())
     raise DataError(
-        f"a regression needs finite numbers, token {token} of example {task.ids[row]!a} has {labels[row][token]} as its "
-        f"{label_set!a}; write a number, or leave the text out"
+        f"a regression needs finite numbers, token {token} of example {task.ids[row]!a} has {labels[row][token]} as "
+        f"its {label_set!a}; write a number, or leave the text out"
     )
 
 
