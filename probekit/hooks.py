@@ -200,7 +200,7 @@ def _pairs(fwd_hooks: Any) -> list[tuple[PointsSpec, HookFn]]:
     if isinstance(fwd_hooks, tuple) and len(fwd_hooks) == 2 and callable(fwd_hooks[1]):
         return [fwd_hooks]
     is_list = isinstance(fwd_hooks, Iterable) and not isinstance(fwd_hooks, str | Mapping)
-    given = list(fwd_hooks) if is_list else [fwd_hooks]
+    given: list[Any] = list(fwd_hooks) if is_list else [fwd_hooks]
     for one in given:
         if not (isinstance(one, tuple | list) and len(one) == 2 and callable(one[1])):
             raise UsageError(

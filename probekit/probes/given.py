@@ -22,7 +22,7 @@ def flaw_of_features(probe: Any, X: Any, error: ValueError) -> str | None:
     """
     try:
         array = X if hasattr(X, "ndim") else np.asarray(X)
-        if str(error).startswith(OTHER_NAMES) or not hasattr(array, "shape"):
+        if str(error).startswith(OTHER_NAMES) or not array.ndim:
             return None
     except ValueError:  # lists of several lengths
         return None
@@ -43,5 +43,5 @@ def flaw_of_features(probe: Any, X: Any, error: ValueError) -> str | None:
         return None
     return (
         f"expected finite activations, got NaN or inf in row {int(finite.argmin())} ({int((~finite).sum())} of "
-        f"{len(finite)} rows); leave these rows out, or extract them again in float32"
+        f"{found[0]} rows); leave these rows out, or extract them again in float32"
     )
