@@ -17,6 +17,7 @@ from probekit.text import counted
 
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
 HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
+Hooks = Iterable[tuple[PointsSpec, HookFn]] | tuple[PointsSpec, HookFn]
 
 
 class HookPoint(nn.Module):
@@ -132,23 +133,29 @@ class HookedModule(nn.Module):
         return nearest(base_name(short) if base_name(short) in here else short, here)
 
     @contextmanager
-    def hooks(self, fwd_hooks: Iterable[tuple[PointsSpec, HookFn]]) -> Iterator["HookedModule"]:
+    def hooks(self, fwd_hooks: Hooks) -> Iterator["HookedModule"]:
         """Within the context each `fn(tensor, hook)` sees its point and may return a replacement.
 
         Contexts nest: functions at one point run in the order in which they were added. They are removed on exit, after
         an exception as well.
+
+        Args:
+            fwd_hooks: (point, function) pairs, or one pair.
+
+        Raises:
+            UsageError: something else, or an unknown point.
         """
         removers: list[Callable[[], None]] = []
         try:
-            for points, fn in fwd_hooks:
+            for points, fn in _pairs(fwd_hooks):
                 removers += [self.points[name].add(fn) for name in self.resolve(points)]
             yield self
         finally:
             for remove in removers:
                 remove()
 
-    def run_with_hooks(self, *args: Any, fwd_hooks: Iterable[tuple[PointsSpec, HookFn]], **kwargs: Any) -> Any:
-        """`forward(*args, **kwargs)` with the hooks attached for this one call."""
+    def run_with_hooks(self, *args: Any, fwd_hooks: Hooks, **kwargs: Any) -> Any:
+        """`forward(*args, **kwargs)` with the hooks attached for this one call; `fwd_hooks` as in `hooks`."""
         with self.hooks(fwd_hooks):
             return self(*args, **kwargs)
 
@@ -186,6 +193,21 @@ class HookedModule(nn.Module):
                 "the point out"
             )
         return output, ActivationCache({name: kept[name] for name in names if name in kept}, self.stack)
+
+
+def _pairs(fwd_hooks: Any) -> list[tuple[PointsSpec, HookFn]]:
+    """The (point, function) pairs, one of which needs no list."""
+    if isinstance(fwd_hooks, tuple) and len(fwd_hooks) == 2 and callable(fwd_hooks[1]):
+        return [fwd_hooks]
+    is_list = isinstance(fwd_hooks, Iterable) and not isinstance(fwd_hooks, str | Mapping)
+    given: list[Any] = list(fwd_hooks) if is_list else [fwd_hooks]
+    for one in given:
+        if not (isinstance(one, tuple | list) and len(one) == 2 and callable(one[1])):
+            raise UsageError(
+                f"hooks are a list of (point, function), got {one!a:.80}; "
+                'write [("resid_pre.2", lambda x, hook: x * 0)]'
+            )
+    return given
 
 
 def _is_pair(points: object) -> bool:

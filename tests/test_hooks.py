@@ -249,3 +249,27 @@ def test_a_point_of_another_family_is_unknown(model):
 def test_a_hint_names_short_names_that_this_model_has(model, typed, hint):
     with pytest.raises(UnknownPoint, match=rf"did you mean (\w+ or )*{hint}( or \w+)*\?"):
         model.resolve(typed)
+
+
+def test_one_pair_needs_no_list(model):
+    listed = model.run_with_hooks(TOKENS, fwd_hooks=[("resid_pre.1", lambda x, hook: x + 1)])
+    assert torch.equal(model.run_with_hooks(TOKENS, fwd_hooks=("resid_pre.1", lambda x, hook: x + 1)), listed)
+    with model.hooks((("resid_pre", 1), lambda x, hook: x + 1)):
+        assert torch.equal(model(TOKENS), listed)
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        ({"resid_pre.1": abs}, "{'resid_pre.1': <built-in"),
+        ("resid_pre.1", r"'resid_pre\.1'"),
+        ([("resid_pre", 1, abs)], r"\('resid_pre', 1, <built-in function abs>\)"),
+        (("resid_pre", 1), "'resid_pre'"),
+        ([("resid_pre.1", 3)], r"\('resid_pre\.1', 3\)"),
+        (abs, "<built-in function abs>"),
+        (None, "None"),
+    ],
+)
+def test_hooks_that_are_no_pairs_are_refused_in_words(model, given, got):
+    with pytest.raises(UsageError, match=rf"hooks are a list of \(point, function\), got {got}.*; write"):
+        model.run_with_hooks(TOKENS, fwd_hooks=given)

@@ -77,9 +77,11 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
 
 
 def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractOptions) -> "ExtractionPlan":
-    """The plan of an extraction."""
+    """The plan of an extraction; names of points are checked before a model is loaded, or a world's model trained."""
     from probekit.activations import plan_extraction
+    from probekit.activations.plan.places import parse_points
 
+    parse_points(options.points)
     return plan_extraction(*load(job, model, task), options)
 
 

@@ -15,7 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError, UsageError
+from probekit.probes.direction import NoDirection, as_direction
 from probekit.probes.files import write_probe
+from probekit.probes.given import flaw_of_features
 from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet
 
 
@@ -95,6 +97,35 @@ class Probe(BaseEstimator):
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
         """The rows with a weight, or None for all rows; raises if the probe cannot be fitted to their labels."""
         return rows_of(weights)
+
+    @property
+    def direction(self) -> np.ndarray:
+        """The weights of a linear probe in activation space; other probes have none.
+
+        Raises:
+            NoDirection: this probe is not linear.
+        """
+        name = " ".join(repr(self).split())[:200]
+        raise NoDirection(f"direction is that of linear weights, and {name} has none; train a linear probe: ridge")
+
+    def direction_tensor(
+        self, dtype: str | torch.dtype = torch.float32, device: str | torch.device = "cpu"
+    ) -> torch.Tensor:
+        """`direction` for a hook, with the length of the weights, which depends on C and on the scale of the features.
+
+        To steer by a number of activations' units, divide by the length:
+        `x + 3 * d / d.norm()` with `d = probe.direction_tensor(x.dtype, x.device)`.
+
+        Args:
+            dtype: of the model's activations: a floating-point type of torch, or its name ("bfloat16", "bf16").
+            device: of the model's activations.
+
+        Raises:
+            NoDirection: this probe is not linear.
+            UsageError: a type that is not floating, or a device that cannot be used here or does not have the type.
+            DataError: weights that are infinite in this type.
+        """
+        return as_direction(self.direction, dtype, device)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter.
@@ -183,31 +214,7 @@ class ClassifierProbe(ClassifierMixin, Probe):
         return rows
 
 
-class WithDirection:
-    """A linear probe, whose weights are directions in activation space."""
-
-    direction: Any
-
-    def direction_tensor(self, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> torch.Tensor:
-        """`direction` for a hook: `x + 3 * probe.direction_tensor(x.dtype, x.device)`.
-
-        Args:
-            dtype: of the model's activations.
-            device: of the model's activations.
-
-        Raises:
-            DataError: weights that are infinite in this type.
-        """
-        given = torch.from_numpy(np.ascontiguousarray(self.direction))
-        tensor = given.to(device=device, dtype=dtype, copy=True)
-        if not bool(tensor.isfinite().all()):
-            raise DataError(
-                f"the largest weight, {float(given.abs().max()):.1e}, is infinite in {dtype}; take dtype=torch.float64"
-            )
-        return tensor
-
-
-class LinearProbe(WithDirection, ClassifierProbe):
+class LinearProbe(ClassifierProbe):
     """A linear classifier. Subclasses implement `_solve`.
 
     Attributes:
@@ -230,8 +237,11 @@ class LinearProbe(WithDirection, ClassifierProbe):
         return X @ self.coef_.T + self.intercept_
 
     @property
-    def direction(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The weights in activation space, float64: [D] for two classes (towards the second), [C, D] for more."""
+    def direction(self) -> np.ndarray:
+        """The weights in activation space, float64: [D] for two classes (towards the second), [C, D] for more.
+
+        Their length is not 1: it depends on C and on the scale of the features. Divide by it for steering.
+        """
         check_is_fitted(self)
         return self.coef_[0] if len(self.coef_) == 1 else self.coef_
 
@@ -290,10 +300,16 @@ def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **ho
 
     Raises:
         ValueError: NaN or infinity, shapes that do not agree.
-        DataError: features whose squares are out of range.
+        DataError: features whose squares are out of range; to predict from, also NaN, infinity and other shapes.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow
-        valid: Any = validate_data(probe, as_numpy(X), *map(as_numpy, y), dtype=dtype, **how)
+    X = as_numpy(X)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow
+            valid: Any = validate_data(probe, X, *map(as_numpy, y), dtype=dtype, **how)
+    except ValueError as error:
+        if flaw := None if y else flaw_of_features(probe, X, error):
+            raise DataError(flaw) from None
+        raise
     features = valid[0] if y else valid
     check_size(max(float(features.max()), -float(features.min())), fitting=bool(y))
     return valid

@@ -23,7 +23,7 @@ from torch import Tensor
 from probekit.devices import where_float64
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_strength
-from probekit.probes.base import Probe, WithDirection, checked, rows_of, scale_of, unstandardise
+from probekit.probes.base import Probe, checked, rows_of, scale_of, unstandardise
 from probekit.probes.moments import MomentsProbe, RowMoments
 from probekit.probes.problem import Labels, ProblemSet, every_problem
 
@@ -73,7 +73,7 @@ class RidgeProbe(MomentsProbe):
         return unstandardise(coef.T.numpy(), (2 * counts / n - 1)[own], moments.mean, scale)
 
 
-class RidgeRegressionProbe(WithDirection, RegressorMixin, MultiOutputMixin, Probe):
+class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
     """Ridge regression of one or more numbers (year, latitude) on standardised features; `score` is R2.
 
     Args:
@@ -133,8 +133,8 @@ class RidgeRegressionProbe(WithDirection, RegressorMixin, MultiOutputMixin, Prob
         return checked(self, X, reset=False) @ self.coef_.T + self.intercept_
 
     @property
-    def direction(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The weights in activation space, float64: [D], or [T, D] for targets [N, T]."""
+    def direction(self) -> np.ndarray:
+        """The weights in activation space, float64: [D], or [T, D] for targets [N, T]; their length is not 1."""
         check_is_fitted(self)
         return self.coef_
 

@@ -109,6 +109,7 @@ def _table(source: Any, name: str, stem: str) -> DataTable:
     if _is_a(source, "datasets", "Dataset"):
         table = dataset_table(name, stem, source.with_format(None), first=0)
     elif _is_a(source, "pandas", "DataFrame"):
+        _refuse_levels(source)
         columns = [str(column) for column in source.columns]
         table = _made(name, stem, columns, len(source), lambda column: source.iloc[:, columns.index(column)].tolist())
     elif isinstance(source, Mapping):
@@ -116,11 +117,26 @@ def _table(source: Any, name: str, stem: str) -> DataTable:
     elif isinstance(source, Iterator) or (is_sequence(source) and not _is_a(source, "pandas", "Series")):
         table = _of_rows(list(source) if isinstance(source, Iterator) else listed_inputs(source), name, stem)
     else:
+        if _is_a(source, "pandas", "Series"):
+            _refuse_no_pairs(source.tolist())
         hint = "pass it to extract as it is" if isinstance(source, Task) else "give one of these"
         raise UsageError(f"load_task takes {TAKES}, got {kind_of(source)}; {hint}")
     if not len(table.lines):
         raise DataError(f"{name} has no rows; expected one row for each text")
     return table
+
+
+def _refuse_levels(frame: Any) -> None:
+    """Raise a DataError for a data frame whose texts and labels are in its index, or whose columns have levels."""
+    if not len(frame.columns) and len(frame):
+        names = listed([f"{name!a:.80}" for name in frame.index.names if name is not None])
+        there = f"only an index of {names}" if names else "only an index"
+        raise DataError(f"expected a DataFrame with columns of texts and labels, got {there}; write df.reset_index()")
+    if frame.columns.nlevels > 1:
+        raise DataError(
+            "expected a DataFrame whose columns have one name each, such as text and label, got "
+            f"{frame.columns.nlevels} levels of names; take one of them: df.columns = df.columns.get_level_values(-1)"
+        )
 
 
 def _made(

@@ -24,6 +24,8 @@ from probekit.tasks.parquet import read_parquet
 from probekit.text import counted, listed
 
 TXT = ".txt"
+PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}  # by their first bytes
+PACKED_ENDINGS = {".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def read_stream(stream: IO[bytes], how: TableFormat = TableFormat()) -> DataTabl
     data = stream.read(MAX_TABLE + 1)
     if len(data) > MAX_TABLE:
         raise DataError(f"standard input has more than {MAX_TABLE:,} bytes; give a part of it")
+    _refuse_packed("standard input", data)
     return _table(Path("stdin"), data, how if how.name else replace(how, name=_sniffed(data)))
 
 
@@ -99,7 +102,14 @@ def read_classes(folder: Path, files: Sequence[Path]) -> DataTable:
 
 
 def check_format(name: str, data_format: str | None) -> None:
-    """Raise a UsageError unless a file of this name can be read."""
+    """Check that a file of this name can be read.
+
+    Raises:
+        UsageError: an unknown format.
+        DataError: a compressed file.
+    """
+    if data_format is None and (packed := PACKED_ENDINGS.get(Path(name).suffix.lower())):
+        raise DataError(_unpack(name, packed))
     if data_format is None and Path(name).suffix.lower() not in READERS:
         raise UsageError(
             f"{name!a} has an unknown format; expected a name ending in {', '.join(READERS)}, or its --data-format"
@@ -134,9 +144,21 @@ def _sniffed(data: bytes) -> str:
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        return read_bytes(path, MAX_TABLE)
+        data = read_bytes(path, MAX_TABLE)
     except OSError as error:
         raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
+    _refuse_packed(path.name, data)
+    return data
+
+
+def _refuse_packed(name: str, data: bytes) -> None:
+    if packed := next((kind for start, kind in PACKED.items() if data.startswith(start)), None):
+        raise DataError(_unpack(name, packed))
+
+
+def _unpack(name: str, packed: str) -> str:
+    named = name if name == "standard input" else ascii(name)
+    return f"{named} is compressed with {packed}, expected the table itself; unpack it first"
 
 
 def _decode(path: Path, data: bytes) -> str:

@@ -78,7 +78,8 @@ def check_token_labels(task: Task) -> None:
     """Check that every token of every input has a label in every set.
 
     Raises:
-        DataError: inputs that are texts, targets of a decoder, or an input with more or fewer labels than tokens.
+        DataError: inputs that are texts, targets of a decoder, an input with more or fewer labels than tokens, or NaN
+            or infinity.
     """
     if not task.token_labels:
         return
@@ -103,6 +104,7 @@ def check_token_labels(task: Task) -> None:
             raise DataError(
                 f"some token labels of {label_set!a} hold more numbers than others; give each token equally many"
             )
+        _check_finite(task, label_set, labels)
 
 
 def token_rows(task: Task, lengths: np.ndarray | None = None) -> Task:
@@ -150,6 +152,18 @@ def labels_at(task: Task, index: np.ndarray) -> Task:
         for label_set, labels in task.token_labels.items()
     }
     return replace(task, labels=task.labels | own, token_labels={})
+
+
+def _check_finite(task: Task, label_set: str, labels: list[np.ndarray]) -> None:
+    if not labels or labels[0].dtype.kind != "f" or np.isfinite(np.concatenate(labels)).all():
+        return
+    row = next(row for row, own in enumerate(labels) if not np.isfinite(own).all())
+    finite = np.isfinite(labels[row]).reshape(len(labels[row]), -1).all(axis=1)
+    token = int(finite.argmin())
+    raise DataError(
+        f"a regression needs finite numbers, token {token} of example {task.ids[row]!a} has {labels[row][token]} as "
+        f"its {label_set!a}; write a number, or leave the text out"
+    )
 
 
 def _counts(task: Task) -> np.ndarray:

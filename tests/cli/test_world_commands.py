@@ -44,6 +44,21 @@ def test_a_terminal_sees_the_training_that_extract_needs(small, capsys, monkeypa
     assert re.search(r"counting-gpt: 100%\|█+\| 3/3 \[\d\d:\d\d<\d\d:\d\d, ", said)
 
 
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ("resid_pre,decoder.resid_pre", "one command with --points resid_pre, one with --points decoder.resid_pre"),
+        ("decoder.cross_attn_pattern", "has a row for each source token"),
+        ("resid_pr", "unknown point 'resid_pr'; did you mean resid_pre"),
+    ],
+)
+def test_points_that_no_model_has_together_are_refused_before_a_model_is_trained(points, words, small, capsys):
+    assert run(["extract", "--model", "dialogue-gpt", "--dataset", "dialogue", "--points", points]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "training" not in err
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_command_takes_every_world(name, small, capsys):
     """Train, count, generate, extract and probe; each by the world's own config file where it has a section there."""

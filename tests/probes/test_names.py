@@ -8,9 +8,18 @@ import pytest
 import torch
 from probe_problems import problem
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 
-from probekit.errors import DataError
-from probekit.probes import PROBES, EstimatorClassifier, LogisticProbe, RidgeProbe, RidgeRegressionProbe, load_probe
+from probekit.errors import DataError, UsageError
+from probekit.probes import (
+    PROBES,
+    EstimatorClassifier,
+    LogisticProbe,
+    MLPProbe,
+    RidgeProbe,
+    RidgeRegressionProbe,
+    load_probe,
+)
 
 NAMES = ["noun", "verb", "\u00e9t\u00e9"]
 
@@ -94,3 +103,40 @@ def test_weights_that_do_not_fit_the_type_are_refused():
     with pytest.raises(DataError, match=r"infinite in torch\.float32; take dtype=torch\.float64"):
         probe.direction_tensor()
     assert probe.direction_tensor(torch.float64).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "bf16", "float16", "torch.float16", "float64", "fp32"])
+def test_a_type_may_be_given_by_its_name(name):
+    X, y = problem()
+    wanted = {"bf16": torch.bfloat16, "fp32": torch.float32}.get(name) or getattr(torch, name.removeprefix("torch."))
+    assert RidgeProbe().fit(X, y).direction_tensor(name).dtype == wanted
+
+
+@pytest.mark.parametrize(
+    ("dtype", "named"),
+    [(torch.int64, "torch.int64"), (torch.bool, "torch.bool"), ("int8", "int8"), ("float", "float32"), (None, "None")],
+)
+def test_a_type_that_is_not_floating_is_refused(dtype, named):
+    X, y = problem()
+    with pytest.raises(UsageError, match=rf"dtype is a floating-point type, got .*{named}"):
+        RidgeProbe().fit(X, y).direction_tensor(dtype)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "gpu", "meta"])
+def test_a_device_that_cannot_be_used_is_refused_in_words(device):
+    X, y = problem()
+    with pytest.raises(UsageError, match=rf"device '{device}' cannot be used here .*; give auto, cpu"):
+        RidgeProbe().fit(X, y).direction_tensor(device=device)
+
+
+@pytest.mark.parametrize(
+    ("probe", "name"),
+    [(EstimatorClassifier(KNeighborsClassifier()), "KNeighborsClassifier"), (MLPProbe(max_epochs=1), "MLPProbe")],
+)
+def test_a_probe_that_is_not_linear_says_that_it_has_no_direction(probe, name):
+    X, y = problem()
+    probe.fit(X, y)
+    assert not hasattr(probe, "direction")
+    for ask in (lambda: probe.direction, probe.direction_tensor):
+        with pytest.raises(UsageError, match=rf"direction is that of linear weights, and .*{name}.* has none; train"):
+            ask()

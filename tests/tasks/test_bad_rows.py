@@ -1,6 +1,8 @@
 """Bad input: one line with file, line, what was expected, what came and what to do; or skipped and counted."""
 
+import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pandas as pd
@@ -150,6 +152,13 @@ def test_lines_are_counted_through_cells_with_line_breaks(tmp_path):
         ("data.csv", b'text,label\na,1\n"b,0\nc,1\n', "data.csv, line 3: a quote is opened and never closed; close it"),
         ("data.csv", b'text,label\na,1\n"b" c,0\n', "data.csv, line 3: broken quoting"),
         ("data.csv", "text,label\na,1\n".encode("utf-16"), "data.csv is UTF-16, expected UTF-8; save it again"),
+        (
+            "data.csv",
+            gzip.compress(b"text,label\na,1\n", mtime=0),
+            "'data.csv' is compressed with gzip, expected the table itself",
+        ),
+        ("data.csv.gz", b"", "'data.csv.gz' is compressed with gzip, expected the table itself; unpack it first"),
+        ("data.jsonl", lzma.compress(b"{}"), "'data.jsonl' is compressed with xz"),
         ("data.csv", b"t\xe9xt,label\na,1\n", "data.csv, line 1: byte 0xe9 is not UTF-8"),
         (
             "data.csv",

@@ -1,5 +1,6 @@
 """Files as people have them: without a header, text files, folders of classes, stdin, a column of splits."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -236,6 +237,12 @@ def test_a_test_file_without_labels_is_named(tmp_path):
 def from_stdin(monkeypatch, data: bytes, **options):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     return load_task("-", **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"data_format": "csv"}, {"columns": "text,label"}])
+def test_compressed_stdin_is_to_be_unpacked(options, monkeypatch):
+    with pytest.raises(DataError, match=r"^standard input is compressed with gzip, expected the table itself; unpack"):
+        from_stdin(monkeypatch, gzip.compress(b"text,label\na,1\n"), **options)
 
 
 def test_stdin_is_recognised_by_its_first_line(tmp_path, monkeypatch):

@@ -153,7 +153,7 @@ def test_the_fingerprint_sees_every_label():
         ({"token_labels": {"state": None}}, UsageError, r"token_labels\['state'\] is an array .* got None; give"),
         ({"token_labels": {"state": [["a"] * 4] * 5 + [[1] * 4]}}, DataError, "'state' are texts and numbers; give"),
         ({"label_names": {"won": ["no", "yes"], "state": ["a"] * 3}}, DataError, "names a class twice"),
-        ({"token_labels": {"state": np.where(np.isnan(DEPTH), 0, np.nan)}}, DataError, "example '0:0' has"),
+        ({"token_labels": {"state": np.where(np.isnan(DEPTH), 0, np.nan)}}, DataError, "token 0 of example '0' has"),
         (
             {"token_labels": {"state": DEPTH * [1, 0]}},
             DataError,
@@ -176,3 +176,12 @@ def test_inputs_repeated_as_one_object_count_as_copies_do():
     )
     assert one.fingerprint() == other.fingerprint()
     assert one.split_keys().tolist() == other.split_keys().tolist() == [0, 0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("width", [None, 2])
+def test_numbers_of_tokens_that_are_not_finite_are_refused_when_the_task_is_made(bad, width):
+    numbers = np.ones((6, 4) if width is None else (6, 4, width))
+    numbers[3, 2] = bad
+    with pytest.raises(DataError, match=r"needs finite numbers, token 2 of example '3' has \[?(nan|inf)"):
+        made(token_labels={"state": numbers})

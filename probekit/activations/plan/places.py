@@ -16,7 +16,8 @@ def parse_points(points: str | Iterable[str]) -> list[str]:
     """Short names, each once, from a list or from a text with commas.
 
     Raises:
-        UsageError: no such point, none at all, or one with a layer.
+        UsageError: no such point, none at all, one with a layer, points of both stacks of an encoder-decoder, or of
+            cross-attention from targets to sources, whose rows have no layout.
     """
     names = []
     for spec in [part.strip() for part in points.split(",")] if isinstance(points, str) else points:
@@ -26,7 +27,9 @@ def parse_points(points: str | Iterable[str]) -> list[str]:
         names.append(short)
     if not names:
         raise UsageError("no points given; give one or more, such as resid_pre")
-    return list(dict.fromkeys(names))
+    names = list(dict.fromkeys(names))
+    _check_stacks(names)
+    return names
 
 
 def find_places(model: LanguageModel, points: list[str], layers: str | int | Iterable[int]) -> list[Place]:
@@ -75,17 +78,22 @@ def _blocks_before(place: Place) -> int | None:
 
 
 def stack_of(points: list[str]) -> str:
-    """The stack that these points belong to: "encoder", "decoder", or "" in models with one stack.
+    """The stack that checked points belong to: "encoder", "decoder", or "" in models with one stack."""
+    return max(point.rpartition(".")[0] for point in points)
 
-    Raises:
-        UsageError: points of both stacks, or of cross-attention from targets to sources, whose rows have no layout.
-    """
-    stacks = {point.rpartition(".")[0] for point in points}
-    if len(stacks) > 1:
-        raise UsageError("the encoder reads inputs and the decoder targets; extract their points in two runs")
+
+def _check_stacks(points: list[str]) -> None:
+    """Raise for points that no model can extract together; a name without a stack is never of a decoder."""
+    of_decoder = [point for point in points if point.startswith("decoder.")]
+    others = [point for point in points if point not in of_decoder]
+    if of_decoder and others:
+        one, other = (f"--points {','.join(part)}" for part in (others, of_decoder))
+        raise UsageError(
+            "the encoder reads inputs and the decoder targets, got points of both; extract them in two runs: "
+            f"one command with {one}, one with {other}"
+        )
     for point in points:
         if point in OF_SOURCES:
             raise UsageError(
                 f"{point} has a row for each source token, which a store cannot hold; read it with run_with_cache"
             )
-    return stacks.pop()

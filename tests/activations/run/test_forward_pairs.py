@@ -168,9 +168,14 @@ def test_statistics_equal_those_of_the_rows(pair_model, pairs):
 @pytest.mark.parametrize(
     ("points", "match"),
     [
-        ("encoder.resid_pre,decoder.resid_pre", "extract their points in two runs"),
+        (
+            "encoder.resid_pre,decoder.resid_pre",
+            "one command with --points encoder.resid_pre, one with --points decoder.resid_pre",
+        ),
+        ("resid_pre,decoder.resid_pre,embed", "--points resid_pre,embed, one with --points decoder.resid_pre"),
         ("decoder.cross_attn_pattern", "a row for each source token"),
         ("ln_final", "has no point ln_final"),
+        ("encoder.resid_pre,ln_final", "has no point ln_final"),
         ("encoder.cross_q", "unknown point"),
     ],
 )
