@@ -21,15 +21,13 @@ def find_float(dtype: str | torch.dtype) -> torch.dtype:
     Raises:
         UsageError: an unknown name, or a type that is not of floating-point numbers.
     """
-    known = {**DTYPES, "float64": torch.float64}
+    known, typed = {**DTYPES, "float64": torch.float64}, str(dtype).removeprefix("torch.")
     if isinstance(dtype, torch.dtype):
         if dtype.is_floating_point:
             return dtype
-    elif (name := SHORT.get(str(dtype), str(dtype).removeprefix("torch."))) in known:
+    elif (name := SHORT.get(typed, typed)) in known:
         return known[name]
-    raise UsageError(
-        f"dtype is a floating-point type, got {str(dtype)!a:.80}; {nearest(str(dtype).removeprefix('torch.'), known)}"
-    )
+    raise UsageError(f"dtype is a floating-point type, got {typed!a:.80}; {nearest(typed, known)}")
 
 
 def as_direction(weights: np.ndarray, dtype: str | torch.dtype, device: str | torch.device) -> torch.Tensor:

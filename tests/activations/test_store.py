@@ -103,7 +103,7 @@ def test_a_run_stopped_at_any_shard_ends_in_the_same_files(model, task, path, tm
                 run(model, task, path)
         rows = rows_of(made, range(n))
         assert Store.progress(path) == (rows, 23)
-        with pytest.raises(StorageError, match=rf"unfinished, {rows} of 23 rows .* same extract command again"):
+        with pytest.raises(StorageError, match=rf"unfinished, with {rows} of 23 rows.*same extract command again"):
             load_activations(path)
         with monkeypatch.context() as patch:
             written = stop_after(patch, None)

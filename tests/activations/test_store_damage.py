@@ -47,7 +47,7 @@ def test_every_truncated_or_deleted_file_is_noticed(model, task, path):
             with pytest.raises(StorageError, match=victim.name):
                 load_activations(path)
         victim.unlink()
-        missing = {"manifest.json": "unfinished, 23 of 23 rows.*or probekit repair"}.get(
+        missing = {"manifest.json": "unfinished, with 23 of 23 rows.*or probekit repair"}.get(
             victim.name, f"{victim.name}|missing"
         )
         with pytest.raises(StorageError, match=missing):

@@ -125,7 +125,7 @@ def test_labels_colours_and_titles_can_be_given():
 def test_other_metrics_are_refused_and_nothing_is_drawn():
     ax = draw(GPT2)
     before = pixels(figure_of(ax))
-    with pytest.raises(UsageError, match="show accuracy, the results are scored by R2; draw them on"):
+    with pytest.raises(UsageError, match="show accuracy, and the results are scored by R2; draw them on"):
         plot_accuracy_by_layer(make(metric="r2"), ax)
     assert pixels(figure_of(ax)) == before
 

@@ -114,7 +114,7 @@ def test_a_type_may_be_given_by_its_name(name):
 
 @pytest.mark.parametrize(
     ("dtype", "named"),
-    [(torch.int64, "torch.int64"), (torch.bool, "torch.bool"), ("int8", "int8"), ("float", "float32"), (None, "None")],
+    [(torch.int64, "int64"), (torch.bool, "bool"), ("int8", "int8"), ("float", "float32"), (None, "None")],
 )
 def test_a_type_that_is_not_floating_is_refused(dtype, named):
     X, y = problem()

@@ -71,5 +71,5 @@ def test_a_store_from_before_reads_and_knows_no_tokens(model, abc, path):
 def test_tokens_that_cannot_be_are_refused(model, abc, path, tokens):
     extract(model, abc, out=path, **POINTS)
     rewritten(path, lambda body: body.update(tokens=tokens))
-    with pytest.raises(StorageError, match="no list of the examples"):
+    with pytest.raises(StorageError, match="not a list of the examples"):
         load_activations(path)

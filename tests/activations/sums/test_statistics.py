@@ -413,7 +413,7 @@ def test_what_cannot_be_counted_is_refused_before_anything_runs(model, task, pat
         sums_only(model, task, path, position=["first", "last"])
     with pytest.raises(UsageError, match=r"attn_pattern\.0 belongs to pairs"):
         sums_only(model, task, points=["resid_pre", "attn_pattern"])
-    with pytest.raises(UsageError, match="name one"):
+    with pytest.raises(UsageError, match="writes to a store, and none is named"):
         extract(model, task, stats=True, **HOW)
     with pytest.raises(DataError, match=r"labels of 'odd' must be 0\.\.1 to be counted, example 'train:100' has -1"):
         sums_only(model, replace(task, labels={**task.labels, "odd": task.labels["odd"] - 1}))
