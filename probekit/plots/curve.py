@@ -253,7 +253,7 @@ def _around(ours: Limits, theirs: Limits | None) -> Limits:
 def _finish(picture: _Picture, panels: Sequence[Axes], names: tuple[str, str], grid: Literal["x", "y"]) -> None:
     """Name the axes, unless somebody else did; draw the grid."""
     lowest = panels[-1]
-    words = wrapped(names[0], 72 * inches(lowest)[0], lowest.xaxis.label.get_fontsize())
+    words = wrapped(names[0], 72 * inches(lowest)[0], float(lowest.xaxis.label.get_fontsize()))
     names = "\n".join(words), names[1]
     if lowest.get_xlabel() in ("", picture.names[0]):
         lowest.set_xlabel(names[0], **PLAIN)
