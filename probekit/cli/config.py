@@ -147,7 +147,7 @@ def _load_yaml(path: Path) -> Any:
 def _check_size(path: Path, root: Any) -> None:
     """Refuse more values than any config has, counting each one as often as aliases repeat it, and numbers too long.
 
-    A file of 1 kB can stand for a billion values, and an alias can contain itself. A long number takes hours to read.
+    A file of 1 kB can expand to a billion values, and an alias can contain itself. A long number takes hours to read.
     """
     nodes, n = [root], 0
     while nodes:

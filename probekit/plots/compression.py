@@ -25,7 +25,7 @@ def has_panel(results: ProbeData) -> bool:
 
 
 def compression_note(results: ProbeData) -> list[str]:
-    """What stands in the subtitle in place of a panel that would be flat."""
+    """What the subtitle says when the panel would be flat and is left out."""
     values = compressions(results)
     if not values or has_panel(results):
         return []

@@ -53,7 +53,7 @@ class _Picture:
         names: of the x and the y axis, as the last call wrote them.
         limits: of x and y as the last call set them.
         theirs: limits of x and y that were on the axes before, or were set since; the axes hold them too.
-        marks: the legend's entries of the marks, if they are to stand elsewhere.
+        marks: the legend's entries of the marks, where a shared legend shows them.
     """
 
     asked: list[_Asked] = field(default_factory=list)

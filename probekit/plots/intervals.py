@@ -34,7 +34,7 @@ def interval_rows(curves: Sequence[Curve]) -> list[Row]:
     for curve in curves:
         for row in _others(curve):
             others.setdefault((row.name, f"{row.value:.3f}"), []).append((curve, row))
-    names = list(dict.fromkeys(name for name, _ in others))  # rows of one name stand together
+    names = list(dict.fromkeys(name for name, _ in others))  # one row for each name
     together = sorted(others.items(), key=lambda item: names.index(item[0][0]))
     return own + [_shared(same, len(curves)) for _, same in together]
 

@@ -118,7 +118,7 @@ def _draw_chosen(ax: Axes, curve: Curve) -> dict[str, Artist]:
 
 def scores_of(curve: Curve) -> list[str]:
     """The score to quote in words, the longest text first; none where nothing was selected."""
-    results, metric, beside = curve.results, metric_of(curve.results), _beside(curve)
+    results, metric, remarks = curve.results, metric_of(curve.results), _remarks(curve)
     if results.procedure is not None:
         value, ends = results.estimate
         what, within = "", f"{value:z.3f}{'' if ends is None else ' ' + _within(ends)}"
@@ -129,10 +129,10 @@ def scores_of(curve: Curve) -> list[str]:
     else:
         return []
     texts = [f"{what}{metric} {within}", f"{what}{within}", f"{what}{value:z.3f}"]
-    return [texts[0] + "".join(beside[:n]) for n in range(len(beside), 0, -1)] + texts
+    return [texts[0] + "".join(remarks[:n]) for n in range(len(remarks), 0, -1)] + texts
 
 
-def _beside(curve: Curve) -> list[str]:
+def _remarks(curve: Curve) -> list[str]:
     """The scores of the control task and of random weights at the selected place."""
     best = chosen(curve.results)
     if best is None or not curve.is_alone:

@@ -1,4 +1,4 @@
-"""Short warnings that stand beside the best score, in the table and in the picture: leaks, and texts that were cut."""
+"""Short warnings shown with the best score, in the table and in the picture: leaks, and texts that were cut."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def _groups_leak(leak: dict[str, Any]) -> str:
 
 
 def _cut(cut: dict[str, Any]) -> str:
-    """How many texts were cut, and where the token that is read stands, if that is known."""
+    """How many texts were cut, and whether the token that is read is at the cut, if that is known."""
     if not cut["texts"]:
         return ""
     read = {"cut": ", and read there", "before": " after the token read"}.get(cut["read"], "")

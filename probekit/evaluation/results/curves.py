@@ -71,7 +71,7 @@ class ProbeCurves(Mapping[tuple[str, str], ProbeResults]):
     def to_frame(self) -> "pd.DataFrame":
         """One tidy table: `label`, then the columns of `ProbeResults.to_frame`.
 
-        The rows of a baseline that several points share, such as the majority class, stand once.
+        The rows of a baseline that several points share, such as the majority class, are listed once.
         """
         return curves_frame(list(self.values()))
 

@@ -26,7 +26,7 @@ def probe_frame(data: ProbeData) -> "pd.DataFrame":
 
 
 def curves_frame(curves: Sequence[ProbeData]) -> "pd.DataFrame":
-    """The rows of all curves, with the label set first; those that are equal for several points stand once."""
+    """The rows of all curves, with the label set first; rows that several points share are listed once."""
     rows = [(curve.meta["label"], *row) for curve in curves for row in _probe_rows(curve)]
     return _typed(list(dict.fromkeys(rows)), ("label", *COLUMNS))
 
