@@ -33,8 +33,9 @@ from joblib import Parallel, delayed
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from probekit.probes.logistic.certificate import Solutions
+from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem, subset
-from probekit.probes.solver import Solutions, solve_logistic
 
 C = (1e-3, 1e-2, 0.1, 1.0, 10.0)
 NEWTON_UP_TO = 10_000 * 768  # numbers in X, beyond which the reference is our own in float64

@@ -5,7 +5,7 @@ from probekit.probes.estimator import EstimatorClassifier, EstimatorRegressor
 from probekit.probes.find import find_probe, probe_name
 from probekit.probes.lda import LDAProbe
 from probekit.probes.load import PROBES, REGRESSORS, load_probe
-from probekit.probes.logistic import LogisticProbe, fit_logistic_path
+from probekit.probes.logistic.probe import LogisticProbe, fit_logistic_path
 from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.mlp import MLPProbe
 from probekit.probes.moments import MomentsProbe

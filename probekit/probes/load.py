@@ -6,7 +6,7 @@ from typing import Any
 from probekit.options.check import check_path
 from probekit.probes.files import read_probe
 from probekit.probes.lda import LDAProbe
-from probekit.probes.logistic import LogisticProbe
+from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.mlp import MLPProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe

@@ -14,7 +14,7 @@ from sklearn.linear_model import enet_path
 from probekit.errors import UsageError, nearest
 from probekit.options.check import check_whole
 from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, standardise
-from probekit.probes.logistic import LogisticProbe
+from probekit.probes.logistic.probe import LogisticProbe
 
 METHODS = ("mean-difference", "elastic-net")
 PENALTIES = np.logspace(0, -3, 100)  # of the elastic net, relative to the smallest that keeps every feature out

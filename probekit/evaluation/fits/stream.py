@@ -7,7 +7,7 @@ from torch import Tensor
 
 from probekit.activations.store.reader import Store
 from probekit.points import PointSpec
-from probekit.probes.features import Stream
+from probekit.probes.logistic.features import Stream
 
 
 def stream_of(store: Store, key: PointSpec) -> Stream:

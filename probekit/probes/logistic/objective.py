@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.features import Basis, Features, Scaling, basis, scaling_of
-from probekit.probes.losses import Binary, Multinomial
+from probekit.probes.logistic.features import Basis, Features, Scaling, basis, scaling_of
+from probekit.probes.logistic.losses import Binary, Multinomial
 from probekit.probes.problem import ProblemSet
 
 BALANCED = 1e-10  # an intercept is optimal if |sum of residuals| / sum of |residuals| is at most this

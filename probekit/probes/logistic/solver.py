@@ -9,12 +9,6 @@ eigenbasis of the covariance the Hessian is nearly diagonal, C * (curvature of t
 initial Hessian of every L-BFGS iteration. Problems that still converge slowly (nearly separable, few rows) switch to
 Newton's method, each with its own Hessian.
 
-The certificate needs only the gradient. With the intercept minimised out, the objective F is 1-strongly convex in w, so
-F(w) - min F <= |grad F(w)|^2 / 2; for logistic regression this is the duality gap at the dual point of the residuals.
-It is computed in float64 from X itself, whatever the type of the iterations. The intercept counts as minimised when the
-residuals sum to at most 1e-10 of the sum of their absolute values: scaling the positive or the negative ones by that
-much makes the dual point feasible, which changes the objective by about 1e-20. Otherwise there is no certificate.
-
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
 
@@ -27,8 +21,9 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.probes.features import Features, Stream
-from probekit.probes.objective import Objective, Point, objective_of
+from probekit.probes.logistic.certificate import Solutions, certify
+from probekit.probes.logistic.features import Features, Stream
+from probekit.probes.logistic.objective import Objective, Point, objective_of
 from probekit.probes.problem import Labels, ProblemSet, subset
 from probekit.threads import shares
 
@@ -59,29 +54,6 @@ ARITHMETIC = {
     torch.float32: _Arithmetic(aim=1.0, least=1e-7, rounding=1e-7, patience=1),
     torch.float64: _Arithmetic(aim=1e-22, least=1e-23, rounding=1e-15, patience=5),  # to rounding error
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Solutions:
-    """The solutions of P problems.
-
-    Attributes:
-        coef: float64 [P, K, D], for raw features.
-        intercept: float64 [P, K].
-        objective: float64 [P], with the penalty on the variables that are regularised.
-        gradient_norm: float64 [P], of the objective with the intercept minimised out.
-        gap: float64 [P], an upper bound on (objective - optimum) / optimum.
-        n_iter: int64 [P].
-        converged: bool [P], whether `gap` is within the tolerance.
-    """
-
-    coef: np.ndarray
-    intercept: np.ndarray
-    objective: np.ndarray
-    gradient_norm: np.ndarray
-    gap: np.ndarray
-    n_iter: np.ndarray
-    converged: np.ndarray
 
 
 def solve_logistic(
@@ -215,7 +187,7 @@ def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
     dtype = objective.features.dtype
     n_iter = torch.zeros(P, dtype=torch.int64, device=v.device)
     v, n_iter = _descend(objective, v, n_iter, dtype, min(tol, ARITHMETIC[dtype].aim), max_iter)
-    certified = _certify(objective, v)
+    certified = certify(objective, v)
     for sharper in (4, 100, 1e4):
         late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
         if not len(late):
@@ -223,32 +195,10 @@ def _solve(objective: Objective, tol: float, max_iter: int) -> Solutions:
         part = objective.of(late)
         better, more = _descend(part, certified.v[late], n_iter[late], torch.float64, tol / sharper, max_iter)
         n_iter[late] += more
-        certified.put(late, _certify(part, better))
+        certified.put(late, certify(part, better))
     coef, intercept = objective.raw(certified.v)
     numbers = (coef, intercept, certified.f, certified.gradient_norm, certified.gap, n_iter, certified.gap <= tol)
     return Solutions(*(x.cpu().numpy() for x in numbers))
-
-
-@dataclass(frozen=True, eq=False)
-class _Certified:
-    """v [P, K, D + 1] with optimal intercepts, objectives [P], gradient norms [P] and relative gaps [P]."""
-
-    v: Tensor
-    f: Tensor
-    gradient_norm: Tensor
-    gap: Tensor
-
-    def put(self, which: Tensor, better: "_Certified") -> None:
-        for name, values in vars(better).items():
-            getattr(self, name)[which] = values
-
-
-def _certify(objective: Objective, v: Tensor) -> _Certified:
-    v, z, balanced = objective.best_intercept(v, objective.scores(v, torch.float64))
-    point = objective.at(v, torch.float64, z)
-    bound = torch.where(balanced, point.bound(), torch.inf)
-    gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
-    return _Certified(v, point.f, (2 * bound).sqrt(), gap)
 
 
 def _descend(

@@ -1,4 +1,4 @@
-"""Logistic regression, solved to a certified optimum (see `probekit.probes.solver`)."""
+"""Logistic regression, solved to a certified optimum (see `probekit.probes.logistic.solver`)."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ from torch import Tensor
 from probekit.devices import has_float64, where_float64
 from probekit.options.check import check_positive, check_whole
 from probekit.probes.base import LinearProbe, WithProbabilities, check_classes
-from probekit.probes.features import Stream
+from probekit.probes.logistic.certificate import Solutions
+from probekit.probes.logistic.features import Stream
+from probekit.probes.logistic.solver import MAX_ITER, TOLERANCE, solve_logistic
 from probekit.probes.problem import Labels, ProblemSet, every_problem, subset
-from probekit.probes.solver import MAX_ITER, TOLERANCE, Solutions, solve_logistic
 
 
 class LogisticProbe(WithProbabilities, LinearProbe):

@@ -1,0 +1,65 @@
+"""How far solutions of logistic regressions may be from their optima, whichever method found them.
+
+The certificate needs only the gradient. With the intercept minimised out, the objective F is 1-strongly convex in w, so
+F(w) - min F <= |grad F(w)|^2 / 2; for logistic regression this is the duality gap at the dual point of the residuals.
+It is computed in float64 from X itself, whatever the type of the iterations. The intercept counts as minimised when the
+residuals sum to at most 1e-10 of the sum of their absolute values: scaling the positive or the negative ones by that
+much makes the dual point feasible, which changes the objective by about 1e-20. Otherwise there is no certificate.
+
+Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.probes.logistic.objective import Objective
+
+
+@dataclass(frozen=True, eq=False)
+class Solutions:
+    """The solutions of P problems.
+
+    Attributes:
+        coef: float64 [P, K, D], for raw features.
+        intercept: float64 [P, K].
+        objective: float64 [P], with the penalty on the variables that are regularised.
+        gradient_norm: float64 [P], of the objective with the intercept minimised out.
+        gap: float64 [P], an upper bound on (objective - optimum) / optimum.
+        n_iter: int64 [P].
+        converged: bool [P], whether `gap` is within the tolerance.
+    """
+
+    coef: np.ndarray
+    intercept: np.ndarray
+    objective: np.ndarray
+    gradient_norm: np.ndarray
+    gap: np.ndarray
+    n_iter: np.ndarray
+    converged: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """v [P, K, D + 1] with optimal intercepts, objectives [P], gradient norms [P] and relative gaps [P]."""
+
+    v: Tensor
+    f: Tensor
+    gradient_norm: Tensor
+    gap: Tensor
+
+    def put(self, which: Tensor, better: "Certified") -> None:
+        """Overwrite the problems `which` with those of `better`, which holds no more."""
+        for name, values in vars(better).items():
+            getattr(self, name)[which] = values
+
+
+def certify(objective: Objective, v: Tensor) -> Certified:
+    """The certificates at v [P, K, D + 1], once the intercepts are minimised out."""
+    v, z, balanced = objective.best_intercept(v, objective.scores(v, torch.float64))
+    point = objective.at(v, torch.float64, z)
+    bound = torch.where(balanced, point.bound(), torch.inf)
+    gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
+    return Certified(v, point.f, (2 * bound).sqrt(), gap)
