@@ -89,7 +89,7 @@ def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; every error that the user can fix is one line on stderr."""
     _open_closed_streams()
     _show_odd_characters()
-    with _terminate_as_interrupt(), _plain_warnings():
+    with _orderly_interrupts(), _plain_warnings():
         try:
             raise_at_interrupts()
             code = _invoke(list(args))
@@ -168,21 +168,38 @@ def _show_odd_characters() -> None:
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does."""
+def _orderly_interrupts() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, and lose no Ctrl-C.
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
+    Python drops an interrupt that falls into a callback, of a weak reference or a finalizer: it is raised again soon.
+    """
 
+    def stop(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code is again.__code__:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)  # the callback has not ended
+        else:
+            raise KeyboardInterrupt
+
+    def again(lost: Any) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+        else:
+            show(lost)
+
+    show = sys.unraisablehook
     try:
-        before = signal.signal(signal.SIGTERM, stop)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
     except ValueError:  # only the main thread handles signals
         yield
         return
+    sys.unraisablehook = again
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = show
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -68,6 +68,7 @@ class Task:
             or [L, K]; given as an array [N, L] or [N, L, K], or as lists. Classes are derived as those of `labels`;
             floats are a regression.
         text_of: int64 [N], where each example is a token (`token_rows`): the number of its text; otherwise None.
+        rows_made: what `token_rows` gave last, so that it is made once: the tokens of each text, and the task.
 
     Raises:
         DataError: fields that do not fit together, or a label, split, input, span or group that cannot be used.
@@ -88,6 +89,7 @@ class Task:
     targets: list[str] | list[list[int]] | None = None
     token_labels: TokenLabels = field(default_factory=dict)
     text_of: np.ndarray | None = None
+    rows_made: "tuple[np.ndarray, Task] | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -6,7 +6,6 @@ Axes: N texts, L tokens of one text, K numbers of a label, T tokens of all texts
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from probekit.text import counted, kind_of
 
 Task = Any  # `tasks.base.Task`, which imports this module
 TokenLabels = dict[str, list[np.ndarray]]
-_known: WeakKeyDictionary[Task, tuple[np.ndarray, Task]] = WeakKeyDictionary()
 
 
 def as_token_labels(
@@ -119,8 +117,8 @@ def token_rows(task: Task, lengths: np.ndarray | None = None) -> Task:
             model's context has fewer.
     """
     lengths = _counts(task) if lengths is None else lengths
-    if task in _known and np.array_equal(_known[task][0], lengths):
-        return _known[task][1]
+    if task.rows_made and np.array_equal(task.rows_made[0], lengths):
+        return task.rows_made[1]
     text = np.repeat(np.arange(len(task)), lengths)
     index = np.arange(len(text)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     of_tokens = {
@@ -139,7 +137,7 @@ def token_rows(task: Task, lengths: np.ndarray | None = None) -> Task:
         groups=None if task.groups is None else task.groups[text],
         text_of=text,
     )
-    _known[task] = lengths, made
+    object.__setattr__(task, "rows_made", (lengths, made))  # in the task: weak references can swallow a Ctrl-C
     return made
 
 

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,34 @@ def test_ctrl_c_while_the_program_is_imported_is_one_line(module: str) -> None:
     )
     done = _python(code)
     assert (done.returncode, done.stderr) == (130, "probekit: error: interrupted\n")
+
+
+@pytest.mark.parametrize("kind", ["finalizer", "weak reference"])
+def test_ctrl_c_in_a_callback_that_python_ignores_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            if kind == "finalizer":
+                raise KeyboardInterrupt
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    def load(*_: Any) -> None:
+        one = Finalized()
+        watch = weakref.ref(one, stop if kind == "weak reference" else None)
+        del one
+        assert watch() is None
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    monkeypatch.setattr("probekit.cli.extract.load", load)
+    before = sys.unraisablehook
+    assert cli.run(ARGS) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "probekit: error: interrupted"
+    assert sys.unraisablehook is before
 
 
 def test_ctrl_c_comes_first_of_all_imports() -> None:

@@ -6,7 +6,6 @@ bit on one machine with one version of torch and one number of threads; elsewher
 
 from datetime import UTC, datetime
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,17 +19,17 @@ from probekit.models.config_fields import deciding_fields
 from probekit.versions import versions_of
 
 _COUNTS = ("tokens", "nodes", "cut", "dropped_blanks", "skipped_rows")  # of a plan that the record of a run repeats
-_known: WeakKeyDictionary[ExtractionPlan, dict[str, Any]] = WeakKeyDictionary()
 
 
 def identity_of(plan: ExtractionPlan) -> dict[str, Any]:
     """Everything that decides the result, JSON-able: all but versions, threads and the processor.
 
-    Computed once for each plan, because it hashes every weight of the model.
+    Computed once for each plan, because it hashes every weight of the model, and kept in the plan. Not in a weak
+    dictionary: a Ctrl-C that falls into its callback would be lost.
     """
-    if plan not in _known:
-        _known[plan] = _identity(plan)
-    return _known[plan]
+    if not plan.identity:
+        plan.identity.update(_identity(plan))
+    return plan.identity
 
 
 def digest_of(plan: ExtractionPlan) -> str:

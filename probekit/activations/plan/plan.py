@@ -7,6 +7,7 @@ Axes: N examples, D width of a place.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,7 @@ class ExtractionPlan:
         sources: for points of a decoder, the token ids of the encoder's inputs.
         packing: the blocks.
         shards: the blocks of each batch of each shard, in the order of work.
+        identity: what decides the bits, once `identity_of` has worked it out; until then empty.
     """
 
     model: LanguageModel = field(repr=False)
@@ -66,6 +68,7 @@ class ExtractionPlan:
     sources: Sequences | None = field(repr=False)
     packing: Packing = field(repr=False)
     shards: list[list[np.ndarray]] = field(repr=False)
+    identity: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def batches(self) -> list[np.ndarray]:
