@@ -1,19 +1,23 @@
 """The logistic solver compared with scikit-learn and the usual Adam loop.
 
     python benchmarks/probes.py                     the table of cases, one layer each, side by side
+    python benchmarks/probes.py --only "2,000 x"    the cases whose names contain this
     python benchmarks/probes.py --section columns   what 1, 5 and 100 fits over the same features cost
     python benchmarks/probes.py --section layers    10k and 67k rows x 13 layers x 5 C, ours alone
     python benchmarks/probes.py --section stream    5 million rows of a store, with the peak of memory
 
-Unset OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE first, if your machine sets them. scikit-learn runs as it is fastest on two
-cores: one BLAS thread a worker, two workers over the values of C. The features have the spectrum of activations: a
-variance that falls as a power law and, where "raw" is said, one dimension at 3,000 times the median. Every certificate
-is held against an objective that is computed in float64 from its definition, at weights that newton-cholesky or, where
-that would take minutes, our own solver in float64 found.
+Unset OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE first, if your machine sets them. With --threads 2 the times are those of
+the clock, and scikit-learn runs as it is fastest on two cores: one BLAS thread a worker, two workers over the values of
+C. With --threads 1 everything runs in one thread, and the times are CPU seconds, which a busy machine changes little.
+
+The features have the spectrum of activations: a variance that falls as a power law and, where "raw" is said, one
+dimension at 3,000 times the median. Every certificate is held against an objective that is computed in float64 from its
+definition: at the best weights that anyone found, newton-cholesky at a tolerance of 1e-10 among them where that takes
+less than minutes. "lbfgs to our gap" is scikit-learn's lbfgs, in float64, stopped as soon as its objective is as near
+to that as ours is certified to be, or after --patience seconds a fit (then with a "<").
 """
 
 import argparse
-import itertools
 import os
 import resource
 import statistics
@@ -23,206 +27,225 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from joblib import Parallel, delayed
+from probe_cases import CASES, FIVE, Case, Fit, fits, objective, online_code
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from probekit.probes import LogisticProbe
 from probekit.probes.logistic.certificate import Solutions
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem, subset
 
-C = (1e-3, 1e-2, 0.1, 1.0, 10.0)
-NEWTON_UP_TO = 10_000 * 768  # numbers in X, beyond which the reference is our own in float64
+NEWTON_UP_TO = 10_000 * 768  # numbers in X, beyond which newton-cholesky takes minutes
+NEWTON_WIDTH = 2_000
 
 
-@dataclass(frozen=True)
-class Case:
-    """A layer: n rows, d features; whether raw, separable; how many label sets of how many classes."""
+class Found(NamedTuple):
+    """Our fits, in the order of `fits`: the objective, the certified gap and whether it is within the tolerance."""
 
-    n: int
-    d: int = 768
-    raw: bool = False
-    separable: bool = False
-    n_classes: int = 2
-    label_sets: int = 1
-    alone: bool = False  # where the others would take many minutes
-
-    def __str__(self) -> str:
-        what = f"{self.n:,} x {self.d}, {'raw' if self.raw else 'standardised'}"
-        what += ", separable" if self.separable else ""
-        what += f", {self.n_classes} classes" if self.n_classes > 2 else ""
-        return what + f", {self.label_sets * len(C)} fits"
-
-    def data(self, seed: int = 0) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Float32 features and label sets; the first follows the features, the others are shuffles of it."""
-        rng = np.random.default_rng(seed)
-        mix = rng.normal(size=(self.d, self.d)).astype(np.float32) * np.arange(1, self.d + 1, dtype=np.float32) ** -0.7
-        X = rng.standard_normal((self.n, self.d), dtype=np.float32) @ mix.T
-        logits = 3 * X / X.std(axis=0) @ rng.normal(size=(self.d, self.n_classes)) / np.sqrt(self.d)
-        y = (logits + (not self.separable) * rng.gumbel(size=logits.shape)).argmax(axis=1)
-        if self.raw:
-            X[:, 7] = X[:, 7] * 100 + 3000 * np.median(np.abs(X))
-        else:
-            X = (X - X.mean(axis=0)) / X.std(axis=0)
-        return X, [y, *(rng.permutation(y) for _ in range(self.label_sets - 1))]
+    objectives: np.ndarray
+    gap: np.ndarray
+    converged: np.ndarray
 
 
-CASES = [
-    Case(1_000),
-    Case(10_000),
-    Case(67_000),
-    Case(10_000, raw=True),
-    Case(10_000, separable=True),
-    Case(67_000, raw=True, alone=True),
-    Case(67_000, separable=True, alone=True),
-    Case(10_000, n_classes=10),
-    Case(1_000, d=4096),
-    Case(10_000, d=4096),
-]
+def solved(case: Case, X: np.ndarray, ys: list[np.ndarray]) -> Any:
+    """What is timed of ours: all fits of the layer at once."""
+    if case.labels == "prefixes":
+        return LogisticProbe().fit_many(torch.from_numpy(X), online_code(case, ys[0]).problems())
+    problems = every_problem([Labels(y, int(y.max()) + 1) for y in ys], case.C)
+    return solve_logistic(torch.from_numpy(X), problems, standardise=False)
 
 
-def ours(case: Case, X: np.ndarray, ys: list[np.ndarray], dtype: torch.dtype = torch.float32) -> Solutions:
-    problems = every_problem([Labels(y, case.n_classes) for y in ys], C)
-    return solve_logistic(torch.from_numpy(X).to(dtype), problems, standardise=False)
+def found_by_us(case: Case, X: np.ndarray, ys: list[np.ndarray], solution: Any) -> Found:
+    """Prefixes are fitted with their own standardisation, so their weights are taken back to it."""
+    jobs = list(fits(case, X, ys))
+    if isinstance(solution, Solutions):
+        reached = [objective(fit, solution.coef[i], solution.intercept[i]) for i, fit in enumerate(jobs)]
+        return Found(np.array(reached), solution.gap, solution.converged)
+    code, reached = online_code(case, ys[0]), []
+    for i, (probe, fit) in enumerate(zip(solution, jobs, strict=True)):
+        own = X[code.order[: code.prefixes[i // len(case.C)]]].astype(np.float64)
+        coef, intercept = probe.coef_ * own.std(axis=0), probe.intercept_ + probe.coef_ @ own.mean(axis=0)
+        reached.append(objective(fit, coef, intercept))
+    facts = (np.array([getattr(probe, name) for probe in solution]) for name in ("gap_", "converged_"))
+    return Found(np.array(reached), *facts)
 
 
-def scikit_learn(solver: str, dtype: type) -> Callable[[Case, np.ndarray, list[np.ndarray]], np.ndarray]:
-    def fit(X: np.ndarray, y: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
+def scikit_learn(solver: str, dtype: type, **how: Any) -> Callable[[list[Fit], int], np.ndarray]:
+    def one(fit: Fit) -> tuple[np.ndarray, np.ndarray]:
         with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore")
-            model = LogisticRegression(C=c, solver=solver, max_iter=1000).fit(X, y)
+            model = LogisticRegression(C=fit.C, solver=solver, **{"max_iter": 1000, **how})
+            model.fit(fit.X.astype(dtype, copy=False), fit.y)
         return model.coef_, model.intercept_
 
-    def run(case: Case, X: np.ndarray, ys: list[np.ndarray]) -> np.ndarray:
-        jobs = [(X.astype(dtype, copy=False), y, c) for y in ys for c in C]
-        found: Any = Parallel(n_jobs=2)(delayed(fit)(*job) for job in jobs)
-        return np.array([objective(X, y, c, *weights) for (_, y, c), weights in zip(jobs, found, strict=True)])
+    def run(jobs: list[Fit], threads: int) -> np.ndarray:
+        found: Any = Parallel(n_jobs=threads)(delayed(one)(fit) for fit in jobs)
+        return np.array([objective(fit, *weights) for fit, weights in zip(jobs, found, strict=True)])
 
     return run
 
 
-def adam(case: Case, X: np.ndarray, ys: list[np.ndarray], epochs: int = 20) -> np.ndarray:
+def adam(jobs: list[Fit], threads: int, epochs: int = 20) -> np.ndarray:
     """Minibatches of 256, learning rate 1e-3, `epochs` epochs, weight decay by the objective itself."""
-    found, K = [], 1 if case.n_classes == 2 else case.n_classes
-    features = torch.from_numpy(X)
-    for y, c in itertools.product(ys, C):
+    found = []
+    for fit in jobs:
         torch.manual_seed(0)
-        layer, labels = torch.nn.Linear(case.d, K), torch.from_numpy(y)
+        features, labels, K = torch.from_numpy(fit.X).float(), torch.from_numpy(fit.y), int(fit.y.max()) + 1
+        layer = torch.nn.Linear(features.shape[1], 1 if K == 2 else K)
         optimiser = torch.optim.Adam(layer.parameters(), lr=1e-3)
         for _ in range(epochs):
-            for rows in torch.randperm(case.n).split(256):
+            for rows in torch.randperm(len(labels)).split(256):
                 z = layer(features[rows])
                 soft = torch.nn.functional
                 loss = (
                     soft.binary_cross_entropy_with_logits(z[:, 0], labels[rows].float())
-                    if K == 1
+                    if K == 2
                     else soft.cross_entropy(z, labels[rows])
                 )
                 optimiser.zero_grad()
-                (loss + 0.5 * layer.weight.square().sum() / (c * case.n)).backward()
+                (loss + 0.5 * layer.weight.square().sum() / (fit.C * len(labels))).backward()
                 optimiser.step()
-        weights = (p.detach().numpy() for p in (layer.weight, layer.bias))
-        found.append(objective(X, y, c, *weights))
+        found.append(objective(fit, *(p.detach().numpy() for p in (layer.weight, layer.bias))))
     return np.array(found)
 
 
-def objective(X: np.ndarray, y: np.ndarray, c: float, coef: np.ndarray, intercept: np.ndarray) -> float:
-    """0.5 |w|^2 + C * (sum of log losses), from its definition, in float64."""
-    coef, z = coef.astype(np.float64), np.empty((len(X), len(coef)))
-    for start in range(0, len(X), 8192):
-        z[start : start + 8192] = X[start : start + 8192].astype(np.float64) @ coef.T + intercept
-    if len(coef) == 1:
-        z = z * [-0.5, 0.5]  # the same as two scores that differ by it
-    loss = np.logaddexp.reduce(z, axis=1) - z[np.arange(len(y)), y]
-    return float(0.5 * (coef**2).sum() + c * loss.sum())
+def lbfgs_until(fit: Fit, wanted: float, patience: float) -> bool:
+    """scikit-learn's lbfgs, two classes, in float64, until its objective is `wanted`; False if it was given up."""
+    from scipy.optimize import minimize
+    from sklearn._loss.loss import HalfBinomialLoss
+    from sklearn.linear_model._linear_loss import LinearModelLoss
+
+    loss = LinearModelLoss(HalfBinomialLoss(), fit_intercept=True)
+    X, y, total = fit.X.astype(np.float64), fit.y.astype(np.float64), fit.C * len(fit.y)
+    deadline, is_there = time.perf_counter() + patience, False
+
+    def look(intermediate_result: Any) -> None:
+        nonlocal is_there
+        is_there = intermediate_result.fun * total <= wanted
+        if is_there or time.perf_counter() > deadline:
+            raise StopIteration
+
+    with threadpool_limits(1):
+        start = np.zeros(X.shape[1] + 1)
+        options = {"maxiter": 10**6, "maxfun": 10**6, "maxls": 50, "gtol": 0, "ftol": 0}
+        arguments = (X, y, None, 1 / total, 1)
+        minimize(loss.loss_gradient, start, method="L-BFGS-B", jac=True, args=arguments, options=options, callback=look)
+    return is_there
 
 
-def optimum(case: Case, X: np.ndarray, ys: list[np.ndarray]) -> np.ndarray:
-    if X.size > NEWTON_UP_TO or case.n_classes > 2 or case.raw:
-        exact = ours(case, X, ys, torch.float64)
-        jobs = list(itertools.product(ys, C))
-        return np.array([objective(X, y, c, exact.coef[i], exact.intercept[i]) for i, (y, c) in enumerate(jobs)])
-    found = []
-    for y, c in itertools.product(ys, C):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=200).fit(X.astype(float), y)
-        found.append(objective(X, y, c, model.coef_, model.intercept_))
-    return np.array(found)
+def optimum(case: Case, jobs: list[Fit], reached: list[np.ndarray]) -> np.ndarray:
+    """The lowest objective of each fit: newton-cholesky's at a sharp tolerance where it is quick, or anyone's."""
+    if not is_for_newton(case, jobs):
+        return np.min(reached, axis=0)
+    return np.min([*reached, scikit_learn("newton-cholesky", np.float64, tol=1e-10, max_iter=200)(jobs, 1)], axis=0)
 
 
-def timed(run: Callable, *args) -> tuple[float, object]:
-    start = time.perf_counter()
+def is_for_newton(case: Case, jobs: list[Fit]) -> bool:
+    """Its Hessian has D^2 K^2 numbers, and it fails on raw features."""
+    return jobs[0].X.size <= NEWTON_UP_TO and case.d <= NEWTON_WIDTH and case.n_classes == 2 and not case.raw
+
+
+def timed(run: Callable, *args: Any, threads: int = 2) -> tuple[float, Any]:
+    """Seconds of the clock; with one thread, of the processor."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    start = clock()
     result = run(*args)
-    return time.perf_counter() - start, result
+    return clock() - start, result
 
 
-def cases(runs: int) -> None:
-    print("case | ours s | worst gap certified / true | lbfgs f32 x | gap | newton-cholesky f64 x | gap | Adam x | gap")
-    rivals = {"lbfgs": scikit_learn("lbfgs", np.float32), "newton": scikit_learn("newton-cholesky", np.float64)}
+def cases(args: argparse.Namespace) -> None:
+    print("case | ours s | certified | gap certified / true | lbfgs f32 x | gap | newton f64 x | gap", end="")
+    print(" | Adam x | gap" if args.adam else "", "| lbfgs to our gap x", flush=True)
     for case in CASES:
-        X, ys = case.data()
-        best = optimum(case, X, ys)
-        ours(case, X, ys)
-        own = [timed(ours, case, X, ys) for _ in range(runs)]
-        seconds, found = statistics.median(s for s, _ in own), own[0][1]
-        assert isinstance(found, Solutions)
-        assert found.converged.all()
-        jobs = enumerate(itertools.product(ys, C))
-        reached = np.array([objective(X, y, c, found.coef[i], found.intercept[i]) for i, (y, c) in jobs])
-        assert (reached / best - 1 <= found.gap + 1e-9).all(), (reached / best - 1, found.gap)
-        line = [str(case), f"{seconds:.3f}", f"{found.gap.max():.0e} / {(reached / best - 1).max():.0e}"]
-        for name, rival in {**rivals, "adam": adam}.items():
-            if case.alone or (name == "newton" and (case.d > 2000 or case.n_classes > 2)):
-                line += ["-", "-"]  # newton: a Hessian of d^2 K^2 numbers
-                continue
-            theirs, values = timed(rival, case, X, ys)
-            line += [f"{theirs / seconds:.1f}", f"{(values / best - 1).max():.0e}"]
-        print(" | ".join(line), flush=True)
+        if args.only in str(case):
+            print(" | ".join(row(case, args)), flush=True)
 
 
-def columns(runs: int) -> None:
+def row(case: Case, args: argparse.Namespace) -> list[str]:
+    X, ys = case.data()
+    jobs, threads = list(fits(case, X, ys)), args.threads
+    rivals = {"lbfgs": scikit_learn("lbfgs", np.float32), "newton": scikit_learn("newton-cholesky", np.float64)}
+    rivals |= {"adam": adam} if args.adam else {}
+    left_out = {"newton"} - ({"newton"} if is_for_newton(case, jobs) else set())
+    own, theirs = [], {}
+    for run in range(args.runs + 1):  # the first run warms up; then all take turns
+        own.append(timed(solved, case, X, ys, threads=threads))
+        for name in rivals if run else ():
+            if not case.alone and name not in left_out:
+                theirs.setdefault(name, []).append(timed(rivals[name], jobs, threads, threads=threads))
+    seconds, ours = statistics.median(s for s, _ in own[1:]), found_by_us(case, X, ys, own[-1][1])
+    best = optimum(case, jobs, [ours.objectives, *(runs[0][1] for runs in theirs.values())])
+    off = ours.objectives / best - 1
+    assert (off <= ours.gap + 1e-9).all(), (off, ours.gap)
+    cells = [str(case), f"{seconds:.3f}", f"{ours.converged.sum()} of {len(jobs)}", f"{ours.gap.max():.0e}"]
+    cells[-1] += f" / {off.max():.0e}"
+    for name in rivals:
+        runs = theirs.get(name)
+        ratio = "-" if runs is None else f"{statistics.median(s for s, _ in runs) / seconds:.2f}"
+        cells += [ratio, "-" if runs is None else f"{(runs[0][1] / best - 1).max():.0e}"]
+    return [*cells, same_gap(case, jobs, best, ours, seconds, args) if case.same_gap or args.same_gap else "-"]
+
+
+def same_gap(
+    case: Case, jobs: list[Fit], best: np.ndarray, ours: Found, seconds: float, args: argparse.Namespace
+) -> str:
+    """How often our time lbfgs takes to come as near to the optimum."""
+    if case.n_classes > 2:
+        return "-"
+    wanted = best * (1 + ours.gap)
+
+    def run() -> list[bool]:
+        each = zip(jobs, wanted, strict=True)
+        return list(Parallel(n_jobs=args.threads)(delayed(lbfgs_until)(*one, args.patience) for one in each))
+
+    took, arrived = timed(run, threads=args.threads)
+    return f"{'' if all(arrived) else '<'}{took / seconds:.2f}"
+
+
+def columns(args: argparse.Namespace) -> None:
     for n in (10_000, 67_000):
         X, ys = Case(n, label_sets=20).data()
-        every = every_problem([Labels(y) for y in ys], C)
+        every = every_problem([Labels(y) for y in ys], FIVE)
         times: dict[int, float] = {}
         for many in (1, 5, 100):
             some = subset(every, range(many))
             solve_logistic(torch.from_numpy(X), some, standardise=False)
-            each = (timed(solve_logistic, torch.from_numpy(X), some, False)[0] for _ in range(runs))
+            each = (timed(solve_logistic, torch.from_numpy(X), some, False)[0] for _ in range(args.runs))
             times[many] = statistics.median(each)
         few, many = times[5] / times[1], times[100] / times[5]
         print(f"{n:,} x 768: 5 take {few:.2f} times as long as 1, 100 take {many:.2f} times as long as 5", flush=True)
 
 
-def layers() -> None:
+def layers(args: argparse.Namespace) -> None:
     for n in (10_000, 67_000):
         case, total, worst = Case(n), 0.0, 0.0
         for layer in range(13):
             X, ys = case.data(seed=layer)
-            seconds, found = timed(ours, case, X, ys)
+            seconds, found = timed(solved, case, X, ys)
             assert isinstance(found, Solutions)
             total, worst = total + seconds, max(worst, found.gap.max())
         print(f"{n:,} x 768 x 13 layers x 5 C: {total:.2f} s, worst certified gap {worst:.1e}", flush=True)
 
 
-def stream(n: int) -> None:
+def stream(args: argparse.Namespace) -> None:
     """A store of n rows, 768 wide, float16; fitted without ever holding them. The import is a process of its own."""
     from probekit.activations import Store
     from probekit.evaluation.fits.stream import stream_of
 
+    n = args.rows
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", ".")) as folder:
         labels = _write_rows(Path(folder), n)
         made = [f"{folder}/resid_pre.0.npy", "--labels", f"{folder}/labels.npy", "--out", f"{folder}/store", "--quiet"]
         subprocess.run([sys.executable, "-m", "probekit", "import", *made], check=True, stdout=subprocess.DEVNULL)
         Path(f"{folder}/resid_pre.0.npy").unlink()
-        problems = every_problem([Labels(labels)], C)
+        problems = every_problem([Labels(labels)], FIVE)
         seconds, found = timed(solve_logistic, stream_of(Store(f"{folder}/store"), ("resid_pre", 0)), problems)
         assert isinstance(found, Solutions)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
@@ -250,15 +273,17 @@ def _write_rows(folder: Path, n: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--section", choices=["cases", "columns", "layers", "stream"], default="cases")
+    parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--threads", type=int, choices=[1, 2], default=2)
+    parser.add_argument("--adam", action="store_true", help="the usual training loop, too")
+    parser.add_argument("--same-gap", action="store_true", help="lbfgs to our gap in every case of two classes")
+    parser.add_argument("--patience", type=float, default=120, help="seconds that a fit of lbfgs to our gap may take")
     parser.add_argument("--rows", type=int, default=5_000_000, help="of --section stream")
     args = parser.parse_args()
-    if args.section == "stream":
-        stream(args.rows)
-    elif args.section == "layers":
-        layers()
-    else:
-        {"cases": cases, "columns": columns}[args.section](args.runs)
+    torch.set_num_threads(args.threads)
+    with threadpool_limits(args.threads):
+        {"cases": cases, "columns": columns, "layers": layers, "stream": stream}[args.section](args)
 
 
 if __name__ == "__main__":
