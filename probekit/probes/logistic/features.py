@@ -149,8 +149,8 @@ class Scaling:
     inverse_scale: Tensor
 
 
-def scaling_of(features: Features, weights: Tensor, standardise: bool) -> tuple[Scaling, Tensor]:
-    """The scaling under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift).
+def scaling_of(features: Features, weights: Tensor, standardise: bool, sampled: bool = True) -> tuple[Scaling, Tensor]:
+    """The scaling under weights [N, M], float64, and a sample of the rows [S, D] (minus the shift); or no rows.
 
     Features whose sums or scales would not fit float32 are widened to float64.
 
@@ -161,7 +161,7 @@ def scaling_of(features: Features, weights: Tensor, standardise: bool) -> tuple[
 
     def block(rows: slice, X: Tensor) -> list[Tensor]:
         W = weights[rows]
-        picked[rows.start] = X[-rows.start % step :: step].to(features.dtype, copy=True)
+        picked[rows.start] = X[-rows.start % step if sampled else len(X) :: step].to(features.dtype, copy=True)
         return [W.T @ X, W.T @ X.square()]
 
     first, second = features.sum(block, torch.float64)  # float64: a weighting's mean may be far from the shift
@@ -179,7 +179,7 @@ def scaling_of(features: Features, weights: Tensor, standardise: bool) -> tuple[
     size = square.sqrt()
     if features.dtype == torch.float32 and not ((inverse <= FLOAT32) & (size <= FLOAT32) | ~varies).all():
         features.widen()
-        return scaling_of(features, weights, standardise)
+        return scaling_of(features, weights, standardise, sampled)
     return Scaling(total, mean, inverse), torch.cat([rows for _, rows in sorted(picked.items())])
 
 
@@ -221,6 +221,11 @@ def basis(features: Features, sample: Tensor, inverse_scale: Tensor) -> Basis:
     measured = Z[1::2].double()
     values, total = (measured @ vectors).square().mean(dim=0), measured.square().mean(dim=0).sum()
     return Basis(vectors, values, float((total - values.sum()).clamp_min(0)) / max(1, D - len(values)))
+
+
+def no_basis(sample: Tensor) -> Basis:
+    """A basis of no directions."""
+    return Basis(sample.new_zeros(sample.shape[1], 0, dtype=torch.float64), sample.new_zeros(0).double(), 1.0)
 
 
 def _span(features: Features, Z: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.features import Basis, Features, Scaling, basis, scaling_of
+from probekit.probes.logistic.features import Basis, Features, Scaling, basis, no_basis, scaling_of
 from probekit.probes.logistic.losses import Binary, Multinomial
 from probekit.probes.problem import ProblemSet
 
@@ -245,15 +245,24 @@ class Objective:
 
 
 def objective_of(
-    features: Features, problems: ProblemSet, K: int, standardise: bool, order: np.ndarray | None
+    features: Features,
+    problems: ProblemSet,
+    K: int,
+    standardise: bool,
+    order: np.ndarray | None,
+    with_basis: bool = True,
 ) -> Objective:
-    """The objectives of problems with the same number of classes; `order` as in `Stream`."""
+    """The objectives of problems with the same number of classes; `order` as in `Stream`.
+
+    Without a basis they are all that a certificate needs, but `precondition` does nothing for the weights.
+    """
     rows = slice(None) if order is None else order
     one = np.ones(features.n)
     labels = np.stack([each.values for each in problems.labels], axis=1)[rows]
     weights = np.stack([one if each is None else each for each in problems.weightings], axis=1)[rows]
     W = torch.as_tensor(weights, device=features.device, dtype=torch.float64)
-    scaling, sample = scaling_of(features, W, standardise)
+    scaling, sample = scaling_of(features, W, standardise, with_basis)
+    largest = scaling.inverse_scale[scaling.total.argmax()]
     loss = Binary if K == 1 else Multinomial
     return Objective(
         features=features,
@@ -265,5 +274,5 @@ def objective_of(
         C=torch.as_tensor([p.C for p in problems.problems], device=features.device, dtype=torch.float64),
         K=K,
         scaling=scaling,
-        basis=basis(features, sample, scaling.inverse_scale[scaling.total.argmax()]),
+        basis=basis(features, sample, largest) if with_basis else no_basis(sample),
     )

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
+from probekit.probes.logistic.binary import fits, solve_binary
 from probekit.probes.logistic.certificate import Solutions, certify
 from probekit.probes.logistic.features import Features, Stream
 from probekit.probes.logistic.objective import Objective, Point, objective_of
@@ -79,6 +80,8 @@ def solve_logistic(
     """
     _check(X, problems)
     X = X.detach() if isinstance(X, Tensor) else X
+    if isinstance(X, Tensor) and X.device.type == "cpu" and problems.labels[0].n_classes == 2 and fits(X):
+        return solve_binary(X, problems, standardise, tol, max_iter)
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)

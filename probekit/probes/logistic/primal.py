@@ -1,0 +1,120 @@
+"""Weights as the unknowns: at least as many rows as features.
+
+Axes: N rows, D features, M rows that count in a Hessian.
+"""
+
+import torch
+from torch import Tensor
+
+from probekit.probes.logistic.factor import NARROW, counting, factored, gram, solved
+from probekit.threads import Shares
+
+FEW_ROWS = 0.75  # share of D; with fewer rows that count, the factor is of the rows instead (Woodbury)
+ROWS_PER_FEATURE = 8  # rows that a Hessian is sampled from, or more if they cost no more than a few products
+LEAST_ROWS = 4096
+LEAST_PATIENCE, MOST_PATIENCE = 6.0, 60.0
+
+
+class Primal:
+    """The rows Z [N, D] and the factor of one Hessian."""
+
+    def __init__(self, Z: Tensor, by_thread: Shares):
+        self._Z, self._by_thread = Z, by_thread
+        self._narrow = Z.to(NARROW)
+        self._size = torch.cat(list(by_thread(lambda rows: Z[rows].square().sum(dim=1).double(), len(Z))))
+        self._flat: Tensor | None = None  # the Hessian's second part at w = 0, of curvatures that sum to 1
+        self._A: tuple[Tensor, float] | None = None  # the last Hessian's second part, and its C
+        self._low: Tensor | None = None  # the rows that count, where the factor is of these
+        n, d = Z.shape
+        self._most = max(ROWS_PER_FEATURE * d, LEAST_ROWS, 4 * n // d)
+        used = min(n, self._most)
+        # measured on one core: 100 GFLOP/s in products, 30 in factors, 10 GB/s in products with a vector
+        factor = used * d * d / 1e11 + d**3 / 3 / 3e10 + 1e-3
+        step = 2 * n * d * Z.itemsize / 1e10 + n * 1e-7 + 5e-4
+        self.patience = min(MOST_PATIENCE, max(LEAST_PATIENCE, factor / step))
+
+    def zero(self) -> Tensor:
+        """The weights 0 [D]."""
+        return self._Z.new_zeros(self._Z.shape[1], dtype=torch.float64)
+
+    def weights(self, u: Tensor) -> Tensor:
+        """The weights of unknowns [P, D]: the same."""
+        return u
+
+    def scores(self, u: Tensor, exact: bool) -> Tensor:
+        """Z u [N]; unless `exact`, with u rounded to the type of Z."""
+        high = u.to(self._Z.dtype)
+        z = self._times(high)
+        return z + self._times((u - high).to(self._Z.dtype)) if exact and self._Z.dtype != u.dtype else z
+
+    def _times(self, w: Tensor) -> Tensor:
+        return torch.cat(list(self._by_thread(lambda rows: (self._Z[rows] @ w).double(), len(self._Z))))
+
+    def _sum(self, weights: Tensor) -> Tensor:
+        """Z' weights [D]."""
+        weights = weights.to(self._Z.dtype)
+        return sum(self._by_thread(lambda rows: (weights[rows] @ self._Z[rows]).double(), len(self._Z)), self.zero())
+
+    def inner(self, u: Tensor, d: Tensor, scores: Tensor) -> float:
+        """Return u'd."""
+        return float(u @ d)
+
+    def gradient(self, u: Tensor, pull: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u + Z' pull twice: it is its own dual."""
+        g = u + self._sum(pull)
+        return g, g
+
+    def begin(self, h: Tensor, C: float) -> None:
+        """Factor the Hessian at w = 0, where h is a multiple of the rows' weights: one product for all labels."""
+        total = float(h.sum())
+        if self._flat is None:
+            W = h / total
+            self._flat = self._gram(torch.arange(len(h)), self._sum(W), W, NARROW)
+        self._low, self._A = None, (self._flat * (C * total), C)
+        if not self.refactor(C):
+            self.factor(h, C, precise=True)
+
+    def factor(self, h: Tensor, C: float, precise: bool) -> None:
+        """Factor the Hessian at curvatures h, from a sample of rows where there are very many."""
+        W, self._A, self._low = C * h, None, None
+        mean = self._sum(W / W.sum().clamp_min(1e-300))
+        size = (self._size - 2 * self.scores(mean, exact=False) + mean @ mean).clamp_min(0)
+        rows = counting(W, size)
+        dtype = torch.float64 if precise else NARROW
+        if len(rows) < FEW_ROWS * len(mean):
+            self._low = self._centred(rows, mean, W, dtype)
+            found = factored(gram(self._low.T))
+        else:
+            self._A = self._gram(rows, mean, W, dtype), C
+            found = factored(self._A[0])
+        if found is None:
+            self.factor(h, C, precise=True)
+        else:
+            self._L = found
+
+    def refactor(self, C: float) -> bool:
+        """Factor the last Hessian at another C; returns whether there is one that has a factor."""
+        found = None if self._A is None else factored(self._A[0], C / self._A[1])
+        if found is not None:
+            self._L = found
+        return found is not None
+
+    def _gram(self, rows: Tensor, mean: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
+        """The sum of W z z' over some rows z minus their mean, or over a sample of them."""
+        step = 1 if dtype == torch.float64 else max(1, len(rows) // self._most)
+        sample = rows[::step]
+        W = W * (len(rows) / len(sample))
+        parts = self._by_thread(lambda some: gram(self._centred(sample[some], mean, W, dtype)), len(sample))
+        return sum(parts, torch.zeros(len(mean), len(mean), dtype=dtype))
+
+    def _centred(self, rows: Tensor, mean: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows minus their mean, times the root of their weights [M, D]."""
+        Z = self._narrow if dtype == NARROW else self._Z
+        Z, W = (Z, W) if len(rows) == len(Z) else (Z[rows], W[rows])
+        return (Z.to(dtype) - mean.to(dtype)).mul_(W.sqrt().to(dtype)[:, None])
+
+    def solve(self, g: Tensor, v: Tensor) -> Tensor:
+        """The inverse Hessian times g."""
+        if self._low is None:
+            return solved(self._L, g).double()
+        return g - (self._low.T @ solved(self._L, self._low @ g.to(self._low.dtype))).double()
