@@ -25,6 +25,7 @@ NAME_ORDER = (
     "random_init",
     "controls",
     "control_type",
+    "control_C",
     "metric",
     "codelength",
     "intervals",
@@ -112,10 +113,14 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
 
 
 def _different(stored: Mapping[str, Any], question: Mapping[str, Any]) -> list[str]:
-    """The options that differ; results of earlier versions do not list those that were left at their defaults."""
+    """The options that differ; results of earlier versions do not list those that were left at their defaults.
+
+    Their control tasks chose their own C.
+    """
     names = {field.name for field in dataclasses.fields(ProbeOptions)}
     try:
-        before = question_of(ProbeOptions(**{name: value for name, value in stored.items() if name in names}))
+        known = {"control_C": "own"} | {name: value for name, value in stored.items() if name in names}
+        before = question_of(ProbeOptions(**known))
     except (UsageError, TypeError, ValueError):
         before = {}
     before["random_init"] = stored.get("random_init", False)

@@ -1,18 +1,22 @@
-"""The same fits and scores at every place, for one label set or several; one place's activations in memory at a time.
+"""The same fits and scores at every place, for one label set or several; several places at once.
 
-Axes: N examples.
+Axes: N examples, D width.
 """
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
+from torch import Tensor
 
 from probekit.activations.activations import Activations
+from probekit.devices import free_bytes
 from probekit.evaluation.compare.codelength import layer_codelength
 from probekit.evaluation.compare.controls import compare_with_controls
-from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fits
+from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fit, control_fits, control_fits_at
 from probekit.evaluation.fits.layer import LayerFits, WantedFits, features_of, fit_layers
 from probekit.evaluation.fits.predict import predict
 from probekit.evaluation.plan import CurvePlan
@@ -20,6 +24,9 @@ from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.metrics import Predictions, measure, r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place
+from probekit.threads import in_threads
+
+COPIES = 6  # of a place's features that its fits hold at most: the fitted rows, those of the code, and in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,28 +52,65 @@ def fit_places(
 ) -> list[Fitted]:
     """Fit and score every place for every plan; calls `done` after each place.
 
+    As many places are fitted at once as torch has threads, one in each; small fits gain nothing from threads inside.
+    One at a time: on a GPU, and for probes that cannot be fitted in several threads. So many places are in memory, and
+    never more than half of the free memory holds (`_at_once`).
+
     Args:
         sources: where each plan's features are read; a place of one source is read once for all its plans.
         plans: one for each label set.
         places: without duplicates.
-        done: for progress.
+        done: for progress; called from this thread.
 
     Returns:
         For each plan, its places in this order.
     """
-    fitted: list[Fitted] = [{} for _ in plans]
-    for place in places:
+    reader = _Reader(sources, places[0])
+
+    def fitted(place: Place) -> dict[int, FittedPlace]:
+        found: dict[int, FittedPlace] = {}
         for source in {id(source): source for source in sources}.values():
             own = [number for number, each in enumerate(sources) if each is source]
-            fits = fit_layers(features_of(source, place), [_wanted(plans[number]) for number in own])
-            for number, each in zip(own, fits, strict=True):
-                fitted[number][place] = _scored(place, each, plans[number])
-        done()
-    return fitted
+            fits = fit_layers(reader.features(source, place), [_wanted(plans[number]) for number in own])
+            found |= {number: _scored(place, each, plans[number]) for number, each in zip(own, fits, strict=True)}
+        return found
+
+    found = in_threads(fitted, places, _at_once(reader.first, plans), done)
+    return [{place: each[number] for place, each in zip(places, found, strict=True)} for number in range(len(plans))]
+
+
+class _Reader:
+    """Features, read by one thread at a time; those of the first place beforehand, since they say how much fits."""
+
+    def __init__(self, sources: Sequence[Activations], place: Place):
+        self._lock, self._key = Lock(), (id(sources[0]), place)
+        self.first = features_of(sources[0], place)
+
+    def features(self, source: Activations, place: Place) -> Tensor:
+        if (id(source), place) == self._key:
+            return self.first
+        with self._lock:
+            return features_of(source, place)
+
+
+def _at_once(X: Tensor, plans: Sequence[CurvePlan]) -> int:
+    """How many places like X [N, D] may be fitted at once."""
+    free = free_bytes(X.device)
+    if X.device.type != "cpu" or not all(plan.probe.fits_in_threads for plan in plans):
+        return 1
+    return sys.maxsize if free is None else int(free / 2 / (COPIES * X.nbytes + 1))
 
 
 def _wanted(plan: CurvePlan) -> WantedFits:
-    return WantedFits(plan.probe, plan.grid, None if plan.code is None else plan.code.problems())
+    """The fits that one solve gives: of the target, and of control tasks that need all or cost next to nothing."""
+    every = list(plan.grid.index)
+    together = _choose_own_C(plan) or plan.probe.shares_decomposition
+    return WantedFits(plan.probe, plan.grid, every if together else [key for key in every if key[0] == 0])
+
+
+def _choose_own_C(plan: CurvePlan) -> bool:
+    """Whether control tasks choose among all strengths; of one strength it makes no difference."""
+    return plan.control_C == "own" or len(plan.grid.strengths) == 1
 
 
 def ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
@@ -76,14 +120,16 @@ def ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[
 
 
 def _scored(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
-    fit, *controls = choose_fits(fits, plan.headline)
+    fit = choose_fit(fits, plan.headline)
+    controls = control_fits(fits, plan.headline) if _choose_own_C(plan) else control_fits_at(fits, fit.picks)
+    code, coding = (None, []) if plan.code is None else layer_codelength(plan.code, plan.probe, fits.rows)
     if plan.label_names:
         fit.probe.label_names_ = plan.label_names
     certificates = {"probe": (fit.converged, fit.gap)}
     if controls:
         certificates["control"] = _worst([(each.converged, each.gap) for each in controls])
-    if fits.code_probes:
-        certificates["code"] = certified(fits.code_probes)
+    if coding:
+        certificates["code"] = certified(coding)
     converged, gap = _worst(list(certificates.values()))
     control, selectivity = compare_with_controls(fit.test, [each.test for each in controls], plan.headline)
     result = LayerResult(
@@ -99,7 +145,7 @@ def _scored(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
         late=[name for name, (is_converged, _) in certificates.items() if not is_converged],
         control=control,
         selectivity=selectivity if plan.selectivity else None,
-        codelength=None if plan.code is None else layer_codelength(plan.code, fits),
+        codelength=code,
         outputs=_by_output(fit.test),
     )
     return FittedPlace(result, fit, fits.X.shape[1])

@@ -29,6 +29,7 @@ class CurvePlan:
         bootstrap: resamples of the test rows; None for no intervals.
         code: online code of the training labels, or None.
         label_names: of the classes; none for a regression.
+        control_C: whether control tasks are fitted at the C that is chosen for the "label", or choose their "own".
         selectivity: whether the control tasks can be learnt for the test rows, so that selectivity measures memory.
     """
 
@@ -40,6 +41,7 @@ class CurvePlan:
     code: OnlineCode | None = None
     selectivity: bool = False
     label_names: tuple[str, ...] = ()
+    control_C: str = "label"
 
 
 def plan_curve(
@@ -74,6 +76,7 @@ def plan_curve(
         code=_online_code(request, protocol, seed, units) if codelength and request.probe.for_codelength else None,
         selectivity=measures_memory(controls),
         label_names=tuple(request.acts.label_names[request.label]),
+        control_C=controls.C,
     )
 
 

@@ -24,6 +24,7 @@ from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.options import CurvesArguments, ProbeArguments
 from probekit.options.option import keywords_of_two
+from probekit.threads import one_thread
 
 
 @keywords_of_two((ProbeArguments, ProbeResults), (CurvesArguments, ProbeCurves))
@@ -33,7 +34,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
     than 80% of the training labels; R2 for numbers). Ties go to the smaller C and the earlier layer. Test decides
     nothing. With nested folds both are chosen anew inside each fold, and the number to quote is that of the procedure
-    (`results.estimate`). One layer's activations are in memory at a time.
+    (`results.estimate`). As many layers are fitted at once, and are in memory, as torch has threads, unless memory
+    is short; on a GPU one. The numbers do not depend on the threads.
 
     A task without validation rows is fitted on all of train if there is one C, and then no layer is selected. If there
     are several, a tenth of the training rows chooses, as after `load_task`, with a warning.
@@ -70,6 +72,7 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     return ProbeCurves(curves) if options.several else curves[0]
 
 
+@one_thread()
 def _curve(
     label_set: LabelSetPlan, request: Request, places: Fitted, noise: Fitted, options: CurvesArguments
 ) -> ProbeResults:

@@ -36,6 +36,7 @@ from probekit.points import place_name
 from probekit.tasks.quality.audit import Audit
 from probekit.tasks.quality.duplicates import duplicates_in
 from probekit.text import counted, listed, printable
+from probekit.threads import one_thread
 
 # What must be equal, where both sets record it, for a probe of one to mean anything on the other.
 SAME = {
@@ -179,6 +180,7 @@ def _classes(requests: Sequence[Request], names: Sequence[str]) -> tuple[list[np
     return numbers, notes
 
 
+@one_thread()
 def _cells(tasks: Sequence[TrainedTask], numbers: Sequence[np.ndarray], seed: int) -> list[TransferCell]:
     """Every probe on every test split; one place of one task is in memory at a time."""
     cells = {}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from probekit.activations import Activations
 
 ControlType = Literal["token", "text"]
+ControlC = Literal["label", "own"]
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
@@ -125,6 +126,14 @@ class ProbeOptions(CurveOptions):
         metavar="TYPE",
         tag="control",
     )
+    control_C: str = option(
+        "label",
+        "C of the control tasks: the one chosen for the label (label), or chosen anew for each control task (own).",
+        notes="Hewitt and Liang compare the same probe on both tasks; `own` fits every C to every control task.",
+        metavar="WHICH",
+        flag="--control-C",
+        tag="control-C",
+    )
     codelength: bool = option(
         True,
         "Measure the online code length (Voita and Titov 2020); for the logistic probe only.",
@@ -164,9 +173,11 @@ class ProbeOptions(CurveOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "controls", check_whole("controls", self.controls, 0))
-        if self.control_type not in get_args(ControlType):
-            known = nearest(str(self.control_type), get_args(ControlType))
-            raise UsageError(f"unknown control type {self.control_type!a}; {known}")
+        for name, known in (("control_type", ControlType), ("control_C", ControlC)):
+            given = getattr(self, name)
+            if given not in get_args(known):
+                what = name.replace("_", " ")
+                raise UsageError(f"unknown {what} {given!a}; {nearest(str(given), get_args(known))}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
 

@@ -26,7 +26,7 @@ class Probe(BaseEstimator):
 
     Takes numpy arrays and torch tensors of any float type on any device; decisions are computed in float64.
 
-    The attributes up to `for_codelength` are capabilities: evaluation reads these, never the probe's name.
+    The attributes up to `fits_in_threads` are capabilities: evaluation reads these, never the probe's name.
 
     Attributes:
         predicts: "classes" or "numbers".
@@ -40,6 +40,7 @@ class Probe(BaseEstimator):
         saveable: whether `save` works; `load_probe` reads the classes that have a name in `PROBES` or `REGRESSORS`.
         shares_decomposition: whether the fits to one set of rows share a decomposition of them, whatever the labels.
         for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
+        fits_in_threads: whether `fit_many` may run in several threads at once.
         ARRAYS: names of the fitted arrays that make up the probe.
         FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.
         n_features_in_: D.
@@ -59,6 +60,7 @@ class Probe(BaseEstimator):
     saveable: bool = True
     shares_decomposition: bool = False
     for_codelength: bool = False
+    fits_in_threads: bool = False
     ARRAYS: tuple[str, ...] = ("coef_", "intercept_")
     FACTS: tuple[str, ...] = ()
     n_features_in_: int

@@ -13,6 +13,8 @@ class MeanDifferenceProbe(MomentsProbe):
     mean and a shift of the features changes nothing.
     """
 
+    fits_in_threads = True
+
     def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _nearest(np.stack([X[labels == c].mean(axis=0) for c in range(len(self.classes_))]))
 

@@ -54,6 +54,7 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         n_iter_: epochs.
     """
 
+    fits_in_threads = True
     ARRAYS = ("hidden_coef_", "hidden_intercept_", "output_coef_", "output_intercept_")
     FACTS = ("loss_",)
     hidden_coef_: np.ndarray

@@ -43,7 +43,7 @@ class RidgeProbe(MomentsProbe):
     """
 
     has_C = without_penalty = True
-    shares_decomposition = True
+    shares_decomposition = fits_in_threads = True
 
     def __init__(self, C: float = 1.0, standardise: bool = True):
         self.C = C
@@ -88,7 +88,7 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
     """
 
     predicts = "numbers"
-    has_C = without_penalty = several_outputs = linear = shares_decomposition = True
+    has_C = without_penalty = several_outputs = linear = shares_decomposition = fits_in_threads = True
     coef_: np.ndarray
     intercept_: np.ndarray
 

@@ -60,7 +60,7 @@ class KSparseProbe(WithProbabilities, LinearProbe):
         neurons_: int64 [k], the features used, best first.
     """
 
-    has_C = certified = True
+    has_C = certified = fits_in_threads = True
     ARRAYS = ("coef_", "intercept_", "neurons_")
     FACTS = LogisticProbe.FACTS
     neurons_: np.ndarray

@@ -38,7 +38,7 @@ TYPED: dict[Any, tuple[str, Any]] = {
 }
 """How a value is typed, and the value in Python, for each way to parse and each type."""
 
-NEEDED = {"control_type": ("text", "text")}
+NEEDED = {"control_type": ("text", "text"), "control_C": ("own", "own")}
 FIRST = {"top_k": ["--temperature", "1"], "top_p": ["--temperature", "1"]}  # options that need another
 
 

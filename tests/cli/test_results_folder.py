@@ -37,6 +37,7 @@ def name(random_init: bool = False, **options: Any) -> str:
         ({"controls": 0, "codelength": False}, "-controls-0-no-codelength"),
         ({"intervals": False}, "-no-intervals"),
         ({"control_type": "text", "metric": "f1"}, "-control-text-f1"),
+        ({"control_C": "own"}, "-control-C-own"),
         ({"seed": 7}, "-seed-7"),
         (
             {"seed": 1, "metric": "auroc", "C": 2, "position": "mean", "layers": "3", "random_init": True},
@@ -94,10 +95,11 @@ OLD = {
 def test_results_of_earlier_versions_are_recognised(tmp_path: Path, more: dict[str, Any]) -> None:
     write(tmp_path / "out", {**OLD, **more})
     options = {name: value for name, value in more.items() if name != "random_init"}
-    question = {**question_of(ProbeOptions(**options)), "random_init": more.get("random_init", False)}
+    own = ProbeOptions(**options, control_C="own")  # as the control tasks of earlier versions
+    question = {**question_of(own), "random_init": more.get("random_init", False)}
     check_out(tmp_path / "out", ACTIVATIONS, question)
-    with pytest.raises(ResumeMismatch, match=r"different: controls, metric"):
-        check_out(tmp_path / "out", ACTIVATIONS, {**question, "controls": 1, "metric": "f1"})
+    with pytest.raises(ResumeMismatch, match=r"different: control_C, controls, metric"):
+        check_out(tmp_path / "out", ACTIVATIONS, {**question, "control_C": "label", "controls": 1, "metric": "f1"})
     with pytest.raises(ResumeMismatch, match=r"different: task"):
         check_out(tmp_path / "out", {**ACTIVATIONS, "task": "another"}, question)
 

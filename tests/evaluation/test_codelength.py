@@ -1,40 +1,55 @@
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import UsageError
-from probekit.evaluation.compare.codelength import FRACTIONS, Codelength, OnlineCode
+from probekit.evaluation.compare.codelength import FRACTIONS, Codelength, OnlineCode, layer_codelength
+from probekit.probes import LogisticProbe
 from probekit.probes.problem import Problem
 
 GRID = (1e-4, 1e-2, 1.0)
 
 
-def log_probabilities(X: np.ndarray, code: OnlineCode) -> list[np.ndarray]:
-    """What scikit-learn's logistic regression says of all rows, for each problem of the code."""
-    told = []
-    problems = code.problems()
-    for problem in problems.problems:
-        labels, weights = problems.labels[problem.label], problems.weightings[problem.weighting]
-        assert weights is not None
-        assert problem.C is not None
-        rows = weights > 0
-        with threadpool_limits(1):  # tiny fits, which threads make slow
-            probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[rows], labels.values[rows])
-            told.append(np.asarray(probe.predict_log_proba(X)))
-    return told
+Answer = Callable[[int, int], list[np.ndarray]]
 
 
-def uninformed(code: OnlineCode) -> list[np.ndarray]:
+def log_probabilities(X: np.ndarray, code: OnlineCode) -> Answer:
+    """What scikit-learn's logistic regression says of the rows of a block."""
+
+    def answer(start: int, end: int) -> list[np.ndarray]:
+        problems, told = code.problems(start), []
+        for problem in problems.problems:
+            labels = problems.labels[problem.label].values
+            assert problem.C is not None
+            with threadpool_limits(1):  # tiny fits, which threads make slow
+                probe = LogisticRegression(C=problem.C, max_iter=2000).fit(X[code.order[:start]], labels)
+                told.append(np.asarray(probe.predict_log_proba(X[code.order[start:end]])))
+        return told
+
+    return answer
+
+
+def uninformed(code: OnlineCode) -> Answer:
     """Every class of its prefix is as likely to each problem."""
-    problems = code.problems()
-    n_classes = [problems.labels[problem.label].n_classes for problem in problems.problems]
-    return [np.full((len(code.labels), S), -np.log(S)) for S in n_classes]
+
+    def answer(start: int, end: int) -> list[np.ndarray]:
+        S = code.problems(start).labels[0].n_classes
+        return [np.full((end - start, S), -np.log(S))] * len(code.grid)
+
+    return answer
+
+
+def always(code: OnlineCode, told: np.ndarray) -> Answer:
+    """What every probe says of all rows."""
+    return lambda start, end: [told[code.order[start:end]]] * len(code.grid)
 
 
 def length(X: np.ndarray, labels: np.ndarray, seed=0, grid=GRID, n_classes=2) -> Codelength:
@@ -102,7 +117,7 @@ def test_the_closed_form_of_a_toy_case():
     labels = np.arange(n) % 2
     code = OnlineCode(labels, 2, np.arange(n), [1.0])
     told = np.log(np.where(labels[:, None] == np.arange(2), 0.75, 0.25))
-    result = code.codelength([told] * len(code.problems().problems))
+    result = code.codelength(always(code, told))
     sent, probe = labels[code.order], 0.0
     for start, end in pairwise([0, *code.ends]):
         for label in sent[start:end]:
@@ -145,21 +160,17 @@ def test_a_block_depends_on_no_later_label():
         assert after.blocks[number] != before.blocks[number]
 
 
-def test_problems_are_prefixes_of_the_training_rows_and_share_their_weights():
+def test_problems_are_prefixes_of_the_training_rows():
     labels = np.arange(500) % 2
     rows = np.arange(100, 400)
     code = OnlineCode(labels, 2, rows, GRID, seed=3)
-    problems = code.problems()
-    sizes = []
-    assert [labels.values is code.labels for labels in problems.labels] == [True]
-    for number, weights in enumerate(problems.weightings):
-        same = problems.problems[number * len(GRID) : (number + 1) * len(GRID)]
-        assert same == tuple(Problem(0, number, C) for C in GRID)
-        assert weights is not None
-        assert not weights[:100].any()
-        assert not weights[400:].any()
-        sizes.append(int(weights.sum()))
-    assert sizes == [end for end in code.ends[:-1] if end >= sizes[0]]
+    for end in code.prefixes:
+        problems = code.problems(end)
+        assert problems.problems == tuple(Problem(0, 0, C) for C in GRID)
+        assert problems.weightings == (None,)
+        (own,) = problems.labels
+        np.testing.assert_array_equal(own.values, labels[code.order[:end]])
+    assert code.prefixes == [end for end in code.ends[:-1] if end >= code.prefixes[0]]
     assert code.ends == sorted({int(np.ceil(f * 300)) for f in FRACTIONS})
     assert sorted(code.order) == list(rows)
 
@@ -171,11 +182,10 @@ def test_a_prefix_without_a_class_has_a_probe_of_the_others():
     labels[code.order[:20]] = np.arange(20) % 2
     labels[code.order[40:]] = 2
     late = OnlineCode(labels, 3, np.arange(100), [None])
-    problems = late.problems()
-    assert [problems.labels[p.label].n_classes for p in problems.problems] == [2] * (len(late.prefixes) - 1) + [3]
+    n_classes = {end: late.problems(end).labels[0].n_classes for end in late.prefixes}
+    assert list(n_classes.values()) == [2] * (len(late.prefixes) - 1) + [3]
     sure = [log_softmax(20.0 * (labels[:, None] == np.arange(S)), axis=1) for S in (2, 3)]
-    told = [sure[problems.labels[p.label].n_classes - 2] for p in problems.problems]
-    result = late.codelength(told)
+    result = late.codelength(lambda start, end: [sure[n_classes[start] - 2][late.order[start:end]]])
     assert [block.fitted for block in result.blocks] == [0, 0, *late.prefixes]
     assert result.blocks[0].bits == pytest.approx(np.log2(3))
     assert result.bits < 0.8 * late.codelength(uninformed(late)).bits
@@ -183,8 +193,8 @@ def test_a_prefix_without_a_class_has_a_probe_of_the_others():
 
 def test_labels_of_one_class_have_no_probe():
     never = OnlineCode(np.zeros(100, dtype=int), 2, np.arange(100), GRID)
-    assert never.problems().problems == ()
-    told = never.codelength([])
+    assert never.prefixes == []
+    told = never.codelength(uninformed(never))
     assert told.bits == pytest.approx(told.prior_bits, abs=np.log2(5 / 4))  # all members but the uniform code
 
 
@@ -195,14 +205,14 @@ def test_the_lengths_of_all_labellings_satisfy_kraft_with_equality(n, n_classes)
 
     def bits(labels: tuple[int, ...]) -> float:
         code = OnlineCode(np.array(labels), n_classes, rows, [1.0, 10.0], seed=1)
-        problems, told = code.problems(), []
-        for problem in problems.problems:
-            column, weights = problems.labels[problem.label], problems.weightings[problem.weighting]
-            assert weights is not None
-            known = np.bincount(column.values, weights, minlength=column.n_classes)  # as a probe knows only its prefix
-            logits = problem.C * np.sin(np.outer(1 + rows, known) + column.n_classes)
-            told.append(log_softmax(logits, axis=1))
-        return code.codelength(told).bits
+
+        def answer(start: int, end: int) -> list[np.ndarray]:
+            (column,) = code.problems(start).labels
+            known = np.bincount(column.values, minlength=column.n_classes)  # as a probe knows only its prefix
+            scores = np.sin(np.outer(1 + code.order[start:end], known) + column.n_classes)
+            return [log_softmax((C or 0) * scores, axis=1) for C in code.grid]
+
+        return code.codelength(answer).bits
 
     lengths = [bits(labels) for labels in product(range(n_classes), repeat=n)]
     assert np.exp2(-np.array(lengths)).sum() == pytest.approx(1)
@@ -228,7 +238,7 @@ def test_a_rare_label_that_a_probe_excludes_costs_a_few_bits():
     labels[order[0]] = labels[order[300]] = 1
     code = OnlineCode(labels, 2, np.arange(512), [1.0])
     sure = np.broadcast_to([0.0, -np.inf], (512, 2))
-    told = code.codelength([sure] * len(code.problems().problems))
+    told = code.codelength(always(code, np.asarray(sure)))
     block = next(block for block in told.blocks if block.fitted == 256)
     assert block.bits < 2 * np.log2(257) + 3
 
@@ -251,29 +261,24 @@ def test_one_order_for_a_seed():
     assert make(0) == make(0) != make(1)
 
 
-def test_a_function_is_asked_for_the_rows_of_its_block_alone():
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_the_code_of_a_layer_is_that_of_separate_fits(n_classes):
+    """One solve for the strengths of a prefix, whose first rows lack classes, says what scikit-learn's fits say."""
     rng = np.random.default_rng(5)
-    labels = rng.integers(2, size=120)
-    code = OnlineCode(labels, 2, np.arange(120), GRID)
-    told = [log_softmax(rng.normal(size=(120, 2)), axis=1) for _ in code.problems().problems]
-    asked = []
-
-    def answer(number: int, rows: np.ndarray) -> np.ndarray:
-        asked.append((number, len(rows)))
-        return told[number][rows]
-
-    assert code.codelength(answer) == code.codelength(told)
-    assert [number for number, _ in asked] == list(range(len(told)))
-    assert sum(n for _, n in asked) == len(GRID) * (120 - code.prefixes[0])
+    labels = rng.integers(n_classes, size=120)
+    X = rng.normal(size=(120, 6)) + labels[:, None]
+    code = OnlineCode(labels, n_classes, np.arange(120), (0.01, 1.0))
+    found, probes = layer_codelength(code, LogisticProbe(standardise=False), torch.from_numpy(X))
+    assert len(probes) == 2 * len(code.prefixes)
+    assert found["bits"] == pytest.approx(code.codelength(log_probabilities(X, code)).bits, abs=0.05)
 
 
 def test_certainty_that_is_wrong_costs_no_more_than_the_mixture_allows():
     labels = np.arange(64) % 2
     code = OnlineCode(labels, 2, np.arange(64), [1.0])
-    n_problems = len(code.problems().problems)
-    wrong = code.codelength([np.where(labels[:, None] == np.arange(2), -np.inf, 0.0)] * n_problems)
+    wrong = code.codelength(always(code, np.where(labels[:, None] == np.arange(2), -np.inf, 0.0)))
     assert wrong.bits <= np.log2(3) - np.log2(2**-64.0 + 2**-wrong.prior_bits) + 1e-9
-    right = code.codelength([np.where(labels[:, None] == np.arange(2), 0.0, -np.inf)] * n_problems)
+    right = code.codelength(always(code, np.where(labels[:, None] == np.arange(2), 0.0, -np.inf)))
     without = sum(block.bits for block in right.blocks if not block.fitted)
     blocks = [block for block in right.blocks if block.fitted]
     most = sum(block.coded * np.log2(1 + 1 / block.fitted) for block in blocks)
@@ -284,7 +289,7 @@ def test_certainty_that_is_wrong_costs_no_more_than_the_mixture_allows():
 def test_what_is_no_logarithm_of_probabilities_is_refused(told):
     code = OnlineCode(np.arange(64) % 2, 2, np.arange(64), [1.0])
     with pytest.raises(UsageError, match="natural logarithms"):
-        code.codelength([told] * len(code.problems().problems))
+        code.codelength(always(code, told))
 
 
 @pytest.mark.parametrize(("n_classes", "rows", "grid"), [(0, 5, [1.0]), (1, 5, [1.0]), (2, 0, [1.0]), (2, 5, [])])

@@ -71,7 +71,7 @@ WORDS = {"type": "word", "unit": UNIT}
 def test_the_control_is_that_of_the_words_and_can_be_left_out():
     acts = types_world(True)
     told = train_probes(acts, C=1, controls=2, baselines=False)
-    assert told.meta["control"] == {**WORDS, "draws": 2, "asked": 2, "seen": 0.94}
+    assert told.meta["control"] == {**WORDS, "draws": 2, "asked": 2, "seen": 0.94, "C": "label"}
     assert (
         f"Control task: a random label for each distinct {UNIT}, mean of 2 draws; "
         "94% of the test rows have a word seen in train. Selectivity near 0 suggests memorised words."
@@ -84,13 +84,13 @@ def test_the_control_is_that_of_the_words_and_can_be_left_out():
         [np.random.default_rng(0).normal(size=(40, 3))], np.arange(40) // 4 % 2, ["a", "b"], inputs=["x ."] * 40
     )
     told = train_probes(alike, C=1, baselines=False)
-    assert told.meta["control"] == {"type": None, "unit": None, "draws": 0, "asked": 3, "seen": 0.0}
+    assert told.meta["control"] == {"type": None, "unit": None, "draws": 0, "asked": 3, "seen": 0.0, "C": "label"}
     assert "No control task: no texts" in told.summary()
 
 
 def test_words_that_train_never_saw_measure_no_memory(world):
     results = train_probes(world(), C=1, layers=2, baselines=False, codelength=False)
-    assert results.meta["control"] == {**WORDS, "draws": 3, "asked": 3, "seen": 0.0}
+    assert results.meta["control"] == {**WORDS, "draws": 3, "asked": 3, "seen": 0.0, "C": "label"}
     assert results.layers[0].control is not None
     assert results.layers[0].selectivity is None
     assert "only 0% of the test rows have a word seen in train" in results.summary()
@@ -112,8 +112,8 @@ def test_late_fits_of_controls_and_code_are_marked_and_choose_nothing(world, mon
     class Late(LogisticProbe):
         def fit_many(self, X, problems):  # pyright: ignore[reportIncompatibleMethodOverride]
             probes = super().fit_many(X, problems)
-            its = range(1, 4) if who == "control" else range(4, len(probes))  # target, three draws, prefixes
-            for i in its:
+            is_code = len(probes) == 1  # one prefix; else the target and three draws
+            for i in range(0 if is_code else 1, len(probes)) if is_code == (who == "code") else []:
                 probes[i].converged_, probes[i].gap_ = False, 0.5
             return probes
 
@@ -384,11 +384,13 @@ def test_features_that_say_nothing_end_at_chance():
 def test_a_control_of_texts_is_at_chance_where_no_text_stands_twice(world):
     acts = world(n=600)
     results = train_probes(acts, C=[0.01, 1.0], control_type="text", codelength=False)
-    assert results.meta["control"] == {"type": "text", "unit": "text", "draws": 3, "asked": 3, "seen": 0.0}
+    record = {"type": "text", "unit": "text", "draws": 3, "asked": 3, "seen": 0.0, "C": "label"}
+    assert results.meta["control"] == record
     assert all(layer.selectivity is None for layer in results.layers)
     assert "selectivity" not in results.summary().lower()
     assert (
-        "Control task: a random label for each distinct text, mean of 3 draws; above chance only" in results.summary()
+        "Control task: a random label for each distinct text, mean of 3 draws, at the label's C; above chance only"
+        in results.summary()
     )
     controls: list[Any] = [layer.control for layer in results.layers]
     assert all(abs(control - 0.5) < 0.1 for control in controls)

@@ -21,19 +21,20 @@ bits for a block that doubles the labels. The probabilities sum to 1 over all K 
 Axes: N examples, K classes, S classes that a prefix holds.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import logsumexp
+from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.evaluation.fits.layer import LayerFits
-from probekit.evaluation.fits.predict import decisions, log_probabilities
+from probekit.evaluation.fits.predict import decisions, log_probabilities, take_rows
+from probekit.probes.base import Probe
 from probekit.probes.problem import Labels, Problem, ProblemSet
 
 FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
-LogProbabilities = Sequence[np.ndarray] | Callable[[int, np.ndarray], np.ndarray]
+LogProbabilities = Callable[[int, int], Sequence[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -98,23 +99,21 @@ class OnlineCode:
         self.ends = _block_ends(ends)
         self.prefixes = [end for end in self.ends[:-1] if len(self._seen(end)) > 1]
 
-    def problems(self) -> ProblemSet:
-        """The fits over all N rows: prefix by prefix, each with every C in the order of the grid.
+    def problems(self, end: int) -> ProblemSet:
+        """The fits to the first `end` labels, whose rows are in the order they are sent: one for each C of the grid.
 
-        The classes of a fit are those that its prefix holds, numbered 0..S-1. A prefix of one class has no fits.
+        The classes of the fits are those that the prefix holds, numbered 0..S-1.
         """
-        columns: dict[tuple[int, ...], int] = {}  # classes that a prefix holds -> number of the label column
-        column_of = [columns.setdefault(tuple(self._seen(end).tolist()), len(columns)) for end in self.prefixes]
-        problems = [Problem(column, number, C) for number, column in enumerate(column_of) for C in self.grid]
-        labels = tuple(self._numbered(np.array(seen)) for seen in columns)
-        return ProblemSet(labels, tuple(map(self._weights, self.prefixes)), tuple(problems))
+        seen = self._seen(end)
+        labels = Labels(np.searchsorted(seen, self.labels[self.order[:end]]), len(seen))
+        return ProblemSet((labels,), (None,), tuple(Problem(0, 0, C) for C in self.grid))
 
     def codelength(self, log_probabilities: LogProbabilities) -> Codelength:
         """The code's length, given the predictions of each probe.
 
         Args:
-            log_probabilities: natural logarithms for each of `problems()` in order: arrays [N, S] of all rows, or a
-                function of a problem's number and int64 rows [n] that returns those rows: [n, S].
+            log_probabilities: called for each of `prefixes`, as the start of a block, and the block's end. Returns, for
+                each of the prefix's `problems`, natural logarithms for the rows `order[start:end]`: [n, S].
 
         Raises:
             UsageError: values that are not logarithms of probabilities that sum to 1.
@@ -127,7 +126,8 @@ class OnlineCode:
             coded = np.full(len(members), -np.log2(prior)[labels].sum())
             coded[-2] = (end - start) * per_label
             if start in self.prefixes:
-                coded[:-2] = [_bits(each, labels) for each in self._coded_by(log_probabilities, start, end, prior)]
+                logs = log_probabilities(start, end)
+                coded[:-2] = [_bits(self._mixed(each, start, prior), labels) for each in logs]
             members = members + coded
             bits = float(np.log2(len(members)) - logsumexp(-members * np.log(2)) / np.log(2))
             blocks.append(Block(start if start in self.prefixes else 0, end - start, bits - total))
@@ -141,33 +141,16 @@ class OnlineCode:
         counts = np.bincount(self.labels[self.order[:start]], minlength=self.n_classes)
         return (counts + 0.5) / (start + self.n_classes / 2)
 
-    def _coded_by(
-        self, log_probabilities: LogProbabilities, start: int, end: int, prior: np.ndarray
-    ) -> Iterator[np.ndarray]:
-        """The probabilities [n, K] by which each C codes the labels start..end: its probe's, mixed with `prior`."""
-        rows, seen = self.order[start:end], self._seen(start)
-        first = self.prefixes.index(start) * len(self.grid)
-        share = prior[seen].sum() * start / (start + 1)
-        for i in range(first, first + len(self.grid)):
-            logs = log_probabilities(i, rows) if callable(log_probabilities) else log_probabilities[i][rows]
-            coded = np.tile(prior, (len(rows), 1))
-            coded[:, seen] = share * _probabilities(logs) + prior[seen] / (start + 1)
-            yield coded
+    def _mixed(self, logs: np.ndarray, start: int, prior: np.ndarray) -> np.ndarray:
+        """The probabilities [n, K] that code the labels after `start`: a probe's [n, S], mixed with `prior` [K]."""
+        seen = self._seen(start)
+        coded = np.tile(prior, (len(logs), 1))
+        coded[:, seen] = prior[seen].sum() * start / (start + 1) * _probabilities(logs) + prior[seen] / (start + 1)
+        return coded
 
     def _seen(self, end: int) -> np.ndarray:
         """The classes among the first labels: int64 [S], rising."""
         return np.unique(self.labels[self.order[:end]])
-
-    def _numbered(self, seen: np.ndarray) -> Labels:
-        """The labels of these classes as 0..S-1; labels of other classes have no weight where it is used."""
-        if len(seen) == self.n_classes:
-            return Labels(self.labels, self.n_classes)
-        return Labels(np.searchsorted(seen, self.labels).clip(max=len(seen) - 1), len(seen))
-
-    def _weights(self, end: int) -> np.ndarray:
-        weights = np.zeros(len(self.labels))
-        weights[self.order[:end]] = 1
-        return weights
 
 
 def _order(rows: np.ndarray, groups: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -200,18 +183,18 @@ def _bits(probabilities: np.ndarray, labels: np.ndarray) -> float:
     return float(-np.log2(probabilities[np.arange(len(labels)), labels]).sum())
 
 
-def layer_codelength(code: OnlineCode, fits: LayerFits) -> dict[str, float]:
-    """The code's length given one layer's `code_probes`, whose problems number the fitted rows alone."""
-    step, rows_of_X = len(code.grid), fits.grid.protocol.fitted
-    answered: list[np.ndarray] = []
+def layer_codelength(code: OnlineCode, probe: Probe, rows: Tensor) -> tuple[dict[str, float], list[Probe]]:
+    """The code's length given one layer's features [N, D], and the probes that were fitted for it.
 
-    def logs(i: int, rows: np.ndarray) -> np.ndarray:
-        nonlocal answered
-        if i % step == 0:  # all strengths of a prefix predict the same rows, one after another
-            some = decisions(fits.code_probes[i : i + step], fits.X, rows_of_X[rows])
-            answered = [decision.scores for decision in some]
-        return log_probabilities(answered[i % step])
+    A prefix is the first rows in the order they are sent, and is fitted alone: one solve for all strengths.
+    """
+    X, fitted = take_rows(rows, code.order), []
+
+    def logs(start: int, end: int) -> list[np.ndarray]:
+        probes = probe.fit_many(X[:start], code.problems(start))
+        fitted.extend(probes)
+        return [log_probabilities(each.scores) for each in decisions(probes, X, np.arange(start, end))]
 
     length = code.codelength(logs)
     names = ("bits", "uniform_bits", "prior_bits", "compression", "gain")
-    return {name: getattr(length, name) for name in names}
+    return {name: getattr(length, name) for name in names}, fitted

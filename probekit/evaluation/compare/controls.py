@@ -36,13 +36,15 @@ class ControlTasks:
 
     Attributes:
         labels: random labels [N], one array per draw.
-        record: {"type", "unit", "draws", "asked", "seen"}: what has a random label ("token", "word" or "text"), the
-            same in words for a reader, how many draws there are and were requested, and the share of the test rows
-            whose type train has. None if none were requested.
+        record: {"type", "unit", "draws", "asked", "seen", "C"}: what has a random label ("token", "word" or "text"),
+            the same in words for a reader, how many draws there are and were requested, the share of the test rows
+            whose type train has, and whose C was used ("label" or "own"). None if none were requested.
+        C: whether they are fitted at the C that is chosen for the "label", or choose their "own".
     """
 
     labels: list[np.ndarray]
     record: dict[str, Any] | None
+    C: str = "label"
 
 
 NO_CONTROLS = ControlTasks([], None)
@@ -55,12 +57,14 @@ def draw_controls(request: Request, protocol: Protocol, options: ProbeOptions) -
         return NO_CONTROLS
     types = control_types(request.acts, kind)
     if types is None:
-        return ControlTasks([], {"type": None, "unit": None, "draws": 0, "asked": draws, "seen": 0.0})
+        nothing = {"type": None, "unit": None, "draws": 0, "asked": draws, "seen": 0.0, "C": options.control_C}
+        return ControlTasks([], nothing, options.control_C)
     drawn = control_labels(request.labels, types, request.n_classes, draws, options.seed, protocol.train)
     labels = with_every_class(protocol, drawn, request.n_classes)
     name, unit = _unit(request.acts, kind, types)
     seen = _share_seen(protocol, types)
-    return ControlTasks(labels, {"type": name, "unit": unit, "draws": len(labels), "asked": draws, "seen": seen})
+    record = {"type": name, "unit": unit, "draws": len(labels), "asked": draws, "seen": seen, "C": options.control_C}
+    return ControlTasks(labels, record, options.control_C)
 
 
 def _unit(acts: Activations, kind: str, types: Sequence[Hashable]) -> tuple[str, str]:

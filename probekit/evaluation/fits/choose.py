@@ -5,36 +5,53 @@ Axes: N examples, D width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.evaluation.fits.layer import LayerFits
-from probekit.evaluation.fits.predict import decisions, part_of, pooled, predict, predictions_of
+from probekit.evaluation.fits.fit_grid import Key
+from probekit.evaluation.fits.layer import LayerFits, fit_more
+from probekit.evaluation.fits.predict import decisions, part_of, pooled, predictions_of
 from probekit.evaluation.fits.protocol import Round
 from probekit.evaluation.scores.metrics import METRICS, Predictions
 
-Scores = dict[tuple[int, int], float]
-"""(number of the problem, number of the validation part) -> headline."""
+Scores = dict[tuple[Key, int], float]
+"""(key of the fit, number of the validation part) -> headline."""
+
+
+class TestedFit(NamedTuple):
+    """What predicts the test rows for one label set at one layer.
+
+    Attributes:
+        converged: whether every fit that the predictions rest on converged.
+        gap: their worst certificate; None where a fit has none, or one that is not finite.
+        test: the predictions for the test rows, round after round.
+    """
+
+    converged: bool
+    gap: float | None
+    test: Predictions
 
 
 @dataclass(frozen=True, eq=False)
 class ChosenFit:
-    """The chosen fit of one label set at one layer.
+    """The chosen fit of the target at one layer.
 
     Attributes:
         C: the strength chosen over all rounds; ties go to the smallest.
         tried: (C, headline on validation) of each candidate; empty where no rows choose.
-        converged: whether every fit that the predictions rest on converged.
+        picks: number of the strength that each round chose.
+        converged: whether every fit that the predictions rest on converged, and the saved probe.
         gap: their worst certificate; None where a fit has none, or one that is not finite.
-        probe: the probe to save; None for a control task.
+        probe: the probe to save.
         by_round: (converged, headline on validation) of each round's own choice; nan where no rows choose.
         test: the predictions for the test rows, round after round.
     """
 
     C: float | None
     tried: list[tuple[float | None, float]]
+    picks: list[int]
     converged: bool
     gap: float | None
     probe: Any
@@ -42,61 +59,101 @@ class ChosenFit:
     test: Predictions
 
 
-def choose_fits(fits: LayerFits, headline: str) -> list[ChosenFit]:
-    """One chosen fit for each label set of the grid; the target's is the first.
+def choose_fit(fits: LayerFits, headline: str) -> ChosenFit:
+    """The chosen fit of the target, all of whose fits are there.
 
     Raises:
         DataError: the headline is undefined on every part that chooses.
     """
-    scores = _validation_scores(fits, headline)
-    return [_chosen(fits, number, scores, headline) for number in range(len(fits.grid.label_sets))]
-
-
-def _chosen(fits: LayerFits, number: int, scores: Scores, headline: str) -> ChosenFit:
-    grid, rounds = fits.grid, fits.grid.protocol.rounds
-    candidates = range(len(grid.strengths))
-    values = np.array([[_mean_score(fits, scores, headline, number, each, i) for i in candidates] for each in rounds])
-    sound = np.array([[_all_converged(_fits_of(fits, number, each, i)) for i in candidates] for each in rounds])
+    grid = fits.grid
+    values, sound = _tried(fits, [0], headline)[0]
     means = values.mean(axis=0)
-    overall = _best(np.logical_and.reduce(sound), means)
-    picks = [_best(sound[r], values[r]) for r in range(len(rounds))]
-    probe = _fit(fits, number, grid.protocol.final, overall) if number == 0 else None
-    used = [fit for each, i in zip(rounds, picks, strict=True) for fit in _fits_of(fits, number, each, i)]
-    converged, gap = certified([*used, *([] if probe is None else [probe])])
+    overall, picks = _best(np.logical_and.reduce(sound), means), _picks(values, sound)
+    probe = fits.probes[0, grid.protocol.final, overall]
+    converged, gap = certified([*_used(fits, 0, picks), probe])
     return ChosenFit(
         C=grid.strengths[overall],
         tried=[(C, float(value)) for C, value in zip(grid.strengths, means, strict=True) if grid.protocol.chooses],
+        picks=picks,
         converged=converged,
         gap=gap,
         probe=probe,
         by_round=[(bool(sound[r, i]), float(values[r, i])) for r, i in enumerate(picks)],
-        test=_test_predictions(fits, number, picks),
+        test=_test_predictions(fits, [0], [picks])[0],
     )
 
 
-def _test_predictions(fits: LayerFits, number: int, picks: Sequence[int]) -> Predictions:
-    grid = fits.grid
-    labels = grid.label_sets[number]
-    rounds = zip(grid.protocol.rounds, picks, strict=True)
-    return pooled(
-        [predict(_fit(fits, number, each.mask, i), fits.X, each.test, labels, grid.n_classes) for each, i in rounds]
-    )
+def control_fits_at(fits: LayerFits, picks: Sequence[int]) -> list[TestedFit]:
+    """The control tasks at the strength that each round chose for the target; what is not there is fitted."""
+    numbers = range(1, len(fits.grid.label_sets))
+    tested = [(each.mask, i) for each, i in zip(fits.grid.protocol.rounds, picks, strict=True)]
+    fits = fit_more(fits, [(number, *at) for number in numbers for at in tested])
+    found = _test_predictions(fits, numbers, [picks] * len(numbers))
+    own = [[fits.probes[number, *at] for at in tested] for number in numbers]
+    return [TestedFit(*certified(probes), test) for probes, test in zip(own, found, strict=True)]
 
 
-def _fit(fits: LayerFits, number: int, mask: int, i: int) -> Any:
-    return fits.probes[fits.grid.index[number, mask, i]]
+def control_fits(fits: LayerFits, headline: str) -> list[TestedFit]:
+    """The control tasks, each at the strengths that its own validation labels choose; all of their fits are there.
+
+    Raises:
+        DataError: the headline is undefined on every part that chooses.
+    """
+    numbers = range(1, len(fits.grid.label_sets))
+    picks = [_picks(values, sound) for values, sound in _tried(fits, numbers, headline)]
+    found = _test_predictions(fits, numbers, picks)
+    used = [_used(fits, number, own) for number, own in zip(numbers, picks, strict=True)]
+    return [TestedFit(*certified(probes), test) for probes, test in zip(used, found, strict=True)]
+
+
+def _tried(fits: LayerFits, numbers: Sequence[int], headline: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each label set, the headline of each round and strength, and whether its fits converged: [rounds, C]."""
+    scores = _validation_scores(fits, numbers, headline)
+    candidates, rounds = range(len(fits.grid.strengths)), fits.grid.protocol.rounds
+
+    def of(number: int) -> tuple[np.ndarray, np.ndarray]:
+        values = [[_mean_score(scores, headline, number, each, i) for i in candidates] for each in rounds]
+        sound = [[_all_converged(_fits_of(fits, number, each, i)) for i in candidates] for each in rounds]
+        return np.array(values), np.array(sound)
+
+    return [of(number) for number in numbers]
+
+
+def _picks(values: np.ndarray, sound: np.ndarray) -> list[int]:
+    """The number of the strength that each round chooses."""
+    return [_best(*each) for each in zip(sound, values, strict=True)]
+
+
+def _test_predictions(fits: LayerFits, numbers: Sequence[int], picks: Sequence[Sequence[int]]) -> list[Predictions]:
+    """For each label set, the test predictions of its picks; each round's rows are read once for all label sets."""
+    grid, parts = fits.grid, []
+    for r, each in enumerate(grid.protocol.rounds):
+        probes = [fits.probes[number, each.mask, own[r]] for number, own in zip(numbers, picks, strict=True)]
+        parts.append(
+            [
+                predictions_of(grid.label_sets[number][each.test], decision, grid.n_classes, probe)
+                for number, decision, probe in zip(numbers, decisions(probes, fits.X, each.test), probes, strict=True)
+            ]
+        )
+    return [pooled(own) for own in zip(*parts, strict=True)]
+
+
+def _used(fits: LayerFits, number: int, picks: Sequence[int]) -> list[Any]:
+    """The fits that the test predictions of a label set rest on."""
+    rounds = zip(fits.grid.protocol.rounds, picks, strict=True)
+    return [fit for each, i in rounds for fit in _fits_of(fits, number, each, i)]
 
 
 def _fits_of(fits: LayerFits, number: int, each: Round, i: int) -> list[Any]:
     """The tested fit of a round, and those that choose for it."""
-    return [_fit(fits, number, mask, i) for mask in [each.mask, *(mask for mask, _ in each.choosers)]]
+    return [fits.probes[number, mask, i] for mask in [each.mask, *(mask for mask, _ in each.choosers)]]
 
 
-def _mean_score(fits: LayerFits, scores: Scores, headline: str, number: int, each: Round, i: int) -> float:
+def _mean_score(scores: Scores, headline: str, number: int, each: Round, i: int) -> float:
     """The mean over the round's choosers on which the headline is defined; nan without choosers."""
     if not each.choosers:
         return float("nan")
-    values = [scores[fits.grid.index[number, mask, i], part] for mask, part in each.choosers]
+    values = [scores[(number, mask, i), part] for mask, part in each.choosers]
     known = [value for value in values if np.isfinite(value)]
     if not known:
         raise DataError(
@@ -106,19 +163,19 @@ def _mean_score(fits: LayerFits, scores: Scores, headline: str, number: int, eac
     return float(np.mean(known))
 
 
-def _validation_scores(fits: LayerFits, headline: str) -> Scores:
-    """The headline of each fit on each validation part that it chooses by."""
+def _validation_scores(fits: LayerFits, numbers: Sequence[int], headline: str) -> Scores:
+    """The headline of each fit of some label sets on each validation part that it chooses by."""
     grid, scores = fits.grid, {}
     for part, rows in enumerate(grid.protocol.parts):
         masks = {mask for mask, its in grid.protocol.choosers if its == part}
-        keys = [(number, at) for (number, mask, _), at in grid.index.items() if mask in masks]
+        keys = [key for key in grid.index if key[0] in numbers and key[1] in masks]
         if not keys:
             continue
         once = np.ones((1, len(rows)))
-        found = decisions([fits.probes[at] for _, at in keys], fits.X, rows)
-        for (number, at), each in zip(keys, found, strict=True):
-            predictions = predictions_of(grid.label_sets[number][rows], each, grid.n_classes)
-            scores[at, part] = float(METRICS[headline](predictions, once)[0])
+        found = decisions([fits.probes[key] for key in keys], fits.X, rows)
+        for key, each in zip(keys, found, strict=True):
+            predictions = predictions_of(grid.label_sets[key[0]][rows], each, grid.n_classes)
+            scores[key, part] = float(METRICS[headline](predictions, once)[0])
     return scores
 
 

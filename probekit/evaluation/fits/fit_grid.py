@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.evaluation.fits.protocol import Protocol
-from probekit.probes.problem import Labels, Problem, ProblemSet
+from probekit.probes.problem import Labels, Problem, ProblemSet, subset
 
 Key = tuple[int, int, int]
 """Numbers of a label set, a mask and a strength."""
@@ -58,3 +58,8 @@ def fit_grid(
 def target_only(grid: FitGrid) -> FitGrid:
     """The grid without the control tasks."""
     return fit_grid(grid.protocol, grid.label_sets[:1], grid.n_classes, grid.strengths)
+
+
+def problems_at(grid: FitGrid, keys: Sequence[Key]) -> ProblemSet:
+    """Some of the problems of a grid, in the order of the keys."""
+    return subset(grid.problems, [grid.index[key] for key in keys])

@@ -4,7 +4,7 @@ Axes: N examples, D width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,28 +13,30 @@ from torch import Tensor
 from probekit.activations.activations import Activations
 from probekit.devices import where_float64
 from probekit.errors import DataError
-from probekit.evaluation.fits.fit_grid import FitGrid
+from probekit.evaluation.fits.fit_grid import FitGrid, Key, problems_at
 from probekit.evaluation.fits.predict import take_rows
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
-from probekit.probes.problem import ProblemSet, concatenated
+from probekit.probes.problem import concatenated
 
 
 @dataclass(frozen=True, eq=False)
 class LayerFits:
-    """The fitted probes of one layer.
+    """The fitted probes of one label set at one layer.
 
     Attributes:
         X: the features [N, D].
-        grid: the problems that were fitted.
-        probes: one for each problem of the grid.
-        code_probes: one for each problem of the online code; empty without a code.
+        rows: those that the protocol fits, [n, D].
+        probe: unfitted; copied for each fit.
+        grid: the problems, of which some or all were fitted.
+        probes: those that were fitted, by their key in the grid.
     """
 
     X: Tensor
+    rows: Tensor
+    probe: Any
     grid: FitGrid
-    probes: Sequence[Any]
-    code_probes: Sequence[Any]
+    probes: dict[Key, Any]
 
 
 def features_of(acts: Activations, place: Place) -> Tensor:
@@ -64,18 +66,13 @@ class WantedFits:
 
     Attributes:
         probe: unfitted; copied for each fit.
-        grid: what is fitted.
-        code: problems of the online code, over the same rows as the grid's; None for no code.
+        grid: the problems.
+        keys: which of them are fitted.
     """
 
     probe: Any
     grid: FitGrid
-    code: ProblemSet | None = None
-
-    @property
-    def problems(self) -> ProblemSet:
-        """Those of the grid, then those of the code."""
-        return self.grid.problems if self.code is None else concatenated([self.grid.problems, self.code])
+    keys: Sequence[Key]
 
 
 def fit_layers(X: Tensor, wanted: Sequence[WantedFits]) -> list[LayerFits]:
@@ -84,18 +81,28 @@ def fit_layers(X: Tensor, wanted: Sequence[WantedFits]) -> list[LayerFits]:
     Probes that share a decomposition of the same rows are solved together, whatever their labels.
     """
     found: dict[int, LayerFits] = {}
+    rows_of: dict[bytes, Tensor] = {}
     for numbers in _solved_together(wanted):
-        first = wanted[numbers[0]]
-        problems = [wanted[number].problems for number in numbers]
-        rows = take_rows(X, first.grid.protocol.fitted)
-        probes = first.probe.fit_many(rows, problems[0] if len(problems) == 1 else concatenated(problems))
-        start = 0
-        for number, each in zip(numbers, problems, strict=True):
-            grid, end = wanted[number].grid, start + len(each.problems)
-            own = start + len(grid.problems.problems)
-            found[number] = LayerFits(X, grid, probes[start:own], probes[own:end])
-            start = end
+        first, fitted = wanted[numbers[0]], wanted[numbers[0]].grid.protocol.fitted
+        rows = rows_of.get(fitted.tobytes())
+        if rows is None:
+            rows = rows_of[fitted.tobytes()] = take_rows(X, fitted)
+        sets = [problems_at(wanted[number].grid, wanted[number].keys) for number in numbers]
+        probes = iter(first.probe.fit_many(rows, sets[0] if len(sets) == 1 else concatenated(sets)))
+        for number in numbers:
+            each = wanted[number]
+            own = {key: next(probes) for key in each.keys}
+            found[number] = LayerFits(X, rows, each.probe, each.grid, own)
     return [found[number] for number in range(len(wanted))]
+
+
+def fit_more(fits: LayerFits, keys: Sequence[Key]) -> LayerFits:
+    """The fits with those of other keys, unless all of them are there."""
+    missing = [key for key in keys if key not in fits.probes]
+    if not missing:
+        return fits
+    probes = fits.probe.fit_many(fits.rows, problems_at(fits.grid, missing))
+    return replace(fits, probes={**fits.probes, **dict(zip(missing, probes, strict=True))})
 
 
 def _solved_together(wanted: Sequence[WantedFits]) -> list[list[int]]:

@@ -32,6 +32,8 @@ class Decision(NamedTuple):
 
 def decisions(probes: Sequence[Probe], X: Tensor, rows: np.ndarray) -> list[Decision]:
     """The decision of each probe for these rows of X [N, D]; all linear probes are one matrix product."""
+    if not probes:
+        return []
     if all(probe.linear for probe in probes):
         return [Decision(scores) for scores in _linear(probes, X, rows)]
     features = take_rows(X, rows)

@@ -276,7 +276,7 @@ def _control_note(data: ProbeData) -> str:
         return "No control task: no texts, too few types for the classes, or one type in half of the examples."
     kind, draws, seen = control["type"], control["draws"], control.get("seen", 1.0)
     unit = control.get("unit", kind)
-    line = f"Control task: a random label for each distinct {unit}, mean of {counted(draws, 'draw')}"
+    line = f"Control task: a random label for each distinct {unit}, mean of {counted(draws, 'draw')}{_control_C(data)}"
     if kind == "text":
         return f"{line}; above chance only where test texts also occur in train."
     rows = f"{seen:.0%} of the test rows have a {kind} seen in train"
@@ -284,6 +284,13 @@ def _control_note(data: ProbeData) -> str:
         return f"{line}; only {rows}, too few for a selectivity."
     r2 = "; no selectivity where the control R2 is below 0" if data.headline == "r2" else ""
     return f"{line}; {rows}. Selectivity near 0 suggests memorised {kind}s{r2}."
+
+
+def _control_C(data: ProbeData) -> str:
+    """Whose C the control tasks have, where there were several; results of earlier versions do not say "own"."""
+    if len(data.meta.get("C") or []) < 2:
+        return ""
+    return ", at the label's C" if data.meta["control"].get("C", "own") == "label" else ", each at its own C"
 
 
 def _code_note(data: ProbeData) -> str:

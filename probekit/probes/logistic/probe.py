@@ -41,7 +41,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
             there is no bound.
     """
 
-    has_C = certified = for_codelength = True
+    has_C = certified = for_codelength = fits_in_threads = True
     FACTS = ("objective_", "gradient_norm_", "gap_")
     objective_: float
     gradient_norm_: float
