@@ -9,7 +9,7 @@ from typing import Any
 from probekit.activations.replan import check_extracted, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
-from probekit.activations.store.check import STATISTICS, Broken, Verification, verify
+from probekit.activations.store.check import STATISTICS, Broken, Verification, cannot_be_made_again, verify
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import AGAIN, PlanFile, read_plan, record_path, stored_rows
 from probekit.activations.store.replace import ReplacingWriter
@@ -99,7 +99,7 @@ def _finish(found: Verification, plan: PlanFile, complete: bool) -> tuple[bool, 
 def _refuse_lost(found: Verification) -> None:
     """Everything else is made from the plan and the examples."""
     for one in found.broken:
-        if one.file in ("plan.json", "examples.json"):
+        if cannot_be_made_again(one.file):
             raise StorageError(f"{str(found.path / one.file)!a} cannot be made again ({one.why}); {AGAIN}")
         if one.file == "records":
             raise StorageError(one.why)

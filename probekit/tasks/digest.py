@@ -1,18 +1,22 @@
 """The fingerprint of a task: equal for tasks whose every input, label and split are equal."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+_BATCH = 512  # values whose lines are made at once, long texts among them
+_MAX_WRITTEN = 10**9  # what `_written` takes; token ids are smaller
+
 
 def task_digest(task: Any) -> str:
     """Hex sha256 of a `tasks.base.Task`; of those without labels of tokens it is the one that older stores hold."""
     digest = hashlib.sha256()
-    for line in each(_line, chain(task.inputs, task.splits.tolist(), task.ids)):
-        digest.update(line)
+    for values in (task.inputs, task.splits.tolist(), task.ids):
+        for lines in _lines(values):
+            digest.update(lines)
     for label_set in sorted(task.labels):
         labels, names = task.labels[label_set], task.label_names[label_set]
         digest.update(repr((label_set, plain(names))).encode("utf-8", "surrogatepass"))
@@ -25,8 +29,8 @@ def task_digest(task: Any) -> str:
         digest.update(_token_bytes(label_set, task.label_names[label_set], task.token_labels[label_set]))
     if task.spans is not None:
         digest.update(task.spans.astype("<i8").tobytes())
-    for line in each(_line, task.targets or ()):
-        digest.update(line)
+    for lines in _lines(task.targets or ()):
+        digest.update(lines)
     return digest.hexdigest()
 
 
@@ -51,15 +55,47 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _line(value: Any) -> bytes:
-    """One value as a fingerprint takes it."""
-    return repr(plain(value)).encode("utf-8", "surrogatepass") + b"\n"
+def _lines(values: Sequence[Any]) -> Iterator[bytes]:
+    """What a fingerprint takes of these values, some thousand at a time: the repr of each as `plain`, in its line."""
+    for start in range(0, len(values), _BATCH):
+        batch = values[start : start + _BATCH]
+        if set(map(type, batch)) <= {str, int}:
+            lines = "\n".join(map(repr, batch))
+        elif hasattr(batch[0], "__len__") and not isinstance(batch[0], str) and all(map(len, batch)):
+            lines = _token_lines(batch)
+        else:
+            lines = "\n".join([repr(plain(value)) for value in batch])
+        yield f"{lines}\n".encode("utf-8", "surrogatepass")
 
 
-def each(function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Any]:
-    """The function's results, computed once for one object several times in a row: the tokens of a text repeat it."""
-    last, result = function, None
-    for value in values:
-        if value is not last:
-            last, result = value, function(value)
-        yield result
+def _token_lines(batch: Sequence[Any]) -> str:
+    """The lines of lists of token ids, none of them empty; equal ones, such as those of a text's tokens, made once."""
+    objects = {id(value): value for value in batch}
+    keys = {one: tuple(value.tolist() if hasattr(value, "tolist") else value) for one, value in objects.items()}
+    distinct = list(dict.fromkeys(keys.values()))
+    lines = _written(distinct)
+    if len(distinct) == len(batch):
+        return lines
+    line_of = dict(zip(distinct, lines.split("\n"), strict=True))
+    return "\n".join([line_of[keys[id(value)]] for value in batch])
+
+
+def _written(rows: list[tuple[int, ...]]) -> str:
+    """The reprs of lists of whole numbers, one in a line, a digit of all numbers at a time: half the time of `repr`."""
+    numbers = list(chain.from_iterable(rows))
+    if min(numbers) < 0 or max(numbers) >= _MAX_WRITTEN:
+        return "\n".join([repr(plain(row)) for row in rows])
+    flat, ends = np.array(numbers, dtype=np.uint32), np.cumsum([len(row) for row in rows])
+    n_digits = len(str(flat.max()))
+    chars = np.zeros(
+        (len(flat), n_digits + 4), dtype=np.uint8
+    )  # ", " or "[", digits, "]", line feed; 0 is no character
+    chars[:, :2], chars[ends[:-1], 0], chars[0, 0] = (ord(","), ord(" ")), ord("["), ord("[")
+    chars[ends[:-1], 1] = chars[0, 1] = 0
+    chars[ends - 1, -2], chars[ends[:-1] - 1, -1] = ord("]"), ord("\n")
+    rest = flat
+    for k in range(n_digits):
+        tens = rest // 10
+        chars[:, 1 + n_digits - k] = (rest - 10 * tens + ord("0")) * ((rest > 0) | (k == 0))
+        rest = tens
+    return chars[chars > 0].tobytes().decode("ascii")

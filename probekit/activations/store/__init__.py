@@ -1,7 +1,8 @@
 """Activations on disk: immutable shards, one small record each, the manifest last.
 
 STORE/plan.json                    the settings that decide the bits, and the source of the model
-      examples.json                inputs (spans, targets), labels, splits, ids, positions, lengths
+      examples.json                inputs (spans, targets), labels, splits, ids, positions, lengths, or the names of
+      examples/<sha256>.json       pieces that hold these, where there are many
       shards/<sha256>.safetensors  rows of every place, named by their content
       records/00000.json           a shard's rows and file, and the checksum of each tensor
       manifest.json                provenance; written when the store is complete

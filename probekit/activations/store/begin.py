@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.store.examples import examples_body, read_examples
-from probekit.activations.store.format import FORMAT, MAX_EXAMPLES_BYTES, PlanFile, read_plan
+from probekit.activations.store.examples import read_examples
+from probekit.activations.store.format import FORMAT, PlanFile, read_plan
+from probekit.activations.store.write_examples import write_examples
 from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first
 from probekit.errors import ResumeMismatch, StorageError
 from probekit.tasks.base import Task
@@ -67,8 +68,8 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
     plan = read_plan(path)
     check_same(path, plan, json.loads(data))
     if not os.path.lexists(path / "examples.json"):
-        examples = examples_body(new.task, new.layout, new.positions)
-        write_first(path / "examples.json", seal(examples, MAX_EXAMPLES_BYTES)[0])
+        sweep(path / "examples")
+        write_examples(path, new.task, new.layout, new.positions)
     else:
         read_examples(path, plan)  # with damaged examples, shards that are computed now would be lost
     return plan

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from probekit.activations.store.examples import StoredExamples, read_examples
+from probekit.activations.store.examples import StoredExamples, joined, read_head, read_piece
 from probekit.activations.store.format import (
     AGAIN,
-    MAX_EXAMPLES_BYTES,
     PlanFile,
     check_layout,
     has_manifest,
+    piece_path,
     read_manifest,
     read_plan,
     read_record,
@@ -25,7 +25,6 @@ from probekit.activations.store.format import (
 from probekit.activations.store.shard import Record, check_shard, load_record, repair_advice
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
-from probekit.durable import unseal
 from probekit.errors import StorageError
 from probekit.options.check import check_path
 from probekit.text import counted as how_many
@@ -42,6 +41,11 @@ class Broken:
 
     file: str
     why: str
+
+
+def cannot_be_made_again(file: str) -> bool:
+    """True for the plan and the examples, from which everything else can be made."""
+    return file in ("plan.json", "examples.json") or file.startswith("examples/")
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Verification:
     def advice(self) -> str:
         """What to do; empty if there is nothing to do."""
         names = {one.file for one in self.broken}
-        if names & {"plan.json", "examples.json"}:
+        if any(map(cannot_be_made_again, names)):
             return AGAIN
         if names == {STATISTICS}:
             return f"remove the folder {str(self.path / STATISTICS)!a} and run the same command again"
@@ -163,7 +167,7 @@ class _Check:
 def _loose_records(check: _Check) -> dict[int, Record]:
     """The sound records where the plan is broken; each file is checked by itself."""
     path = check.path
-    check.attempt("examples.json", lambda: unseal(path / "examples.json", MAX_EXAMPLES_BYTES))
+    _checked_examples(check, None)
     if check.finished:
         check.attempt("manifest.json", lambda: read_manifest(path))
     loaded = {
@@ -175,7 +179,7 @@ def _loose_records(check: _Check) -> dict[int, Record]:
 
 def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
     """The sound records; those that are missing or broken are noted in `check.shards`."""
-    examples = check.attempt("examples.json", lambda: read_examples(check.path, plan))
+    examples = _checked_examples(check, plan)
     manifest = check.attempt("manifest.json", lambda: _manifest_of(check.path, plan)) if check.finished else None
     if manifest and examples and manifest["examples"] != examples.seal:
         check.add("examples.json", "it is not the one that the manifest names")
@@ -194,6 +198,24 @@ def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
             sound[number] = record
             taken[record.rows] = True
     return sound
+
+
+def _checked_examples(check: _Check, plan: PlanFile | None) -> StoredExamples | None:
+    """The examples, if examples.json and all of its pieces are sound; without a plan the files are only checked."""
+    path, head = check.path, check.attempt("examples.json", lambda: read_head(check.path))
+    if head is None:
+        return None
+    pieces = [
+        check.attempt(str(piece_path(Path(), one)), lambda one=one: read_piece(path, head, one)) for one in head.pieces
+    ]
+    sound = [piece for piece in pieces if piece is not None]
+    if plan is None or len(sound) < len(pieces):
+        return None
+    try:
+        return joined(path, plan, head, sound)
+    except StorageError as error:
+        check.add("examples.json", error)
+    return None
 
 
 def _manifest_of(path: Path, plan: PlanFile) -> dict[str, Any]:

@@ -1,25 +1,34 @@
-"""examples.json: the task of a store, and how the rows of its tensors belong to the examples.
+"""Read examples.json: the task of a store, and how the rows of its tensors belong to the examples.
 
-Axes: N examples.
+A small task is in examples.json itself, as all tasks of older stores are; a large one is in the pieces that it names.
+
+Axes: N examples, n those of a piece.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.store.format import AGAIN, MAX_EXAMPLES_BYTES, PlanFile, require, storage_errors
+from probekit.activations.store.format import (
+    AGAIN,
+    MAX_EXAMPLES_BYTES,
+    PlanFile,
+    piece_path,
+    require,
+    storage_errors,
+)
 from probekit.durable import matches, unseal
+from probekit.errors import StorageError
 from probekit.tasks.base import Task
 
-_FORM = {
-    "name": str,
-    "target": str,
-    "info": dict,
-    "label_names": {str: [str]},
+_HEAD = {"name": str, "target": str, "info": dict, "label_names": {str: [str]}, "pieces?": [str]}
+_ROWS = {
     "labels": {str: list},
     "position": str | int | list,
     "positions": [str | int | list],
@@ -29,22 +38,63 @@ _FORM = {
     "inputs": [str | list],
     "groups?": [str | int],
     "targets?": [str | list],
-    "input_of?": [int],
+    "input_of?": [int],  # where inputs repeat
     "spans?": [[int]],  # of tasks whose examples are words
     "tokens?": [int],  # older stores have none
     "token_labels?": {str: {"width": int | None, "lengths": [int], "values": list}},  # of tasks with labels of tokens
 }
+_CHECKSUM = re.compile(r"[0-9a-f]{64}")
+_WHAT = "list of the examples"
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some examples in a row.
+
+    Attributes:
+        n: how many.
+        columns: what there is one of for each example (for each row of `tokens`), by name: lists and arrays; labels by
+            (kind, label set); positions with an index for each example by their number.
+        common: what is equal in all pieces.
+    """
+
+    n: int
+    columns: dict[Any, Any]
+    common: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ExamplesHead:
+    """examples.json.
+
+    Attributes:
+        name: of the task, as `target`, `info` and `label_names` are.
+        target: its default label set.
+        info: where it comes from.
+        label_names: label set -> class names.
+        pieces: checksums of the pieces, which are their names; empty where the examples are in examples.json.
+        own: the examples in examples.json, if they are there.
+        seal: checksum of the file.
+    """
+
+    name: str
+    target: str
+    info: dict[str, Any]
+    label_names: dict[str, list[str]]
+    pieces: list[str]
+    own: Piece | None
+    seal: str
 
 
 @dataclass(frozen=True, eq=False)
 class StoredExamples:
-    """The content of examples.json.
+    """The examples of a store.
 
     Attributes:
         task: the N examples.
         layout: how many rows each has at a place.
         positions: the positions that were requested: words, ints, int64 [N].
-        seal: checksum of the file.
+        seal: checksum of examples.json.
     """
 
     task: Task
@@ -53,117 +103,155 @@ class StoredExamples:
     seal: str
 
 
-def examples_body(task: Task, layout: Layout, positions: Sequence[str | int | np.ndarray]) -> dict[str, Any]:
-    """The content of examples.json."""
-    return {
-        "name": task.name,
-        "target": task.target,
-        "info": task.info,
-        "label_names": task.label_names,
-        "position": task.position,
-        "positions": positions,
-        "layout": {
-            "positions": layout.positions,
-            "lengths": layout.lengths,
-            "n_bos": layout.n_bos,
-            "n_end": layout.n_end,
-        },
-        "ids": task.ids,
-        "splits": task.splits,
-        "labels": {name: labels.astype(_label_type(task, name)) for name, labels in task.labels.items()},
-        "groups": task.groups,
-        "tokens": layout.tokens,
-        **_inputs_body(task),
-        **({} if task.targets is None else {"targets": task.targets}),
-        **({"token_labels": _token_labels_body(task)} if task.token_labels else {}),
-    }
-
-
-def _label_type(task: Task, label_set: str) -> type:
-    return np.int64 if task.n_classes(label_set) else np.float64
-
-
-def _token_labels_body(task: Task) -> dict[str, Any]:
-    """The labels of all tokens of each set one after the other, with the numbers of each label, or None for one."""
-    return {
-        name: {
-            "width": None if labels[0].ndim == 1 else labels[0].shape[1],
-            "lengths": [len(one) for one in labels],
-            "values": np.concatenate(labels).ravel(),
-        }
-        for name, labels in task.token_labels.items()
-    }
-
-
-def _inputs_body(task: Task) -> dict[str, Any]:
-    """The inputs; where examples are words, each text once, the index of each example's text, and the spans."""
-    if task.spans is None:
-        return {"inputs": task.inputs}
-    known: dict[Any, int] = {}
-    input_of = [known.setdefault(text, len(known)) for text in task.inputs]
-    return {"inputs": list(known), "input_of": input_of, "spans": task.spans}
-
-
 def read_examples(path: Path, plan: PlanFile) -> StoredExamples:
-    """The examples of the store at `path`.
+    """The examples of the store at `path`; memory holds one piece besides what is returned.
 
     Raises:
         StorageError: missing, damaged, or not those of the plan.
     """
+    head = read_head(path)
+    return joined(path, plan, head, [read_piece(path, head, checksum) for checksum in head.pieces])
+
+
+def read_head(path: Path) -> ExamplesHead:
+    """examples.json of the store at `path`.
+
+    Raises:
+        StorageError: missing or damaged.
+    """
     file = path / "examples.json"
     body, seal = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
-    with storage_errors(file, "list of the examples", AGAIN):
-        require(matches(body, _FORM))
-        positions = [_position(one, plan.rows) for one in body["positions"]]
-        return StoredExamples(_task(body, plan.rows), _layout(body, plan.rows), positions, seal)
+    with storage_errors(file, _WHAT, AGAIN):
+        require(matches(body, _HEAD), body["target"] in (body["label_names"] or [""]))
+        pieces = body.get("pieces") or []
+        require(all(map(_CHECKSUM.fullmatch, pieces)))
+        about = [body[key] for key in ("name", "target", "info", "label_names")]
+        return ExamplesHead(*about, pieces, None if pieces else _piece(body, body["label_names"]), seal)
+
+
+def read_piece(path: Path, head: ExamplesHead, checksum: str) -> Piece:
+    """One piece of the examples.
+
+    Raises:
+        StorageError: missing, damaged, or not the one that is named.
+    """
+    file = piece_path(path, checksum)
+    body, seal = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
+    if seal != checksum:
+        raise StorageError(f"{str(file)!a} is damaged: its content does not match its name; {AGAIN}")
+    with storage_errors(file, _WHAT, AGAIN):
+        return _piece(body, head.label_names)
+
+
+def joined(path: Path, plan: PlanFile, head: ExamplesHead, pieces: Sequence[Piece]) -> StoredExamples:
+    """All examples in order.
+
+    Raises:
+        StorageError: the pieces do not fit together, or are not those of the plan.
+    """
+    with storage_errors(path / "examples.json", _WHAT, AGAIN):
+        pieces = [head.own] if head.own else pieces
+        common, keys = pieces[0].common, pieces[0].columns.keys()
+        require(all(one.common == common and one.columns.keys() == keys for one in pieces))
+        require(sum(one.n for one in pieces) == plan.rows)
+        columns = {key: _column([one.columns[key] for one in pieces]) for key in keys}
+        lengths, form = columns["lengths"], common["layout"]
+        require((lengths.astype(float) ** 2).sum() < 2**60)
+        layout = Layout(form["positions"], lengths, form["n_bos"], columns.get("tokens"), form["n_end"])
+        positions = [columns.get(k, one) for k, one in enumerate(common["positions"])]
+        return StoredExamples(_task(head, common, columns), layout, positions, head.seal)
+
+
+def _column(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else list(chain.from_iterable(parts))
+
+
+def _task(head: ExamplesHead, common: dict[str, Any], columns: dict[Any, Any]) -> Task:
+    def sets(kind: str) -> dict[str, Any]:
+        return {key[1]: column for key, column in columns.items() if isinstance(key, tuple) and key[0] == kind}
+
+    return Task(  # which checks that its fields fit together
+        name=head.name,
+        inputs=columns["inputs"],
+        labels=sets("labels"),
+        label_names=head.label_names,
+        splits=columns["splits"],
+        target=head.target,
+        position=columns.get("position", common["position"]),
+        ids=columns["ids"],
+        groups=columns.get("groups"),
+        info=head.info,
+        spans=columns.get("spans"),
+        targets=columns.get("targets"),
+        token_labels=sets("token_labels"),
+    )
+
+
+def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
+    """The content of a piece, or of examples.json without pieces."""
+    require(matches(body, _ROWS))
+    n, of_tokens, form = len(body["ids"]), body.get("token_labels") or {}, body["layout"]
+    require(n > 0, len(body["splits"]) == n, body["labels"].keys() | of_tokens.keys() == label_names.keys())
+    layout = _layout(body, n)
+    inputs, spans = _inputs(body, n)
+    given = {"position": body["position"], **dict(enumerate(body["positions"]))}
+    indices = {key: one for key, one in given.items() if isinstance(one, list)}
+    require(all(matches(one, [int]) for one in indices.values()))
+    groups, targets = body.get("groups"), body.get("targets")
+    columns: dict[Any, Any] = {
+        "ids": body["ids"],
+        "splits": np.array(body["splits"]),
+        "inputs": inputs,
+        "lengths": layout.lengths,
+        "tokens": layout.tokens,
+        "spans": spans,
+        "groups": None if groups is None else np.array(groups),
+        "targets": targets,
+        **{key: _array(one, np.int64, n) for key, one in indices.items()},
+        **{("labels", name): _labels(one, bool(label_names[name]), n) for name, one in body["labels"].items()},
+        **{
+            ("token_labels", name): _token_labels(one, bool(label_names[name]), inputs)
+            for name, one in of_tokens.items()
+        },
+    }
+    words = {key: "" if isinstance(one, list) else one for key, one in given.items()}
+    common = {
+        "layout": {"positions": form["positions"], "n_bos": layout.n_bos, "n_end": layout.n_end},
+        "position": words.pop("position"),
+        "positions": list(words.values()),
+        "are texts": isinstance(inputs[0], str),
+    }
+    return Piece(n, {key: column for key, column in columns.items() if column is not None}, common)
 
 
 def _layout(body: dict[str, Any], n: int) -> Layout:
     form, tokens = body["layout"], body.get("tokens")
     n_bos, n_end = form["n_bos"], form.get("n_end") or 0
-    lengths = _int64(form["lengths"], n)
+    lengths = _array(form["lengths"], np.int64, n)
     require(len(form["positions"]) == len(body["positions"]) > 0, n_bos in (0, 1), n_end in (0, 1))
     require(lengths.min() >= n_bos + n_end, (lengths.astype(float) ** 2).sum() < 2**60)
     layout = Layout(form["positions"], lengths, n_bos, n_end=n_end)
     if tokens is None:
         return layout
-    n_tokens = int(layout.counts(("", None)).sum())
-    return Layout(form["positions"], lengths, n_bos, _int64(tokens, n_tokens), n_end)
-
-
-def _task(body: dict[str, Any], n: int) -> Task:
-    inputs, spans = _inputs(body, n)
-    groups, targets, label_names = body.get("groups"), body.get("targets"), body["label_names"]
-    of_tokens = body.get("token_labels") or {}
-    require(len(inputs) == len(body["ids"]) == n, body["target"] in (label_names or [""]))
-    require(body["labels"].keys() | of_tokens.keys() == label_names.keys())
-    return Task(  # which checks that its fields fit together
-        name=body["name"],
-        inputs=inputs,
-        labels={name: _labels(labels, bool(label_names[name]), n) for name, labels in body["labels"].items()},
-        label_names=label_names,
-        splits=np.array(body["splits"]),
-        target=body["target"],
-        position=_position(body["position"], n),
-        ids=body["ids"],
-        groups=None if groups is None else np.array(groups),
-        info=body["info"],
-        spans=spans,
-        targets=targets,
-        token_labels={name: _token_labels(one, bool(label_names[name]), inputs) for name, one in of_tokens.items()},
-    )
+    tokens = _array(tokens, np.int64, int(layout.counts(("", None)).sum()))
+    return Layout(form["positions"], lengths, n_bos, tokens, n_end)
 
 
 def _inputs(body: dict[str, Any], n: int) -> tuple[list[Any], np.ndarray | None]:
-    """The input of each example, and its span [N, 2] where examples are words."""
+    """The input of each example, and its span [n, 2] where examples are words."""
     inputs = body["inputs"]
+    require(matches(inputs, [str]) or matches(inputs, [[int]]))
+    if body.get("input_of") is not None:
+        input_of = _array(body["input_of"], np.int64, n)
+        require(bool(((input_of >= 0) & (input_of < len(inputs))).all()))
+        inputs = [inputs[i] for i in input_of.tolist()]
+    require(len(inputs) == n)
     if body.get("spans") is None:
-        require(matches(inputs, [str]) or matches(inputs, [[int]]))
         return inputs, None
-    require(matches(inputs, [str]), body.get("input_of") is not None)
-    input_of, spans = _int64(body["input_of"], n), np.array(body["spans"], dtype=np.int64)
-    require(spans.shape == (n, 2), bool(((input_of >= 0) & (input_of < len(inputs))).all()))
-    inputs = [inputs[i] for i in input_of]
+    spans = np.array(body["spans"], dtype=np.int64)
+    require(isinstance(inputs[0], str), spans.shape == (n, 2))
     ends = np.array([len(text) for text in inputs])
     require(bool(((spans[:, 0] >= 0) & (spans[:, 0] < spans[:, 1]) & (spans[:, 1] <= ends)).all()))
     return inputs, spans
@@ -175,7 +263,7 @@ def _labels(labels: list[Any], are_classes: bool, n: int) -> np.ndarray:
         require(all(len(one) == len(labels[0]) for one in labels))
         return _array(labels, np.float64, n)
     require(matches(labels, [int if are_classes else float]))
-    return _int64(labels, n) if are_classes else _array(labels, np.float64, n)
+    return _array(labels, np.int64 if are_classes else np.float64, n)
 
 
 def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any]) -> list[np.ndarray]:
@@ -185,15 +273,6 @@ def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any]) ->
     flat = _labels(values, are_classes, sum(lengths) * (1 if width is None else width))
     require(flat.ndim == 1)
     return np.split(flat if width is None else flat.reshape(-1, width), np.cumsum(lengths)[:-1])
-
-
-def _position(value: Any, n: int) -> Any:
-    require(not isinstance(value, list) or matches(value, [int]))
-    return _int64(value, n) if isinstance(value, list) else value
-
-
-def _int64(values: list[int], n: int) -> np.ndarray:
-    return _array(values, np.int64, n)
 
 
 def _array(values: list[Any], dtype: Any, n: int) -> np.ndarray:

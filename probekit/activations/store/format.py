@@ -20,8 +20,8 @@ from probekit.errors import DataError, StorageError
 from probekit.points import Place, place_name
 
 FORMAT = "probekit-activations"
-MAX_EXAMPLES_BYTES = 512 << 20  # bytes of examples.json: a few million texts; parsing takes several times as much
-MAX_ROWS = MAX_EXAMPLES_BYTES // 16  # an example takes more bytes in examples.json
+MAX_EXAMPLES_BYTES = 512 << 20  # of examples.json, or a piece of it: older stores hold a few million texts in one file
+MAX_ROWS = 32 << 20  # examples of a store
 MAX_RECORDS = MAX_JSON_BYTES // 64  # the manifest holds a checksum of each
 MAX_WIDTH = 1 << 40
 AGAIN = "remove the store and extract again"
@@ -157,6 +157,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     with storage_errors(file, "manifest", advice):
         require(matches(body, _MANIFEST), body["format"] == FORMAT, len(body["records"]) > 0)
     return body
+
+
+def piece_path(path: Path, checksum: str) -> Path:
+    """The file of a piece of the examples, which is named by its content."""
+    return path / "examples" / f"{checksum}.json"
 
 
 def record_path(path: Path, number: int) -> Path:

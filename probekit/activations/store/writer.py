@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from probekit.activations.store.examples import read_examples
+from probekit.activations.store.examples import read_head
 from probekit.activations.store.format import (
     FORMAT,
     PlanFile,
@@ -169,8 +169,8 @@ def write_manifest(path: Path, plan: PlanFile, meta: dict[str, Any] | None = Non
     if stored != plan.rows:
         advice = unfinished_advice(path, plan.command, has_every_row=False)
         raise StorageError(f"{str(path)!a} has {stored} of {plan.rows} rows: {advice}")
-    examples = read_examples(path, plan)
-    task = {"model": plan.model, "task": plan.task, "task_info": examples.task.info, "target": examples.task.target}
+    examples = read_head(path)
+    task = {"model": plan.model, "task": plan.task, "task_info": examples.info, "target": examples.target}
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     body = {"format": FORMAT, **plan.identity, **task, **plan.meta, "created": now, **(meta or {})}
     body |= {"plan": plan.seal, "examples": examples.seal, "records": [checksum for _, checksum in records.values()]}
