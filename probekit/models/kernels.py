@@ -1,10 +1,11 @@
-"""Products with weights through oneDNN, on CPUs where it is available and exact; through torch's own kernel elsewhere.
+"""Products with weights through oneDNN, on CPUs where it is faster and exact; through torch's own kernel elsewhere.
 
 oneDNN's linear is as exact as MKL's, which torch uses by default, and up to twice as fast where MKL has no kernel for
 the processor. Its operators are private to torch, so each is tried on a small product before it is used. It has no
 backward, and runs only without gradients.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 
@@ -13,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16)  # float16 came to 25-55 GFLOP/s on a CPU, bfloat16 to 840-930
+GELU_NUMBERS = 200_000  # at once, so that they stay in the cache; 50,000 to 800,000 take the same time
+_GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
+_GELU_CUBIC = 0.044715 * _GELU_LINEAR
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -24,9 +28,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
     """gelu(x W^T + b), in one kernel where there is one; `approximate` is "none" or "tanh", as in torch."""
     kernel = kernel_for(x, weight)
-    if kernel is None:
-        return F.gelu(linear(x, weight, bias), approximate=approximate)
-    return kernel(x, weight, bias, "gelu", [], approximate)
+    if kernel is not None:
+        return kernel(x, weight, bias, "gelu", [], approximate)
+    on_cpu = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_grad_enabled()
+    if approximate == "tanh" and on_cpu:
+        return _tanh_gelu_(linear(x, weight, None), bias)
+    return F.gelu(linear(x, weight, bias), approximate=approximate)
+
+
+def _tanh_gelu_(x: Tensor, bias: Tensor | None) -> Tensor:
+    """F.gelu(x + bias, approximate="tanh") in place; 0.5 y (1 + tanh(u)) is computed as y sigmoid(2u), its equal.
+
+    Half the time of torch's kernel: its sigmoid is three times as fast as its tanh, and rows that stay in the cache
+    cost no pass over memory (11 ms for 2,048 x 3,072 on one core, torch 23, without the cutting 16 to 28).
+    """
+    for y in x.view(-1, x.shape[-1]).split(max(1, GELU_NUMBERS // x.shape[-1])):
+        if bias is not None:
+            y += bias
+        y *= (y * y).mul_(_GELU_CUBIC).add_(_GELU_LINEAR).mul_(y).sigmoid_()
+    return x
 
 
 def kernel_for(x: Tensor, weight: Tensor) -> Callable[..., Tensor] | None:
@@ -48,9 +68,14 @@ def reordered(weight: Tensor) -> Tensor | None:
 
 @cache
 def onednn_linear(dtype: torch.dtype) -> Callable[..., Tensor] | None:
-    """The linear of oneDNN for a type; None if this torch lacks it, or its error against float64 is too large."""
+    """The linear of oneDNN for a type; None if torch lacks it, its error against float64 is too large, or MKL wins.
+
+    MKL wins in float32 on processors without AVX-512: 86-91 GFLOP/s a core against 69-80, and 48 with GELU in the
+    kernel. With AVX-512 oneDNN reached 350-430 on two cores where MKL reached 170-215.
+    """
     op = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    if op is None or dtype not in DTYPES:
+    mkl_wins = dtype == torch.float32 and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    if op is None or dtype not in DTYPES or mkl_wins:
         return None
     x, weight = torch.linspace(-1, 1, 40 * 8).view(40, 8), torch.linspace(-2, 1, 24).view(3, 8)
     x, weight, bias = x.to(dtype), weight.to(dtype), torch.ones(3, dtype=dtype)

@@ -10,6 +10,7 @@ from torch import nn
 
 from probekit.errors import UsageError
 from probekit.hooks import HookPoint
+from probekit.models import kernels
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -189,6 +190,24 @@ def test_activations_are_their_formulas(name, formula):
     assert torch.equal(act(extremes)[[0, 2, 3]], torch.tensor([0.0, 0.0, 65504.0], dtype=torch.float16))
     smooth = torch.tensor([-3.0, -0.5, 0.7, 4.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(act, smooth)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 4, 5), (9, 70, 5), (0, 5)])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+def test_gelu_after_a_product_is_the_gelu_of_the_product(monkeypatch, shape, biased, approximate):
+    """In every kernel, with and without gradients, far out as well; cut into pieces or not."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(shape) * 3, torch.randn(7, 5) * 3
+    bias = torch.randn(7) if biased else None
+    exact = F.gelu(F.linear(x.double(), weight.double(), bias.double() if biased else None), approximate=approximate)
+    for onednn in (kernels.onednn_linear, lambda dtype: None):
+        monkeypatch.setattr(kernels, "onednn_linear", onednn)
+        monkeypatch.setattr(kernels, "GELU_NUMBERS", 700)
+        assert torch.allclose(kernels.gelu_linear(x, weight, bias, approximate).double(), exact, rtol=1e-5, atol=1e-5)
+        with torch.inference_mode():
+            found = kernels.gelu_linear(x, weight, bias, approximate)
+        assert torch.allclose(found.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new"])

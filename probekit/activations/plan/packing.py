@@ -12,6 +12,7 @@ Everything here is a pure function of the tokens, so that a run resumed after a 
 Axes: B blocks of a batch, N nodes of a block (query), M nodes (key), S nodes of the sources, T tokens of all texts.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.plan.token_ids import Sequences
+from probekit.activations.plan.token_ids import Sequences, ranges
 
 SIZES = (128, 256, 512, 1024, 2048)  # block sizes to choose from
 FILLED = 7 / 8  # a block smaller than this share of its batch's largest goes into another batch
@@ -123,49 +124,68 @@ class Packing:
 
     def rows_of(self, blocks: np.ndarray) -> np.ndarray:
         """The texts of several blocks, one after the other."""
-        return np.concatenate([self.rows(block) for block in blocks])
+        return self.order[self._places(blocks)]
+
+    def _places(self, blocks: np.ndarray) -> np.ndarray:
+        """Where the texts of several blocks are in `order`."""
+        return ranges(self.starts[blocks], self.starts[blocks + 1] - self.starts[blocks])
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Nodes of each text's block up to the text, its own included, int64 [texts], in the order of `order`."""
+        ends = np.cumsum(self.sequences.lengths[self.order] - self.shared)
+        return ends - np.repeat(np.cumsum(self.sizes) - self.sizes, np.diff(self.starts))
 
     def batch(self, blocks: np.ndarray) -> PackedBatch:
         """The blocks as one batch."""
         B, N = len(blocks), int(self.sizes[blocks].max())
-        tokens, depth = np.zeros((B, N), dtype=np.int64), np.zeros((B, N), dtype=np.int64)
-        first = np.tile(np.arange(N), (B, 1))
+        places = self._places(blocks)
+        rows = self.order[places]
+        lengths = self.sequences.lengths[rows]
+        ends = self._ends[places] + np.repeat(np.arange(B) * N, self.starts[blocks + 1] - self.starts[blocks])
+        depth = ranges(np.zeros_like(lengths), lengths)
+        own = np.repeat(ends - lengths, lengths) + depth  # the node of each token, if no text shared any
+        made = np.flatnonzero(depth >= np.repeat(self.shared[places], lengths))
+        nodes = _paths(own, made, depth)
+        new, beginnings = own[made], self.sequences.offsets[rows]
+        fill = self.sequences.flat[self.sequences.offsets[self.order[self.starts[blocks]]]]
+        tokens = np.repeat(fill, N).astype(np.int64)
+        tokens[new] = self.sequences.flat[(np.repeat(beginnings, lengths) + depth)[made]]
+        position_ids, first = np.zeros(B * N, dtype=np.int64), np.arange(B * N)
+        position_ids[new] = depth[made]
         end = first + 1
-        nodes: list[np.ndarray] = []
-        for b, block in enumerate(blocks):
-            n = self.sizes[block]
-            paths = self._fill(block, tokens[b, :n], depth[b, :n], first[b, :n], end[b, :n])
-            tokens[b, n:] = tokens[b, 0]
-            nodes += [path + b * N for path in paths]
-        rows = self.rows_of(blocks)
-        inputs = (torch.from_numpy(tokens), torch.from_numpy(depth))
+        end[nodes] = np.repeat(ends, lengths)  # assigned in order: the last text through a node is the last to see it
+        if not self.causal:
+            first[new] -= position_ids[new]
+        in_block = np.arange(B)[:, None] * N
         return PackedBatch(
             rows,
-            *inputs,
-            torch.from_numpy(first),
-            torch.from_numpy(end),
-            np.concatenate(nodes),
-            self.sequences.lengths[rows],
+            torch.from_numpy(tokens.reshape(B, N)),
+            torch.from_numpy(position_ids.reshape(B, N)),
+            torch.from_numpy(first.reshape(B, N) - in_block),
+            torch.from_numpy(end.reshape(B, N) - in_block),
+            nodes,
+            lengths,
             None if self.sources is None else self.sources.batch(blocks),
         )
 
-    def _fill(
-        self, block: int, tokens: np.ndarray, depth: np.ndarray, first: np.ndarray, end: np.ndarray
-    ) -> list[np.ndarray]:
-        """Write a block's nodes into the given views of [N], and return the path of each of its texts."""
-        paths, path, n = [], np.empty(0, dtype=np.int64), 0
-        for at in range(self.starts[block], self.starts[block + 1]):
-            text, shared = self.sequences[self.order[at]], self.shared[at]
-            end[path[shared:]] = n  # no later node descends from these
-            new = np.arange(n, n + len(text) - shared)
-            tokens[new], depth[new] = text[shared:], np.arange(shared, len(text))
-            if not self.causal:
-                first[new] = n
-            path = np.concatenate([path[:shared], new])
-            paths.append(path)
-            n += len(new)
-        end[path] = n
-        return paths
+
+def _paths(own: np.ndarray, made: np.ndarray, depth: np.ndarray) -> np.ndarray:
+    """The node of each token, int64 [T]: in depth-first order, the last one that was made at the token's depth so far.
+
+    Args:
+        own: the node of each token that its text made, which grow from text to text.
+        made: the tokens for which the texts made a node.
+        depth: of each token.
+    """
+    if len(made) == len(own):
+        return own
+    by_depth = np.argsort(depth.astype(np.uint16) if depth.max() < 2**16 else depth, kind="stable")  # 16 bits: radix
+    level = depth * (own.max() + 1)  # more than any node of a smaller depth
+    latest = level.copy()
+    latest[made] += own[made]
+    latest[by_depth] = np.maximum.accumulate(latest[by_depth])
+    return latest - level
 
 
 def pack(
@@ -181,35 +201,41 @@ def pack(
         sources: for a decoder, the encoder's inputs. Nothing is shared then, because activations of a target depend on
             its source.
     """
-    share = share and sources is None
     order = sequences.order
-    lengths = sequences.lengths[order]
-    shared = sequences.shared.copy() if share else np.zeros(len(order), dtype=np.int64)
-    if not causal:
-        shared[(shared < lengths) | (shared < np.roll(lengths, 1))] = 0  # texts that are not equal
+    lengths, shared = _shared(sequences, share and sources is None, causal)
     starts = _cut(lengths, shared, block_nodes)
     shared[starts[:-1]] = 0  # a block begins with nothing to share
     of_sources = None if sources is None else Packing(sources, order, np.zeros_like(shared), starts, causal=False)
     return Packing(sequences, order, shared, starts, causal, of_sources)
 
 
+def _shared(sequences: Sequences, share: bool, causal: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The lengths of the texts in order, and how many leading tokens each may share with the one before it."""
+    lengths = sequences.lengths[sequences.order]
+    shared = sequences.shared.copy() if share else np.zeros(len(lengths), dtype=np.int64)
+    if not causal:
+        shared[(shared < lengths) | (shared < np.roll(lengths, 1))] = 0  # texts that are not equal
+    return lengths, shared
+
+
 def _cut(lengths: np.ndarray, shared: np.ndarray, block_nodes: int) -> np.ndarray:
-    starts, room = [], 0
-    for i, (length, new) in enumerate(zip(lengths.tolist(), (lengths - shared).tolist(), strict=True)):
-        if not starts or new > max(room, 0):
-            starts.append(i)
-            new, room = length, block_nodes
-        room -= new
-    return np.array([*starts, len(lengths)])
+    """Where each block begins, and where the last one ends: each takes texts as long as they fit."""
+    nodes, length = memoryview(np.cumsum(lengths - shared)), memoryview(lengths)
+    starts, n = [0], len(lengths)
+    while (i := starts[-1]) < n:
+        starts.append(bisect_right(nodes, nodes[i] + max(block_nodes - length[i], 0), i + 1))
+    return np.array(starts)
 
 
 def choose_nodes(sequences: Sequences, share: bool, causal: bool, d_model: int, least: int) -> int:
     """The block size with the least total work: large blocks share more, and pay more for attention."""
+    lengths, shared = _shared(sequences, share, causal)
 
     def cost(size: int) -> float:
-        return pack(sequences, size, share, causal).nodes * (1 + ATTENTION_COST * size / d_model)
+        nodes = (lengths - shared).sum() + shared[_cut(lengths, shared, size)[:-1]].sum()
+        return nodes * (1 + ATTENTION_COST * size / d_model)
 
-    total = int(sequences.lengths.sum())
+    total = int(lengths.sum())
     sizes = [size for size in SIZES if size >= least]
     return min((size for size in sizes if size <= max(total, sizes[0])), key=cost)
 

@@ -75,21 +75,59 @@ class Sequences:
         """The first `lengths` [N] tokens of each example, int64."""
         if (lengths >= self.lengths).all():
             return self
-        index = np.repeat(self.offsets[:-1], lengths) + np.arange(lengths.sum())
-        index -= np.repeat(np.cumsum(lengths) - lengths, lengths)
+        index = ranges(self.offsets[:-1], lengths)
         return replace(self, flat=self.flat[index], offsets=np.concatenate([[0], np.cumsum(lengths)]))
 
     @cached_property
     def order(self) -> np.ndarray:
         """The examples sorted by their tokens, int64 [N]; a prefix comes before the texts that it begins."""
-        data = self.flat.astype(">i4").tobytes()  # big-endian: bytes compare as the ids do
-        keys = [data[4 * start : 4 * end] for start, end in pairwise(self.offsets.tolist())]
-        return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+        return _sorted_texts(self.flat, self.offsets[:-1], self.lengths)
 
     @cached_property
     def shared(self) -> np.ndarray:
         """Leading tokens that each example of `order` shares with the one before it, int64 [N]."""
-        return np.array([0, *(_common_prefix(self[a], self[b]) for a, b in pairwise(self.order))], dtype=np.int64)
+        starts, lengths = self.offsets[:-1][self.order], self.lengths[self.order]
+        shared, shorter = np.zeros(len(self), dtype=np.int64), np.minimum(lengths[1:], lengths[:-1])
+        alike = np.arange(1, len(self))  # whose first `depth` tokens are those of the text before
+        for depth in range(int(shorter.max(initial=0))):
+            alike = alike[shorter[alike - 1] > depth]
+            alike = alike[self.flat[starts[alike] + depth] == self.flat[starts[alike - 1] + depth]]
+            if not len(alike):
+                break
+            shared[alike] = depth + 1
+        return shared
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The indices start, start + 1, ... of each range, one range after the other, int64."""
+    return np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+
+def _sorted_texts(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The texts sorted by their tokens, equal ones in the order given, int64 [N].
+
+    As many tokens as fit into 64 bits are compared at once. Then those texts go on that are still equal to another.
+    """
+    bits = (int(flat.max(initial=0)) + 1).bit_length()  # of a token plus 1; 0 is the end of a text
+    flat = np.concatenate([flat, np.zeros(64, dtype=flat.dtype)])  # so that 64 tokens can be read from any place
+    order, groups = np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.uint64)
+    places, depth = order.copy(), 0  # in `order`: texts that go on; those of one group begin with the same tokens
+    while len(places):
+        texts, count = order[places], max(1, (64 - int(groups[-1]).bit_length()) // bits)
+        at, left, keys = starts[texts] + depth, lengths[texts] - depth, groups
+        for i in range(count):
+            tokens = np.where(left > i, flat[at + i].astype(np.int64) + 1, 0).view(np.uint64)
+            keys = (keys << np.uint64(bits)) | tokens
+        if (keys[1:] < keys[:-1]).any():
+            by_key = np.argsort(keys, kind="stable")
+            order[places], keys = texts[by_key], keys[by_key]
+        begins = np.concatenate([[True], keys[1:] != keys[:-1]])
+        alone = begins & np.concatenate([begins[1:], [True]])
+        go_on = np.flatnonzero(~alone & (keys & np.uint64(2**bits - 1) > 0))
+        group = np.cumsum(begins)[go_on]
+        groups = np.cumsum(np.diff(group, prepend=group[:1]) > 0, dtype=np.uint64)
+        places, depth = places[go_on], depth + count
+    return order
 
 
 def without_context(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, n_bos: int, n_end: int) -> np.ndarray:
