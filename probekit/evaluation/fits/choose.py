@@ -13,7 +13,7 @@ from probekit.errors import DataError
 from probekit.evaluation.fits.layer import LayerFits
 from probekit.evaluation.fits.predict import decisions, part_of, pooled, predict, predictions_of
 from probekit.evaluation.fits.protocol import Round
-from probekit.evaluation.scores.metrics import METRICS, Predictions
+from probekit.evaluation.scores.metrics import Predictions, measure
 
 Scores = dict[tuple[int, int], float]
 """(number of the problem, number of the validation part) -> headline."""
@@ -114,11 +114,10 @@ def _validation_scores(fits: LayerFits, headline: str) -> Scores:
         keys = [(number, at) for (number, mask, _), at in grid.index.items() if mask in masks]
         if not keys:
             continue
-        once = np.ones((1, len(rows)))
         found = decisions([fits.probes[at] for _, at in keys], fits.X, rows)
         for (number, at), each in zip(keys, found, strict=True):
             predictions = predictions_of(grid.label_sets[number][rows], each, grid.n_classes)
-            scores[at, part] = float(METRICS[headline](predictions, once)[0])
+            scores[at, part] = measure(predictions, [headline]).get(headline, float("nan"))
     return scores
 
 
