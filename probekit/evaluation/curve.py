@@ -21,7 +21,8 @@ from probekit.evaluation.fits.layer import LayerFits, WantedFits, features_of, f
 from probekit.evaluation.fits.predict import predict
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.scores.metrics import Predictions, measure, r2_of_outputs
+from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.regression import r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place
 from probekit.threads import in_threads
@@ -155,7 +156,7 @@ def _by_output(test: Predictions) -> list[float | None]:
     """R2 of each output of a regression of several numbers."""
     if test.truth.ndim == 1:
         return []
-    values = r2_of_outputs(test, np.ones((1, len(test.truth))))[0]
+    values = r2_of_outputs(test, np.ones((len(test.truth), 1)))[0]
     return [float(value) if np.isfinite(value) else None for value in values]
 
 

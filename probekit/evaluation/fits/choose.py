@@ -14,7 +14,7 @@ from probekit.evaluation.fits.fit_grid import Key
 from probekit.evaluation.fits.layer import LayerFits, fit_more
 from probekit.evaluation.fits.predict import decisions, part_of, pooled, predictions_of
 from probekit.evaluation.fits.protocol import Round
-from probekit.evaluation.scores.metrics import METRICS, Predictions
+from probekit.evaluation.scores.metrics import Predictions, measure
 
 Scores = dict[tuple[Key, int], float]
 """(key of the fit, number of the validation part) -> headline."""
@@ -171,11 +171,10 @@ def _validation_scores(fits: LayerFits, numbers: Sequence[int], headline: str) -
         keys = [key for key in grid.index if key[0] in numbers and key[1] in masks]
         if not keys:
             continue
-        once = np.ones((1, len(rows)))
         found = decisions([fits.probes[key] for key in keys], fits.X, rows)
         for key, each in zip(keys, found, strict=True):
             predictions = predictions_of(grid.label_sets[key[0]][rows], each, grid.n_classes)
-            scores[key, part] = float(METRICS[headline](predictions, once)[0])
+            scores[key, part] = measure(predictions, [headline]).get(headline, float("nan"))
     return scores
 
 

@@ -13,13 +13,15 @@ widened by Student's t, cover 83-92% of the time at an accuracy or AUROC of 0.95
 cover 98% with 20 groups and an accuracy of 0.95, where two or three groups hold all errors.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
 
 import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import beta, norm, t
 
-from probekit.evaluation.scores.metrics import Predictions, measure, r2_ceiling, weighted_metrics
+from probekit.evaluation.scores.metrics import Predictions, measure, weighing
+from probekit.evaluation.scores.regression import r2_ceiling
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -27,8 +29,9 @@ LEVEL = 0.95
 # Wilson's tails are too light, and bands of nearly perfect curves held 90% instead of 95% of the time
 # (tests/evaluation/scores/test_band.py simulates it).
 FEW_ERRORS = 10
-MOST_KEPT = 4_000_000  # weights of all resamples that are drawn once and kept: 32 MB
+MOST_KEPT = 1 << 27  # counts of all resamples that are drawn once and kept, of a byte each
 _CHUNK = 250_000  # weights held at once: 2 MB, which stay in the processor's cache
+_LEAST_CHUNK = 32  # resamples held at once, however many examples; fewer make every sum slow
 # The ceiling of R2 is worked out below this value only. It is 0.75 where the predictions have half of the truth's
 # standard deviation, and then limits no interval.
 _HIGH_CEILING = 0.75
@@ -48,8 +51,10 @@ class Bootstrap:
 
     def __init__(self, n: int, seed: int = 0, groups: np.ndarray | None = None, resamples: int = RESAMPLES):
         self.n, self.seed, self.groups, self.resamples = n, seed, groups, resamples
-        self._kept: list[np.ndarray] = []  # the weights, where they are few
-        self._known: dict[int, tuple[Predictions, dict[str, np.ndarray]]] = {}  # what `_resampled` worked out
+        self._unit, self._n_units = _units(n, groups)
+        self._kept: list[np.ndarray] = []  # the counts, where they are few
+        self._drawing = Lock()
+        self._known: dict[tuple[str, int], tuple[Predictions, dict[str, np.ndarray]]] = {}  # what was worked out
 
     def intervals(
         self,
@@ -104,12 +109,12 @@ class Bootstrap:
         """One metric without each unit in turn: [G]; all nan if there are more units than resamples."""
         if self.n_units < 2 or self.n_units > self.resamples:
             return np.full(self.n_units, np.nan)
-        return self._weighted(predictions, self._jackknife_weights(), [metric])[metric]
+        return self._once("jackknifed", predictions, [metric], self._jackknife_weights)[metric]
 
     @property
     def n_units(self) -> int:
         """Number of units that are drawn, G: examples or groups."""
-        return self.n if self.groups is None else len(np.unique(self.groups))
+        return self._n_units
 
     def draws_as(self, other: "Bootstrap") -> bool:
         """Whether the other one draws the same resamples."""
@@ -120,61 +125,67 @@ class Bootstrap:
 
     def weights(self) -> Iterator[np.ndarray]:
         """How often each example occurs in each resample, a few resamples at a time: float [S, N]."""
-        if self.n * self.resamples > MOST_KEPT:
-            yield from self._draw()
-            return
-        if not self._kept:
-            self._kept = list(self._draw())
-        yield from self._kept
+        if self._n_units * self.resamples > MOST_KEPT:
+            counts = self._draw()
+        else:
+            with self._drawing:  # layers may be scored in several threads
+                self._kept = self._kept or list(self._draw())
+            counts = self._kept
+        for each in counts:
+            yield (each if self.groups is None else each[self._unit]).astype(np.float64).T
 
     def _draw(self) -> Iterator[np.ndarray]:
-        rng = np.random.default_rng(self.seed)
-        members, n_units = self._members(), self.n_units
-        step = max(1, _CHUNK // self.n)
-        for start in range(0, self.resamples, step):
-            size = min(step, self.resamples - start)
+        """How often each unit occurs in each resample, a few resamples at a time: whole numbers [G, S]."""
+        rng, n_units = np.random.default_rng(self.seed), self._n_units
+        for size in self._chunks(self.resamples):
             drawn = rng.integers(n_units, size=(size, n_units)) + n_units * np.arange(size)[:, None]
             counts = np.bincount(drawn.ravel(), minlength=size * n_units).reshape(size, n_units)
-            yield counts[:, members].astype(np.float64)
+            yield np.ascontiguousarray(counts.T, dtype=np.min_scalar_type(counts.max()))
 
-    def _members(self) -> np.ndarray:
-        return np.arange(self.n) if self.groups is None else np.unique(self.groups, return_inverse=True)[1].ravel()
+    def _chunks(self, total: int) -> list[int]:
+        """How many of all sets of weights to take at a time."""
+        step = max(_LEAST_CHUNK, _CHUNK // self.n)
+        return [min(step, total - start) for start in range(0, total, step)]
 
     def _jackknife_weights(self) -> Iterator[np.ndarray]:
         """Weights that leave out one unit each, a few units at a time: float [S, N]."""
-        members, step = self._members(), max(1, _CHUNK // self.n)
-        for start in range(0, self.n_units, step):
-            units = np.arange(start, min(start + step, self.n_units))
-            yield (members != units[:, None]).astype(np.float64)
+        start = 0
+        for size in self._chunks(self._n_units):
+            units = np.arange(start, start := start + size)
+            yield (self._unit[:, None] != units).astype(np.float64).T
 
     def _resampled(self, predictions: Predictions, names: list[str]) -> dict[str, np.ndarray]:
-        """Metrics in each resample; remembered, as intervals, bands and comparisons all need them."""
-        known = self._known.setdefault(id(predictions), (predictions, {}))[1]  # kept, so that no other gets its id
-        if new := [name for name in names if name not in known]:
-            known |= self._weighted(predictions, self.weights(), new)
-        return {name: known[name] for name in names}
+        """Metrics in each resample."""
+        return self._once("resampled", predictions, names, self.weights)
 
-    @staticmethod
-    def _weighted(predictions: Predictions, weights: Iterator[np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
-        chunks = [weighted_metrics(predictions, W, names) for W in weights]
-        return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
+    def _once(
+        self, what: str, predictions: Predictions, names: list[str], weights: Callable[[], Iterator[np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """Metrics under each set of weights; remembered, as intervals, bands and comparisons all need them."""
+        # the predictions are kept, so that no others get their id
+        known = self._known.setdefault((what, id(predictions)), (predictions, {}))[1]
+        if new := [name for name in names if name not in known]:
+            metrics = weighing(predictions, new)
+            chunks = [metrics(W) for W in weights()]
+            known |= {name: np.concatenate([chunk[name] for chunk in chunks]) for name in new}
+        return {name: known[name] for name in names}
 
     def _freedom(self, predictions: Predictions, names: list[str]) -> dict[str, float]:
         """Degrees of freedom of each metric's standard error; with more groups than resamples simply G - 1."""
         n_units = self.n_units
         if self.groups is None or n_units > self.resamples:
             return dict.fromkeys(names, n_units - 1)
-        jackknifed = self._weighted(predictions, self._jackknife_weights(), names)
+        jackknifed = self._once("jackknifed", predictions, names, self._jackknife_weights)
         return {name: satterthwaite(values[np.isfinite(values)], n_units) for name, values in jackknifed.items()}
 
     def _r2_limit(self, predictions: Predictions, level: float) -> float:
         """The upper end of the highest R2 that predictions of this variance can have."""
-        if r2_ceiling(predictions, np.ones((1, self.n)))[0] > _HIGH_CEILING:
+        if r2_ceiling(predictions, np.ones((self.n, 1)))[0] > _HIGH_CEILING:
             return 1.0
-        known = self._known.setdefault(id(predictions), (predictions, {}))[1]
-        if "r2_ceiling" not in known:
-            known["r2_ceiling"] = np.concatenate([r2_ceiling(predictions, W) for W in self.weights()])
-        return float(np.nanquantile(known["r2_ceiling"], (1 + level) / 2))
+        known = self._known.setdefault(("ceiling", id(predictions)), (predictions, {}))[1]
+        if "r2" not in known:
+            known["r2"] = np.concatenate([r2_ceiling(predictions, W.T) for W in self.weights()])
+        return float(np.nanquantile(known["r2"], (1 + level) / 2))
 
     def _wilson(self, value: float, error: float, freedom: float, level: float, exact: bool) -> tuple[float, float]:
         if value in (0, 1):
@@ -190,8 +201,15 @@ class Bootstrap:
         return low, high
 
     def _rarest(self, truth: np.ndarray) -> int:
-        members = self._members()
-        return min(len(np.unique(members[truth == c])) for c in np.unique(truth))
+        return min(len(np.unique(self._unit[truth == c])) for c in np.unique(truth))
+
+
+def _units(n: int, groups: np.ndarray | None) -> tuple[np.ndarray, int]:
+    """The number of each example's unit [N], and how many units there are."""
+    if groups is None:
+        return np.arange(n), n
+    names, unit = np.unique(groups, return_inverse=True)
+    return unit.ravel(), len(names)
 
 
 def satterthwaite(jackknifed: np.ndarray, n_units: int) -> float:

@@ -3,30 +3,22 @@
 Axes: L layers, N examples, S permutations, C classes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from probekit.errors import UsageError
 from probekit.evaluation.scores.bootstrap import LEVEL
 from probekit.evaluation.scores.joint import ROUNDING
-from probekit.evaluation.scores.metrics import (
-    LOWER_IS_BETTER,
-    METRICS,
-    Predictions,
-    log_odds,
-    mean_known,
-    measure,
-    ratio,
-    weighted_metrics,
-)
+from probekit.evaluation.scores.metrics import LOWER_IS_BETTER, METRICS, measure
+from probekit.evaluation.scores.permuted import under_permutation
+from probekit.evaluation.scores.predictions import Predictions, mean_known, ratio
 
 PERMUTATIONS = 1000  # the smallest p-value is 1 / 1001
 Permuter = Callable[[np.random.Generator, int], np.ndarray]
 """(generator, S) -> labels permuted S times: [S, N] or [S, N, K]."""
-_CHUNK = 250_000  # weights held at once: 2 MB, which stay in the processor's cache
+_CHUNK = 250_000  # labels drawn at once: 2 MB, which stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -82,11 +74,8 @@ def permutation_test(
         raise UsageError(f"a permutation test needs a metric where higher is better, {better}; got {metric!a}")
     observed = np.array([measure(p, [metric]).get(metric, -np.inf) for p in predictions])
     rng, truth = np.random.default_rng(seed), predictions[0].truth
-    draw, chunks = permuter(truth, groups), []
-    for size in _chunks(permutations, truth.size):
-        truths = draw(rng, size)
-        chunks.append(np.stack([values_under(p, truths, metric) for p in predictions]))
-    null = np.concatenate(chunks, axis=1)
+    draw, values = permuter(truth, groups), under_permutation(predictions, metric)
+    null = np.concatenate([values(draw(rng, size)) for size in _chunks(permutations, truth.size)], axis=1)
     null[np.isnan(null)] = -np.inf
     best = null.max(axis=0)
     as_good = null >= observed[:, None] - ROUNDING
@@ -149,49 +138,6 @@ def _by_group(truth: np.ndarray, member: np.ndarray) -> Permuter:
         return truth[shuffled]
 
     return draw
-
-
-def values_under(predictions: Predictions, truths: np.ndarray, metric: str) -> np.ndarray:
-    """The metric with each row of `truths` [S, N] as the truth: [S]."""
-    if predictions.n_classes == 0:
-        once = np.ones((1, len(predictions.truth)))
-        return np.array([METRICS[metric](replace(predictions, truth=truth), once)[0] for truth in truths])
-    if metric == "auroc":
-        return _auroc_under(predictions, truths)
-    stacked = _with_every_label(predictions)
-    return np.concatenate(
-        [weighted_metrics(stacked, W, [metric])[metric] for W in _one_label_each(predictions, truths)]
-    )
-
-
-def _auroc_under(predictions: Predictions, truths: np.ndarray) -> np.ndarray:
-    """The AUROC from the ranks of the scores (Mann and Whitney 1947), sorted once for all labellings: [S]."""
-    scores, n = predictions.scores, truths.shape[1]
-    two = scores.ndim == 1
-    each = []
-    for c in [1] if two else range(predictions.n_classes):
-        positive = (truths == c).astype(np.float64)
-        members = positive.sum(axis=1)
-        won = positive @ rankdata(scores if two else log_odds(scores, c)) - members * (members + 1) / 2
-        each.append(ratio(won, members * (n - members)))
-    return each[0] if two else mean_known(np.stack(each))
-
-
-def _with_every_label(predictions: Predictions) -> Predictions:
-    """C copies of the examples, the c-th with label c, so that a labelling is a choice of weights."""
-    n_classes = predictions.n_classes
-    rows = np.tile(np.arange(len(predictions.truth)), n_classes)
-    truth = np.repeat(np.arange(n_classes), len(predictions.truth))
-    return Predictions(truth, predictions.predicted[rows], predictions.scores[rows], n_classes)
-
-
-def _one_label_each(predictions: Predictions, truths: np.ndarray) -> Iterator[np.ndarray]:
-    """Weights [S, C * N] of the copies: 1 for the copy whose label the example has, a chunk of labellings at a time."""
-    start = 0
-    for size in _chunks(len(truths), predictions.n_classes * truths.shape[1]):
-        part = truths[start : start + size]
-        start += size
-        yield np.concatenate([part == c for c in range(predictions.n_classes)], axis=1).astype(np.float64)
 
 
 def _chunks(total: int, width: int) -> list[int]:

@@ -6,7 +6,8 @@ import pytest
 from scipy.stats import binom, binomtest, norm
 
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import METRICS, Predictions, measure, weighted_metrics
+from probekit.evaluation.scores import metrics, regression
+from probekit.evaluation.scores.metrics import Predictions, measure, weighted_metrics
 from probekit.evaluation.scores.score import for_metric, score_intervals
 
 WORLDS = 150
@@ -200,6 +201,7 @@ def test_resamples_are_the_same_for_a_seed_and_keep_the_number_of_units(monkeypa
     again = np.concatenate(list(Bootstrap(5, seed=3, resamples=50).weights()))
     np.testing.assert_array_equal(alone, again)
     monkeypatch.setattr("probekit.evaluation.scores.bootstrap._CHUNK", 7 * 5)
+    monkeypatch.setattr("probekit.evaluation.scores.bootstrap._LEAST_CHUNK", 1)
     chunks = list(Bootstrap(5, seed=3, resamples=50).weights())
     assert len(chunks) == 8
     np.testing.assert_array_equal(np.concatenate(chunks), alone)
@@ -220,8 +222,10 @@ def test_no_interval_of_the_r2_of_a_constant_reaches_above_0(size):
 def test_a_rank_correlation_is_resampled_once(monkeypatch):
     truth, said = np.random.default_rng(0).normal(size=(2, 40))
     p, bootstrap, ranked = Predictions(truth, said, said, 0), Bootstrap(40, resamples=50), []
-    one = METRICS["spearman"]
-    monkeypatch.setitem(METRICS, "spearman", lambda p, W: ranked.append(len(W)) or one(p, W))
+    one = regression.spearman
+    counted = lambda p, names: (lambda V, of=one(p, names): ranked.append(V.shape[1]) or of(V))  # noqa: E731
+    families = [(names, counted if names == ("spearman",) else made) for names, made in metrics._FAMILIES]
+    monkeypatch.setattr(metrics, "_FAMILIES", families)
     score_intervals(bootstrap, p)
     bootstrap.resampled(for_metric(p, "spearman"), "spearman")
     assert sum(ranked) == 50 + 1  # the resamples, and the value itself

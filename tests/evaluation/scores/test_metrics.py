@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 from scipy.stats import spearmanr
 from sklearn import metrics as sk
 
@@ -14,10 +14,10 @@ from probekit.evaluation.scores.metrics import (
     headline,
     measure,
     metric_names,
-    r2,
-    r2_ceiling,
     weighted_metrics,
 )
+from probekit.evaluation.scores.ranking import log_odds
+from probekit.evaluation.scores.regression import r2_ceiling
 
 ONCE = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")  # ECE: its bins stay
 
@@ -216,7 +216,31 @@ def test_no_r2_is_above_the_ceiling_of_its_spread_and_some_reach_it(spread):
     rng = np.random.default_rng(0)
     y, noise, W = rng.standard_t(3, 50), rng.normal(size=50), rng.integers(0, 3, size=(20, 50)).astype(float)
     p = Predictions(y, 3 + spread * (y + noise), y, 0)
-    assert (r2(p, W) <= r2_ceiling(p, W) + 1e-12).all()
+    assert (weighted_metrics(p, W, ["r2"])["r2"] <= r2_ceiling(p, W.T) + 1e-12).all()
     best = Predictions(y, y.mean() + min(spread, 1) * (y - y.mean()), y, 0)
-    once = np.ones((1, 50))
-    np.testing.assert_allclose(r2(best, once), r2_ceiling(best, once), atol=1e-12)
+    assert measure(best)["r2"] == pytest.approx(r2_ceiling(best, np.ones((50, 1)))[0], abs=1e-12)
+
+
+def test_log_odds_are_those_of_the_softmax_however_sure_it_is():
+    scores = np.random.default_rng(0).normal(size=(60, 5)) * np.logspace(-2, 3, 60)[:, None]
+    expected = [[s[c] - logsumexp(np.delete(s, c)) for c in range(5)] for s in scores]
+    np.testing.assert_allclose(log_odds(scores), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 40])
+def test_many_classes_and_classes_without_examples_equal_scikit_learns(n_classes, monkeypatch):
+    """Some classes at a time; integer scores have many ties; some resamples lack some classes."""
+    monkeypatch.setattr("probekit.evaluation.scores.ranking._AT_ONCE", 90 * 7)
+    rng = np.random.default_rng(3)
+    truth = rng.integers(n_classes // 2 + 1, size=90) if n_classes > 2 else rng.integers(2, size=90)
+    scores = rng.integers(4, size=90 if n_classes == 2 else (90, n_classes)).astype(float)
+    p = Predictions(truth, rng.integers(n_classes, size=90), scores, n_classes)
+    W = rng.integers(2, size=(3, 90)).astype(float)
+    odds = scores[:, None] if n_classes == 2 else log_odds(scores)
+    found = weighted_metrics(p, W, ["auroc", "average_precision"])
+    for s, weights in enumerate(W):
+        some = [c for c in ([1] if n_classes == 2 else range(n_classes)) if (weights @ (truth == c)) > 0]
+        columns = [(truth == c, odds[:, 0 if n_classes == 2 else c]) for c in some]
+        for name, of_one in (("auroc", sk.roc_auc_score), ("average_precision", sk.average_precision_score)):
+            expected = np.mean([of_one(own, score, sample_weight=weights) for own, score in columns])
+            assert found[name][s] == pytest.approx(expected, abs=1e-12)

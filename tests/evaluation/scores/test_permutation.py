@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -6,8 +7,10 @@ from scipy.stats import binom, chisquare
 from simulated_curves import WORLDS, covers, curve
 
 from probekit.evaluation.scores import permutation
-from probekit.evaluation.scores.metrics import METRICS, Predictions, measure
-from probekit.evaluation.scores.permutation import permutation_test, permuter, values_under
+from probekit.evaluation.scores import permuted as permuted_metrics
+from probekit.evaluation.scores.metrics import HEADLINES, Predictions, measure
+from probekit.evaluation.scores.permutation import permutation_test, permuter
+from probekit.evaluation.scores.permuted import under_permutation
 
 
 def permuted(truth: np.ndarray, rng: np.random.Generator, groups: np.ndarray | None, permutations: int) -> np.ndarray:
@@ -155,7 +158,7 @@ def test_labels_are_permuted_within_groups_that_differ_and_among_those_that_do_n
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("metric", ["auroc", "accuracy"])
+@pytest.mark.parametrize("metric", HEADLINES[:5])
 def test_what_permuted_labels_give_is_the_metric_itself(n_classes, metric):
     """With ties among the scores, and a labelling that lacks a class."""
     rng = np.random.default_rng(5)
@@ -164,7 +167,23 @@ def test_what_permuted_labels_give_is_the_metric_itself(n_classes, metric):
     predicted = rng.integers(n_classes, size=40)
     said = [Predictions(truth, predicted, scores, n_classes) for truth in truths]
     expected = [measure(one, [metric]).get(metric, np.nan) for one in said]
-    np.testing.assert_allclose(values_under(said[0], truths, metric), expected, rtol=1e-12)
+    other = replace(said[0], predicted=1 - predicted % 2, scores=-scores)
+    values = under_permutation([said[0], other], metric)(truths)
+    np.testing.assert_allclose(values[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(values[1:], under_permutation([other], metric)(truths), rtol=1e-12)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("metric", ["r2", "spearman"])
+def test_what_permuted_numbers_give_is_the_metric_itself(outputs, metric):
+    """With ties, a constant prediction, and targets far from 0."""
+    rng = np.random.default_rng(5)
+    shape = (40,) if outputs == 1 else (40, outputs)
+    truths, predicted = 1e3 + rng.integers(9, size=(6, *shape)), 1e3 + rng.integers(9, size=shape).astype(float)
+    for said in (predicted, np.full(shape, 1e3)):
+        expected = [measure(Predictions(truth, said, said, 0), [metric])[metric] for truth in truths]
+        values = under_permutation([Predictions(truths[0], said, said, 0)], metric)(truths)[0]
+        np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-12)
 
 
 class Counting:
@@ -191,17 +210,15 @@ def test_ten_times_the_groups_take_no_more_calls(truth):
     assert calls(400) == calls(40) <= 4  # one for each size of groups that differ, one for the others
 
 
-def test_groups_are_looked_at_once_and_one_metric_is_computed(monkeypatch):
-    made, asked = [], set()
+def test_groups_and_scores_are_looked_at_once(monkeypatch):
+    made, ranked = [], []
     monkeypatch.setattr(permutation, "_CHUNK", 100)  # one permutation in each chunk
     monkeypatch.setattr(permutation, "permuter", lambda *a: made.append(1) or permuter(*a))
-    for name in METRICS:
-        one = METRICS[name]
-        monkeypatch.setitem(METRICS, name, lambda *a, name=name, one=one: asked.add(name) or one(*a))
+    rank = permuted_metrics.rankdata
+    monkeypatch.setattr(permuted_metrics, "rankdata", lambda *a, **how: ranked.append(1) or rank(*a, **how))
     layers, groups = curve(0, 60, np.full(3, 0.5), 4)
-    permutation_test(layers, "accuracy", groups=groups, permutations=20)
-    assert len(made) == 1
-    assert asked == {"accuracy"}
+    permutation_test(layers, "auroc", groups=groups, permutations=20)
+    assert (len(made), len(ranked)) == (1, 3)
 
 
 def test_every_order_within_groups_is_as_likely():
