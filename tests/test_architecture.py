@@ -113,3 +113,10 @@ def test_importing_the_package_costs_nothing():
     code = "import sys, probekit, probekit.__main__, probekit.cli.main; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert heavy.isdisjoint(modules)
+
+
+@pytest.mark.parametrize("room", ["models", "tasks", "worlds", "activations"])
+def test_an_extraction_imports_no_statistics(room):
+    """scipy.stats and scikit-learn take over a second to import, a third of the start of `extract`."""
+    used = set().union(*(imports(path) for path in (PACKAGE / room).rglob("*.py")))
+    assert not [name for name in used if name.split(".")[0] == "sklearn" or name.startswith("scipy.stats")]

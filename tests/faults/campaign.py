@@ -33,7 +33,21 @@ import torch
 from children import Child, End, in_child, killed_after
 from disk import CHANGES, PowerLoss, Shim, events
 from hostile import Bench, one_case
-from small import Good, committed, digests, given, lost, make_model, named, plan_of, read, run, run_cli, unsound
+from small import (
+    Good,
+    committed,
+    digests,
+    given,
+    lost,
+    make_model,
+    named,
+    plan_of,
+    read,
+    run,
+    run_as_typed,
+    run_cli,
+    unsound,
+)
 from tqdm import tqdm
 
 from probekit.activations import Store, list_stores, load_activations, run_plan
@@ -299,9 +313,9 @@ def _full_disk_for_a_process(field: Field) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({50_000}, resource.RLIM_INFINITY)); "
     done = _process([*BUILTIN, "--limit", "40", "--out", str(place / "store")], limit)
     field.verdict.check("a process", _refusal(done.returncode, done.stderr) + unsound(named(place / "store")))
-    done = _process([*BUILTIN, "--limit", "40", "--out", str(place / "store")])
-    again = _process([*BUILTIN, "--limit", "40", "--out", str(place / "other")])
-    field.verdict.expect(done.returncode == again.returncode == 0, f"resume of a process: {done.stderr}")
+    args = [*BUILTIN, "--limit", "40", "--out"]
+    ends = [in_child(partial(run_as_typed, [*args, str(place / name)])) for name in ("store", "other")]
+    field.verdict.expect([end.value for end in ends] == [0, 0], f"resume of a process: {ends}")
     field.verdict.expect(read(place / "store") == read(place / "other"), "resume of a process: not equal")
 
 
@@ -519,11 +533,11 @@ def _orderly(field: Field, end: End) -> list[str]:
 
 
 def interrupted_processes(field: Field, rounds: int) -> None:
-    """SIGINT to a process of its own, after it has said what it will do."""
+    """SIGINT to a process of its own, after it has said what it will do; forked children run the rest."""
     place = field.place()
     args = [*BUILTIN[:-1], "--limit", "300", "--batch-tokens", "128"]
-    whole = subprocess.run([*_PROBEKIT, *args, "--out", str(place / "whole")], capture_output=True, text=True)
-    field.verdict.expect(whole.returncode == 0, whole.stderr)
+    whole = in_child(partial(run_as_typed, [*args, "--out", str(place / "whole")]))
+    field.verdict.expect(whole.value == 0, str(whole))
     for k in _until(rounds, field.verdict, "interrupted"):
         path = place / f"store{k}"
         process = subprocess.Popen([*_PROBEKIT, *args, "--out", str(path)], stdout=-1, stderr=-1, text=True)
@@ -539,8 +553,8 @@ def interrupted_processes(field: Field, rounds: int) -> None:
         tidy = outcome in ("interrupted", "finished") and "Traceback" not in rest
         field.verdict.expect(tidy, f"{process.returncode}: {said}{rest}")
         field.verdict.counts[outcome] += 1
-        again = subprocess.run([*_PROBEKIT, *args, "--out", str(path)], capture_output=True, text=True)
-        field.verdict.expect(again.returncode == 0 and read(path) == read(place / "whole"), f"resume: {again.stderr}")
+        again = in_child(partial(run_as_typed, [*args, "--out", str(path)]))
+        field.verdict.expect(again.value == 0 and read(path) == read(place / "whole"), f"resume: {again}")
 
 
 _PROBEKIT = [sys.executable, "-m", "probekit"]

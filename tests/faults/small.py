@@ -27,6 +27,7 @@ from probekit.tasks.base import SPLITS, Task
 N = 64
 HOW: dict[str, Any] = {"points": ["resid_pre", "q"], "batch_tokens": 30}
 CLI = ["extract", "--model", "tiny", "--dataset", "letters", "--points", "resid_pre,q", "--batch-tokens", "30"]
+USUAL_SHARD_BYTES = planning.SHARD_BYTES
 SHARD_NAME = re.compile(r"[\w-]+\.safetensors")
 
 
@@ -74,6 +75,14 @@ def run_cli(path: Path) -> int:
 
     command.load = lambda *_: given()
     return run_command([*CLI, "--out", str(path)])
+
+
+def run_as_typed(args: list[str]) -> int:
+    """A command as a process of its own would run it, with shards of the usual size; its exit code."""
+    from probekit.cli.main import run as run_command
+
+    planning.SHARD_BYTES = USUAL_SHARD_BYTES
+    return run_command(args)
 
 
 def digests(acts: Activations) -> dict[str, str]:
