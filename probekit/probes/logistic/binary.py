@@ -72,22 +72,21 @@ class _Rows:
         self.features = Features(X, by_thread)
         self.objective = objective_of(self.features, problems, 1, standardise, None, with_basis=False)
         self.exact = self.features.dtype == torch.float64
-        self.wide = self.exact or len(X) <= X.shape[1] or X.numel() <= WIDE
 
-    def system(self, dtype: torch.dtype) -> System:
-        """The rows as centred and scaled features."""
+    def system(self, exact: bool) -> System:
+        """The rows as centred and scaled features; unless `exact`, very many rounded to float32."""
         mean, scale = self.objective.scaling.mean[0], self.objective.scaling.inverse_scale[0]
         n, d = self.X.shape
         if n <= d:
             return Kernel(n, partial(self._columns, mean, scale))
-        Z = torch.empty(n, d, dtype=dtype)
+        Z = torch.empty(n, d, dtype=torch.float64 if exact or n * d <= WIDE else torch.float32)
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
             Z[rows] = X.sub_(mean).mul_(scale)
             return []
 
         self.features.sum(block, torch.float64)
-        return Primal(Z, self.by_thread)
+        return Primal(Z, not exact, self.by_thread)
 
     def _columns(self, mean: Tensor, scale: Tensor) -> Iterator[Tensor]:
         shift = self.features.shift.double()
@@ -98,7 +97,7 @@ class _Rows:
     def task(self, p: int) -> Task:
         """Problem p, for a descent."""
         weights = None if self.objective.weights is None else self.objective.weights[:, 0]
-        return Task(-self.objective.labels[:, self.problems[p].label].double(), weights, self.problems[p].C)
+        return Task(self.objective.labels[:, self.problems[p].label].double(), weights, self.problems[p].C)
 
     def paths(self) -> Iterator[list[int]]:
         """The numbers of the problems of each label column, by rising C."""
@@ -109,7 +108,7 @@ class _Rows:
 
     def solve(self, tol: float, max_iter: int) -> Solutions:
         """Follow every path, certify all, and go on in float64 with what misses."""
-        system = self.system(torch.float64 if self.wide else torch.float32)
+        system = self.system(self.exact)
         aim = ROUNDING if self.exact else AIM * tol
         found: dict[int, tuple[Place, int]] = {}
         for which in self.paths():
@@ -121,8 +120,7 @@ class _Rows:
             late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
             if not len(late):
                 break
-            system = system if self.wide else self.system(torch.float64)
-            self.wide = True
+            system = self.system(exact=True) if system.rough else system
             for p in late.tolist():
                 at, task = places[p], self.task(p)
                 at = place(task, at.u, system.scores(at.u, exact=True), at.b, at.square)

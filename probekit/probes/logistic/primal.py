@@ -3,6 +3,8 @@
 Axes: N rows, D features, M rows that count in a Hessian.
 """
 
+from collections.abc import Callable, Iterator
+
 import torch
 from torch import Tensor
 
@@ -12,56 +14,61 @@ from probekit.threads import Shares
 FEW_ROWS = 0.75  # share of D; with fewer rows that count, the factor is of the rows instead (Woodbury)
 ROWS_PER_FEATURE = 8  # rows that a Hessian is sampled from, or more if they cost no more than a few products
 LEAST_ROWS = 4096
-LEAST_PATIENCE, MOST_PATIENCE = 6.0, 60.0
+LEAST_PATIENCE, MOST_PATIENCE = 2.0, 60.0
+ROWS_TO_CONVERT = 1024
 
 
 class Primal:
-    """The rows Z [N, D] and the factor of one Hessian."""
+    """The rows Z [N, D] and the factor of one Hessian. If `rough`, descents begin in float32."""
 
-    def __init__(self, Z: Tensor, by_thread: Shares):
-        self._Z, self._by_thread = Z, by_thread
-        self._narrow = Z.to(NARROW)
-        self._size = torch.cat(list(by_thread(lambda rows: Z[rows].square().sum(dim=1).double(), len(Z))))
+    def __init__(self, Z: Tensor, rough: bool, by_thread: Shares):
+        n, d = Z.shape
+        self._by_thread, self.rough = by_thread, rough
+        self._narrow, self._exact = Z.to(NARROW), Z
+        self._size = torch.cat(list(by_thread(lambda rows: Z[rows].square().sum(dim=1).double(), n)))
         self._flat: Tensor | None = None  # the Hessian's second part at w = 0, of curvatures that sum to 1
         self._A: tuple[Tensor, float] | None = None  # the last Hessian's second part, and its C
         self._low: Tensor | None = None  # the rows that count, where the factor is of these
-        n, d = Z.shape
         self._most = max(ROWS_PER_FEATURE * d, LEAST_ROWS, 4 * n // d)
-        used = min(n, self._most)
-        # measured on one core: 100 GFLOP/s in products, 30 in factors, 10 GB/s in products with a vector
-        factor = used * d * d / 1e11 + d**3 / 3 / 3e10 + 1e-3
-        step = 2 * n * d * Z.itemsize / 1e10 + n * 1e-7 + 5e-4
+        # measured on one core: 80 GFLOP/s in products, 30 in factors, 10 GB/s in products with a vector
+        factor = min(n, self._most) * d * d / 8e10 + d**3 / 3 / 3e10 + 1e-3
+        step = 2 * n * d * NARROW.itemsize / 1e10 + n * 1e-7 + 5e-4
         self.patience = min(MOST_PATIENCE, max(LEAST_PATIENCE, factor / step))
 
     def zero(self) -> Tensor:
         """The weights 0 [D]."""
-        return self._Z.new_zeros(self._Z.shape[1], dtype=torch.float64)
+        return self._size.new_zeros(self._narrow.shape[1])
 
     def weights(self, u: Tensor) -> Tensor:
         """The weights of unknowns [P, D]: the same."""
         return u
 
     def scores(self, u: Tensor, exact: bool) -> Tensor:
-        """Z u [N]; unless `exact`, with u rounded to the type of Z."""
-        high = u.to(self._Z.dtype)
-        z = self._times(high)
-        return z + self._times((u - high).to(self._Z.dtype)) if exact and self._Z.dtype != u.dtype else z
+        """Z u [N]."""
+        return torch.cat(list(self._by_rows(lambda Z, rows: (Z @ u.to(Z.dtype)).double(), exact)))
 
-    def _times(self, w: Tensor) -> Tensor:
-        return torch.cat(list(self._by_thread(lambda rows: (self._Z[rows] @ w).double(), len(self._Z))))
-
-    def _sum(self, weights: Tensor) -> Tensor:
+    def _sum(self, weights: Tensor, exact: bool = False) -> Tensor:
         """Z' weights [D]."""
-        weights = weights.to(self._Z.dtype)
-        return sum(self._by_thread(lambda rows: (weights[rows] @ self._Z[rows]).double(), len(self._Z)), self.zero())
+        return sum(self._by_rows(lambda Z, rows: (weights[rows].to(Z.dtype) @ Z).double(), exact), self.zero())
+
+    def _by_rows(self, work: Callable[[Tensor, slice], Tensor], exact: bool) -> Iterator[Tensor]:
+        """Results for rows in turn; the rows in float64 if `exact`."""
+        Z = self._exact if exact else self._narrow
+        size = ROWS_TO_CONVERT if exact and Z.dtype == NARROW else len(Z)
+
+        def each(share: slice) -> list[Tensor]:
+            parts = (slice(i, min(i + size, share.stop)) for i in range(share.start, share.stop, size))
+            return [work(Z[rows].double() if exact else Z[rows], rows) for rows in parts]
+
+        return (result for results in self._by_thread(each, len(Z)) for result in results)
 
     def inner(self, u: Tensor, d: Tensor, scores: Tensor) -> float:
         """Return u'd."""
         return float(u @ d)
 
-    def gradient(self, u: Tensor, pull: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, u: Tensor, pull: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
         """Return u + Z' pull twice: it is its own dual."""
-        g = u + self._sum(pull)
+        g = u + self._sum(pull, exact)
         return g, g
 
     def begin(self, h: Tensor, C: float) -> None:
@@ -109,7 +116,7 @@ class Primal:
 
     def _centred(self, rows: Tensor, mean: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
         """The rows minus their mean, times the root of their weights [M, D]."""
-        Z = self._narrow if dtype == NARROW else self._Z
+        Z = self._narrow if dtype == NARROW else self._exact
         Z, W = (Z, W) if len(rows) == len(Z) else (Z[rows], W[rows])
         return (Z.to(dtype) - mean.to(dtype)).mul_(W.sqrt().to(dtype)[:, None])
 
