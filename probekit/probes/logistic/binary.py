@@ -24,6 +24,7 @@ from probekit.probes.problem import Labels, ProblemSet, subset
 from probekit.threads import Shares, shares
 
 LARGE = 1 << 23  # numbers in X from which several threads pay
+ROWS_PER_FEATURE = 16  # from which L-BFGS over all problems at once is faster, where X is large (measured)
 WIDE = 1 << 22  # numbers in X up to which float64 costs little more than float32: they fit a processor's cache
 MOST_NUMBERS = 1 << 28  # in the standardised copy, or in the kernel matrix
 MOST_SCORES = 1 << 26  # scores in memory at once; more problems are certified in parts
@@ -34,9 +35,10 @@ COLUMNS = 1 << 20  # numbers in a block of columns of the kernel matrix
 
 
 def fits(X: Tensor) -> bool:
-    """Whether the features and the matrices made of them are small enough for this method."""
+    """Whether this method is the fastest for the features, and they are small enough for its matrices."""
     n, d = X.shape
-    return n * (d if n > d else n) <= MOST_NUMBERS
+    tall = n * d > LARGE and n > ROWS_PER_FEATURE * d  # a Hessian costs as much as a fit by L-BFGS with a sampled one
+    return not tall and n * (d if n > d else n) <= MOST_NUMBERS
 
 
 def solve_binary(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:

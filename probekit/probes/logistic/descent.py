@@ -25,6 +25,7 @@ FLAT = 1e-10  # relative decrease below which the objective has too few digits t
 PATIENCE = 6  # steps without progress after which only rounding is left
 ROUGH = 100  # times the tolerance, where slow progress may be the rounding of float32
 CHECKS = 4  # recomputations of scores that may show a bound to be rounding
+POOR = 0.2  # share of a Newton step that shows the factor to be poor
 ENOUGH = 0.3  # share of the slope that a full step must decrease the objective by
 
 
@@ -208,9 +209,9 @@ class _Factor:
         self.system.factor(at.h, C, self._precise)
         self.memory, self._logs, self._failed = _Memory(), [], False
 
-    def note(self, step: Tensor, before: Slope, after: Slope, full: bool) -> None:
-        self._precise |= not full and not self._logs  # a fresh factor that does not serve lacks digits
-        self._failed = not full and not step.any()
+    def note(self, step: Tensor, before: Slope, after: Slope, t: float) -> None:
+        self._precise |= t < POOR and not self._logs  # a new factor that does not serve lacks digits
+        self._failed = t == 0
         self._logs.append(0.5 * math.log(max(after.bound, 1e-300) / max(before.bound, 1e-300)))
         self.memory.add(step, before, after)
 
@@ -245,9 +246,9 @@ def descend(system: System, task: Task, at: Place, tol: float, max_iter: int) ->
                 break
         if factor.is_stale(gap, tol):
             factor.renew(at, task.C)
-        new, step, full = _step(system, task, at, slope, factor.memory, exact)
+        new, step, t = _step(system, task, at, slope, factor.memory, exact)
         after = slope_at(system, task, new, exact)
-        factor.note(step, slope, after, full)
+        factor.note(step, slope, after, t)
         at, slope, n_iter = new, after, n_iter + 1
         if after.bound < 0.5 * best[1].bound or at.f < best[0].f * (1 - FLAT):
             best, idle = (at, slope), 0
@@ -258,8 +259,8 @@ def descend(system: System, task: Task, at: Place, tol: float, max_iter: int) ->
 
 def _step(
     system: System, task: Task, at: Place, slope: Slope, memory: _Memory, exact: bool
-) -> tuple[Place, Tensor, bool]:
-    """The next place, the step to it, and whether it is the full one; if that is not good enough, the best along it."""
+) -> tuple[Place, Tensor, float]:
+    """The next place, the step to it, and its share t of the full one: 1 if that is good enough, else the best."""
     d = memory.direction(system, slope)
     ds = system.scores(d, exact)
     fall = float(slope.v @ d)
@@ -267,9 +268,9 @@ def _step(
     b = at.b - float(at.h @ ds) / max(float(at.h.sum()), 1e-300)
     new = place(task, at.u + d, at.s + ds, b, at.square + 2 * ud + dd)
     if new.f <= at.f + ENOUGH * fall or abs(fall) <= FLAT * at.f:
-        return new, d, True
+        return new, d, 1.0
     t = search(task, at, ds, ud, dd) if fall < 0 else 0.0
-    return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, False
+    return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, t
 
 
 def path(system: System, tasks: Sequence[Task], tol: float, max_iter: int) -> list[tuple[Place, int]]:

@@ -3,8 +3,6 @@
 Axes: N rows, D features, M rows that count in a Hessian.
 """
 
-from collections.abc import Callable, Iterator
-
 import torch
 from torch import Tensor
 
@@ -12,10 +10,8 @@ from probekit.probes.logistic.factor import NARROW, counting, factored, gram, so
 from probekit.threads import Shares
 
 FEW_ROWS = 0.75  # share of D; with fewer rows that count, the factor is of the rows instead (Woodbury)
-ROWS_PER_FEATURE = 8  # rows that a Hessian is sampled from, or more if they cost no more than a few products
-LEAST_ROWS = 4096
+ROWS_TO_SUM = 2048  # in float32, before the sums go on in float64
 LEAST_PATIENCE, MOST_PATIENCE = 2.0, 60.0
-ROWS_TO_CONVERT = 1024
 
 
 class Primal:
@@ -29,9 +25,8 @@ class Primal:
         self._flat: Tensor | None = None  # the Hessian's second part at w = 0, of curvatures that sum to 1
         self._A: tuple[Tensor, float] | None = None  # the last Hessian's second part, and its C
         self._low: Tensor | None = None  # the rows that count, where the factor is of these
-        self._most = max(ROWS_PER_FEATURE * d, LEAST_ROWS, 4 * n // d)
         # measured on one core: 80 GFLOP/s in products, 30 in factors, 10 GB/s in products with a vector
-        factor = min(n, self._most) * d * d / 8e10 + d**3 / 3 / 3e10 + 1e-3
+        factor = n * d * d / 8e10 + d**3 / 3 / 3e10 + 1e-3
         step = 2 * n * d * NARROW.itemsize / 1e10 + n * 1e-7 + 5e-4
         self.patience = min(MOST_PATIENCE, max(LEAST_PATIENCE, factor / step))
 
@@ -44,23 +39,25 @@ class Primal:
         return u
 
     def scores(self, u: Tensor, exact: bool) -> Tensor:
-        """Z u [N]."""
-        return torch.cat(list(self._by_rows(lambda Z, rows: (Z @ u.to(Z.dtype)).double(), exact)))
+        """Z u [N]; if `exact`, without rounding u."""
+        Z = self._exact if exact else self._narrow
+        z = self._times(Z, u.to(Z.dtype))
+        return z + self._times(Z, (u - u.to(Z.dtype)).to(Z.dtype)) if exact and Z.dtype != u.dtype else z
+
+    def _times(self, Z: Tensor, w: Tensor) -> Tensor:
+        return torch.cat(list(self._by_thread(lambda rows: (Z[rows] @ w).double(), len(Z))))
 
     def _sum(self, weights: Tensor, exact: bool = False) -> Tensor:
         """Z' weights [D]."""
-        return sum(self._by_rows(lambda Z, rows: (weights[rows].to(Z.dtype) @ Z).double(), exact), self.zero())
-
-    def _by_rows(self, work: Callable[[Tensor, slice], Tensor], exact: bool) -> Iterator[Tensor]:
-        """Results for rows in turn; the rows in float64 if `exact`."""
         Z = self._exact if exact else self._narrow
-        size = ROWS_TO_CONVERT if exact and Z.dtype == NARROW else len(Z)
+        weights = weights.to(Z.dtype)
 
-        def each(share: slice) -> list[Tensor]:
-            parts = (slice(i, min(i + size, share.stop)) for i in range(share.start, share.stop, size))
-            return [work(Z[rows].double() if exact else Z[rows], rows) for rows in parts]
+        def share(rows: slice) -> Tensor:
+            starts = range(rows.start, rows.stop, ROWS_TO_SUM)
+            parts = (slice(i, min(i + ROWS_TO_SUM, rows.stop)) for i in starts)
+            return sum(((weights[some] @ Z[some]).double() for some in parts), self.zero())
 
-        return (result for results in self._by_thread(each, len(Z)) for result in results)
+        return sum(self._by_thread(share, len(Z)), self.zero())
 
     def inner(self, u: Tensor, d: Tensor, scores: Tensor) -> float:
         """Return u'd."""
@@ -82,7 +79,7 @@ class Primal:
             self.factor(h, C, precise=True)
 
     def factor(self, h: Tensor, C: float, precise: bool) -> None:
-        """Factor the Hessian at curvatures h, from a sample of rows where there are very many."""
+        """Factor the Hessian at curvatures h."""
         W, self._A, self._low = C * h, None, None
         mean = self._sum(W / W.sum().clamp_min(1e-300))
         size = (self._size - 2 * self.scores(mean, exact=False) + mean @ mean).clamp_min(0)
@@ -107,11 +104,8 @@ class Primal:
         return found is not None
 
     def _gram(self, rows: Tensor, mean: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
-        """The sum of W z z' over some rows z minus their mean, or over a sample of them."""
-        step = 1 if dtype == torch.float64 else max(1, len(rows) // self._most)
-        sample = rows[::step]
-        W = W * (len(rows) / len(sample))
-        parts = self._by_thread(lambda some: gram(self._centred(sample[some], mean, W, dtype)), len(sample))
+        """The sum of W z z' over some rows z minus their mean."""
+        parts = self._by_thread(lambda some: gram(self._centred(rows[some], mean, W, dtype)), len(rows))
         return sum(parts, torch.zeros(len(mean), len(mean), dtype=dtype))
 
     def _centred(self, rows: Tensor, mean: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
