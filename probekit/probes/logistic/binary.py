@@ -24,6 +24,7 @@ from probekit.probes.problem import Labels, ProblemSet, subset
 from probekit.threads import Shares, shares
 
 LARGE = 1 << 23  # numbers in X from which several threads pay
+ROWS_PER_FEATURE = 16  # from which L-BFGS over all problems at once is faster, where X is large (measured)
 WIDE = 1 << 22  # numbers in X up to which float64 costs little more than float32: they fit a processor's cache
 MOST_NUMBERS = 1 << 28  # in the standardised copy, or in the kernel matrix
 MOST_SCORES = 1 << 26  # scores in memory at once; more problems are certified in parts
@@ -34,9 +35,10 @@ COLUMNS = 1 << 20  # numbers in a block of columns of the kernel matrix
 
 
 def fits(X: Tensor) -> bool:
-    """Whether the features and the matrices made of them are small enough for this method."""
+    """Whether this method is the fastest for the features, and they are small enough for its matrices."""
     n, d = X.shape
-    return n * (d if n > d else n) <= MOST_NUMBERS
+    tall = n * d > LARGE and n > ROWS_PER_FEATURE * d  # a Hessian costs as much as a fit by L-BFGS with a sampled one
+    return not tall and n * (d if n > d else n) <= MOST_NUMBERS
 
 
 def solve_binary(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
@@ -72,22 +74,21 @@ class _Rows:
         self.features = Features(X, by_thread)
         self.objective = objective_of(self.features, problems, 1, standardise, None, with_basis=False)
         self.exact = self.features.dtype == torch.float64
-        self.wide = self.exact or len(X) <= X.shape[1] or X.numel() <= WIDE
 
-    def system(self, dtype: torch.dtype) -> System:
-        """The rows as centred and scaled features."""
+    def system(self, exact: bool) -> System:
+        """The rows as centred and scaled features; unless `exact`, very many rounded to float32."""
         mean, scale = self.objective.scaling.mean[0], self.objective.scaling.inverse_scale[0]
         n, d = self.X.shape
         if n <= d:
             return Kernel(n, partial(self._columns, mean, scale))
-        Z = torch.empty(n, d, dtype=dtype)
+        Z = torch.empty(n, d, dtype=torch.float64 if exact or n * d <= WIDE else torch.float32)
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
             Z[rows] = X.sub_(mean).mul_(scale)
             return []
 
         self.features.sum(block, torch.float64)
-        return Primal(Z, self.by_thread)
+        return Primal(Z, not exact, self.by_thread)
 
     def _columns(self, mean: Tensor, scale: Tensor) -> Iterator[Tensor]:
         shift = self.features.shift.double()
@@ -98,7 +99,7 @@ class _Rows:
     def task(self, p: int) -> Task:
         """Problem p, for a descent."""
         weights = None if self.objective.weights is None else self.objective.weights[:, 0]
-        return Task(-self.objective.labels[:, self.problems[p].label].double(), weights, self.problems[p].C)
+        return Task(self.objective.labels[:, self.problems[p].label].double(), weights, self.problems[p].C)
 
     def paths(self) -> Iterator[list[int]]:
         """The numbers of the problems of each label column, by rising C."""
@@ -109,7 +110,7 @@ class _Rows:
 
     def solve(self, tol: float, max_iter: int) -> Solutions:
         """Follow every path, certify all, and go on in float64 with what misses."""
-        system = self.system(torch.float64 if self.wide else torch.float32)
+        system = self.system(self.exact)
         aim = ROUNDING if self.exact else AIM * tol
         found: dict[int, tuple[Place, int]] = {}
         for which in self.paths():
@@ -121,8 +122,7 @@ class _Rows:
             late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
             if not len(late):
                 break
-            system = system if self.wide else self.system(torch.float64)
-            self.wide = True
+            system = self.system(exact=True) if system.rough else system
             for p in late.tolist():
                 at, task = places[p], self.task(p)
                 at = place(task, at.u, system.scores(at.u, exact=True), at.b, at.square)

@@ -23,13 +23,19 @@ MOST_STEPS = 500  # Newton steps of an intercept; one is clamped to 1, so far in
 PAIRS = 8  # steps that L-BFGS remembers
 FLAT = 1e-10  # relative decrease below which the objective has too few digits to judge a step
 PATIENCE = 6  # steps without progress after which only rounding is left
-CHECKS = 3  # recomputations of scores that may show a bound to be rounding
+ROUGH = 100  # times the tolerance, where slow progress may be the rounding of float32
+CHECKS = 4  # recomputations of scores that may show a bound to be rounding
+POOR = 0.2  # share of a Newton step that shows the factor to be poor
 ENOUGH = 0.3  # share of the slope that a full step must decrease the objective by
 
 
 class System(Protocol):
-    """The standardised rows Z, as products with the unknowns u. A gradient g comes with its dual v: g'd is v @ d."""
+    """The standardised rows Z, as products with the unknowns u. A gradient g comes with its dual v: g'd is v @ d.
 
+    Products that are not `exact` may be in float32, if the system is `rough`.
+    """
+
+    rough: bool
     patience: float  # steps that cost as much as a factor
 
     def zero(self) -> Tensor:
@@ -41,14 +47,14 @@ class System(Protocol):
         ...
 
     def scores(self, u: Tensor, exact: bool) -> Tensor:
-        """Z w [N]; unless `exact`, with w rounded to the type of Z."""
+        """Z w [N]."""
         ...
 
     def inner(self, u: Tensor, d: Tensor, scores: Tensor) -> float:
         """The inner product of the weights of u and d, where `scores` are those of d."""
         ...
 
-    def gradient(self, u: Tensor, pull: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, u: Tensor, pull: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
         """The gradient w + Z' pull and its dual."""
         ...
 
@@ -71,9 +77,9 @@ class System(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Labels as signs (1 for class 1, -1 for class 0) [N], and the rows' weights [N] or None."""
+    """The sign of a wrong score (-1 for class 1, 1 for class 0) and the weight (None: 1) of each row [N], and C."""
 
-    sign: Tensor
+    wrong: Tensor
     weights: Tensor | None
     C: float
 
@@ -104,19 +110,15 @@ class Slope:
         return self.bound / (f - self.bound) if self.bound < f else math.inf
 
 
-def _residuals(task: Task, z: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss's first and second derivative by the scores, without cancellation."""
-    wrong = torch.sigmoid(-task.sign * z)
-    weighted = wrong if task.weights is None else wrong * task.weights
-    return -task.sign * weighted, weighted * (1 - wrong)
-
-
 def balance(task: Task, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
-    """The best intercept for scores s, and the derivatives of the loss there."""
+    """The best intercept for scores s, and the derivatives of the loss by the scores there, without cancellation."""
     for _ in range(MOST_STEPS):
-        r, h = _residuals(task, s + b)
+        wrong = torch.sigmoid(task.wrong * (s + b))
+        signed = task.wrong * wrong
+        r, size = (signed, wrong) if task.weights is None else (signed * task.weights, wrong * task.weights)
+        h = r * (task.wrong - signed)
         drift, bend = float(r.sum()), float(h.sum())
-        if abs(drift) <= BALANCED * float(r.abs().sum()) or not bend > 0:
+        if abs(drift) <= BALANCED * float(size.sum()) or not bend > 0:
             break
         b -= min(1.0, max(-1.0, drift / bend))
     return b, r, h
@@ -125,15 +127,15 @@ def balance(task: Task, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
 def place(task: Task, u: Tensor, s: Tensor, b: float, square: float) -> Place:
     """The place of unknowns u with scores s, from a guess of the intercept."""
     b, r, h = balance(task, s, b)
-    loss = F.softplus(-task.sign * (s + b), threshold=50)
+    loss = F.softplus(task.wrong * (s + b), threshold=50)
     if task.weights is not None:
         loss = loss * task.weights
     return Place(u, s, b, 0.5 * square + task.C * float(loss.sum()), r, h, square)
 
 
-def slope_at(system: System, task: Task, at: Place) -> Slope:
+def slope_at(system: System, task: Task, at: Place, exact: bool) -> Slope:
     """The gradient at a place."""
-    g, v = system.gradient(at.u, task.C * at.r)
+    g, v = system.gradient(at.u, task.C * at.r, exact)
     return Slope(g, v, 0.5 * max(0.0, float(g @ v)))
 
 
@@ -207,11 +209,16 @@ class _Factor:
         self.system.factor(at.h, C, self._precise)
         self.memory, self._logs, self._failed = _Memory(), [], False
 
-    def note(self, step: Tensor, before: Slope, after: Slope, full: bool) -> None:
-        self._precise |= not full and not self._logs  # a fresh factor that does not serve lacks digits
-        self._failed = not full and not step.any()
+    def note(self, step: Tensor, before: Slope, after: Slope, t: float) -> None:
+        self._precise |= t < POOR and not self._logs  # a new factor that does not serve lacks digits
+        self._failed = t == 0
         self._logs.append(0.5 * math.log(max(after.bound, 1e-300) / max(before.bound, 1e-300)))
         self.memory.add(step, before, after)
+
+    @property
+    def slow(self) -> bool:
+        """Whether the last step brought the gradient down by less than a fifth."""
+        return bool(self._logs) and self._logs[-1] > math.log(0.8)
 
     def is_stale(self, gap: float, tol: float) -> bool:
         if not self._logs:
@@ -224,22 +231,24 @@ class _Factor:
 
 def descend(system: System, task: Task, at: Place, tol: float, max_iter: int) -> tuple[Place, int]:
     """Descend from a place until the relative bound is `tol` or only rounding is left; returns place and steps."""
-    slope, factor = slope_at(system, task, at), _Factor(system)
+    exact = not system.rough
+    slope, factor = slope_at(system, task, at, exact), _Factor(system)
     best, idle, checks, n_iter = (at, slope), 0, 0, 0
     factor.begin(at, task.C)
     while n_iter < max_iter and idle < PATIENCE and checks < CHECKS:
         gap = slope.gap(at.f)
-        if gap <= tol:  # by scores that were summed up step by step
-            at = place(task, at.u, system.scores(at.u, exact=True), at.b, at.square)
-            slope, checks = slope_at(system, task, at), checks + 1
-            best = (at, slope)
-            if slope.gap(at.f) <= tol:
+        if gap <= tol or (not exact and factor.slow and gap <= ROUGH * tol):
+            exact = True
+            at = place(task, at.u, system.scores(at.u, exact), at.b, at.square)  # they were summed up step by step
+            slope, checks = slope_at(system, task, at, exact), checks + 1
+            best, gap = (at, slope), slope.gap(at.f)
+            if gap <= tol:
                 break
         if factor.is_stale(gap, tol):
             factor.renew(at, task.C)
-        new, step, full = _step(system, task, at, slope, factor.memory)
-        after = slope_at(system, task, new)
-        factor.note(step, slope, after, full)
+        new, step, t = _step(system, task, at, slope, factor.memory, exact)
+        after = slope_at(system, task, new, exact)
+        factor.note(step, slope, after, t)
         at, slope, n_iter = new, after, n_iter + 1
         if after.bound < 0.5 * best[1].bound or at.f < best[0].f * (1 - FLAT):
             best, idle = (at, slope), 0
@@ -248,24 +257,26 @@ def descend(system: System, task: Task, at: Place, tol: float, max_iter: int) ->
     return best[0], n_iter
 
 
-def _step(system: System, task: Task, at: Place, slope: Slope, memory: _Memory) -> tuple[Place, Tensor, bool]:
-    """The next place, the step to it, and whether it is the full one; if that is not good enough, the best along it."""
+def _step(
+    system: System, task: Task, at: Place, slope: Slope, memory: _Memory, exact: bool
+) -> tuple[Place, Tensor, float]:
+    """The next place, the step to it, and its share t of the full one: 1 if that is good enough, else the best."""
     d = memory.direction(system, slope)
-    ds = system.scores(d, exact=False)
+    ds = system.scores(d, exact)
     fall = float(slope.v @ d)
     ud, dd = system.inner(at.u, d, ds), system.inner(d, d, ds)
     b = at.b - float(at.h @ ds) / max(float(at.h.sum()), 1e-300)
     new = place(task, at.u + d, at.s + ds, b, at.square + 2 * ud + dd)
     if new.f <= at.f + ENOUGH * fall or abs(fall) <= FLAT * at.f:
-        return new, d, True
+        return new, d, 1.0
     t = search(task, at, ds, ud, dd) if fall < 0 else 0.0
-    return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, False
+    return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, t
 
 
 def path(system: System, tasks: Sequence[Task], tol: float, max_iter: int) -> list[tuple[Place, int]]:
     """Solutions of tasks that differ in C alone, which rises: each starts from the one before."""
     first = tasks[0]
-    at = place(first, system.zero(), torch.zeros_like(first.sign), 0.0, 0.0)
+    at = place(first, system.zero(), torch.zeros_like(first.wrong), 0.0, 0.0)
     found = []
     for number, task in enumerate(tasks):
         start = stretched(system, task, at) if number else at

@@ -10,58 +10,62 @@ from probekit.probes.logistic.factor import NARROW, counting, factored, gram, so
 from probekit.threads import Shares
 
 FEW_ROWS = 0.75  # share of D; with fewer rows that count, the factor is of the rows instead (Woodbury)
-ROWS_PER_FEATURE = 8  # rows that a Hessian is sampled from, or more if they cost no more than a few products
-LEAST_ROWS = 4096
-LEAST_PATIENCE, MOST_PATIENCE = 6.0, 60.0
+ROWS_TO_SUM = 2048  # in float32, before the sums go on in float64
+LEAST_PATIENCE, MOST_PATIENCE = 2.0, 60.0
 
 
 class Primal:
-    """The rows Z [N, D] and the factor of one Hessian."""
+    """The rows Z [N, D] and the factor of one Hessian. If `rough`, descents begin in float32."""
 
-    def __init__(self, Z: Tensor, by_thread: Shares):
-        self._Z, self._by_thread = Z, by_thread
-        self._narrow = Z.to(NARROW)
-        self._size = torch.cat(list(by_thread(lambda rows: Z[rows].square().sum(dim=1).double(), len(Z))))
+    def __init__(self, Z: Tensor, rough: bool, by_thread: Shares):
+        n, d = Z.shape
+        self._by_thread, self.rough = by_thread, rough
+        self._narrow, self._exact = Z.to(NARROW), Z
+        self._size = torch.cat(list(by_thread(lambda rows: Z[rows].square().sum(dim=1).double(), n)))
         self._flat: Tensor | None = None  # the Hessian's second part at w = 0, of curvatures that sum to 1
         self._A: tuple[Tensor, float] | None = None  # the last Hessian's second part, and its C
         self._low: Tensor | None = None  # the rows that count, where the factor is of these
-        n, d = Z.shape
-        self._most = max(ROWS_PER_FEATURE * d, LEAST_ROWS, 4 * n // d)
-        used = min(n, self._most)
-        # measured on one core: 100 GFLOP/s in products, 30 in factors, 10 GB/s in products with a vector
-        factor = used * d * d / 1e11 + d**3 / 3 / 3e10 + 1e-3
-        step = 2 * n * d * Z.itemsize / 1e10 + n * 1e-7 + 5e-4
+        # measured on one core: 80 GFLOP/s in products, 30 in factors, 10 GB/s in products with a vector
+        factor = n * d * d / 8e10 + d**3 / 3 / 3e10 + 1e-3
+        step = 2 * n * d * NARROW.itemsize / 1e10 + n * 1e-7 + 5e-4
         self.patience = min(MOST_PATIENCE, max(LEAST_PATIENCE, factor / step))
 
     def zero(self) -> Tensor:
         """The weights 0 [D]."""
-        return self._Z.new_zeros(self._Z.shape[1], dtype=torch.float64)
+        return self._size.new_zeros(self._narrow.shape[1])
 
     def weights(self, u: Tensor) -> Tensor:
         """The weights of unknowns [P, D]: the same."""
         return u
 
     def scores(self, u: Tensor, exact: bool) -> Tensor:
-        """Z u [N]; unless `exact`, with u rounded to the type of Z."""
-        high = u.to(self._Z.dtype)
-        z = self._times(high)
-        return z + self._times((u - high).to(self._Z.dtype)) if exact and self._Z.dtype != u.dtype else z
+        """Z u [N]; if `exact`, without rounding u."""
+        Z = self._exact if exact else self._narrow
+        z = self._times(Z, u.to(Z.dtype))
+        return z + self._times(Z, (u - u.to(Z.dtype)).to(Z.dtype)) if exact and Z.dtype != u.dtype else z
 
-    def _times(self, w: Tensor) -> Tensor:
-        return torch.cat(list(self._by_thread(lambda rows: (self._Z[rows] @ w).double(), len(self._Z))))
+    def _times(self, Z: Tensor, w: Tensor) -> Tensor:
+        return torch.cat(list(self._by_thread(lambda rows: (Z[rows] @ w).double(), len(Z))))
 
-    def _sum(self, weights: Tensor) -> Tensor:
+    def _sum(self, weights: Tensor, exact: bool = False) -> Tensor:
         """Z' weights [D]."""
-        weights = weights.to(self._Z.dtype)
-        return sum(self._by_thread(lambda rows: (weights[rows] @ self._Z[rows]).double(), len(self._Z)), self.zero())
+        Z = self._exact if exact else self._narrow
+        weights = weights.to(Z.dtype)
+
+        def share(rows: slice) -> Tensor:
+            starts = range(rows.start, rows.stop, ROWS_TO_SUM)
+            parts = (slice(i, min(i + ROWS_TO_SUM, rows.stop)) for i in starts)
+            return sum(((weights[some] @ Z[some]).double() for some in parts), self.zero())
+
+        return sum(self._by_thread(share, len(Z)), self.zero())
 
     def inner(self, u: Tensor, d: Tensor, scores: Tensor) -> float:
         """Return u'd."""
         return float(u @ d)
 
-    def gradient(self, u: Tensor, pull: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, u: Tensor, pull: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
         """Return u + Z' pull twice: it is its own dual."""
-        g = u + self._sum(pull)
+        g = u + self._sum(pull, exact)
         return g, g
 
     def begin(self, h: Tensor, C: float) -> None:
@@ -75,7 +79,7 @@ class Primal:
             self.factor(h, C, precise=True)
 
     def factor(self, h: Tensor, C: float, precise: bool) -> None:
-        """Factor the Hessian at curvatures h, from a sample of rows where there are very many."""
+        """Factor the Hessian at curvatures h."""
         W, self._A, self._low = C * h, None, None
         mean = self._sum(W / W.sum().clamp_min(1e-300))
         size = (self._size - 2 * self.scores(mean, exact=False) + mean @ mean).clamp_min(0)
@@ -100,16 +104,13 @@ class Primal:
         return found is not None
 
     def _gram(self, rows: Tensor, mean: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
-        """The sum of W z z' over some rows z minus their mean, or over a sample of them."""
-        step = 1 if dtype == torch.float64 else max(1, len(rows) // self._most)
-        sample = rows[::step]
-        W = W * (len(rows) / len(sample))
-        parts = self._by_thread(lambda some: gram(self._centred(sample[some], mean, W, dtype)), len(sample))
+        """The sum of W z z' over some rows z minus their mean."""
+        parts = self._by_thread(lambda some: gram(self._centred(rows[some], mean, W, dtype)), len(rows))
         return sum(parts, torch.zeros(len(mean), len(mean), dtype=dtype))
 
     def _centred(self, rows: Tensor, mean: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
         """The rows minus their mean, times the root of their weights [M, D]."""
-        Z = self._narrow if dtype == NARROW else self._Z
+        Z = self._narrow if dtype == NARROW else self._exact
         Z, W = (Z, W) if len(rows) == len(Z) else (Z[rows], W[rows])
         return (Z.to(dtype) - mean.to(dtype)).mul_(W.sqrt().to(dtype)[:, None])
 
