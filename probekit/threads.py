@@ -8,6 +8,7 @@ Sums have the same bits with any number of threads: rows are cut by their number
 in one thread.
 """
 
+import atexit
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ import torch
 ROWS_OF_A_SHARE = 2048  # of fewer rows a second thread gains less than starting it costs
 MOST_SHARES = 16
 SECONDS_TO_STOP = 2.0  # for a thread to notice that it should stop; it does so after its present call into C
+SECONDS_AT_EXIT = 10.0
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -249,3 +251,5 @@ class _Workers:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, until - monotonic()))
+                if thread.is_alive():  # a thread that leaves a C++ function while Python shuts down may abort it
+                    atexit.register(thread.join, SECONDS_AT_EXIT)

@@ -57,7 +57,8 @@ class LayerResult:
         band: (low, high) of the headline on test; the bands of all layers hold the complete curve with 95%.
         in_best_set: whether the layer is statistically tied with the best on test (95%, all layers jointly).
         p_value: of the headline on test, against permuted labels; None with nested folds.
-        control: mean headline on test over the control tasks (random labels per type).
+        control: mean headline on test over the control tasks (random labels per type). Their C is that of the label's
+            probe where `meta["control"]["C"]` is "label"; each chose its own where it is "own" or missing.
         selectivity: headline on test minus `control`. None for a control task of complete texts, if less than half of
             the test rows have a type seen in train, and if the control R2 of a regression is below 0.
         codelength: of the training labels given the activations: {"bits", "uniform_bits", "prior_bits" (from the class
