@@ -15,6 +15,7 @@ from probekit.tasks.words import spans_in
 from probekit.text import counted, listed
 
 SKIP_HINT = "or leave such rows out with --on-bad-row skip"
+_MISSING = NA - {""}
 
 
 @dataclass
@@ -114,7 +115,7 @@ def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None
 
 def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
     """What is wrong with a cell as a text, as (kind, description); None if nothing is."""
-    if cell is None or (not typed and cell.strip() in NA - {""}) or (isinstance(cell, float) and cell != cell):
+    if cell is None or (not typed and cell.strip() in _MISSING) or (isinstance(cell, float) and cell != cell):
         hint = "write the text" if typed else "write the text (in JSONL the word itself is a text)"
         return "na", f"expected a text, got {quote(cell)}, a missing value; {hint}"
     if not isinstance(cell, str):

@@ -43,6 +43,8 @@ def _text_keys(texts: Sequence[str]) -> list[Hashable]:
 
 def folded(text: str) -> str:
     """A text in one case and one Unicode form (NFKC)."""
+    if text.isascii():
+        return text.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 

@@ -21,15 +21,12 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
     group, and then any groups, make up what is missing. Float labels are stratified by `strata`.
     """
     labels = strata(labels)
-    members: dict[Hashable, list[int]] = {}
-    for row, key in enumerate(keys):
-        members.setdefault(key, []).append(row)
-    together = list(members.values())
     missing: dict[int, float] = dict(share(labels, n))
-    rates = {k: missing[k] / rows for k, rows in Counter(labels.tolist()).items()}
+    classes = labels.tolist()
+    rates = {k: missing[k] / rows for k, rows in Counter(classes).items()}
     owed = dict.fromkeys(missing, 0.0)
     chosen = np.zeros(len(labels), dtype=bool)
-    classes = labels.tolist()
+    single, groups = _in_random_order(keys, seed)
 
     def take(rows: list[int], wanted: dict[int, float], adds: Counter[int], least: float) -> None:
         """Choose the rows if they lessen the distance of what is wanted by more than `least`."""
@@ -39,20 +36,37 @@ def carve(labels: np.ndarray, keys: Sequence[Hashable], n: int, seed: int | Sequ
                 missing[k] -= more
                 owed[k] -= more
 
-    order = [together[i] for i in np.random.default_rng(seed).permutation(len(together))]
-    groups = [rows for rows in order if len(rows) > 1]
     for rows in sorted(groups, key=_doublings, reverse=True):
         adds = Counter(classes[row] for row in rows)
         for k, more in adds.items():
             owed[k] += rates[k] * more
         take(rows, owed, adds, least=len(rows) / 2)  # so that several small groups go before one large
-    for row in (rows[0] for rows in order if len(rows) == 1):
-        if missing[classes[row]] > 0:
-            chosen[row] = True
-            missing[classes[row]] -= 1
+    for k, rows in _by_class(labels, single).items():
+        first = rows[: max(0, int(missing[k]))]
+        chosen[first] = True
+        missing[k] -= len(first)
     for rows in [rows for rows in groups if not chosen[rows[0]]]:
         take(rows, missing, Counter(classes[row] for row in rows), least=0)
     return chosen
+
+
+def _in_random_order(keys: Sequence[Hashable], seed: int | Sequence[int]) -> tuple[np.ndarray, list[list[int]]]:
+    """The rows whose keys nobody shares, int64, and the groups of those that share one, both in random order."""
+    known: dict[Hashable, int] = {}
+    number = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    sizes, first = np.bincount(number, minlength=len(known)), np.unique(number, return_index=True)[1]
+    order = np.random.default_rng(seed).permutation(len(known))
+    members: dict[int, list[int]] = {}
+    for row in np.flatnonzero(sizes[number] > 1).tolist():
+        members.setdefault(int(number[row]), []).append(row)
+    return first[order[sizes[order] == 1]], [members[i] for i in order[sizes[order] > 1].tolist()]
+
+
+def _by_class(labels: np.ndarray, rows: np.ndarray) -> dict[int, np.ndarray]:
+    """The rows of each class that has any, in their order."""
+    order = rows[np.argsort(labels[rows], kind="stable")]
+    values, starts = np.unique(labels[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(rows) else {}
 
 
 def _doublings(rows: list[int]) -> int:

@@ -20,6 +20,7 @@ from probekit.activations import Store, list_stores, load_activations
 from probekit.activations.layout import Layout
 from probekit.activations.plan.identity import identity_of
 from probekit.activations.run.loop import shard_rows
+from probekit.activations.store import write_examples
 from probekit.activations.store import writer as writer_module
 from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.writer import StoreWriter
@@ -63,6 +64,7 @@ def test_a_disk_that_refuses_leaves_nothing_partial(model, task, path, call, mon
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads the names of open files from /proc")
 def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, task, path, monkeypatch):
+    monkeypatch.setattr(write_examples, "PIECE_ROWS", 6)
     trace = []
 
     def watch(call):
@@ -70,7 +72,7 @@ def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, ta
 
         def traced(first, *rest):
             target = str(Path(f"/proc/self/fd/{first}").readlink()) if call == "fsync" else str(rest[0])
-            trace.append((call, target, str(first)))
+            trace.append((call, target, str(first), threading.get_ident()))
             return real(first, *rest)
 
         monkeypatch.setattr(durable.os, call, traced)
@@ -78,18 +80,26 @@ def test_each_file_is_synced_before_it_has_a_name_and_its_folder_after(model, ta
     for call in ("fsync", "replace", "link"):
         watch(call)
     run(model, task, path)
-    named = [i for i, (call, *_) in enumerate(trace) if call != "fsync"]
-    for i in named:
-        call, target, temporary = trace[i]
-        assert trace[i - 1][:2] == ("fsync", temporary)
-        assert trace[i + 1][:2] == ("fsync", str(Path(target).parent))
-        assert (call == "replace") == target.endswith(".safetensors")
-    order = [Path(trace[i][1]).name for i in named]
-    assert order[:2] == ["plan.json", "examples.json"]
+    named = [(i, thread) for i, (call, *_, thread) in enumerate(trace) if call != "fsync"]
+    order = [Path(trace[i][1]).name for i, _ in named]
+    for i, thread in named:  # several shards may be on their way at once, each in a thread of its own
+        call, target, temporary, _ = trace[i]
+        own = [j for j, step in enumerate(trace) if step[3] == thread]
+        before, after = own[own.index(i) - 1], own[own.index(i) + 1]
+        assert trace[before][:2] == ("fsync", temporary)
+        assert trace[after][:2] == ("fsync", str(Path(target).parent))
+        assert (call == "replace") == (Path(target).parent.name in ("shards", "examples"))
+    n_pieces = len(unseal(path / "examples.json")[0]["pieces"])
+    assert n_pieces > 3
+    assert order[0] == "plan.json"
+    assert set(order[1 : n_pieces + 1]) == {p.name for p in (path / "examples").iterdir()}
+    assert order[n_pieces + 1] == "examples.json"
     assert order[-1] == "manifest.json"
-    for k in range(len(plan_of(model, task, **HOW).shards)):
-        record = order.index(f"{k:05d}.json")
-        assert order[record - 1] == unseal(path / "records" / order[record])[0]["file"]
+    records = [name for name in order if len(name) == len("00000.json")]
+    assert records == sorted(records)
+    assert len(records) == len(plan_of(model, task, **HOW).shards)
+    for name in records:
+        assert order.index(unseal(path / "records" / name)[0]["file"]) < order.index(name)
 
 
 def test_the_first_of_two_writers_wins(model, task, path):
@@ -156,8 +166,8 @@ def test_sealed_json(tmp_path):
             unseal(tmp_path / "x.json")
 
 
-def test_memory_of_a_run_to_disk_is_two_shards(model, letters, path, monkeypatch):
-    """One at work and one on its way to the disk, however many texts there are."""
+def test_memory_of_a_run_to_disk_is_a_few_shards(model, letters, path, monkeypatch):
+    """One at work and `IN_FLIGHT` on their way to the disk, however many texts there are; one, where they are large."""
     alive: list[weakref.ref] = []
     most = []
     write = StoreWriter.write
@@ -172,10 +182,14 @@ def test_memory_of_a_run_to_disk_is_two_shards(model, letters, path, monkeypatch
     gc.freeze()  # what was there before is not looked at again by each collection
     try:
         run(model, letters(100), path)
+        assert len(alive) > 15
+        assert max(most) <= writer_module.IN_FLIGHT + 1
+        monkeypatch.setattr(writer_module, "IN_FLIGHT_BYTES", 1)
+        alive.clear(), most.clear()
+        run(model, letters(100), path.parent / "other")
+        assert max(most) <= 2
     finally:
         gc.unfreeze()
-    assert len(alive) > 15
-    assert max(most) <= 2
 
 
 def test_what_the_background_meets_is_raised_and_nothing_more_is_written(model, task, path, monkeypatch):
@@ -193,7 +207,7 @@ def test_what_the_background_meets_is_raised_and_nothing_more_is_written(model, 
             patch.setattr(writer_module, "write_named", fail)
             with pytest.raises(StorageError, match="no room"):
                 run(model, task, path)
-        assert len(calls) == k + 1
+        assert len(calls) <= k + writer_module.IN_FLIGHT  # those that were on their way, none of them with a record
         assert Store.progress(path)[0] == rows_of(plan_of(model, task, **HOW), range(k))
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("probekit-store")]
 

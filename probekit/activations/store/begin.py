@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.layout import Layout
-from probekit.activations.store.examples import read_examples
+from probekit.activations.store.examples import check_examples
 from probekit.activations.store.format import FORMAT, PlanFile, read_plan
 from probekit.activations.store.write_examples import write_examples
 from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first
@@ -71,7 +71,7 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
         sweep(path / "examples")
         write_examples(path, new.task, new.layout, new.positions)
     else:
-        read_examples(path, plan)  # with damaged examples, shards that are computed now would be lost
+        check_examples(path, plan)  # with damaged examples, shards that are computed now would be lost
     return plan
 
 

@@ -22,7 +22,8 @@ from probekit.activations.store.format import (
     record_path,
     unfinished_advice,
 )
-from probekit.activations.store.shard import Record, check_shard, load_record, repair_advice
+from probekit.activations.store.shard import Record, load_record, repair_advice
+from probekit.activations.store.tensors import check_shard
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import check_statistics
 from probekit.errors import StorageError

@@ -113,6 +113,14 @@ def read_examples(path: Path, plan: PlanFile) -> StoredExamples:
     return joined(path, plan, head, [read_piece(path, head, checksum) for checksum in head.pieces])
 
 
+def check_examples(path: Path, plan: PlanFile) -> None:
+    """Read the examples of the store at `path`, a piece at a time; errors as `read_examples`."""
+    head = read_head(path)
+    n = head.own.n if head.own else sum(read_piece(path, head, checksum).n for checksum in head.pieces)
+    with storage_errors(path / "examples.json", _WHAT, AGAIN):
+        require(n == plan.rows)
+
+
 def read_head(path: Path) -> ExamplesHead:
     """examples.json of the store at `path`.
 

@@ -28,7 +28,8 @@ from probekit.activations.store.format import (
     stored_rows,
     unfinished_advice,
 )
-from probekit.activations.store.shard import Record, check_shard_size, chunks, read_tensor, repair_advice
+from probekit.activations.store.shard import Record, repair_advice
+from probekit.activations.store.tensors import ONCE, SIZE, check_shard_size, chunks, prefetch, read_tensor
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
 from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
@@ -36,6 +37,8 @@ from probekit.options.check import check_path
 from probekit.points import Place, PointSpec, place_name
 from probekit.text import listed
 
+CHECKS = (ONCE, SIZE)
+AHEAD = 8  # shards that the disk is asked for before they are read
 THREADS = 2  # reading and hashing release the GIL; more threads do not help, memory bandwidth being the limit
 
 
@@ -44,14 +47,20 @@ class Store(Activations):
 
     Args:
         path: the folder that `extract(..., out=path)` wrote.
+        check: "hash" compares the bytes of a place with their checksums when this process first reads them; "size"
+            compares the sizes of files only.
 
     Raises:
+        UsageError: another word for `check`.
         DataError: no store there.
         StorageError: unfinished, or a file is missing or altered; the message names the file.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, check: str = ONCE):
         self.path = check_path("the store", path)
+        if check not in CHECKS:
+            raise UsageError(f"check is {' or '.join(CHECKS)}, got {check!a}")
+        self._check = check
         self._plan = read_plan(self.path)
         if not has_manifest(self.path):
             raise _unfinished(self.path, self._plan)
@@ -81,15 +90,17 @@ class Store(Activations):
         dtype = DTYPES[self._plan.dtype]
         values = np.empty((n_rows, width * dtype.itemsize), dtype=np.uint8)  # numpy allocates large pages
 
-        def fill(part: tuple[Record, np.ndarray, np.ndarray]) -> None:
-            record, sources, targets = part
+        def fill(number: int) -> None:
+            for record, *_ in parts[number + AHEAD : number + AHEAD + 1] if number else parts[: AHEAD + 1]:
+                prefetch(self.path, record, name)
+            record, sources, targets = parts[number]
             all_rows = len(sources) == record.tensors[name].shape[0]
-            for first, rows in chunks(self.path, record, name):
+            for first, rows in chunks(self.path, record, name, self._check):
                 here = slice(*np.searchsorted(sources, [first, first + len(rows)]))
                 _place_rows(values, targets[here], rows if all_rows else rows[sources[here] - first])
 
         with ThreadPoolExecutor(THREADS) as pool:
-            deque(pool.map(fill, parts), maxlen=0)
+            deque(pool.map(fill, range(len(parts))), maxlen=0)
         return torch.from_numpy(values.reshape(-1)).view(dtype).view(n_rows, width)
 
     def read(self, key: PointSpec, rows: slice | np.ndarray | list[int]) -> Tensor:
@@ -150,7 +161,7 @@ class Store(Activations):
         waiting: deque[tuple[np.ndarray, Future[Tensor]]] = deque()
         with ThreadPoolExecutor(1) as pool:
             for record in self._records:
-                waiting.append((record.rows, pool.submit(read_tensor, self.path, record, name)))
+                waiting.append((record.rows, pool.submit(read_tensor, self.path, record, name, self._check)))
                 if len(waiting) > 1:
                     rows, tensor = waiting.popleft()
                     yield rows, tensor.result()
@@ -203,9 +214,9 @@ class Store(Activations):
         return stored_rows(Path(path), plan), plan.rows
 
 
-def load_activations(path: str | Path) -> Store:
-    """Open a complete store; errors as in `Store`."""
-    return Store(path)
+def load_activations(path: str | Path, check: str = ONCE) -> Store:
+    """Open a complete store; `check` and errors as in `Store`."""
+    return Store(path, check)
 
 
 def _check_seals(path: Path, manifest: dict[str, Any], fixed: list[str], records: dict[int, str]) -> None:

@@ -1,7 +1,7 @@
 """Replace the broken shards of a store, each only by the bits that were recorded."""
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from probekit.activations.store.format import AGAIN, PlanFile, read_manifest, read_record, record_path
-from probekit.activations.store.shard import Record, bytes_of, check_shard, record_body, record_of
+from probekit.activations.store.shard import Record, bytes_of, record_body, record_of
+from probekit.activations.store.tensors import check_shard
 from probekit.activations.store.writer import StoreWriter
 from probekit.durable import remove, seal, write_first, write_named
 from probekit.errors import StorageError
@@ -56,14 +57,18 @@ class ReplacingWriter(StoreWriter):
         """Replace one shard.
 
         Raises:
-            StorageError: the disk refused, or this shard or the one before came out with other bits than recorded.
+            StorageError: the disk refused, or a shard before came out with other bits than recorded.
         """
         super().write(number, rows, tensors)
         self._written += 1
         if self._advance:
             self._advance(self._written, len(self._expected))
 
-    def _put(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], pool: ThreadPoolExecutor) -> None:
+    def _put(
+        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[None] | None = None
+    ) -> None:
+        if before is not None:
+            before.result()
         named = {place_name(place): x.contiguous() for place, x in tensors.items()}
         record, expected = record_of(rows, named), self._expected[number]
         data, sealed = seal(record_body(record, self._plan.seal))

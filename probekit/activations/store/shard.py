@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probekit.devices import DTYPES
-from probekit.durable import matches, open_plain, unseal
+from probekit.durable import Buffer, matches, unseal
 from probekit.errors import StorageError
 
 CHUNK = 1 << 19  # bytes that are read, hashed and copied while they are in the processor's cache
@@ -136,9 +135,20 @@ def record_of(rows: np.ndarray, tensors: dict[str, Tensor]) -> Record:
     return Record(rows, {name: _described(x, hashlib.sha256(bytes_of(x)).hexdigest()) for name, x in tensors.items()})
 
 
-def header_of(rows: np.ndarray, tensors: dict[str, Tensor]) -> bytes:
-    """The header of the shard of these tensors, before anything is hashed."""
-    return Record(rows, {name: _described(x, "") for name, x in tensors.items()}).header
+def hashed_parts(rows: np.ndarray, tensors: dict[str, Tensor], record: list[Record]) -> Iterator[Buffer]:
+    """The bytes of the shard of these tensors in order; each is hashed just before it is given, while it is in cache.
+
+    With the last of them `record` gets the shard's record.
+    """
+    yield Record(rows, {name: _described(x, "") for name, x in tensors.items()}).header
+    digests = {}
+    for name, x in tensors.items():
+        digest, data = hashlib.sha256(), bytes_of(x)
+        for start in range(0, len(data), CHUNK):
+            digest.update(data[start : start + CHUNK])
+            yield data[start : start + CHUNK]
+        digests[name] = digest.hexdigest()
+    record.append(Record(rows, {name: _described(x, digests[name]) for name, x in tensors.items()}))
 
 
 def _described(x: Tensor, sha256: str) -> TensorRecord:
@@ -149,71 +159,3 @@ def _described(x: Tensor, sha256: str) -> TensorRecord:
 def bytes_of(x: Tensor) -> memoryview:
     """The memory of a contiguous tensor."""
     return x.detach().flatten().view(torch.uint8).numpy().data
-
-
-@contextmanager
-def open_shard(path: Path, record: Record) -> Iterator[Any]:
-    """The shard of the store at `path`, open for reading, its size checked; raises StorageError."""
-    shard = path / "shards" / record.file
-    try:
-        with open_plain(shard) as buffered:
-            file = buffered.raw
-            size = file.seek(0, 2)
-            if size != record.n_bytes:
-                raise _damaged(path, record, f"{size} bytes instead of {record.n_bytes}")
-            yield file
-    except FileNotFoundError:
-        raise StorageError(f"shard {str(shard)!a} is missing; {repair_advice(path)}") from None
-
-
-def _damaged(path: Path, record: Record, why: str) -> StorageError:
-    return StorageError(f"shard {str(path / 'shards' / record.file)!a} is damaged: {why}; {repair_advice(path)}")
-
-
-def check_shard_size(path: Path, record: Record) -> None:
-    """Raise a StorageError unless the shard is a regular file of the recorded size."""
-    with open_shard(path, record):
-        pass
-
-
-def check_shard(path: Path, record: Record) -> None:
-    """Raise a StorageError unless every byte of the shard is as it was written."""
-    with open_shard(path, record) as file:
-        file.seek(0)
-        if file.read(len(record.header)) != record.header:
-            raise _damaged(path, record, "its header is not the record's")
-    for name in record.tensors:
-        for _ in chunks(path, record, name):
-            pass
-
-
-def chunks(path: Path, record: Record, name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """One tensor of a shard as (first row, bytes uint8 [rows, row_bytes]), each valid until the next is requested.
-
-    The checksum is compared after the last chunk: use the bytes only when the iteration has ended.
-
-    Raises:
-        StorageError: the shard is missing or damaged.
-    """
-    x, digest = record.tensors[name], hashlib.sha256()
-    with open_shard(path, record) as file:
-        file.seek(record.offset(name))
-        step = max(1, CHUNK // max(1, x.row_bytes))
-        buffer = np.empty((min(step, x.shape[0]), x.row_bytes), dtype=np.uint8)
-        for first in range(0, x.shape[0] if x.row_bytes else 0, step):
-            part = buffer[: x.shape[0] - first]
-            if file.readinto(part) != part.nbytes:
-                raise _damaged(path, record, f"{name} ends too soon")
-            digest.update(part.data)
-            yield first, part
-    if digest.hexdigest() != x.sha256:
-        raise _damaged(path, record, f"{name} does not match its checksum")
-
-
-def read_tensor(path: Path, record: Record, name: str) -> Tensor:
-    """One tensor of a shard, checked; the others are not read."""
-    x = record.tensors[name]
-    values = np.empty((x.shape[0], x.row_bytes), dtype=np.uint8)
-    for first, part in chunks(path, record, name):
-        values[first : first + len(part)] = part
-    return torch.from_numpy(values.reshape(-1)).view(DTYPES[x.dtype]).view(x.shape)

@@ -69,8 +69,9 @@ def _cuts(task: Task, layout: Layout) -> Iterator[slice]:
 def _own_bytes(task: Task, layout: Layout) -> list[int]:
     """Bytes of each example apart from its input, roughly."""
     numbers = np.zeros(len(task), dtype=np.int64) if layout.tokens is None else layout.counts(("", None)).copy()
-    for labels in [*task.labels.values(), *task.token_labels.values()]:
-        numbers += np.fromiter(map(np.size, labels), np.int64, len(task))
+    numbers += sum(labels.size for labels in task.labels.values()) // len(task)
+    for labels in task.token_labels.values():
+        numbers += np.fromiter((one.size for one in labels), np.int64, len(task))
     if task.targets is not None:
         numbers += np.fromiter(map(len, task.targets), np.int64, len(task))
     return (_ROW_BYTES + _NUMBER_BYTES * numbers).tolist()

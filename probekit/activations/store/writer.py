@@ -6,6 +6,7 @@ Axes: N examples, R rows of a place in a shard, D width of a place.
 import contextlib
 import os
 import time
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,24 +25,21 @@ from probekit.activations.store.format import (
     record_path,
     unfinished_advice,
 )
-from probekit.activations.store.shard import (
-    bytes_of,
-    check_shard,
-    header_of,
-    read_tensor,
-    record_body,
-    record_of,
-)
+from probekit.activations.store.shard import Record, hashed_parts, record_body
+from probekit.activations.store.tensors import check_shard, read_tensor
 from probekit.durable import seal, sync_names, write_first, write_named
 from probekit.errors import StorageError
 from probekit.points import Place, place_name, split_point
+
+IN_FLIGHT = 3  # shards on their way to the disk at once: one is hashed and written while others wait for their fsync
+IN_FLIGHT_BYTES = 256 << 20  # of larger shards fewer are
 
 
 class StoreWriter:
     """Writes the shards of a store that `begin_store` began, also of one that an earlier run left unfinished.
 
-    Shards go to disk in the background, one at a time, while the next is computed. Use it in a `with`, or end with
-    `finish` or `close`: they wait for the last one.
+    Up to `IN_FLIGHT` shards go to disk in the background while the next is computed; their records are written in the
+    order of the shards, none after one that failed. Use it in a `with`, or end with `finish` or `close`: they wait.
 
     Args:
         path: the store.
@@ -52,7 +50,7 @@ class StoreWriter:
         self.path = path
         self._plan = plan
         self._pool: ThreadPoolExecutor | None = None
-        self._pending: Future[None] | None = None
+        self._pending: deque[tuple[int, Future[None]]] = deque()  # bytes of a shard, and its way to the disk
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -102,7 +100,7 @@ class StoreWriter:
     def write(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor]) -> None:
         """Put one shard on disk: the file first, then its record, unless another writer was faster.
 
-        Returns when the shard before this one is on disk; leave the tensors unchanged until the next call.
+        Returns when there is room for one more on its way; leave the tensors unchanged until `flush` or `finish`.
 
         Args:
             number: of the shard.
@@ -110,20 +108,24 @@ class StoreWriter:
             tensors: place -> [R, D], the rows of the first of its examples first.
 
         Raises:
-            StorageError: the disk refused this shard or the one before; those on disk are kept.
+            StorageError: the disk refused an earlier shard; those on disk are kept.
         """
-        self.flush()
+        n_bytes = sum(x.nbytes for x in tensors.values())
+        self._wait(IN_FLIGHT - 1, IN_FLIGHT_BYTES - n_bytes)
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(2, thread_name_prefix="probekit-store")  # one writes while one hashes
-        self._pending = self._pool.submit(self._put, number, rows, tensors, self._pool)
+            self._pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="probekit-store")
+        before = self._pending[-1][1] if self._pending else None
+        self._pending.append((n_bytes, self._pool.submit(self._put, number, rows, tensors, before)))
 
-    def _put(self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], pool: ThreadPoolExecutor) -> None:
-        """Write a shard and then its record; the shard is hashed in the pool while it is written."""
-        named = {place_name(place): x.contiguous() for place, x in tensors.items()}
-        hashed = pool.submit(record_of, rows, named)
-        parts = [header_of(rows, named), *map(bytes_of, named.values())]
-        write_named(self.path / "shards", parts, lambda: hashed.result().file)
-        write_first(record_path(self.path, number), seal(record_body(hashed.result(), self._plan.seal))[0])
+    def _put(
+        self, number: int, rows: np.ndarray, tensors: dict[Place, Tensor], before: Future[None] | None = None
+    ) -> None:
+        """Write a shard, and then its record when that of the shard before is on disk."""
+        named, record = {place_name(place): x.contiguous() for place, x in tensors.items()}, list[Record]()
+        write_named(self.path / "shards", hashed_parts(rows, named, record), lambda: record[0].file)
+        if before is not None:
+            before.result()  # it began sooner, so that its thread is not waiting for this one
+        write_first(record_path(self.path, number), seal(record_body(record[0], self._plan.seal))[0])
 
     def flush(self) -> None:
         """Wait until every shard that was given is on disk.
@@ -131,15 +133,20 @@ class StoreWriter:
         Raises:
             StorageError: the disk refused.
         """
-        if self._pending is not None:
-            self._pending.result()  # if Ctrl-C ends the wait, the shard stays pending, and `close` waits for it
-            self._pending = None
+        self._wait(0, 0)
+
+    def _wait(self, most: int, most_bytes: int) -> None:
+        """Wait until at most so many shards, and bytes of them, are on their way; an error stays for the next call."""
+        while len(self._pending) > most or (self._pending and sum(n for n, _ in self._pending) > most_bytes):
+            self._pending[0][1].result()  # if Ctrl-C ends the wait, the shard stays pending, and `close` waits for it
+            self._pending.popleft()
 
     def close(self) -> None:
-        """Finish the write that has begun, and end the background threads."""
+        """Finish the writes that have begun, and end the background threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
-        self._pool = self._pending = None
+        self._pool = None
+        self._pending.clear()
 
     def finish(self, meta: dict[str, Any] | None = None) -> None:
         """Write the manifest: from now on the store is complete.

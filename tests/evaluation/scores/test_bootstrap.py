@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, norm
 
-from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores import metrics, regression
+from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, measure, weighted_metrics
 from probekit.evaluation.scores.score import for_metric, score_intervals
 

@@ -1,0 +1,160 @@
+"""The examples of a large task go into pieces: they read as one file does, whatever happens to a piece is noticed."""
+
+import shutil
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from store_cases import Stopped, files, flip, lasting, run
+
+from probekit.activations import Store, load_activations, repair
+from probekit.activations import verify as verify_store
+from probekit.activations.layout import Layout
+from probekit.activations.store import write_examples as writing
+from probekit.activations.store.examples import check_examples, read_examples
+from probekit.errors import StorageError
+from probekit.tasks import Task
+
+RNG = np.random.default_rng(0)
+N = 40
+IDS = [RNG.integers(0, 99, 1 + k % 5).tolist() for k in range(N)]
+TEXTS = [f"text {k} of some words, é\u2028 \ud800 {'x' * (k % 9)}" for k in range(N)]
+SPLITS = np.array(["train", "validation", "test"])[np.arange(N) % 3]
+CLASSES = {"labels": {"a": np.arange(N) % 2}, "label_names": {"a": ["no", "yes"]}, "splits": SPLITS, "target": "a"}
+
+
+def task_of(inputs, **changes):
+    return Task("t", inputs, **{**CLASSES, "info": {"seed": 3}, **changes})
+
+
+TASKS = {
+    "texts": task_of(TEXTS, groups=[f"g{k // 2}" for k in range(N)]),
+    "texts that repeat": task_of([TEXTS[k // 7] for k in range(N)], groups=np.arange(N) // 7),
+    "without labels": Task("t", TEXTS),
+    "several label sets": task_of(
+        TEXTS,
+        labels={"a": np.arange(N) % 2, "x": RNG.normal(size=N), "xy": RNG.normal(size=(N, 2))},
+        label_names={"a": ["no", "yes"], "x": [], "xy": []},
+    ),
+    "token ids at indices": task_of(IDS, position=np.array([k % len(row) for k, row in enumerate(IDS)])),
+    "a list for each of its tokens": task_of([IDS[k // 10] for k in range(N)], ids=list(range(N))),
+    "words": task_of([TEXTS[k // 7] for k in range(N)], spans=np.array([[k % 4, 5] for k in range(N)])),
+    "labels of tokens": Task(
+        "t",
+        IDS,
+        token_labels={"s": [np.array(row) % 3 for row in IDS], "d": [np.array(row)[:, None] / 7.0 for row in IDS]},
+        label_names={"s": ["0", "1", "2"], "d": []},
+        splits=SPLITS,
+        target="s",
+    ),
+    "pairs": task_of(TEXTS, targets=IDS),
+}
+ONE = Layout(["last"], np.arange(N) % 4 + 2, 1, np.arange(N), 1)
+EACH = Layout(["all"], np.arange(N) % 4 + 2, 1, np.arange((np.arange(N) % 4 + 1).sum()))
+LAYOUTS = {"one": (ONE, ["last"]), "each": (EACH, ["all"]), "two": (Layout(["a", "per example"], ONE.lengths, 0), None)}
+PLAN = SimpleNamespace(rows=N)
+
+
+def round_trip(path, monkeypatch, rows, task, layout, positions):
+    monkeypatch.setattr(writing, "PIECE_ROWS", rows)
+    path.mkdir()
+    writing.write_examples(path, task, layout, positions)
+    check_examples(path, PLAN)
+    return read_examples(path, PLAN)
+
+
+def same(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype.kind == other.dtype.kind and np.array_equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", TASKS)
+def test_pieces_read_as_one_file_does(tmp_path, monkeypatch, name, layout):
+    task, (layout, positions) = TASKS[name], LAYOUTS[layout]
+    positions = positions or ["a", np.arange(N) - 3]
+    whole = round_trip(tmp_path / "whole", monkeypatch, N, task, layout, positions)
+    assert [p.name for p in files(tmp_path / "whole")] == ["examples.json"]
+    for rows in (7, N - 1):
+        path = tmp_path / str(rows)
+        read = round_trip(path, monkeypatch, rows, task, layout, positions)
+        assert len(list((path / "examples").iterdir())) == -(-N // rows)
+        for one, other in ((read, whole), (read.layout, whole.layout), (read.task, task)):
+            known = {key: value for key, value in vars(one).items() if key not in ("task", "layout", "seal")}
+            assert same(known, {key: vars(other)[key] for key in known})
+        assert read.task.fingerprint() == whole.task.fingerprint() == task.fingerprint()
+
+
+def test_a_piece_ends_before_a_text_that_would_make_it_too_large(tmp_path, monkeypatch):
+    """The words of a long text stay in one piece, which holds the text once."""
+    monkeypatch.setattr(writing, "PIECE_BYTES", 1000)
+    texts = [letter * 900 for letter in "abc" for _ in range(5)]
+    task = Task("t", texts, {"a": np.arange(15) % 2}, {"a": ["x", "y"]}, spans=np.array([[0, 3]] * 15))
+    writing.write_examples(tmp_path, task, Layout(["last"], np.ones(15, dtype=np.int64), 0), ["last"])
+    pieces = [p.read_text() for p in (tmp_path / "examples").iterdir()]
+    assert sorted(piece.count(letter * 900) for piece in pieces for letter in "abc") == [0] * 6 + [1] * 3
+
+
+def test_memory_of_writing_is_that_of_a_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "PIECE_ROWS", 50)
+    texts = [f"{k} " + "word " * 200 for k in range(3000)]
+    task = Task("t", texts)
+    tracemalloc.start()
+    writing.write_examples(tmp_path, task, Layout(["last"], np.ones(3000, dtype=np.int64), 0), ["last"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < sum(map(len, texts)) / 3
+
+
+@pytest.mark.usefixtures("small_shards")
+class TestAStore:
+    @pytest.fixture(autouse=True)
+    def small_pieces(self, monkeypatch):
+        monkeypatch.setattr(writing, "PIECE_ROWS", 6)
+
+    def test_what_happens_to_a_piece_is_noticed_and_named(self, model, task, path):
+        run(model, task, path)
+        pieces = sorted((path / "examples").iterdir())
+        assert len(pieces) == 4
+        good = {piece: piece.read_bytes() for piece in pieces}
+        for change in (flip, lambda piece: piece.unlink(), lambda piece: piece.write_bytes(good[pieces[0]])):
+            change(pieces[1])
+            with pytest.raises(StorageError, match=pieces[1].name):
+                load_activations(path)
+            found = verify_store(path)
+            assert [one.file for one in found.broken] == [f"examples/{pieces[1].name}"]
+            assert "extract again" in found.advice
+            with pytest.raises(StorageError, match=rf"{pieces[1].name}.* cannot be made again"):
+                repair(path, model)
+            with pytest.raises(StorageError, match=pieces[1].name):
+                run(model, task, path)
+            pieces[1].write_bytes(good[pieces[1]])
+        assert verify_store(path).is_sound
+
+    def test_a_run_stopped_between_pieces_ends_in_the_same_files(self, model, task, path, tmp_path, monkeypatch):
+        run(model, task, tmp_path / "whole")
+        write = writing.write_named
+        for n in range(4):
+            shutil.rmtree(path, ignore_errors=True)
+            calls = []
+
+            def stopped(*args, n=n, calls=calls):
+                calls.append(args)
+                if len(calls) > n:
+                    raise Stopped
+                return write(*args)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(writing, "write_named", stopped)
+                with pytest.raises(Stopped):
+                    run(model, task, path)
+            assert not (path / "examples.json").exists()
+            assert Store.progress(path) == (0, 23)
+            run(model, task, path)
+            assert lasting(path) == lasting(tmp_path / "whole")
