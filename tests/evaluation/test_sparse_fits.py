@@ -4,7 +4,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from probekit.evaluation.compare import sparse_fits
-from probekit.evaluation.compare.sparse_fits import TOLERANCE, fit_path, loss_of
+from probekit.evaluation.compare.sparse_fits import TOLERANCE, fit_path, sparse_loss
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 
@@ -22,7 +22,7 @@ def exact(X: sparse.csr_array, y: np.ndarray, C: float) -> LogisticRegression:
 
 
 def objective(X: sparse.csr_array, y: np.ndarray, n_classes: int, C: float, coef: np.ndarray, intercept: np.ndarray):
-    return 0.5 * (coef**2).sum() + C * loss_of(y, n_classes).value(X @ coef + intercept)
+    return 0.5 * (coef**2).sum() + C * sparse_loss(y, n_classes).value(X @ coef + intercept)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 7])
@@ -36,7 +36,7 @@ def test_fits_are_scikit_learns_to_the_digits_that_the_certificate_promises(n_cl
         X = sparse.csr_array(rows)
     if kind == "rare":
         y = np.concatenate([np.arange(n_classes), np.zeros(90 - n_classes, dtype=np.int64)])
-    for C, fit in zip(STRENGTHS, fit_path(X, loss_of(y, n_classes), STRENGTHS), strict=True):
+    for C, fit in zip(STRENGTHS, fit_path(X, sparse_loss(y, n_classes), STRENGTHS), strict=True):
         best = exact(X, y, C)
         least = objective(X, y, n_classes, C, best.coef_.T, best.intercept_)
         found = objective(X, y, n_classes, C, fit.coef, fit.intercept)
@@ -52,7 +52,7 @@ def test_numbers_are_fitted_by_ridge_regression():
     X, y = words(), np.random.default_rng(2).normal(size=90)
     A = np.hstack([X.toarray(), np.ones((90, 1))])
     penalty = np.diag([*np.ones(X.shape[1]), 0])
-    for C, fit in zip(STRENGTHS, fit_path(X, loss_of(y, 0), STRENGTHS), strict=True):
+    for C, fit in zip(STRENGTHS, fit_path(X, sparse_loss(y, 0), STRENGTHS), strict=True):
         solved = np.linalg.solve(A.T @ A + penalty / C, A.T @ y)
         assert fit.converged
         np.testing.assert_allclose(X @ fit.coef[:, 0] + fit.intercept[0], A @ solved, atol=2e-4)
@@ -60,20 +60,20 @@ def test_numbers_are_fitted_by_ridge_regression():
 
 def test_features_that_say_nothing_leave_the_frequencies():
     y = np.arange(30) % 5 % 3
-    (fit,) = fit_path(sparse.csr_array((30, 4)), loss_of(y, 3), [1.0])
+    (fit,) = fit_path(sparse.csr_array((30, 4)), sparse_loss(y, 3), [1.0])
     assert fit.converged
     assert not fit.coef.any()
     np.testing.assert_allclose(np.exp(fit.intercept - fit.intercept[0]), np.bincount(y) / 12, rtol=1e-6)
-    (constant,) = fit_path(sparse.csr_array((30, 4)), loss_of(np.zeros(30), 0), [1.0])
+    (constant,) = fit_path(sparse.csr_array((30, 4)), sparse_loss(np.zeros(30), 0), [1.0])
     assert constant.converged
     assert not constant.intercept.any()
 
 
 def test_a_fit_that_is_stopped_says_so_and_its_bound_holds(monkeypatch):
     X, y = words(), np.random.default_rng(1).integers(2, size=90)
-    (best,) = fit_path(X, loss_of(y, 2), [100.0])
+    (best,) = fit_path(X, sparse_loss(y, 2), [100.0])
     monkeypatch.setattr(sparse_fits, "MOST_STEPS", 1)
-    (stopped,) = fit_path(X, loss_of(y, 2), [100.0])
+    (stopped,) = fit_path(X, sparse_loss(y, 2), [100.0])
     assert best.converged
     assert not stopped.converged
     assert stopped.gap > TOLERANCE

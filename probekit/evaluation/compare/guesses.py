@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
-from probekit.evaluation.compare.sparse_fits import fit_path, loss_of
+from probekit.evaluation.compare.sparse_fits import fit_path, sparse_loss
 from probekit.evaluation.scores.metrics import Predictions, measure
 from probekit.probes.base import predicted_labels, probabilities
 
@@ -160,7 +160,7 @@ def _fits(
     if not n_classes:
         return _fits_of_numbers(name, features, X, truth, strengths)
     guesses = []
-    for C, fit in zip(strengths, fit_path(X, loss_of(truth, n_classes), strengths), strict=True):
+    for C, fit in zip(strengths, fit_path(X, sparse_loss(truth, n_classes), strengths), strict=True):
         scores = features @ fit.coef + fit.intercept
         scores = scores[:, 0] if n_classes == 2 else scores
         guesses.append(Guess(name, predicted_labels(scores), scores, C, fit.converged, probabilities(scores)))
@@ -175,7 +175,7 @@ def _fits_of_numbers(
     unit = np.abs(targets - middle).max(axis=0)
     unit = np.where(unit > 0, unit, 1)
     columns = ((targets - middle) / unit).reshape(len(targets), -1).T
-    paths = [fit_path(X, loss_of(column, 0), strengths) for column in columns]
+    paths = [fit_path(X, sparse_loss(column, 0), strengths) for column in columns]
     guesses = []
     for C, fits in zip(strengths, zip(*paths, strict=True), strict=True):
         scores = np.concatenate([features @ fit.coef + fit.intercept for fit in fits], axis=1)

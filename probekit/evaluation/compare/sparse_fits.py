@@ -134,7 +134,7 @@ class SparseFit:
     converged: bool
 
 
-def loss_of(labels: np.ndarray, n_classes: int) -> Loss:
+def sparse_loss(labels: np.ndarray, n_classes: int) -> Loss:
     """The log loss of classes [N], or half the squared error of numbers [N] (n_classes 0)."""
     if n_classes == 0:
         return _Squares(labels)
