@@ -52,16 +52,17 @@ def _planned(requests: list[Request], options: CurvesArguments, texts: Compariso
     audit, protocol = audited_protocol(first, options, texts)
     controls = draw_controls(first, protocol, options)
     plan = plan_curve(first, protocol, options.seed, metric, controls, options.codelength, options.intervals)
-    baselines = _baselines(first, plan) if options.baselines else []
+    baselines = _baselines(first, plan, texts) if options.baselines else []
     origin = origin_of(first, plan, audit, options.seed, options.drop_leaks, texts.fingerprint(first.acts))
     origin |= {"control": controls.record, "random_init": random_origin(options.random_init)}
     return LabelSetPlan(requests, plan, baselines, origin)
 
 
-def _baselines(request: Request, plan: CurvePlan) -> list[Baseline]:
-    task = request.acts.task
+def _baselines(request: Request, plan: CurvePlan, texts: Comparisons) -> list[Baseline]:
+    task, words = request.acts.task, types_read(request.acts)
     inputs = task.inputs if task.has_texts and task.text_of is None else None
-    examples = LabelledInputs(inputs, types_read(request.acts), request.labels, request.n_classes)
+    counts = texts.words(task) if words is None and inputs is not None else None
+    examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes)
     return model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)
 
 

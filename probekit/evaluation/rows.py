@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError
+from probekit.evaluation.compare.guesses import word_counts
 from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protocol, split_protocol
 from probekit.evaluation.request import Request
 from probekit.options import ProbeOptions
@@ -34,6 +36,10 @@ class Comparisons:
     def linked(self, task: Task) -> np.ndarray:
         """Numbers [N], equal for rows with equal or nearly equal texts."""
         return self._once("linked", task, _linked)
+
+    def words(self, task: Task) -> sparse.csr_array | None:
+        """How often each word occurs in each text."""
+        return self._once("words", task, lambda task: word_counts(task.inputs))
 
     def fingerprint(self, acts: Activations) -> str | None:
         """The task's fingerprint, if the activations do not record it."""

@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from probekit.evaluation import train_probes
+from probekit.evaluation.compare import guesses
 from probekit.evaluation.compare.guesses import (
     BAG_OF_WORDS_C,
     WORD,
@@ -13,7 +17,9 @@ from probekit.evaluation.compare.guesses import (
     majority,
     mean,
     merit,
+    word_counts,
 )
+from probekit.evaluation.compare.sparse_fits import fit_path
 
 N = 240
 ROWS = np.arange(N)
@@ -22,8 +28,8 @@ TRAIN, VALIDATION, TEST = ROWS[ROWS % 4 < 2], ROWS[ROWS % 4 == 2], ROWS[ROWS % 4
 
 def bag_of_words(inputs, labels, train, validation, n_classes, metric=None):
     """The one that validation chooses, as a curve's baseline is chosen."""
-    guesses = bags_of_words(inputs, labels, train, n_classes)
-    return max(guesses, key=lambda guess: merit(guess, labels, validation, n_classes, metric))
+    tried = bags_of_words(word_counts(inputs), labels, train, n_classes)
+    return max(tried, key=lambda guess: merit(guess, labels, validation, n_classes, metric))
 
 
 def word_task(as_ids: bool):
@@ -169,17 +175,40 @@ def test_the_words_are_chosen_by_the_metric_that_is_asked_for():
     assert by["auroc"].C != by["accuracy"].C
 
 
-def fitted(texts, labels, C, converged=True):
+def fitted(texts, labels, C):
     features = TfidfVectorizer(token_pattern=WORD).fit([texts[i] for i in TRAIN]).transform(texts)
     model = LogisticRegression(C=C, max_iter=1000, tol=1e-5).fit(features[TRAIN], labels[TRAIN])
     scores = model.decision_function(features)
-    return Guess("bag-of-words", (scores > 0).astype(int), scores, C, converged)
+    return Guess("bag-of-words", (scores > 0).astype(int), scores, C)
 
 
 def test_words_whose_fit_did_not_converge_lose_against_those_whose_did(monkeypatch):
     texts, labels = word_task(False)
-    alone = lambda name, features, labels, train, C, n: fitted(texts, labels, C, C == 0.1)  # noqa: E731
     best = bag_of_words(texts, labels, TRAIN, VALIDATION, 2)
     assert best.C != 0.1
-    monkeypatch.setattr("probekit.evaluation.compare.guesses._fit", alone)
+
+    def first_alone(*given):
+        first, *others = fit_path(*given)
+        return [first, *(replace(fit, converged=False) for fit in others)]
+
+    monkeypatch.setattr("probekit.evaluation.compare.guesses.fit_path", first_alone)
     assert bag_of_words(texts, labels, TRAIN, VALIDATION, 2).C == 0.1
+
+
+@pytest.mark.parametrize("most", [7, 1000])
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_words_are_weighted_as_scikit_learn_weights_them(as_ids, most):
+    texts, _ = word_task(as_ids)
+    texts[TEST[0]] = [77, 5] if as_ids else "unknown w5 w5 ."
+    how = {"analyzer": lambda ids: [str(i) for i in ids]} if as_ids else {"token_pattern": WORD}
+    expected = TfidfVectorizer(**how, max_features=most).fit([texts[i] for i in TRAIN]).transform(texts)
+    found = guesses._tf_idf(guesses.word_counts(texts), TRAIN, most)
+    np.testing.assert_allclose(found.toarray(), expected.toarray(), rtol=1e-14)
+
+
+def test_the_words_are_counted_once_for_all_folds_and_label_sets(world, monkeypatch):
+    counted = []
+    monkeypatch.setattr("probekit.evaluation.rows.word_counts", lambda texts: counted.append(1) or word_counts(texts))
+    acts = world(n=60, strength=(1.0,) * 5)
+    train_probes(acts, layers=[0], probe="mean-diff", labels="all", folds=3, controls=0, intervals=False)
+    assert len(counted) == 1

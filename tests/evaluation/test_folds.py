@@ -10,7 +10,7 @@ import torch
 from probekit.activations.activations import ActivationSet
 from probekit.errors import UsageError
 from probekit.evaluation import train_probes
-from probekit.evaluation.compare.guesses import BAG_OF_WORDS_C, bags_of_words
+from probekit.evaluation.compare.guesses import BAG_OF_WORDS_C, bags_of_words, word_counts
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import fold_protocol
 from probekit.evaluation.scores.bootstrap import Bootstrap
@@ -125,8 +125,8 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
     seen: list[Any] = []
     monkeypatch.setattr(
         "probekit.evaluation.compare.baselines.bags_of_words",
-        lambda inputs, labels, train, *more: (
-            seen.append(set(train.tolist())) or bags_of_words(inputs, labels, train, *more)
+        lambda counts, labels, train, *more: (
+            seen.append(set(train.tolist())) or bags_of_words(counts, labels, train, *more)
         ),
     )
     results = train_probes(acts, probe="mean-diff", folds=3, controls=0)
@@ -138,9 +138,11 @@ def test_the_bag_of_words_is_fitted_on_the_rows_that_the_probe_is(monkeypatch):
         risks = np.zeros(len(BAG_OF_WORDS_C))
         for mask, part in each.choosers:
             rows = protocol.parts[part]
-            guesses = bags_of_words(texts, labels, np.flatnonzero(protocol.masks[mask]), 2)
+            guesses = bags_of_words(word_counts(texts), labels, np.flatnonzero(protocol.masks[mask]), 2)
             risks += [(guess.predicted != labels)[rows].mean() for guess in guesses]
-        kept = bags_of_words(texts, labels, np.flatnonzero(protocol.masks[each.mask]), 2)[int(risks.argmin())]
+        kept = bags_of_words(word_counts(texts), labels, np.flatnonzero(protocol.masks[each.mask]), 2)[
+            int(risks.argmin())
+        ]
         scores[each.test] = kept.predicted[each.test] == labels[each.test]
     found = {baseline.name: baseline.metrics["test"]["accuracy"] for baseline in results.baselines}
     assert found["bag-of-words"] == pytest.approx(scores.mean())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from scipy import sparse
 
 from probekit.evaluation.compare.guesses import (
     BAG_OF_WORDS_C,
@@ -35,12 +36,14 @@ class LabelledInputs:
 
     Attributes:
         inputs: N texts or lists of token ids; None where there are no texts.
+        counts: of their words, from `word_counts`; None where there are no words.
         words: N words, where the examples are words of their texts; else None.
         labels: int64 [N], or float64 [N] of a regression.
         n_classes: 0 for a regression.
     """
 
     inputs: list[str] | list[list[int]] | None
+    counts: sparse.csr_array | None
     words: list[str] | None
     labels: np.ndarray
     n_classes: int
@@ -106,7 +109,7 @@ def _bags(examples: LabelledInputs, protocol: Protocol, bags: dict[int, list[Gue
     if mask not in bags:
         train = np.flatnonzero(protocol.masks[mask])
         strengths = BAG_OF_WORDS_C if protocol.chooses else (UNCHOSEN_C,)
-        bags[mask] = bags_of_words(examples.inputs or [], examples.labels, train, examples.n_classes, strengths)
+        bags[mask] = bags_of_words(examples.counts, examples.labels, train, examples.n_classes, strengths)
     return bags[mask]
 
 

@@ -6,20 +6,17 @@ Where the examples are words of texts, each word's most frequent class replaces 
 Axes: N examples, C classes.
 """
 
-import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
+from scipy import sparse
+from sklearn.feature_extraction.text import CountVectorizer
 
+from probekit.evaluation.compare.sparse_fits import fit_path, sparse_loss
 from probekit.evaluation.scores.metrics import Predictions, measure
-from probekit.probes.base import predicted_labels
+from probekit.probes.base import predicted_labels, probabilities
 
 # Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
 BAG_OF_WORDS_C = (0.1, 1.0, 10.0, 100.0)
@@ -27,6 +24,7 @@ UNCHOSEN_C = 10.0  # of the bag of words, where no validation rows choose
 LENGTH_C = 1.0
 WORD = r"\w+|[^\w\s]"  # runs of letters and digits, and single punctuation marks: every text that is not blank has one
 MAX_WORDS = 50_000
+MAX_WEIGHTS = 10_000_000  # of all classes; with more than 200 classes, this allows fewer words
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, 
 
 
 def bags_of_words(
-    inputs: Sequence[Any],
+    counts: sparse.csr_array | None,
     labels: np.ndarray,
     train: np.ndarray,
     n_classes: int,
@@ -103,17 +101,17 @@ def bags_of_words(
     the majority class, or the mean. `merit` chooses among the guesses; ties go to the first.
 
     Args:
-        inputs: N texts, or N lists of token ids.
+        counts: of N texts, from `word_counts`.
         labels: int64 [N], or float64 [N] of a regression.
         train: rows to fit on.
         n_classes: C, or 0 for a regression.
         strengths: values of C, rising.
     """
-    features = _tf_idf(inputs, train)
+    features = None if counts is None else _tf_idf(counts, train, min(MAX_WORDS, MAX_WEIGHTS // max(1, n_classes)))
     if features is None:
         constant = majority(labels, train, n_classes) if n_classes else mean(labels, train)
         return [replace(constant, name="bag-of-words")]
-    return [_fit("bag-of-words", features, labels, train, C, n_classes) for C in strengths]
+    return _fits("bag-of-words", features, labels, train, strengths, n_classes)
 
 
 def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> Guess:
@@ -127,8 +125,10 @@ def length(inputs: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_class
     """
     sizes = [(len(one), len(one.split())) if isinstance(one, str) else (len(one),) for one in inputs]
     features = np.log1p(np.array(sizes, dtype=np.float64))
-    features = StandardScaler().fit(features[train]).transform(features)
-    return _fit("length", features, labels, train, LENGTH_C, n_classes)
+    features -= features[train].mean(axis=0)
+    spread = features[train].std(axis=0)
+    features /= np.where(spread > 1e-12, spread, 1)
+    return _fits("length", sparse.csr_array(features), labels, train, [LENGTH_C], n_classes)[0]
 
 
 def _values(name: str, values: np.ndarray, C: float | None = None, converged: bool = True) -> Guess:
@@ -147,31 +147,74 @@ def merit(
     return guess.converged, measure(predictions, [metric]).get(metric, 0.0)
 
 
-def _fit(name: str, features: Any, labels: np.ndarray, train: np.ndarray, C: float, n_classes: int) -> Guess:
-    model: Any = LogisticRegression(C=C, max_iter=1000, tol=1e-5)
+def _fits(
+    name: str,
+    features: sparse.csr_array,
+    labels: np.ndarray,
+    train: np.ndarray,
+    strengths: Sequence[float],
+    n_classes: int,
+) -> list[Guess]:
+    """A guess for each C, from the scores of linear fits on sparse features."""
+    X, truth = features[train], labels[train]
     if not n_classes:
-        model = Ridge(alpha=1 / C, tol=1e-8)
-    with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
-        warnings.simplefilter("always")
-        model.fit(features[train], labels[train])
-    converged = not any(issubclass(w.category, ConvergenceWarning) for w in caught)
-    if not n_classes:
-        return _values(name, model.predict(features), C, converged)
-    scores = model.decision_function(features)
-    return Guess(name, predicted_labels(scores), scores, C, converged, model.predict_proba(features))
+        return _fits_of_numbers(name, features, X, truth, strengths)
+    guesses = []
+    for C, fit in zip(strengths, fit_path(X, sparse_loss(truth, n_classes), strengths), strict=True):
+        scores = features @ fit.coef + fit.intercept
+        scores = scores[:, 0] if n_classes == 2 else scores
+        guesses.append(Guess(name, predicted_labels(scores), scores, C, fit.converged, probabilities(scores)))
+    return guesses
 
 
-def _tf_idf(inputs: Sequence[Any], train: np.ndarray) -> Any:
-    ids = not isinstance(inputs[0], str)
-    tokens: dict[str, Any] = {"analyzer": _as_words} if ids else {"token_pattern": WORD}
-    vectoriser = TfidfVectorizer(**tokens, max_features=MAX_WORDS)
+def _fits_of_numbers(
+    name: str, features: sparse.csr_array, X: sparse.csr_array, targets: np.ndarray, strengths: Sequence[float]
+) -> list[Guess]:
+    """Each output by itself and in units of its own spread, as the certificate is relative to the objective."""
+    middle = targets.mean(axis=0)
+    unit = np.abs(targets - middle).max(axis=0)
+    unit = np.where(unit > 0, unit, 1)
+    columns = ((targets - middle) / unit).reshape(len(targets), -1).T
+    paths = [fit_path(X, sparse_loss(column, 0), strengths) for column in columns]
+    guesses = []
+    for C, fits in zip(strengths, zip(*paths, strict=True), strict=True):
+        scores = np.concatenate([features @ fit.coef + fit.intercept for fit in fits], axis=1)
+        values = scores.reshape(len(scores), *targets.shape[1:]) * unit + middle
+        guesses.append(_values(name, values, C, all(fit.converged for fit in fits)))
+    return guesses
+
+
+def word_counts(inputs: Sequence[Any]) -> sparse.csr_array | None:
+    """How often each word (or token id) occurs in each of N texts (or lists of token ids); None without any word."""
+    tokens: dict[str, Any] = {"token_pattern": WORD} if isinstance(inputs[0], str) else {"analyzer": _as_words}
     try:
-        vectoriser.fit([inputs[i] for i in train])
+        return sparse.csr_array(CountVectorizer(**tokens).fit_transform(inputs))
     except ValueError as error:
         if "empty vocabulary" in str(error):
             return None
         raise
-    return vectoriser.transform(inputs)
+
+
+def _tf_idf(counts: sparse.csr_array, train: np.ndarray, most: int) -> sparse.csr_array | None:
+    """What scikit-learn's TfidfVectorizer(max_features=most), fitted on these rows, makes of all; None if empty."""
+    taught = counts[train]
+    texts = np.bincount(taught.indices, minlength=counts.shape[1])  # with each word
+    known = np.flatnonzero(texts)
+    if not len(known):
+        return None
+    if len(known) > most:
+        occurs = np.bincount(taught.indices, taught.data, minlength=counts.shape[1])[known]
+        known = known[np.sort((-occurs).argsort()[:most])]
+    features = counts[:, known].astype(np.float64)
+    rarity = np.log((1 + len(train)) / (1 + texts[known])) + 1
+    features.data *= rarity[features.indices]
+    norms = np.sqrt(np.bincount(_rows(features), features.data**2, minlength=features.shape[0]))
+    features.data /= norms[_rows(features)]
+    return features
+
+
+def _rows(features: sparse.csr_array) -> np.ndarray:
+    return np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
 
 
 def _as_words(ids: Sequence[int]) -> list[str]:

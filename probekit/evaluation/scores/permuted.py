@@ -122,7 +122,9 @@ def _r2(truths: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     squares = (truths**2).sum(axis=1)
     errors = (predicted**2).sum(axis=1)[:, None] - 2 * predicted @ truths.T + squares
     spread = ((truths - truths.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-    return 1 - ratio(np.maximum(errors, 0), np.broadcast_to(np.where(spread > 1e-12 * squares, spread, 0), errors.shape))
+    return 1 - ratio(
+        np.maximum(errors, 0), np.broadcast_to(np.where(spread > 1e-12 * squares, spread, 0), errors.shape)
+    )
 
 
 def _spearman(truths: np.ndarray, predicted: np.ndarray) -> np.ndarray:
