@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from probekit.evaluation import ProbeCurves, ProbeResults
 
 ORDER = """
-    store layer point probe label position C controls control_type no_codelength no_intervals folds drop_leaks baseline
-    metric seed out title
+    store layer point probe label position C quick controls control_type no_codelength no_intervals folds drop_leaks
+    baseline metric seed out title
 """
 
 

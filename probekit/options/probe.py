@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from probekit.activations import Activations
 
 ControlType = Literal["token", "text"]
+FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
@@ -116,8 +117,18 @@ class ProbeOptions(CurveOptions):
         "label",
         "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
     )
-    controls: int = option(
-        3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N", least=0
+    quick: bool = option(
+        False,
+        "A first look: scores and intervals, without control tasks, code length, bag of words, near-duplicates and "
+        "p-values.",
+        notes="What you ask for by name is computed all the same: controls, codelength, baselines; drop_leaks and "
+        "folds look for near-duplicates. The results say what was left out (`meta['left_out']`).",
+    )
+    controls: int | None = option(
+        None,
+        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick 0]",
+        metavar="N",
+        least=0,
     )
     control_type: str = option(
         "token",
@@ -125,9 +136,10 @@ class ProbeOptions(CurveOptions):
         metavar="TYPE",
         tag="control",
     )
-    codelength: bool = option(
-        True,
-        "Measure the online code length (Voita and Titov 2020); for the logistic probe only.",
+    codelength: bool | None = option(
+        None,
+        "Measure the online code length (Voita and Titov 2020); for the logistic probe only.  [default: True; with "
+        "quick False]",
         off="Leave the code length out.",
         flag="--no-codelength",
     )
@@ -155,14 +167,19 @@ class ProbeOptions(CurveOptions):
         off="Leave out intervals, the band, tied places and p-values: quicker, where only scores are wanted.",
         flag="--no-intervals",
     )
-    baselines: bool = option(
-        True,
-        "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.",
+    baselines: bool | None = option(
+        None,
+        "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.  "
+        "[default: True; with quick those that cost nothing]",
         flag=None,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        usual = {"controls": 0, "codelength": False} if self.quick else FULL
+        for name, value in usual.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         object.__setattr__(self, "controls", check_whole("controls", self.controls, 0))
         if self.control_type not in get_args(ControlType):
             known = nearest(str(self.control_type), get_args(ControlType))

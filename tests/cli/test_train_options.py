@@ -191,3 +191,20 @@ def test_results_by_another_metric_are_another_question(
     assert run([*job, "--quiet", "--metric", "accuracy"]) == 0
     capsys.readouterr()
     assert "other settings or data (different: metric)" in refused(5, *job)
+
+
+def test_a_quick_look_has_its_own_folder_and_a_number_of_controls_wins(
+    here: Path, store: Path, capsys: Capture
+) -> None:
+    shutil.copytree(store, "store")
+    job = ["train-probe", "store", *FAST, "--quick"]
+    for more in ([], ["--controls", "3"]):
+        assert run([*job, *more]) == 0
+    out = capsys.readouterr().out
+    assert out.count("run again without --quick (quick=True) for them.") == 2
+    name = "label-resid_pre-logistic-quick-layers-0-C-0.01-1"
+    assert {path.name for path in Path("store/results").iterdir()} == {name, f"{name}-controls-3"}
+    assert ProbeResults.load(f"store/results/{name}").meta["control"] is None
+    control = ProbeResults.load(f"store/results/{name}-controls-3").meta["control"]
+    assert control is not None
+    assert control["draws"] == 3
