@@ -1,5 +1,6 @@
 """Options of `train_probes` and `transfer`."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -8,6 +9,7 @@ from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_strength, check_whole, is_whole
 from probekit.options.option import like, option
+from probekit.points import check_layers
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
@@ -18,6 +20,9 @@ LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
 PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse")  # the keys of `probekit.probes.PROBES`
+WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
+METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
+LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,9 @@ class CurveOptions:
             object.__setattr__(self, "C", _rising(self.C))
         if not isinstance(self.layers, str | int):
             object.__setattr__(self, "layers", _listed(self.layers))
+        elif isinstance(self.layers, str) and self.layers.strip() not in ("out", "output"):  # these get a hint later
+            check_layers(self.layers)
+        _check_probe_name(self.probe.get("name") if isinstance(self.probe, dict) else self.probe, self.C)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +192,8 @@ class ProbeOptions(CurveOptions):
         if self.control_type not in get_args(ControlType):
             known = nearest(str(self.control_type), get_args(ControlType))
             raise UsageError(f"unknown control type {self.control_type!a}; {known}")
+        if self.metric is not None and self.metric not in (*METRIC_NAMES, *LOSSES):
+            raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
 
@@ -270,3 +280,15 @@ def _checked_folds(folds: int, drop_leaks: bool) -> int:
             "nothing leaks; leave it out"
         )
     return int(folds)
+
+
+def _check_probe_name(name: Any, C: Any) -> None:
+    """Refuse an unknown name, and a C that the named probe does not take; other kinds of probes are checked later."""
+    if not isinstance(name, str):
+        return
+    if name not in PROBE_NAMES:
+        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBE_NAMES)}")
+    if C is not None and name in WITHOUT_C:
+        raise UsageError(f"the probe {name} has no C; leave it out")
+    if C is not None and math.inf in C and name != "ridge":
+        raise UsageError(f"the probe {name} needs a finite C (--C), got inf; only ridge may go without a penalty")
