@@ -60,8 +60,11 @@ POINTS |= {
 FOLLOWED_BY_OUTPUT = tuple(f"{stack}resid_{at}" for stack in ("", "encoder.", "decoder.") for at in ("pre", "mid"))
 # points with one row per (query, key); the width is the number of heads
 PAIR_POINTS = tuple(f"{stack}attn_{what}" for stack in ("", "encoder.", "decoder.") for what in ("scores", "pattern"))
+# points of cross-attention with a row for each token of the source
+OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")
 MAX_LAYERS = 1000  # far above any model
 MAX_DIGITS = 100  # of a layer's number; Python refuses to read thousands of them
+HIDDEN = "hidden_states"  # Hugging Face's list, which imports know as a point
 ALIASES = {"pattern": "attn_pattern"}  # TransformerLens's short name
 _FULL = re.compile(r"(blocks|encoder\.blocks|decoder\.blocks)\.([0-9]{1,100})\.(.+)")
 _SHORT = re.compile(r"(.+)\.([0-9]{1,100})")
@@ -170,12 +173,23 @@ def parse_layers(spec: str | int | Iterable[int], n_layers: int) -> list[int]:
     return sorted({check_layer(layer, n_layers) for layer in layers})
 
 
+def check_layers(spec: str) -> None:
+    """Raise a UsageError unless the text is all, 3, 0,4,8 or 2-6, whatever the model."""
+    for part in [] if spec.strip() == "all" else spec.split(","):
+        _ends(part, spec)
+
+
 def _span(part: str, spec: str, n_layers: int) -> range:
+    first, last = _ends(part, spec)
+    return range(first, check_layer(last, n_layers) + 1)
+
+
+def _ends(part: str, spec: str) -> tuple[int, int]:
     first, dash, last = part.strip().partition("-")
     sound = all(word.isdecimal() and len(word) <= MAX_DIGITS for word in (first, last or first))
     if not sound or (dash and not last) or (dash and int(last) < int(first)):
         raise UsageError(f"layers are all, 3, 0,4,8 or 2-6; got {spec!r:.80}")
-    return range(int(first), check_layer(int(last if dash else first), n_layers) + 1)
+    return int(first), int(last if dash else first)
 
 
 def place_name(place: Place) -> str:
@@ -207,3 +221,40 @@ def _ranges(layers: list[int]) -> str:
         else:
             runs.append([layer])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def parse_points(points: str | Iterable[str]) -> list[str]:
+    """Short names, each once, from a list or from a text with commas.
+
+    Raises:
+        UsageError: no such point, none at all, one with a layer, points of both stacks of an encoder-decoder, or of
+            cross-attention from targets to sources, whose rows have no layout.
+    """
+    names = []
+    for spec in [part.strip() for part in points.split(",")] if isinstance(points, str) else points:
+        short, layer = split_point(spec)
+        if layer is not None:
+            raise UsageError(f"give points without a layer, such as {short!r}, and layers separately; got {spec!r}")
+        names.append(short)
+    if not names:
+        raise UsageError("no points given; give one or more, such as resid_pre")
+    names = list(dict.fromkeys(names))
+    _check_stacks(names)
+    return names
+
+
+def _check_stacks(points: list[str]) -> None:
+    """Raise for points that no model can extract together; a name without a stack is never of a decoder."""
+    of_decoder = [point for point in points if point.startswith("decoder.")]
+    others = [point for point in points if point not in of_decoder]
+    if of_decoder and others:
+        one, other = (f"--points {','.join(part)}" for part in (others, of_decoder))
+        raise UsageError(
+            "the encoder reads inputs and the decoder targets, got points of both; extract them in two runs: "
+            f"one command with {one}, one with {other}"
+        )
+    for point in points:
+        if point in OF_SOURCES:
+            raise UsageError(
+                f"{point} has a row for each source token, which a store cannot hold; read it with run_with_cache"
+            )

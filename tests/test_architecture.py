@@ -23,8 +23,10 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "durable": {"errors", "plain_files"},
     "safetensors_header": {"errors"},
     "points": {"errors"},
+    "places": {"errors", "text", "points"},
+    "manifest": {"errors", "durable", "places"},
     "builtin": set(),
-    "options": {"errors", "text", "activations"},  # activations for type checkers alone
+    "options": {"errors", "text", "points", "activations"},  # activations for type checkers alone
 }
 ROOMS: dict[str, set[str]] = {
     "hooks": set(),

@@ -17,24 +17,23 @@ from torch import Tensor
 
 from probekit.activations.layout import ALL, PER_EXAMPLE, Layout, fingerprint_of
 from probekit.errors import DataError, UsageError
+from probekit.places import NamedPlaces
 from probekit.points import (
     FOLLOWED_BY_OUTPUT,
     PAIR_POINTS,
     Place,
     PointSpec,
     UnknownPoint,
-    as_extracted,
     joined_name,
     place_name,
     spans_of,
-    split_point,
 )
 from probekit.tasks.base import Task
 from probekit.tasks.token_labels import labels_at, token_rows
 from probekit.text import counted, listed, printable
 
 
-class Activations(Mapping[Place, Tensor]):
+class Activations(NamedPlaces, Mapping[Place, Tensor]):
     """Place -> [N, D], rows in the task's order; the common interface of memory and disk.
 
     Several positions give [N, P, D]; all tokens give [T, D]. `at` selects one row for each example from these, and
@@ -47,9 +46,8 @@ class Activations(Mapping[Place, Tensor]):
     """
 
     def __init__(self, places: Iterable[Place], task: Task, meta: dict[str, Any], layout: Layout):
-        self._places = list(places)
+        NamedPlaces.__init__(self, places, meta)
         self.task = task
-        self.meta = meta
         self.layout = layout
 
     def _rows(self, place: Place) -> Tensor:
@@ -113,33 +111,10 @@ class Activations(Mapping[Place, Tensor]):
             raise UnknownPoint(f"no activations of {place_name(place)} here; there are {spans_of(self._places)}")
         return place
 
-    def point_of(self, key: PointSpec) -> Place:
-        """The short name of a point, and its layer where the key names one; places side by side have their own name."""
-        own = (key, None) if isinstance(key, str) else key
-        if own in self._places:
-            return own
-        short, layer = split_point(key)
-        return self.in_stack(short), layer
-
     @property
     def n_examples(self) -> int:
         """N."""
         return len(self.task)
-
-    @property
-    def points(self) -> list[str]:
-        """The short names of the requested points, in that order."""
-        return list(self.meta["points"])
-
-    @property
-    def n_layers(self) -> int:
-        """The number of blocks of the model, including any that were not extracted."""
-        return int(self.meta["n_layers"])
-
-    @property
-    def output(self) -> str:
-        """The point of the last block's output, which ends the residual curve."""
-        return str(self.meta.get("output", "resid_post"))
 
     @property
     def inputs(self) -> list[str] | list[list[int]]:
@@ -175,23 +150,6 @@ class Activations(Mapping[Place, Tensor]):
     def ids(self) -> list[str]:
         """N names, one for each example."""
         return self.task.ids
-
-    def in_stack(self, short: str) -> str:
-        """The short name here: `"resid_pre"` is `"encoder.resid_pre"` in the activations of an encoder."""
-        return as_extracted(short, self._places)
-
-    def curve(self, point: str) -> list[Place]:
-        """The places of one point in layer order; for a residual point, then the output of the last block.
-
-        Raises:
-            UnknownPoint: the point was not extracted.
-        """
-        short, _ = self.point_of(point)
-        places = sorted((p for p in self._places if p[0] == short), key=lambda p: p[1] or 0)
-        if not places:
-            raise UnknownPoint(f"no activations of {short} here; there are {spans_of(self._places)}")
-        output = (self.output, self.n_layers - 1)
-        return [*places, output] if short in FOLLOWED_BY_OUTPUT and output in self._places else places
 
     def _n_bytes(self) -> int:
         raise NotImplementedError

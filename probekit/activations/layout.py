@@ -16,10 +16,10 @@ from torch import Tensor
 
 from probekit.devices import DTYPES
 from probekit.errors import DataError, UsageError
+from probekit.places import ALL, check_kept
 from probekit.points import PAIR_POINTS, Place
-from probekit.text import counted, listed
+from probekit.text import counted
 
-ALL = "all"
 PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 
 
@@ -103,10 +103,7 @@ class Layout:
         """
         N, P = len(self.lengths), len(self.positions)
         if not self.is_ragged:
-            if str(position) not in self.positions:
-                raise UsageError(
-                    f"position {position!r} was not extracted; take {listed(self.positions)}, or extract again"
-                )
+            check_kept(self.positions, position)
             return np.arange(N) * P + self.positions.index(str(position))
         if position == "mean":
             return None

@@ -77,21 +77,20 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
 
 
 def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractOptions) -> "ExtractionPlan":
-    """The plan of an extraction; names of points are checked before a model is loaded, or a world's model trained."""
+    """The plan of an extraction; model and task are found before torch is imported."""
+    loaded = load(job, model, task)
     from probekit.activations import plan_extraction
-    from probekit.activations.plan.places import parse_points
 
-    parse_points(options.points)
-    return plan_extraction(*load(job, model, task), options)
+    return plan_extraction(*loaded, options)
 
 
 def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[LanguageModel, Task]":
     """The model and the task; the model's name is looked up first, then the task is loaded, which fails sooner."""
-    from probekit.models import load_model
-    from probekit.models.load import check_model_name
+    from probekit.models.load import check_model, load_model
+
+    check_model(job.model, model)
     from probekit.tasks import load_task
 
-    check_model_name(job.model)
     loaded = load_task(job.dataset, **vars(task))
     return load_model(job.model, **vars(model), progress=console.bars(job.quiet)), loaded
 

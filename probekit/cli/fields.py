@@ -116,7 +116,7 @@ def _cli_option(owner: str, field: "dataclasses.Field[Any]") -> CliOption | None
         return None
     flags = tuple(flag.strip() for flag in known.flag.split(",") if flag.strip())
     name = flags[0].partition("/")[0].removeprefix("--").replace("-", "_") if flags else field.name
-    negates = field.default is True and name == f"no_{field.name}"
+    negates = name == f"no_{field.name}"
     default = False if negates else field.default
     default = _SHORT_DTYPES.get(default, default) if isinstance(default, str) else default
     return CliOption(owner, field, known, name, flags, _kind(field, known), default, negates)

@@ -9,6 +9,7 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.stores import check_out, make_store, saved_rows
 from probekit.options import ImportArguments
+from probekit.options.check import check_there
 from probekit.options.option import option
 
 
@@ -41,12 +42,13 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
         probekit import acts/ --labels cities.csv
         probekit import acts.npy --labels y.npy --stack-axis 0 --point resid_post --model-name llama --dry-run
     """
+    check_there(job.source.expanduser())
+    check_out(options.out)
     from probekit.activations import Store
     from probekit.activations.imports.plan import plan_import
     from probekit.activations.imports.run import run_import
     from probekit.activations.imports.summary import describe_import, import_as_dict
 
-    check_out(options.out)
     plan = plan_import(job.source, options)
     if job.dry_run:
         console.result_json(import_as_dict(plan)) if job.json else console.result(describe_import(plan))

@@ -17,6 +17,7 @@ from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.text import listed
 
 NAME_ORDER = (
+    "quick",
     "position",
     "layers",
     "C",
@@ -66,11 +67,12 @@ def _probe_tag(probe: Any, name: str) -> str:
 
 def _tags(question: Mapping[str, Any]) -> list[str]:
     fields = {field.name: field for field in dataclasses.fields(ProbeOptions)}
+    usual = vars(ProbeOptions(quick=question.get("quick", False))) | {"quick": False}
     later = [name for name in question if name not in (*_ALWAYS_NAMED, *NAME_ORDER, "seed")]
     tags = []
     for name in (*NAME_ORDER, *later, "seed"):
-        default, tag = (fields[name].default, help_of(fields[name]).tag) if name in fields else (False, None)
-        if question[name] != default:
+        tag = help_of(fields[name]).tag if name in fields else None
+        if question[name] != usual.get(name, False):
             tags.append(_tag(name.replace("_", "-") if tag is None else tag, question[name]))
     return tags
 

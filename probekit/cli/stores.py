@@ -7,6 +7,9 @@ from typing import TypeVar
 
 from probekit.cli import console
 from probekit.errors import ProbekitError, StorageError
+from probekit.manifest import stored_places
+from probekit.options import CurveOptions, parse
+from probekit.places import check_kept, places_of
 
 T = TypeVar("T")
 
@@ -25,6 +28,26 @@ def check_out(out: str | Path | None) -> None:
         raise StorageError(f"--out {str(path)!a}: {str(there)!a} is a file, expected a folder; name another")
     if not os.access(there, os.W_OK | os.X_OK):
         raise StorageError(f"--out {str(path)!a}: {str(there)!a} may not be written; name another folder")
+
+
+def check_places(path: Path, options: CurveOptions) -> None:
+    """Raise, before torch is imported, if a store lacks the point, the layers or the position of a curve.
+
+    A store that cannot be read is left to `load_activations`, which says what is wrong with it.
+
+    Raises:
+        DataError: no store there.
+        UsageError: a point, layer or position that was not extracted.
+    """
+    known = stored_places(path)
+    if known is None:
+        return
+    check_kept(known.positions, options.position)
+    several = parse.names(options.point or "")
+    if len(several) < 2 and options.point != "all":
+        places_of(known, options.point, options.layers)
+    for point in several if len(several) > 1 else []:
+        places_of(known, point, "all")
 
 
 def make_store(description: str, write: Callable[[], T], saved: Callable[[], str], quiet: bool) -> T:

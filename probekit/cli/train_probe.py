@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.cli import console, probes
+from probekit.cli import console, probes, stores
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
+from probekit.manifest import newest_manifest
 from probekit.options import ProbeOptions, parse
 from probekit.options.option import option
 from probekit.progress import progress_bar
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from probekit.evaluation import ProbeCurves, ProbeResults
 
 ORDER = """
-    store layer point probe label position C controls control_type control_C no_codelength no_intervals folds drop_leaks
-    baseline metric check seed out title
+    store layer point probe label position C quick controls control_type control_C no_codelength no_intervals folds
+    drop_leaks baseline metric check seed out title
 """
 
 
@@ -64,6 +65,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     """
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
+    stores.check_out(job.out)
+    stores.check_places(job.store or newest_manifest(Path("runs")), options)
     from probekit.activations import load_activations
 
     train(load_activations(job.store or _newest(job.quiet), job.check), options, job)

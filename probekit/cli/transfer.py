@@ -11,6 +11,8 @@ from probekit.cli import console, probes
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import question_of, save_and_show
+from probekit.cli.stores import check_out, check_places
+from probekit.errors import UsageError
 from probekit.options import TransferOptions
 from probekit.options.option import option
 from probekit.progress import progress_bar
@@ -38,6 +40,11 @@ def transfer(job: TransferJob, options: TransferOptions) -> None:
         probekit transfer runs/cities runs/neg_cities runs/sp_en_trans runs/larger_than
         probekit transfer runs/cities runs/neg_cities --layer 8 --probe mean-diff
     """
+    if len(job.stores) < 2:
+        raise UsageError(f"transfer needs the activations of two tasks or more; got {len(job.stores)}")
+    check_out(job.out)
+    for path in job.stores:
+        check_places(path, options)
     complete = "the stores are complete"
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         from probekit.activations import load_activations

@@ -7,6 +7,7 @@ from typing import Any
 from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
 from probekit.evaluation.compare.controls import draw_controls
 from probekit.evaluation.plan import CurvePlan, plan_curve
+from probekit.evaluation.quick import left_out, reads_texts, searches_near_duplicates
 from probekit.evaluation.request import Request
 from probekit.evaluation.results.provenance import origin_of, random_origin
 from probekit.evaluation.rows import Comparisons, audited_protocol, types_read
@@ -38,7 +39,7 @@ def plan_label_sets(requests: Sequence[list[Request]], options: CurvesArguments)
     Raises:
         DataError: a split or fold without all classes.
     """
-    texts, sets = Comparisons(), []
+    texts, sets = Comparisons(near=searches_near_duplicates(options)), []
     for own in requests:
         made = _planned(own, options, texts)
         known = [each.plan.bootstrap for each in sets]
@@ -51,16 +52,17 @@ def _planned(requests: list[Request], options: CurvesArguments, texts: Compariso
     metric = None if options.metric is None else check_metric(options.metric, first.n_classes)
     audit, protocol = audited_protocol(first, options, texts)
     controls = draw_controls(first, protocol, options)
-    plan = plan_curve(first, protocol, options.seed, metric, controls, options.codelength, options.intervals)
-    baselines = _baselines(first, plan, texts) if options.baselines else []
+    plan = plan_curve(first, protocol, options.seed, metric, controls, bool(options.codelength), options.intervals)
+    baselines = [] if options.baselines is False else _baselines(first, plan, options, texts)
     origin = origin_of(first, plan, audit, options.seed, options.drop_leaks, texts.fingerprint(first.acts))
     origin |= {"control": controls.record, "random_init": random_origin(options.random_init)}
+    origin["left_out"] = left_out(first, options)
     return LabelSetPlan(requests, plan, baselines, origin)
 
 
-def _baselines(request: Request, plan: CurvePlan, texts: Comparisons) -> list[Baseline]:
+def _baselines(request: Request, plan: CurvePlan, options: CurvesArguments, texts: Comparisons) -> list[Baseline]:
     task, words = request.acts.task, types_read(request.acts)
-    inputs = task.inputs if task.has_texts and task.text_of is None else None
+    inputs = task.inputs if options.baselines and reads_texts(task) else None
     counts = texts.words(task) if words is None and inputs is not None else None
     examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes)
     return model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)

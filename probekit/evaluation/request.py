@@ -7,7 +7,7 @@ import copy
 import inspect
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +16,13 @@ import numpy as np
 from probekit.activations.activations import Activations, SideBySide
 from probekit.errors import UsageError
 from probekit.options import CurveOptions, CurvesArguments
-from probekit.points import PAIR_POINTS, Place, parse_layers, place_name
+from probekit.places import check_kept, has_layers, places_of, short_name
+from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.tasks.base import Task
 from probekit.tasks.info import VALIDATION_CARVED
 from probekit.tasks.splits import CARVED_SHARE, carve_missing
-from probekit.text import listed
 
 Curves = list[tuple[str, list[Place]]]  # the short name of a point, and its places
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
@@ -191,13 +191,9 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
         UsageError: several positions and none is named.
     """
     kept = acts.layout.positions
+    check_kept(kept, position)
     if position is not None:
         return acts.at(position)
-    if len(kept) > 1 or acts.layout.is_ragged:
-        choice = "last, first, mean, a token's index, or all" if acts.layout.is_ragged else listed(kept)
-        raise UsageError(
-            f"a probe reads one position of each text; name it with --position (in Python, position=): {choice}"
-        )
     return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
 
 
@@ -211,7 +207,7 @@ def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, li
         return [places_of(acts, options.point, options.layers)]
     points = [point for point in acts.points if point not in PAIR_POINTS]
     if options.points != "all":
-        points = [_short_name(acts, point) for point in options.points]
+        points = [short_name(acts, point) for point in options.points]
     layers = {point: options.layers if has_layers(acts, point) else "all" for point in dict.fromkeys(points)}
     curves = [places_of(acts, *each) for each in layers.items()]
     taken: set[Place] = set()  # the output ends one curve only, or is on that of its own point
@@ -221,49 +217,6 @@ def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, li
         taken |= set(own)
         kept.append((short, own))
     return kept
-
-
-def has_layers(acts: Activations, point: str) -> bool:
-    """Whether a point was extracted at layers, rather than once for the model."""
-    return any(layer is not None for name, layer in acts.curve(point) if name == point)
-
-
-def places_of(acts: Activations, point: str | None, layers: str | int | Iterable[int]) -> tuple[str, list[Place]]:
-    """The point's short name, and its places at these layers.
-
-    Raises:
-        UsageError: a point or layer that was not extracted.
-    """
-    short = _short_name(acts, point)
-    curve = acts.curve(short)
-    if isinstance(layers, str) and layers.strip() == "all":
-        return short, curve
-    extracted = [layer for name, layer in curve if name == short and layer is not None]
-    if not extracted:
-        raise UsageError(f"{short} belongs to no layer; leave --layer (in Python, layers=) out")
-    if str(layers).strip() in ("out", "output", str(acts.n_layers)) and curve[-1][0] != short:
-        output, last = curve[-1]
-        raise UsageError(
-            f"{short} has no layer {layers!a}; for the output of the last block alone give --point {output} "
-            f"--layer {last} (in Python, point={output!r}, layers={last})"
-        )
-    wanted = parse_layers(layers, acts.n_layers)
-    if missing := [layer for layer in wanted if layer not in extracted]:
-        known = listed(extracted)
-        raise UsageError(f"layer {missing[0]} of {short} was not extracted; there are {known}")
-    return short, [(short, layer) for layer in wanted]
-
-
-def _short_name(acts: Activations, point: str | None) -> str:
-    """The short name of a point, by default the first that a probe can read."""
-    first = next((name for name in acts.points if name not in PAIR_POINTS), acts.points[0])
-    short, layer = acts.point_of(first if point is None else point)
-    if layer is not None:
-        raise UsageError(
-            f"point and layer are given separately; give --point {short} --layer {layer} (in Python, point={short!r}, "
-            f"layers={layer})"
-        )
-    return short
 
 
 def random_init_activations(

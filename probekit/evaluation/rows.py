@@ -5,6 +5,7 @@ Axes: N examples.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,19 @@ from probekit.tasks.splits import components
 
 
 class Comparisons:
-    """What is known about the texts of a task whatever its labels, so that it is worked out once for all label sets."""
+    """What is known about the texts of a task whatever its labels, so that it is worked out once for all label sets.
 
-    def __init__(self) -> None:
+    Args:
+        near: whether splits are searched for near-duplicates too.
+    """
+
+    def __init__(self, near: bool = True) -> None:
+        self.near = near
         self._known: dict[tuple[str, int], tuple[Task, Any]] = {}
 
     def of_splits(self, task: Task) -> TextComparison:
         """Which texts its splits share."""
-        return self._once("splits", task, compare_texts)
+        return self._once("splits", task, partial(compare_texts, near=self.near))
 
     def linked(self, task: Task) -> np.ndarray:
         """Numbers [N], equal for rows with equal or nearly equal texts."""

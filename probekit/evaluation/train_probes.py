@@ -16,6 +16,7 @@ from probekit.evaluation.curve import Fitted, FittedPlace, fit_places, ticker
 from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
+from probekit.evaluation.quick import NO_P_VALUES
 from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import LayerResult
@@ -78,9 +79,11 @@ def _curve(
 ) -> ProbeResults:
     """The results of one point: its layers compared with one another, with chance and with the baselines."""
     plan, fitted = label_set.plan, [places[place] for place in request.places]
-    layers, chance = _compared(fitted, plan, None if options.folds else options.seed)
-    baselines = [*label_set.baselines, *(_embedding(fitted) if options.baselines else [])]
+    layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
+    baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
     meta = {**label_set.origin, "point": request.point, **chance}
+    if options.quick and options.intervals and not options.folds:
+        meta["no_p_values"] = NO_P_VALUES
     noisy = [noise[place] for place in request.places if place in noise]
     random = [replace(place.result, probe=None) for place in noisy]
     results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random)

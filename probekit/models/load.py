@@ -15,7 +15,7 @@ from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
 from probekit.models.families import families
 from probekit.models.files import read_json
 from probekit.models.tokenizer_files import FILES, load_tokenizer
-from probekit.options import ModelArguments
+from probekit.options import ModelArguments, ModelOptions
 from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.text import listed
@@ -94,6 +94,23 @@ def _source(found: _Found) -> dict[str, Any]:
     if found.repo:
         return {"name_or_path": found.repo.id, "revision": found.folder.name}
     return {"name_or_path": found.name if found.has_own_name else str(found.folder.resolve()), "revision": None}
+
+
+def check_model(name: str, options: ModelOptions) -> None:
+    """Raise unless a model may have this name, and its device and revision can be had; asks no network.
+
+    Raises:
+        UsageError: neither a built-in name nor a folder nor owner/name; a device that torch cannot use here; a revision
+            of a model that is not of the Hub.
+        DataError: a folder without a config.json.
+    """
+    check_model_name(name)
+    if name in builtin.MODELS or name in BUILTIN_MODELS or _exists(name):
+        _check_no_revision(name, options.revision, "is a folder here" if _exists(name) else "is built in")
+    if options.device not in ("auto", "cpu"):
+        from probekit.devices import find_device  # torch
+
+        find_device(options.device)
 
 
 def check_model_name(name: str) -> None:

@@ -37,6 +37,13 @@ def check_path(name: str, value: Any) -> Path:
     return Path(os.fspath(value))
 
 
+def check_there(path: Path) -> Path:
+    """`path` itself. Raises UsageError unless a file or folder is there."""
+    if not path.exists():
+        raise UsageError(f"no file or folder {str(path)!a}; check the path")
+    return path
+
+
 def check_names(name: str, value: Any) -> list[str]:
     """`value`, "text,label" or a list, as different names. Raises UsageError unless it is such."""
     given = value.split(",") if isinstance(value, str) else value

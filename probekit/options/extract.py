@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from probekit.errors import UsageError
 from probekit.options import parse
 from probekit.options.option import option
+from probekit.points import check_layers, parse_points
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,6 +81,11 @@ class ExtractOptions:
             size: Any = getattr(self, name)
             if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
                 raise UsageError(f"{name} is a positive whole number; got {size!r}")
+        if not isinstance(self.points, str):
+            object.__setattr__(self, "points", list(self.points))  # it may be an iterator
+        parse_points(self.points)
+        if isinstance(self.layers, str):
+            check_layers(self.layers)
         if self.on_long not in get_args(OnLong):
             raise UsageError(f"on_long is cut or error; got {self.on_long!r}")
 

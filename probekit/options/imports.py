@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from probekit.errors import UsageError
 from probekit.options import parse
-from probekit.options.check import check_names, check_whole
+from probekit.options.check import check_names, check_whole, is_whole
 from probekit.options.option import like, option
 from probekit.options.task import TaskOptions
+from probekit.points import HIDDEN, MAX_LAYERS, split_point
 
 if TYPE_CHECKING:
     import torch
@@ -90,6 +92,16 @@ class ImportOptions(_Labels):
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
         if self.columns is not None:
             object.__setattr__(self, "columns", check_names("columns", self.columns))
+        check_whole("max_classes", self.max_classes, least=2)
+        if self.stack_axis not in (None, 0, 1):
+            raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {self.stack_axis!a}")
+        if self.n_layers is not None and not (is_whole(self.n_layers) and 1 <= self.n_layers <= MAX_LAYERS):
+            raise UsageError(f"--n-layers must be in 1..{MAX_LAYERS}; got {self.n_layers!a}")
+        if self.point is not None and self.point != HIDDEN:
+            short, layer = split_point(self.point)
+            if layer is not None:
+                raise UsageError(f"--point takes a point without its layer, such as {short}; got {self.point!a}")
+            object.__setattr__(self, "point", short)
 
 
 @dataclass(frozen=True, kw_only=True)

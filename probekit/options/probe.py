@@ -1,5 +1,6 @@
 """Options of `train_probes` and `transfer`."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -8,16 +9,21 @@ from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_strength, check_whole, is_whole
 from probekit.options.option import like, option
+from probekit.points import check_layers
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
 
 ControlType = Literal["token", "text"]
 ControlC = Literal["label", "own"]
+FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
 PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse")  # the keys of `probekit.probes.PROBES`
+WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
+METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
+LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +84,9 @@ class CurveOptions:
             object.__setattr__(self, "C", _rising(self.C))
         if not isinstance(self.layers, str | int):
             object.__setattr__(self, "layers", _listed(self.layers))
+        elif isinstance(self.layers, str) and self.layers.strip() not in ("out", "output"):  # these get a hint later
+            check_layers(self.layers)
+        _check_probe_name(self.probe.get("name") if isinstance(self.probe, dict) else self.probe, self.C)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +126,18 @@ class ProbeOptions(CurveOptions):
         "label",
         "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
     )
-    controls: int = option(
-        3, "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.", metavar="N", least=0
+    quick: bool = option(
+        False,
+        "A first look: scores and intervals, without control tasks, code length, bag of words, near-duplicates and "
+        "p-values.",
+        notes="What you ask for by name is computed all the same: controls, codelength, baselines; drop_leaks and "
+        "folds look for near-duplicates. The results say what was left out (`meta['left_out']`).",
+    )
+    controls: int | None = option(
+        None,
+        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick 0]",
+        metavar="N",
+        least=0,
     )
     control_type: str = option(
         "token",
@@ -134,9 +153,10 @@ class ProbeOptions(CurveOptions):
         flag="--control-C",
         tag="control-C",
     )
-    codelength: bool = option(
-        True,
-        "Measure the online code length (Voita and Titov 2020); for the logistic probe only.",
+    codelength: bool | None = option(
+        None,
+        "Measure the online code length (Voita and Titov 2020); for the logistic probe only.  [default: True; with "
+        "quick False]",
         off="Leave the code length out.",
         flag="--no-codelength",
     )
@@ -164,20 +184,27 @@ class ProbeOptions(CurveOptions):
         off="Leave out intervals, the band, tied places and p-values: quicker, where only scores are wanted.",
         flag="--no-intervals",
     )
-    baselines: bool = option(
-        True,
-        "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.",
+    baselines: bool | None = option(
+        None,
+        "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.  "
+        "[default: True; with quick those that cost nothing]",
         flag=None,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        usual = {"controls": 0, "codelength": False} if self.quick else FULL
+        for name, value in usual.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         object.__setattr__(self, "controls", check_whole("controls", self.controls, 0))
         for name, known in (("control_type", ControlType), ("control_C", ControlC)):
             given = getattr(self, name)
             if given not in get_args(known):
                 what = name.replace("_", " ")
                 raise UsageError(f"unknown {what} {given!a}; {nearest(str(given), get_args(known))}")
+        if self.metric is not None and self.metric not in (*METRIC_NAMES, *LOSSES):
+            raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
 
@@ -264,3 +291,15 @@ def _checked_folds(folds: int, drop_leaks: bool) -> int:
             "nothing leaks; leave it out"
         )
     return int(folds)
+
+
+def _check_probe_name(name: Any, C: Any) -> None:
+    """Refuse an unknown name, and a C that the named probe does not take; other kinds of probes are checked later."""
+    if not isinstance(name, str):
+        return
+    if name not in PROBE_NAMES:
+        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBE_NAMES)}")
+    if C is not None and name in WITHOUT_C:
+        raise UsageError(f"the probe {name} has no C; leave it out")
+    if C is not None and math.inf in C and name != "ridge":
+        raise UsageError(f"the probe {name} needs a finite C (--C), got inf; only ridge may go without a penalty")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
-from probekit.evaluation.results.wording import metric_name, position_name
+from probekit.evaluation.results.wording import metric_name, position_name, quick_text
 from probekit.plots.style import NAME_LENGTH, short
 from probekit.points import base_name
 from probekit.text import printable
@@ -103,7 +103,8 @@ def facts(results: ProbeData) -> dict[str, str]:
     point = printable(meta["point"]) if len(layers) > 1 else place_text(results, layers[0])
     names |= {"point": point, "position": position_name(meta["position"]), "probe": f"{printable(meta['probe'])} probe"}
     n, folds = f"{meta['n']['test']:,}", meta.get("folds")
-    return names | {"examples": f"{folds} nested folds of {n} examples" if folds else f"{n} test examples"}
+    names["examples"] = f"{folds} nested folds of {n} examples" if folds else f"{n} test examples"
+    return names | {"quick": quick_text(meta)}
 
 
 def shared_facts(several: Sequence[ProbeData]) -> dict[str, str]:
@@ -117,7 +118,7 @@ def own_names(several: Sequence[ProbeData]) -> list[str]:
     shared = shared_facts(several)
     names: list[str] = []
     for i, results in enumerate(several):
-        own = [value for key, value in facts(results).items() if key not in shared]
+        own = [value for key, value in facts(results).items() if key not in shared and value]
         name = short(", ".join(own), 2 * NAME_LENGTH) if own else f"curve {i + 1}"
         names.append(f"{name} ({i + 1})" if name in names else name)
     return names

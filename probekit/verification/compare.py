@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from probekit.activations import extract
-from probekit.activations.plan.places import OF_SOURCES
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
 from probekit.options.check import check_whole
-from probekit.points import POINTS, base_name, split_point
+from probekit.points import OF_SOURCES, POINTS, base_name, split_point
 from probekit.tasks import Task
 from probekit.verification.inputs import inputs_for
 from probekit.verification.references import (

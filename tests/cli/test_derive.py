@@ -112,7 +112,8 @@ def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: Cli
             assert got == {one.field.name: value}
         else:
             assert getattr(got, one.field.name) == value
-            assert got == dataclasses.replace(usual, **{one.field.name: value})
+            named = {} if one.name == "quick" else vars(usual)  # it changes the defaults of others
+            assert got == type(usual)(**{**named, one.field.name: value})
 
 
 def test_the_list_of_commands_is_made_without_importing_them() -> None:

@@ -96,7 +96,7 @@ def test_a_run_that_fails_leaves_no_mixture(here: Path, store: Path, monkeypatch
     job = ["train-probe", str(store), "--probe", "mean-diff", "--quiet", "--out", "o"]
     assert run([*job, "--layer", "0-1"]) == 0
     first = files()
-    assert run([*job, "--layer", "7"]) == 5  # refused before anything is touched
+    assert run([*job, "--layer", "2"]) == 5  # refused before anything is touched
     assert files() == first
     with monkeypatch.context() as patch:
         patch.setattr("probekit.plots.save_plot", fail)
@@ -191,3 +191,20 @@ def test_results_by_another_metric_are_another_question(
     assert run([*job, "--quiet", "--metric", "accuracy"]) == 0
     capsys.readouterr()
     assert "other settings or data (different: metric)" in refused(5, *job)
+
+
+def test_a_quick_look_has_its_own_folder_and_a_number_of_controls_wins(
+    here: Path, store: Path, capsys: Capture
+) -> None:
+    shutil.copytree(store, "store")
+    job = ["train-probe", "store", *FAST, "--quick"]
+    for more in ([], ["--controls", "3"]):
+        assert run([*job, *more]) == 0
+    out = capsys.readouterr().out
+    assert out.count("run again without --quick (quick=True) for them.") == 2
+    name = "label-resid_pre-logistic-quick-layers-0-C-0.01-1"
+    assert {path.name for path in Path("store/results").iterdir()} == {name, f"{name}-controls-3"}
+    assert ProbeResults.load(f"store/results/{name}").meta["control"] is None
+    control = ProbeResults.load(f"store/results/{name}-controls-3").meta["control"]
+    assert control is not None
+    assert control["draws"] == 3

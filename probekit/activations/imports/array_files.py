@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import DataError
+from probekit.options.check import check_there
 from probekit.plain_files import open_regular
 from probekit.safetensors_header import MAX_AXES, MAX_SIZE, HeaderError, check_file_size, read_header
 from probekit.text import listed
@@ -262,8 +263,7 @@ def _damaged(path: Path, why: str) -> DataError:
 
 def find_array_files(source: Path, labels: Path | None) -> tuple[list[Path], list[str]]:
     """The files of arrays in natural order, and the names of other files."""
-    if not source.exists():
-        raise UsageError(f"no file or folder {str(source)!a}; check the path")
+    check_there(source)
     try:
         found = [source] if not source.is_dir() else sorted(source.iterdir(), key=_natural)
     except OSError as error:

@@ -10,9 +10,8 @@ the final norm, which is the point ln_final, not the output of the last block
 import re
 
 from probekit.errors import DataError, UsageError
-from probekit.points import MAX_LAYERS, POINTS, Place, UnknownPoint, check_layer, place_name, split_point
+from probekit.points import HIDDEN, MAX_LAYERS, POINTS, Place, UnknownPoint, check_layer, place_name, split_point
 
-HIDDEN = "hidden_states"
 FORMS = (
     "resid_pre.3, resid_post_11, layer_3_resid_pre, blocks.3.hook_resid_pre, embed; "
     "hidden_states_3; or, with --point, layer_3, 3, model.layers.3"

@@ -19,7 +19,7 @@ from probekit.activations.imports.array_files import (
     find_array_files,
     read_labels,
 )
-from probekit.activations.imports.sources import NamingOptions, Source, find_sources, point_option
+from probekit.activations.imports.sources import NamingOptions, Source, find_sources
 from probekit.activations.plan.build import SHARD_BYTES
 from probekit.devices import DTYPES
 from probekit.dtypes import dtype_name
@@ -90,7 +90,7 @@ def plan_import(source: str | Path, options: ImportOptions) -> ImportPlan:
     source = check_path("source", source).expanduser()
     labels = None if options.labels is None else check_path("labels (--labels)", options.labels).expanduser()
     layers = None if options.layers is None else list(options.layers)
-    naming = NamingOptions(point_option(options.point), options.stack_axis, layers, options.n_layers)
+    naming = NamingOptions(options.point, options.stack_axis, layers, options.n_layers)
     files, left_aside = find_array_files(source, labels)
     arrays = [array for file in files for array in arrays_in(file)]
     states = {file: file_state(file) for file in files if file.name != f"{LABELS}.npy"}

@@ -11,7 +11,7 @@ from torch import Tensor
 from probekit.activations.imports.array_files import FileArray, read_rows
 from probekit.activations.imports.place_names import HIDDEN, check_place, hidden_place, is_bare, place_of
 from probekit.errors import DataError, UsageError
-from probekit.points import MAX_LAYERS, Place, place_name, spans_of, split_point
+from probekit.points import Place, place_name, spans_of, split_point
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,6 @@ def find_sources(arrays: list[FileArray], naming: NamingOptions) -> list[Source]
 
 
 def _check_options(arrays: list[FileArray], naming: NamingOptions) -> None:
-    if naming.stack_axis not in (None, 0, 1):
-        raise UsageError(f"--stack-axis is the axis of the layers, 0 or 1; got {naming.stack_axis!r}")
-    if naming.n_layers is not None and not 1 <= naming.n_layers <= MAX_LAYERS:
-        raise UsageError(f"--n-layers must be in 1..{MAX_LAYERS}; got {naming.n_layers}")
     stacked = any(len(array.shape) == 3 for array in arrays)
     if naming.point and not stacked and not any(is_bare(array.name) for array in arrays):
         raise UsageError(f"every name gives its point, so --point {naming.point} has no use; leave it out")
@@ -140,17 +136,3 @@ def _wrong_shape(array: FileArray) -> str:
         f"{array.where} has the shape {list(array.shape)}, expected [examples, width]: one token's activations for "
         "each example, heads side by side"
     )
-
-
-def point_option(point: str | None) -> str | None:
-    """The short name that `--point` means.
-
-    Raises:
-        UsageError: an unknown point, or one with its layer.
-    """
-    if point is None or point == HIDDEN:
-        return point
-    short, layer = split_point(point)
-    if layer is not None:
-        raise UsageError(f"--point takes a point without its layer, such as {short}; got {point!r}")
-    return short

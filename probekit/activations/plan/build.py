@@ -10,7 +10,7 @@ import torch
 
 from probekit.activations.layout import Layout, row_bytes
 from probekit.activations.plan.packing import Packing, choose_nodes, cut_batches, group_batches, pack
-from probekit.activations.plan.places import find_places, parse_points, stack_of, stop_at_layer, width_of
+from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import Reading, read_positions
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, tokenise_targets
@@ -19,7 +19,7 @@ from probekit.dtypes import dtype_name
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
-from probekit.points import PAIR_POINTS, Place
+from probekit.points import PAIR_POINTS, Place, parse_points
 from probekit.tasks.base import Task
 
 SHARD_BYTES = 64_000_000

@@ -3,33 +3,10 @@
 import math
 from collections.abc import Iterable
 
-from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
-from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, base_name, parse_layers, split_point
+from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, base_name, parse_layers
 
-# points of cross-attention with a row for each token of the source
-OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")
 _BEFORE_BLOCKS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "ln_embed")
-
-
-def parse_points(points: str | Iterable[str]) -> list[str]:
-    """Short names, each once, from a list or from a text with commas.
-
-    Raises:
-        UsageError: no such point, none at all, one with a layer, points of both stacks of an encoder-decoder, or of
-            cross-attention from targets to sources, whose rows have no layout.
-    """
-    names = []
-    for spec in [part.strip() for part in points.split(",")] if isinstance(points, str) else points:
-        short, layer = split_point(spec)
-        if layer is not None:
-            raise UsageError(f"give points without a layer, such as {short!r}, and layers separately; got {spec!r}")
-        names.append(short)
-    if not names:
-        raise UsageError("no points given; give one or more, such as resid_pre")
-    names = list(dict.fromkeys(names))
-    _check_stacks(names)
-    return names
 
 
 def find_places(model: LanguageModel, points: list[str], layers: str | int | Iterable[int]) -> list[Place]:
@@ -80,20 +57,3 @@ def _blocks_before(place: Place) -> int | None:
 def stack_of(points: list[str]) -> str:
     """The stack that checked points belong to: "encoder", "decoder", or "" in models with one stack."""
     return max(point.rpartition(".")[0] for point in points)
-
-
-def _check_stacks(points: list[str]) -> None:
-    """Raise for points that no model can extract together; a name without a stack is never of a decoder."""
-    of_decoder = [point for point in points if point.startswith("decoder.")]
-    others = [point for point in points if point not in of_decoder]
-    if of_decoder and others:
-        one, other = (f"--points {','.join(part)}" for part in (others, of_decoder))
-        raise UsageError(
-            "the encoder reads inputs and the decoder targets, got points of both; extract them in two runs: "
-            f"one command with {one}, one with {other}"
-        )
-    for point in points:
-        if point in OF_SOURCES:
-            raise UsageError(
-                f"{point} has a row for each source token, which a store cannot hold; read it with run_with_cache"
-            )

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from probekit.activations.store.format import has_manifest, read_plan
 from probekit.activations.store.reader import Store
 from probekit.activations.sums.statistics import load_statistics, statistics_progress
-from probekit.errors import DataError, ProbekitError
+from probekit.errors import ProbekitError
+from probekit.manifest import dated_manifests, no_store_under
 from probekit.points import spans_of
 
 
@@ -68,19 +68,10 @@ def newest_store(root: str | Path = "runs") -> Path:
     Raises:
         DataError: there is none.
     """
-    for _, path in sorted(_dated(Path(root)), reverse=True):
+    for _, path in sorted(dated_manifests(Path(root)), reverse=True):
         if _info(path).is_complete:
             return path
-    raise DataError(f"no complete store under {str(root)!a}; make one with probekit extract, or name one")
-
-
-def _dated(root: Path) -> Iterator[tuple[int, Path]]:
-    """(date of the manifest, store) of every store with a manifest."""
-    with contextlib.suppress(OSError):
-        for manifest in root.rglob("manifest.json"):
-            with contextlib.suppress(OSError):
-                if not (manifest.resolve().parents[1] / "plan.json").exists():
-                    yield manifest.stat().st_mtime_ns, manifest.parent
+    raise no_store_under(Path(root))
 
 
 def _info(path: Path) -> StoreInfo:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import NOT_SELECTED, LayerResult, ProbeData
-from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name
+from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
@@ -33,7 +33,7 @@ def curves_title(curves: Sequence[ProbeData]) -> str:
 def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     """What selected the places, the cautions, what did not converge, and what the audits found; each said once."""
     warned = dict.fromkeys(phrase for curve in curves for phrase in cautions(curve))
-    notes = [_selection_note(curves)]
+    notes = [*dict.fromkeys(note for curve in curves for note in quick_note(curve.meta)), _selection_note(curves)]
     notes += [f"Caution: {'; '.join(warned)}."] if warned else []
     late = [f"{_name(curve)} at {layer.place}" for curve in curves for layer in curve.layers if not layer.converged]
     notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []

@@ -16,7 +16,14 @@ from probekit.evaluation.results.data import (
     ProbeData,
     is_output,
 )
-from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, selected
+from probekit.evaluation.results.wording import (
+    interval_text,
+    metric_name,
+    number_text,
+    position_name,
+    quick_note,
+    selected,
+)
 from probekit.points import spans_of
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, printable
@@ -36,7 +43,8 @@ MARKS = {
 def summary(data: ProbeData) -> str:
     """Title, table, marks and footnotes as text."""
     table = text_table(_rows(data))
-    lines = [title(data), _setting(data), "", *table.split("\n"), *marks(data), "", *footnotes(data)]
+    head = [title(data), _setting(data), *quick_note(data.meta)]
+    lines = [*head, "", *table.split("\n"), *marks(data), "", *footnotes(data)]
     return "\n".join(map(printable, lines))
 
 
@@ -44,7 +52,7 @@ def summary_html(data: ProbeData) -> str:
     """The same as HTML; the selected layer is bold."""
     best = [i for i, layer in enumerate(data.layers) if _is_selected(data, layer)]
     table = html_table(_rows(data), bold=best)
-    return html_page(title(data), table, [_setting(data), *marks(data), *footnotes(data)])
+    return html_page(title(data), table, [_setting(data), *quick_note(data.meta), *marks(data), *footnotes(data)])
 
 
 def title(data: ProbeData) -> str:
@@ -205,7 +213,8 @@ def _lead_note(data: ProbeData) -> str:
         return ""
     what = "Best" if data.procedure is None else "Nested cross-validation"
     within = "" if lead["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*lead["interval"])
-    return f"{what} minus the best baseline ({lead['baseline']}): {lead['over']:+z.3f}{within}, paired on test."
+    rivals = "best of these baselines" if data.meta.get("left_out") else "best baseline"
+    return f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}, paired on test."
 
 
 def _convergence_note(data: ProbeData) -> str:

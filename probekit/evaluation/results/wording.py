@@ -1,6 +1,7 @@
 """Names of metrics and tokens for a reader, and sentences that tables and pictures share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from probekit.text import printable
 
@@ -36,3 +37,15 @@ def number_text(value: float | None) -> str:
 def selected(several_layers: bool, several_C: bool) -> str:
     """The settings that were selected: "layer and C", "layer", "C" or ""."""
     return " and ".join(["layer"] * several_layers + ["C"] * several_C)
+
+
+def quick_text(meta: Mapping[str, Any]) -> str:
+    """What a quick look left out: "quick look without control tasks and p-values"; empty for complete results."""
+    *most, last = meta.get("left_out") or [""]  # results of older versions do not have it
+    return f"quick look without {', '.join(most)}{' and ' if most else ''}{last}" if last else ""
+
+
+def quick_note(meta: Mapping[str, Any]) -> list[str]:
+    """The same as a sentence, in a list, with how to get the rest; no sentence for complete results."""
+    text = quick_text(meta)
+    return [f"{text[0].upper()}{text[1:]}: run again without --quick (quick=True) for them."] if text else []

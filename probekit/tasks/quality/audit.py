@@ -41,6 +41,7 @@ class Audit:
             one, is in train, and none of test is in validation; nor does a group span splits.
         no_texts: whether there were no texts to compare.
         dropped: whether the leaks were left out.
+        near: whether near-duplicates were looked for; without, `shared` and `leaks` are of exact ones alone.
         linked: with folds, the number of texts that have an exact or near duplicate, which is in the same fold.
         differences: how validation and test differ from train in length, labels and repeated texts (`compare_splits`).
         test_leak: {"texts": test texts with an exact or near duplicate in an earlier split, "of_texts", "also_in":
@@ -56,6 +57,7 @@ class Audit:
     leaks: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     no_texts: bool = False
     dropped: bool = False
+    near: bool = True
     linked: int | None = None
     differences: list[dict[str, Any]] = field(default_factory=list)
     test_leak: dict[str, Any] | None = None
@@ -65,6 +67,8 @@ def audit_dict(result: Audit) -> dict[str, Any]:
     """The audit as JSON-able values, with the number of leaks in each split instead of their rows."""
     kept = {name: value for name, value in vars(result).items() if name not in ("leaks", "test_leak")}
     kept |= {"near": THRESHOLD, "leaks": {split: one["leaks"] for split, one in result.splits.items()}}
+    if not result.near:  # 0 would say that there are none
+        kept |= {"near": None, "shared": {name: {**one, "near": None} for name, one in result.shared.items()}}
     return {**kept, "lines": audit_lines(result), "findings": audit_findings(result)}
 
 
@@ -113,12 +117,14 @@ class TextComparison:
         shared: as in `Audit`.
         leaks: bool [N], the rows that leak.
         repeats: bool [N], the test rows whose text is in an earlier split.
+        near: whether near-duplicates were looked for.
     """
 
     number: np.ndarray | None
     shared: dict[str, dict[str, Any]]
     leaks: np.ndarray
     repeats: np.ndarray
+    near: bool
 
 
 def compare_texts(task: Task, near: bool = True) -> TextComparison:
@@ -134,7 +140,7 @@ def compare_texts(task: Task, near: bool = True) -> TextComparison:
         leaks, repeats, number = leaks_T[of], repeats_T[of], number_T[of]
     if task.groups is not None:
         leaks[rows_spanning_splits(task.groups, task.splits)] = True
-    return TextComparison(number, shared, leaks, repeats)
+    return TextComparison(number, shared, leaks, repeats, near)
 
 
 def audit(task: Task, label_set: str | None = None, near: bool = True, texts: TextComparison | None = None) -> Audit:
@@ -166,6 +172,7 @@ def audit(task: Task, label_set: str | None = None, near: bool = True, texts: Te
     return replace(
         result,
         leaks=np.flatnonzero(texts.leaks),
+        near=texts.near,
         differences=split_differences(task, label_set, texts.number),
         test_leak=_test_leak(task, texts.repeats, result.shared),
     )

@@ -1,0 +1,69 @@
+"""What a store's manifest says of its places, read without torch: a wrong option is then refused at once.
+
+Opening the store (`probekit.activations`) checks everything, and says what is wrong with one that cannot be opened.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from probekit.durable import MAX_JSON_BYTES, matches, unseal
+from probekit.errors import DataError, ProbekitError
+from probekit.places import NamedPlaces
+
+_FORM = {"places": [(str, int | None)], "points": [str], "n_layers": int, "output?": str}
+
+
+class StoredPlaces(NamedPlaces):
+    """The places of a store, and the positions that were kept of each text."""
+
+    @property
+    def positions(self) -> list[str]:
+        """Their names: ["last"], ["first", "last"], ["all"]."""
+        kept = self.meta["position"]
+        return [str(one) for one in (kept if isinstance(kept, list) else [kept])]
+
+
+def check_is_store(path: Path) -> None:
+    """Raise a DataError if there is neither a plan nor a manifest at `path`."""
+    if not any(os.path.lexists(path / name) for name in ("plan.json", "manifest.json")):
+        raise DataError(f"no store at {str(path)!a}; make one with probekit extract")
+
+
+def stored_places(path: Path) -> StoredPlaces | None:
+    """The places of the store at `path`; None if it is unfinished or damaged.
+
+    Raises:
+        DataError: no store there.
+    """
+    check_is_store(path)
+    try:
+        body, _ = unseal(path / "manifest.json", MAX_JSON_BYTES)
+    except (ProbekitError, OSError):
+        return None
+    if not matches(body, _FORM) or "position" not in body or not body["points"]:
+        return None
+    return StoredPlaces([(point, layer) for point, layer in body["places"]], body)
+
+
+def dated_manifests(root: Path) -> Iterator[tuple[int, Path]]:
+    """(date of the manifest, store) of every store under `root` with a manifest, but for stores inside another."""
+    with contextlib.suppress(OSError):
+        for manifest in root.rglob("manifest.json"):
+            with contextlib.suppress(OSError):
+                if not (manifest.resolve().parents[1] / "plan.json").exists():
+                    yield manifest.stat().st_mtime_ns, manifest.parent
+
+
+def newest_manifest(root: Path) -> Path:
+    """The store under `root` whose manifest is the newest; it may be damaged. Raises DataError: there is none."""
+    found = max(dated_manifests(root), default=None)
+    if found is None:
+        raise no_store_under(root)
+    return found[1]
+
+
+def no_store_under(root: Path) -> DataError:
+    """The error for a folder without a complete store."""
+    return DataError(f"no complete store under {str(root)!a}; make one with probekit extract, or name one")

@@ -1,0 +1,91 @@
+"""What can be known without the data is refused without it: no torch is imported for a typing mistake."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probekit.options.probe import LOSSES, METRIC_NAMES, PROBE_NAMES, WITHOUT_C
+from probekit.probes import PROBES, REGRESSORS
+
+PROGRAM = """
+import shlex, sys
+from probekit.cli.main import run
+for line in sys.stdin.read().splitlines():
+    code = run(shlex.split(line))
+    heavy = {"torch", "sklearn", "matplotlib", "scipy.stats"} & set(sys.modules)
+    print(code, *sorted(heavy), flush=True)
+"""
+OF_OPTIONS = [
+    "train-probe STORE --metric acc",
+    "train-probe STORE --probe logistc",
+    "train-probe STORE --probe mean-diff --C 1",
+    "train-probe STORE --probe logistic --C inf",
+    "train-probe STORE --layer 3-1",
+    "train-probe STORE --out FILE",
+    "transfer STORE",
+    "transfer STORE STORE --out FILE",
+    "extract --model MODEL --dataset DATA --points nope",
+    "extract --model MODEL --dataset DATA --points encoder.resid_pre,decoder.resid_pre",
+    "extract --model MODEL --dataset DATA --layers abc",
+    "extract --model MODEL --dataset DATA --revision main",
+    "extract --model nope --dataset DATA",
+    "extract --model MODEL --dataset nope",
+    "extract --model MODEL --dataset DATA --text-column nope",
+    "import nope",
+    "import MODEL --point nope",
+    "import MODEL --stack-axis 2",
+    "import MODEL --n-layers 0",
+]
+OF_THE_MANIFEST = [
+    "train-probe nowhere",
+    "train-probe",
+    "train-probe STORE --layer 99",
+    "train-probe STORE --point resid_mid",
+    "train-probe STORE --point resid_pre,resid_mid",
+    "train-probe STORE --point resid_pre.1",
+    "train-probe STORE --position first",
+    "transfer STORE STORE --layer 99",
+    "transfer nowhere elsewhere",
+]
+
+
+def test_wrong_options_are_refused_before_anything_is_loaded(here: Path, store: Path, gpt2_folder: Path, texts: Path):
+    Path("file").write_text("mine")
+    names = {"STORE": store, "MODEL": gpt2_folder, "DATA": texts, "FILE": "file"}
+    lines = "\n".join([*OF_OPTIONS, *OF_THE_MANIFEST])
+    for name, path in names.items():
+        lines = lines.replace(name, str(path))
+    done = subprocess.run([sys.executable, "-c", PROGRAM], input=lines, capture_output=True, text=True, check=True)
+    answers = done.stdout.splitlines()
+    assert len(answers) == len(OF_OPTIONS) + len(OF_THE_MANIFEST)
+    wrong = {line: answer for line, answer in zip(lines.splitlines(), answers, strict=True) if answer not in "234"}
+    assert wrong == {}
+    assert done.stderr.count("probekit: error: ") == len(answers)
+
+
+def test_the_names_that_need_no_torch_are_those_of_the_code() -> None:
+    from probekit.evaluation.scores.metrics import HEADLINES, LOWER_IS_BETTER
+
+    assert set(METRIC_NAMES) == set(HEADLINES)
+    assert set(LOSSES) == set(LOWER_IS_BETTER)
+    assert {*PROBES, *REGRESSORS} == set(PROBE_NAMES)
+    for kinds in (PROBES, REGRESSORS):
+        for name, kind in kinds.items():
+            assert kind.has_C == (name not in WITHOUT_C)
+            assert kind.without_penalty == (name == "ridge")
+
+
+@pytest.mark.parametrize("position", ["first,last", "all"])
+def test_a_missing_position_names_those_that_there_are(
+    here: Path, gpt2_folder: Path, texts: Path, refused, position, capsys
+):
+    from probekit.cli.main import run
+
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--out", "s", "--layers", "0", "--quiet"]
+    assert run([*job, "--position", position]) == 0
+    capsys.readouterr()
+    line = refused(2, "train-probe", "s", "--quick")
+    known = "first, last" if position != "all" else "last, first, mean, a token's index, or all"
+    assert line.endswith(f"name it with --position (in Python, position=): {known}")
