@@ -25,8 +25,7 @@ from probekit.threads import Shares, shares
 
 LARGE = 1 << 23  # numbers in X from which several threads pay
 ROWS_PER_FEATURE = 16  # from which L-BFGS over all problems at once is faster, where X is large (measured)
-WIDE = 1 << 22  # numbers in X up to which float64 costs little more than float32: they fit a processor's cache
-MOST_NUMBERS = 1 << 28  # in the standardised copy, or in the kernel matrix
+MOST_NUMBERS = 1 << 27  # in the standardised copy, or in the kernel matrix
 MOST_SCORES = 1 << 26  # scores in memory at once; more problems are certified in parts
 AIM = 0.5  # share of the tolerance to stop at: the certificate is computed with less rounding
 SHARPER = (0.1, 1e-4)  # shares of the tolerance, for problems that missed it
@@ -75,20 +74,20 @@ class _Rows:
         self.objective = objective_of(self.features, problems, 1, standardise, None, with_basis=False)
         self.exact = self.features.dtype == torch.float64
 
-    def system(self, exact: bool) -> System:
-        """The rows as centred and scaled features; unless `exact`, very many rounded to float32."""
+    def system(self, in_weights: bool = False) -> System:
+        """The rows as centred and scaled features; with weights for unknowns if there are more rows, or it is asked."""
         mean, scale = self.objective.scaling.mean[0], self.objective.scaling.inverse_scale[0]
         n, d = self.X.shape
-        if n <= d:
+        if n <= d and not in_weights:
             return Kernel(n, partial(self._columns, mean, scale))
-        Z = torch.empty(n, d, dtype=torch.float64 if exact or n * d <= WIDE else torch.float32)
+        Z = torch.empty(n, d, dtype=torch.float64)
 
         def block(rows: slice, X: Tensor) -> list[Tensor]:
             Z[rows] = X.sub_(mean).mul_(scale)
             return []
 
         self.features.sum(block, torch.float64)
-        return Primal(Z, not exact, self.by_thread)
+        return Primal(Z, not self.exact, self.by_thread)
 
     def _columns(self, mean: Tensor, scale: Tensor) -> Iterator[Tensor]:
         shift = self.features.shift.double()
@@ -110,7 +109,7 @@ class _Rows:
 
     def solve(self, tol: float, max_iter: int) -> Solutions:
         """Follow every path, certify all, and go on in float64 with what misses."""
-        system = self.system(self.exact)
+        system = self.system()
         aim = ROUNDING if self.exact else AIM * tol
         found: dict[int, tuple[Place, int]] = {}
         for which in self.paths():
@@ -122,11 +121,14 @@ class _Rows:
             late = torch.nonzero((certified.gap > tol) & (n_iter < max_iter))[:, 0]
             if not len(late):
                 break
-            system = self.system(exact=True) if system.rough else system
+            if isinstance(system, Kernel):  # raw features of very unequal sizes: K has too few digits for the smaller
+                weights = system.weights(torch.stack([at.u for at in places]))
+                places = [replace(at, u=weights[i]) for i, at in enumerate(places)]
+                system = self.system(in_weights=True)
             for p in late.tolist():
                 at, task = places[p], self.task(p)
-                at = place(task, at.u, system.scores(at.u, exact=True), at.b, at.square)
-                places[p], more = descend(system, task, at, tol * sharper, max_iter - int(n_iter[p]))
+                at = place(task, at.u, system.scores(at.u, exact=True), at.b, float(at.u @ at.u))
+                places[p], more = descend(system, task, at, tol * sharper, max_iter - int(n_iter[p]), precise=True)
                 n_iter[p] += more
             certified.put(late, self.certified(system, [places[p] for p in late.tolist()], late))
         coef, intercept = self.objective.raw(certified.v)

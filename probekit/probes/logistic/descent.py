@@ -194,15 +194,15 @@ class _Memory:
 class _Factor:
     """The factor in use, the steps since, and when to factor anew: if the steps left would cost more than that."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, precise: bool) -> None:
         self.system, self.memory = system, _Memory()
         self._logs: list[float] = []  # of the contraction of the gradient, step by step
-        self._failed, self._precise = False, False
+        self._failed, self._precise = False, precise
 
     def begin(self, at: Place, C: float) -> None:
         if at.square == 0:
             self.system.begin(at.h, C)
-        elif not self.system.refactor(C):
+        elif self._precise or not self.system.refactor(C):
             self.renew(at, C)
 
     def renew(self, at: Place, C: float) -> None:
@@ -214,6 +214,10 @@ class _Factor:
         self._failed = t == 0
         self._logs.append(0.5 * math.log(max(after.bound, 1e-300) / max(before.bound, 1e-300)))
         self.memory.add(step, before, after)
+
+    def sharpen(self) -> None:
+        """Make the next factor at once, and in float64."""
+        self._precise = self._failed = True
 
     @property
     def slow(self) -> bool:
@@ -229,10 +233,15 @@ class _Factor:
         return self._failed or fall <= 0 or need / fall > self.system.patience
 
 
-def descend(system: System, task: Task, at: Place, tol: float, max_iter: int) -> tuple[Place, int]:
-    """Descend from a place until the relative bound is `tol` or only rounding is left; returns place and steps."""
-    exact = not system.rough
-    slope, factor = slope_at(system, task, at, exact), _Factor(system)
+def descend(
+    system: System, task: Task, at: Place, tol: float, max_iter: int, precise: bool = False
+) -> tuple[Place, int]:
+    """Descend from a place until the relative bound is `tol` or only rounding is left; returns place and steps.
+
+    All products are in float64 if `precise`.
+    """
+    exact = precise or not system.rough
+    slope, factor = slope_at(system, task, at, exact), _Factor(system, precise)
     best, idle, checks, n_iter = (at, slope), 0, 0, 0
     factor.begin(at, task.C)
     while n_iter < max_iter and idle < PATIENCE and checks < CHECKS:
@@ -254,6 +263,8 @@ def descend(system: System, task: Task, at: Place, tol: float, max_iter: int) ->
             best, idle = (at, slope), 0
         else:
             idle += 1
+            if idle == PATIENCE // 2:
+                factor.sharpen()
     return best[0], n_iter
 
 

@@ -15,7 +15,7 @@ LEAST_PATIENCE, MOST_PATIENCE = 2.0, 60.0
 
 
 class Primal:
-    """The rows Z [N, D] and the factor of one Hessian. If `rough`, descents begin in float32."""
+    """The rows Z [N, D], float64, and the factor of one Hessian. If `rough`, descents begin in float32."""
 
     def __init__(self, Z: Tensor, rough: bool, by_thread: Shares):
         n, d = Z.shape
@@ -39,12 +39,9 @@ class Primal:
         return u
 
     def scores(self, u: Tensor, exact: bool) -> Tensor:
-        """Z u [N]; if `exact`, without rounding u."""
+        """Z u [N]."""
         Z = self._exact if exact else self._narrow
-        z = self._times(Z, u.to(Z.dtype))
-        return z + self._times(Z, (u - u.to(Z.dtype)).to(Z.dtype)) if exact and Z.dtype != u.dtype else z
-
-    def _times(self, Z: Tensor, w: Tensor) -> Tensor:
+        w = u.to(Z.dtype)
         return torch.cat(list(self._by_thread(lambda rows: (Z[rows] @ w).double(), len(Z))))
 
     def _sum(self, weights: Tensor, exact: bool = False) -> Tensor:

@@ -140,12 +140,17 @@ def test_problems_together_are_as_alone():
         np.testing.assert_allclose(together.coef[i], alone.coef[0], rtol=1e-5, atol=1e-7)
 
 
+def streamed(X):
+    """Features that are read anew on each pass: all problems descend together."""
+    return Stream(*X.shape, lambda: iter([torch.from_numpy(X)]))
+
+
 def test_problems_in_parts_are_as_together(monkeypatch):
     X, y = world()
     problems = every_problem([Labels(y, 2)], PATH)
-    together = solve_logistic(torch.from_numpy(X), problems)
+    together = solve_logistic(streamed(X), problems)
     monkeypatch.setattr(solver, "MOST_SCORES", 2 * len(y))
-    parts = solve_logistic(torch.from_numpy(X), problems)
+    parts = solve_logistic(streamed(X), problems)
     np.testing.assert_allclose(parts.objective, together.objective, rtol=1e-9)
 
 
@@ -192,10 +197,10 @@ def test_the_same_call_gives_the_same_bits():
 
 def test_a_wide_sample_gives_a_basis_that_is_poorer_not_wrong(monkeypatch):
     X, y = world(n=600, d=40)
-    full = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 2)], PATH))
+    full = solve_logistic(streamed(X), every_problem([Labels(y, 2)], PATH))
     monkeypatch.setattr(features, "WIDE", 10)
     monkeypatch.setattr(features, "WIDE_SAMPLE", 40)
-    narrow = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 2)], PATH))
+    narrow = solve_logistic(streamed(X), every_problem([Labels(y, 2)], PATH))
     assert narrow.converged.all()
     np.testing.assert_allclose(narrow.objective, full.objective, rtol=1e-9)
 
