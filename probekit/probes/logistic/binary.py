@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from probekit.probes.logistic.certificate import Certified, Solutions, certify
-from probekit.probes.logistic.descent import Place, System, Task, descend, path, place
+from probekit.probes.logistic.descent import Place, System, BinaryProblem, descend, path, place
 from probekit.probes.logistic.features import Features
 from probekit.probes.logistic.kernel import Kernel
 from probekit.probes.logistic.objective import objective_of
@@ -95,10 +95,10 @@ class _Rows:
             columns = slice(int(some[0]), int(some[-1]) + 1)
             yield (self.X[:, columns].double() - shift[columns]).sub_(mean[columns]).mul_(scale[columns])
 
-    def task(self, p: int) -> Task:
+    def task(self, p: int) -> BinaryProblem:
         """Problem p, for a descent."""
         weights = None if self.objective.weights is None else self.objective.weights[:, 0]
-        return Task(self.objective.labels[:, self.problems[p].label].double(), weights, self.problems[p].C)
+        return BinaryProblem(self.objective.labels[:, self.problems[p].label].double(), weights, self.problems[p].C)
 
     def paths(self) -> Iterator[list[int]]:
         """The numbers of the problems of each label column, by rising C."""

@@ -76,7 +76,7 @@ class System(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class BinaryProblem:
     """The sign of a wrong score (-1 for class 1, 1 for class 0) and the weight (None: 1) of each row [N], and C."""
 
     wrong: Tensor
@@ -110,7 +110,7 @@ class Slope:
         return self.bound / (f - self.bound) if self.bound < f else math.inf
 
 
-def balance(task: Task, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
+def balance(task: BinaryProblem, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
     """The best intercept for scores s, and the derivatives of the loss by the scores there, without cancellation."""
     for _ in range(MOST_STEPS):
         wrong = torch.sigmoid(task.wrong * (s + b))
@@ -124,7 +124,7 @@ def balance(task: Task, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
     return b, r, h
 
 
-def place(task: Task, u: Tensor, s: Tensor, b: float, square: float) -> Place:
+def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) -> Place:
     """The place of unknowns u with scores s, from a guess of the intercept."""
     b, r, h = balance(task, s, b)
     loss = F.softplus(task.wrong * (s + b), threshold=50)
@@ -133,13 +133,13 @@ def place(task: Task, u: Tensor, s: Tensor, b: float, square: float) -> Place:
     return Place(u, s, b, 0.5 * square + task.C * float(loss.sum()), r, h, square)
 
 
-def slope_at(system: System, task: Task, at: Place, exact: bool) -> Slope:
+def slope_at(system: System, task: BinaryProblem, at: Place, exact: bool) -> Slope:
     """The gradient at a place."""
     g, v = system.gradient(at.u, task.C * at.r, exact)
     return Slope(g, v, 0.5 * max(0.0, float(g @ v)))
 
 
-def stretched(system: System, task: Task, at: Place) -> Place:
+def stretched(system: System, task: BinaryProblem, at: Place) -> Place:
     """The best multiple of a place's weights: where a smaller C's optimum leads at a larger one."""
     along = task.C * float(at.r @ at.s)
     if not at.square + along < 0:
@@ -148,7 +148,7 @@ def stretched(system: System, task: Task, at: Place) -> Place:
     return place(task, (1 + t) * at.u, (1 + t) * at.s, at.b, (1 + t) ** 2 * at.square)
 
 
-def search(task: Task, at: Place, ds: Tensor, ud: float, dd: float) -> float:
+def search(task: BinaryProblem, at: Place, ds: Tensor, ud: float, dd: float) -> float:
     """About the step t that minimises the objective along a direction with scores ds, inner products ud and dd."""
     low, high, t, b = 0.0, math.inf, 1.0, at.b
     first = abs(ud + task.C * float(at.r @ ds))
@@ -234,7 +234,7 @@ class _Factor:
 
 
 def descend(
-    system: System, task: Task, at: Place, tol: float, max_iter: int, precise: bool = False
+    system: System, task: BinaryProblem, at: Place, tol: float, max_iter: int, precise: bool = False
 ) -> tuple[Place, int]:
     """Descend from a place until the relative bound is `tol` or only rounding is left; returns place and steps.
 
@@ -269,7 +269,7 @@ def descend(
 
 
 def _step(
-    system: System, task: Task, at: Place, slope: Slope, memory: _Memory, exact: bool
+    system: System, task: BinaryProblem, at: Place, slope: Slope, memory: _Memory, exact: bool
 ) -> tuple[Place, Tensor, float]:
     """The next place, the step to it, and its share t of the full one: 1 if that is good enough, else the best."""
     d = memory.direction(system, slope)
@@ -284,7 +284,7 @@ def _step(
     return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, t
 
 
-def path(system: System, tasks: Sequence[Task], tol: float, max_iter: int) -> list[tuple[Place, int]]:
+def path(system: System, tasks: Sequence[BinaryProblem], tol: float, max_iter: int) -> list[tuple[Place, int]]:
     """Solutions of tasks that differ in C alone, which rises: each starts from the one before."""
     first = tasks[0]
     at = place(first, system.zero(), torch.zeros_like(first.wrong), 0.0, 0.0)

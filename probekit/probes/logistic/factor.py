@@ -19,7 +19,7 @@ def gram(A: Tensor) -> Tensor:
         return torch.from_numpy(np.matmul(each.T, each))
 
 
-def counting(W: Tensor, size: Tensor) -> Tensor:
+def rows_that_count(W: Tensor, size: Tensor) -> Tensor:
     """The numbers of the rows that count in sum W z z', in order, by weights W and squared sizes of z."""
     share = W * size
     order = share.argsort()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.factor import NARROW, counting, factored, gram, solved
+from probekit.probes.logistic.factor import NARROW, rows_that_count, factored, gram, solved
 
 
 class Kernel:
@@ -61,7 +61,7 @@ class Kernel:
         self._mean = W / W.sum().clamp_min(1e-300)
         Km = self._K @ self._mean
         a = Km - 0.5 * (self._mean @ Km)
-        self._rows = rows = counting(W, (self._K.diagonal() - 2 * a).clamp_min(0))
+        self._rows = rows = rows_that_count(W, (self._K.diagonal() - 2 * a).clamp_min(0))
         self._root, a = W[rows].sqrt(), a[rows]
         B = self._K.clone() if len(rows) == len(W) else self._K[rows][:, rows]
         B.sub_(a).sub_(a[:, None]).mul_(self._root).mul_(self._root[:, None])

@@ -6,7 +6,7 @@ Axes: N rows, D features, M rows that count in a Hessian.
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.factor import NARROW, counting, factored, gram, solved
+from probekit.probes.logistic.factor import NARROW, rows_that_count, factored, gram, solved
 from probekit.threads import Shares
 
 FEW_ROWS = 0.75  # share of D; with fewer rows that count, the factor is of the rows instead (Woodbury)
@@ -80,7 +80,7 @@ class Primal:
         W, self._A, self._low = C * h, None, None
         mean = self._sum(W / W.sum().clamp_min(1e-300))
         size = (self._size - 2 * self.scores(mean, exact=False) + mean @ mean).clamp_min(0)
-        rows = counting(W, size)
+        rows = rows_that_count(W, size)
         dtype = torch.float64 if precise else NARROW
         if len(rows) < FEW_ROWS * len(mean):
             self._low = self._centred(rows, mean, W, dtype)
