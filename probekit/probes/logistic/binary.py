@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from probekit.probes.logistic.certificate import Certified, Solutions, certify
-from probekit.probes.logistic.descent import Place, System, BinaryProblem, descend, path, place
+from probekit.probes.logistic.descent import BinaryProblem, Place, System, descend, path, place
 from probekit.probes.logistic.features import Features
 from probekit.probes.logistic.kernel import Kernel
 from probekit.probes.logistic.objective import objective_of

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.factor import NARROW, rows_that_count, factored, gram, solved
+from probekit.probes.logistic.factor import NARROW, factored, gram, rows_that_count, solved
 
 
 class Kernel:

@@ -6,7 +6,7 @@ Axes: N rows, D features, M rows that count in a Hessian.
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.factor import NARROW, rows_that_count, factored, gram, solved
+from probekit.probes.logistic.factor import NARROW, factored, gram, rows_that_count, solved
 from probekit.threads import Shares
 
 FEW_ROWS = 0.75  # share of D; with fewer rows that count, the factor is of the rows instead (Woodbury)
