@@ -71,8 +71,8 @@ class Dense:
 def _hessian(rows: Turned, p: Tensor) -> Tensor:
     """The Hessian of the summed loss: [K * R, K * R].
 
-    One product of all pairs of coordinates with all pairs of classes. Probabilities sum to 1, so that the sum over one
-    class of a pair gives the diagonal blocks.
+    One product of all pairs of coordinates with all pairs of classes. Probabilities sum to 1, so that the sums over the
+    other class of a pair give the diagonal blocks.
     """
     R, K = rows.Z.shape[1], p.shape[1]
     (a, b), (k, j) = torch.tril_indices(R, R), torch.tril_indices(K, K)
@@ -91,6 +91,7 @@ def _hessian(rows: Turned, p: Tensor) -> Tensor:
         later = torch.arange(one + 1, K)
         columns[one + 1 :] = later * (later + 1) // 2 + one
         row = -pairs[:, columns]
-        row[:, one] -= row.sum(dim=1)
+        row[:, one] = 0
+        row[:, one] = -row.sum(dim=1)
         H[one] = row[where].permute(0, 2, 1)
     return H.view(K * R, K * R)

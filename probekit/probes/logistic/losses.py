@@ -25,7 +25,7 @@ class Binary:
 
     @staticmethod
     def derivatives(z: Tensor, y: Tensor, weights: Tensor | None, second: bool = True) -> tuple[Tensor, Tensor]:
-        """Derivatives by the scores: the first [B, P, K], and the row sum of the second, float64 [P, K, K]; or empty."""
+        """Derivatives by the scores: the first [B, P, K], and the row sum of the second if wanted, [P, K, K]."""
         wrong = torch.sigmoid(z[..., 0] * y)
         bend = _summed(wrong * (1 - wrong), weights)[:, None, None] if second else _nothing(z)
         return _weighted(wrong.mul_(y), weights)[..., None], bend
@@ -59,7 +59,7 @@ class Multinomial:
 
     @staticmethod
     def derivatives(z: Tensor, y: Tensor, weights: Tensor | None, second: bool = True) -> tuple[Tensor, Tensor]:
-        """Derivatives by the scores: the first [B, P, K], and the row sum of the second, float64 [P, K, K]; or empty."""
+        """Derivatives by the scores: the first [B, P, K], and the row sum of the second if wanted, [P, K, K]."""
         log_p = F.log_softmax(z, dim=2)
         p = log_p.exp()
         bend = _nothing(z)

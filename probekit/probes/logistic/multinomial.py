@@ -74,7 +74,8 @@ def _solve(objective: Objective, rows: Turned, tol: float, max_iter: int) -> Sol
         path = _Path(objective, rows, max_iter)
         start = u[which[0]]
         for p in which:
-            u[p], n_iter[p] = start, steps = path.follow(p, start, AIM * tol, 0)
+            start, n_iter[p] = path.follow(p, start, AIM * tol, 0)
+            u[p] = start
     certified = _certified(objective, rows, u, torch.arange(P))
     exact = objective.features.dtype == torch.float64
     for sharper in SHARPER:
@@ -186,13 +187,13 @@ class _Path:
 
     def newton(self, here: _Here, enough: float) -> Tensor:
         """Newton's direction [R, K] at a point, so exact that the next gradient is about `enough` long."""
-        inverse = self.inverse(here)
+        inverse, top = self.inverse(here), here.p.argmax(dim=1, keepdim=True)
         scale = here.size
         r = (-here.g / scale).float()
         x, z = torch.zeros_like(r), inverse(r)
         d, power, self.slow = z, float((r * z).sum()), 0
         while power > 0 and self.slow < self.limit and self.spent < self.most:
-            h = self.C * curved(self.rows, here.p, d)
+            h = self.C * curved(self.rows, here.p, top, d)
             h[:-1] += d[:-1]
             bend = float((d * h).sum())
             self.slow, self.spent = self.slow + 1, self.spent + 1

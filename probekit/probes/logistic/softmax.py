@@ -7,7 +7,7 @@ for the intercept.
 Axes: N rows, D features, R coordinates with the last, K classes, B rows of a block.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,7 @@ from probekit.threads import Shares
 TURNED = 1024  # features, or rows if there are fewer, up to which the exact axes are cheap enough
 NO_VARIANCE = 1e-13  # share of the largest variance; an axis with less is left out if rows are fewer than features
 BLOCK = 1 << 19  # numbers of a block's features and scores: they fit a processor's cache
-PIECES = 4  # of the rows, for threads; always as many, so that sums are the same with any number of threads
-ONE_PIECE = 1 << 23  # multiplications of a product up to which a thread costs more than it saves
+ONE_SHARE = 1 << 23  # multiplications of a product up to which a thread costs more than it saves
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,31 +87,27 @@ def _standardised(objective: Objective, axes: Tensor | None) -> Tensor:
     return Z
 
 
-def pieces(turned: Turned, K: int) -> list[list[slice]]:
-    """Blocks of rows, in as many pieces as threads may share."""
+def summed(turned: Turned, K: int, work: Callable[[slice], list[Tensor]]) -> list[Tensor]:
+    """The sums over blocks of rows of what `work` returns for a block, with K numbers a row beside the coordinates."""
     n, R = turned.Z.shape
     size = max(64, BLOCK // (R + 2 * K))
-    blocks = [slice(first, min(first + size, n)) for first in range(0, n, size)]
-    if n * R * K <= ONE_PIECE:
-        return [blocks]
-    return [blocks[len(blocks) * i // PIECES : len(blocks) * (i + 1) // PIECES] for i in range(PIECES)]
+
+    def share(rows: slice) -> list[Tensor]:
+        firsts = range(rows.start, rows.stop, size)
+        return _added(work(slice(first, min(first + size, rows.stop))) for first in firsts)
+
+    if n * R * K <= ONE_SHARE:
+        return share(slice(0, n))
+    return _added(turned.by_thread(share, n))
 
 
-def summed(turned: Turned, K: int, work: Callable[[slice], list[Tensor]]) -> list[Tensor]:
-    """The sums over blocks of rows of what `work` returns, always added in the same order."""
-    every = pieces(turned, K)
-    if len(every) == 1:
-        return _added(map(work, every[0]))
-    parts = turned.by_thread(lambda some: [_added(map(work, each)) for each in every[some] if each], len(every))
-    return _added(iter([piece for part in parts for piece in part]))
-
-
-def _added(parts: Iterator[list[Tensor]]) -> list[Tensor]:
-    total = next(parts)
-    for part in parts:
-        for here, more in zip(total, part, strict=True):
-            here += more
-    return total
+def _added(parts: Iterable[list[Tensor]]) -> list[Tensor]:
+    each = iter(parts)
+    first = next(each)
+    for part in each:
+        for total, more in zip(first, part, strict=True):
+            total += more
+    return first
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
@@ -121,30 +116,40 @@ def product(A: Tensor, B: Tensor) -> Tensor:
 
 
 def losses(turned: Turned, u: Tensor, y: Tensor) -> tuple[float, Tensor, Tensor]:
-    """The summed loss at u [R, K], its gradient, and the probabilities [N, K] of all rows; y is int64 [N, 1]."""
+    """The summed loss at u [R, K], its gradient, and the probabilities [N, K] of all rows; y is int64 [N, 1].
+
+    The own class of a row that fits well has a probability of nearly 1, which would lose the digits of its distance
+    from 1; the other classes' probabilities have them.
+    """
     p = torch.empty(len(turned.Z), u.shape[1])
 
     def block(rows: slice) -> list[Tensor]:
         Z, here = turned.Z[rows], y[rows]
         log_p = torch.log_softmax(product(Z, u), dim=1)
-        own = log_p.gather(1, here)
-        torch.exp(log_p, out=p[rows])
-        first = p[rows].scatter(1, here, torch.expm1(own))  # the own class: its probability minus 1
+        first = torch.exp(log_p, out=p[rows]).scatter(1, here, 0.0)
+        wrong = first.sum(dim=1, keepdim=True)
+        loss = torch.where(wrong < 0.5, -torch.log1p(-wrong), -log_p.gather(1, here))
+        first.scatter_(1, here, -wrong)
         if turned.weights is not None:
             first *= turned.weights[rows]
-            own = own * turned.weights[rows]
-        return [-own.sum(dtype=torch.float64)[None], product(Z.T, first)]
+            loss *= turned.weights[rows]
+        return [loss.sum(dtype=torch.float64)[None], product(Z.T, first)]
 
     loss, g = summed(turned, u.shape[1], block)
     return float(loss), g, p
 
 
-def curved(turned: Turned, p: Tensor, u: Tensor) -> Tensor:
-    """The product of the summed loss's Hessian, at probabilities p [N, K], with u [R, K]."""
+def curved(turned: Turned, p: Tensor, top: Tensor, u: Tensor) -> Tensor:
+    """The product of the summed loss's Hessian with u [R, K], at probabilities p [N, K], the largest in column `top`.
+
+    Scores move relative to that of the most likely class: a difference of nearly equal numbers would lose the digits
+    of a row that fits well.
+    """
 
     def block(rows: slice) -> list[Tensor]:
         Z, here = turned.Z[rows], p[rows]
-        move = product(Z, u).mul_(here)
+        move = product(Z, u)
+        move.sub_(move.gather(1, top[rows])).mul_(here)
         move.addcmul_(here, move.sum(dim=1, keepdim=True), value=-1)
         if turned.weights is not None:
             move *= turned.weights[rows]
@@ -155,5 +160,5 @@ def curved(turned: Turned, p: Tensor, u: Tensor) -> Tensor:
 
 def bend(turned: Turned, p: Tensor) -> Tensor:
     """The sum over rows of each class's curvature p (1 - p): [K]."""
-    each = p - p.square()
+    each = p * (1 - p)
     return (each if turned.weights is None else each * turned.weights).sum(dim=0)
