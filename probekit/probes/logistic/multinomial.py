@@ -26,11 +26,11 @@ from probekit.threads import shares
 
 LARGE = 1 << 19  # numbers in X from which several threads pay
 MOST_SCORES = 1 << 25  # scores in memory at once; more problems are certified in parts
-AIM = 0.5  # share of the tolerance to stop at: the certificate is computed with less rounding
+AIM = 0.7  # share of the tolerance to stop at: the certificate is computed with less rounding
 SHARPER = (0.5, 0.01)  # shares of the tolerance, for fits that missed it
 ROUNDING = 1e-18  # relative gap that float64 features are followed to, if rounding allows
 FORCING = 0.1  # share of the gradient that a Newton step may leave
-BEYOND = 0.3  # share of the gradient aimed at: a step need not leave less
+BEYOND = 0.6  # share of the gradient aimed at: a step need not leave less
 LEAST = 1e-6  # relative decrease that float32 shows
 MOST_PRODUCTS = 3e12  # multiplications of one fit's products with the Hessian: half a minute of two cores
 FACTOR_RATE = 0.5  # time of a multiplication in a factor, in that of one in a product with the Hessian (measured)
