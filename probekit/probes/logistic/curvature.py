@@ -9,7 +9,7 @@ Axes: N rows, R coordinates with the constant, K classes.
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.softmax import Turned, bend, product, summed
+from probekit.probes.logistic.softmax import Turned, product, summed
 
 MOST_UNKNOWNS = 2600  # of a dense factor: 27 MB
 LIFTS = (1e-6, 1e-5, 1e-4, 1e-3)  # additions to the scaled diagonal, tried in turn where rounding leaves no factor
@@ -18,9 +18,9 @@ LIFTS = (1e-6, 1e-5, 1e-4, 1e-3)  # additions to the scaled diagonal, tried in t
 class Diagonal:
     """The Hessian's diagonal: 1 + C * (curvature of the class) * (variance along the coordinate)."""
 
-    def __init__(self, rows: Turned, p: Tensor, C: float):
-        self.basis = rows.basis
-        curvature = (C * bend(rows, p)).clamp_min(1e-30)
+    def __init__(self, rows: Turned, bend: Tensor):
+        """From C times each class's curvature [K]."""
+        self.basis, curvature = rows.basis, bend.clamp_min(1e-30)
         self.inverse = 1 / (rows.spread * curvature + 1)
         self.inverse[-1] = 1 / curvature.clamp_min(float(1e-6 * curvature.max()))
         self.other = 1 / (rows.rest * curvature + 1)

@@ -20,7 +20,7 @@ from probekit.probes.logistic.certificate import Certified, Solutions, certify
 from probekit.probes.logistic.curvature import MOST_UNKNOWNS, Dense, Diagonal
 from probekit.probes.logistic.features import Features
 from probekit.probes.logistic.objective import Objective, objective_of
-from probekit.probes.logistic.softmax import TURNED, Turned, curved, losses, turned
+from probekit.probes.logistic.softmax import TURNED, Turned, bend, curved, losses, turned
 from probekit.probes.problem import Labels, ProblemSet, subset
 from probekit.threads import shares
 
@@ -84,6 +84,7 @@ def _solve(objective: Objective, rows: Turned, tol: float, max_iter: int) -> Sol
             break
         for p in late.tolist():
             path = _Path(objective, rows, max_iter, exact=True)
+            u[p, -1] = certified.v[p, :, -1]
             u[p], more = path.follow(p, u[p], ROUNDING if exact else tol * sharper, int(n_iter[p]))
             n_iter[p] += more
         certified.put(late, _certified(objective, rows, u[late], late))
@@ -120,17 +121,25 @@ def _weights(rows: Turned, u: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Here:
-    """A point u [R, K], float64: the objective, its gradient and the probabilities [N, K] there."""
+    """A point u [R, K], float64: the objective, its gradient, the probabilities [N, K] and C * curvatures [K] there."""
 
     u: Tensor
     f: float
     g: Tensor
     p: Tensor
+    bend: Tensor
+
+    def length(self, g: Tensor) -> float:
+        """About the length of a gradient g [R, K] with the intercepts minimised out.
+
+        A class whose rows all fit well has a flat intercept: a small gradient there moves it far, and the others too.
+        """
+        return float((g[:-1].square().sum() + (g[-1].square() / self.bend.clamp(1e-12, 1)).sum()).sqrt())
 
     @property
     def size(self) -> float:
         """The length of the gradient."""
-        return float(self.g.norm())
+        return self.length(self.g)
 
 
 class _Path:
@@ -164,7 +173,7 @@ class _Path:
             d = self.newton(here, max(FORCING * here.size, BEYOND * target))
             steps += 1
             new = self.along(here, d)
-            if new is not None and (new.f < here.f * (1 - LEAST) or new.size < 0.5 * here.size):
+            if new is not None and (new.f < here.f * (1 - (0 if self.sharp else LEAST)) or new.size < 0.5 * here.size):
                 here = new
             elif self.sharp:
                 break
@@ -179,11 +188,12 @@ class _Path:
             loss, g, p = losses(self.rows, u.float(), self.y)
             g = self.C * g.double()
             g[:-1] += u[:-1]
-            return _Here(u, 0.5 * float(u[:-1].square().sum()) + self.C * loss, g, p)
+            return _Here(u, 0.5 * float(u[:-1].square().sum()) + self.C * loss, g, p, self.C * bend(self.rows, p))
         point = self.one.at(_weights(self.rows, u[None]), torch.float64, second=False)
         g, axes = point.g[0].T, self.rows.axes
         g = g if axes is None else torch.cat([axes.T @ g[:-1], g[-1:]])
-        return _Here(u, float(point.f), g, torch.softmax(point.z[:, 0].float(), dim=1))
+        p = torch.softmax(point.z[:, 0].float(), dim=1)
+        return _Here(u, float(point.f), g, p, self.C * bend(self.rows, p))
 
     def newton(self, here: _Here, enough: float) -> Tensor:
         """Newton's direction [R, K] at a point, so exact that the next gradient is about `enough` long."""
@@ -195,13 +205,13 @@ class _Path:
         while power > 0 and self.slow < self.limit and self.spent < self.most:
             h = self.C * curved(self.rows, here.p, top, d)
             h[:-1] += d[:-1]
-            bend = float((d * h).sum())
+            curvature = float((d * h).sum())
             self.slow, self.spent = self.slow + 1, self.spent + 1
-            if not bend > 0:
+            if not curvature > 0:
                 break
-            x.add_(d, alpha=power / bend)
-            r.sub_(h, alpha=power / bend)
-            if float(r.norm()) * scale <= enough:
+            x.add_(d, alpha=power / curvature)
+            r.sub_(h, alpha=power / curvature)
+            if here.length(r) * scale <= enough:
                 break
             z = inverse(r)
             power, before = float((r * z).sum()), power
@@ -217,7 +227,7 @@ class _Path:
         self.limit = max(renew, 10) + 1 if np.isfinite(renew) else np.inf
         if self.dense is not None and self.dense.found:
             return self.dense
-        return Diagonal(self.rows, here.p, self.C)
+        return Diagonal(self.rows, here.bend)
 
     def along(self, here: _Here, d: Tensor) -> _Here | None:
         """The point a step d further, or less where that is not lower; None if rounding leaves nothing to gain."""

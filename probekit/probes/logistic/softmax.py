@@ -55,11 +55,10 @@ def turned(objective: Objective, by_thread: Shares) -> Turned:
         Z = _standardised(objective, None)
         spread = torch.cat([objective.basis.values, torch.ones(1)]).float()[:, None]
         return Turned(Z, None, objective.basis.vectors.float(), spread, objective.basis.rest, own, by_thread)
-    rows = _standardised(objective, None)[:, :-1]
     if n > d:
-        _, axes = torch.linalg.eigh(_gram(rows.T).double())
-    else:
-        exact = rows.double()
+        _, axes = torch.linalg.eigh(_gram(_standardised(objective, None)[:, :-1].T).double())
+    else:  # the axes must span the rows as they are, or a gradient across them would remain
+        exact = _standardised(objective, None, torch.float64)[:, :-1]
         squares, left = torch.linalg.eigh(exact @ exact.T)
         kept = squares > NO_VARIANCE * squares[-1]
         axes = exact.T @ (left[:, kept] / squares[kept].sqrt())
@@ -73,14 +72,14 @@ def _gram(A: Tensor) -> Tensor:
     return torch.from_numpy(np.matmul(A.numpy(), A.numpy().T))
 
 
-def _standardised(objective: Objective, axes: Tensor | None) -> Tensor:
-    """The rows centred and scaled, along `axes` if there are any, and a 1: float32."""
+def _standardised(objective: Objective, axes: Tensor | None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The rows centred and scaled, along `axes` if there are any, and a 1."""
     features, scaling = objective.features, objective.scaling
-    Z = torch.ones(features.n, (features.d if axes is None else axes.shape[1]) + 1)
+    Z = torch.ones(features.n, (features.d if axes is None else axes.shape[1]) + 1, dtype=dtype)
 
     def block(rows: slice, X: Tensor) -> list[Tensor]:
         X.sub_(scaling.mean[0]).mul_(scaling.inverse_scale[0])
-        Z[rows, :-1] = (X if axes is None else X @ axes).float()
+        Z[rows, :-1] = X if axes is None else X @ axes
         return []
 
     features.sum(block, torch.float64)
