@@ -59,7 +59,7 @@ class Certified:
 def certify(objective: Objective, v: Tensor) -> Certified:
     """The certificates at v [P, K, D + 1], once the intercepts are minimised out."""
     v, z, balanced = objective.best_intercept(v, objective.scores(v, torch.float64))
-    point = objective.at(v, torch.float64, z)
+    point = objective.at(v, torch.float64, z, second=False)
     bound = torch.where(balanced, point.bound(), torch.inf)
     gap = torch.where(bound < point.f, bound / (point.f - bound), torch.inf)
     return Certified(v, point.f, (2 * bound).sqrt(), gap)

@@ -24,11 +24,11 @@ class Binary:
         return _summed(F.softplus(z[..., 0] * y, threshold=50), weights)
 
     @staticmethod
-    def derivatives(z: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Derivatives by the scores: the first [B, P, K], and the row sum of the second, float64 [P, K, K]."""
+    def derivatives(z: Tensor, y: Tensor, weights: Tensor | None, second: bool = True) -> tuple[Tensor, Tensor]:
+        """Derivatives by the scores: the first [B, P, K], and the row sum of the second if wanted, [P, K, K]."""
         wrong = torch.sigmoid(z[..., 0] * y)
-        second = _summed(wrong * (1 - wrong), weights)
-        return _weighted(wrong.mul_(y), weights)[..., None], second[:, None, None]
+        bend = _summed(wrong * (1 - wrong), weights)[:, None, None] if second else _nothing(z)
+        return _weighted(wrong.mul_(y), weights)[..., None], bend
 
     @staticmethod
     def curvature(z: Tensor, weights: Tensor | None) -> Tensor:
@@ -58,16 +58,18 @@ class Multinomial:
         return _summed(-_own(F.log_softmax(z, dim=2), y), weights)
 
     @staticmethod
-    def derivatives(z: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Derivatives by the scores: the first [B, P, K], and the row sum of the second, float64 [P, K, K]."""
+    def derivatives(z: Tensor, y: Tensor, weights: Tensor | None, second: bool = True) -> tuple[Tensor, Tensor]:
+        """Derivatives by the scores: the first [B, P, K], and the row sum of the second if wanted, [P, K, K]."""
         log_p = F.log_softmax(z, dim=2)
         p = log_p.exp()
-        weighted = p if weights is None else p * weights[..., None]
-        outer = torch.einsum("bpk,bpl->pkl", weighted, p).double()
-        second = torch.diag_embed(weighted.sum(dim=0, dtype=torch.float64)) - outer
+        bend = _nothing(z)
+        if second:
+            weighted = p if weights is None else p * weights[..., None]
+            outer = torch.einsum("bpk,bpl->pkl", weighted, p).double()
+            bend = torch.diag_embed(weighted.sum(dim=0, dtype=torch.float64)) - outer
         own = torch.expm1(_own(log_p, y))[..., None]  # the probability of the own class minus 1
         first = p.scatter(2, _index(z, y), own)
-        return first if weights is None else first * weights[..., None], second
+        return first if weights is None else first * weights[..., None], bend
 
     @staticmethod
     def curvature(z: Tensor, weights: Tensor | None) -> Tensor:
@@ -83,6 +85,10 @@ class Multinomial:
         mean = (p * move).sum(dim=2)
         bend = (p * (move - mean[..., None]).square()).sum(dim=2)
         return _summed(mean - _own(move, y), weights), _summed(bend, weights)
+
+
+def _nothing(z: Tensor) -> Tensor:
+    return z.new_zeros(z.shape[1], 0, 0)
 
 
 def _own(x: Tensor, y: Tensor) -> Tensor:

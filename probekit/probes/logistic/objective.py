@@ -70,8 +70,11 @@ class Objective:
         """Some of the problems."""
         return replace(self, label_of=self.label_of[which], weight_of=self.weight_of[which], C=self.C[which])
 
-    def at(self, v: Tensor, dtype: torch.dtype, z: Tensor | None = None) -> Point:
-        """Evaluate all objectives at v in one pass over the features, in `dtype`; `z` gives scores already known."""
+    def at(self, v: Tensor, dtype: torch.dtype, z: Tensor | None = None, second: bool = True) -> Point:
+        """Evaluate all objectives at v in one pass over the features, in `dtype`; `z` gives scores already known.
+
+        Without `second` the point's A is empty: for 1,000 classes it costs more than all else.
+        """
         W, offset = self._raw(v)
         columns, offset = W.flatten(0, 1).to(dtype), offset.flatten().to(dtype)
         known = z is not None
@@ -82,9 +85,9 @@ class Objective:
             if not known:
                 torch.add((columns @ X.T).T, offset, out=here.view(len(X), -1))
             labels, weights = self._rows(rows, dtype)
-            r, second = self.loss.derivatives(here, labels, weights)
+            r, bend = self.loss.derivatives(here, labels, weights, second)
             G = (r.flatten(1).T @ X).view(W.shape)
-            return [self.loss.loss(here, labels, weights), second, G, r.sum(dim=0, dtype=torch.float64)]
+            return [self.loss.loss(here, labels, weights), bend, G, r.sum(dim=0, dtype=torch.float64)]
 
         loss, A, G, drift = self.features.sum(block, dtype)
         mean, inverse_scale = self.scaling.mean[self.weight_of], self.scaling.inverse_scale[self.weight_of]
@@ -220,11 +223,20 @@ class Objective:
     def best_intercept(self, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Minimise over the intercepts alone: v and z with them, and whether each is optimal, [P]."""
         balanced = torch.zeros(len(v), dtype=torch.bool, device=v.device)
+        A, before = None, torch.full(balanced.shape, torch.inf, dtype=torch.float64, device=v.device)
         for _ in range(MOST_STEPS):
-            drift, size, A = self._residuals(z)
+            drift, size, _ = self._residuals(z, second=False)
             balanced = ((size > 0) & (drift.abs() <= BALANCED * size)).all(dim=1)
-            if self.K > 1:  # adding a constant to all intercepts changes nothing; this makes steps sum to 0
-                A = A + A.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+            if balanced.all():
+                break
+            left = drift.abs().sum(dim=1)
+            if A is None or bool(
+                (left > 0.1 * before).any()
+            ):  # else the last A still serves: it is dear for many classes
+                A = self._residuals(z, second=True)[2]
+                if self.K > 1:  # adding a constant to all intercepts changes nothing; this makes steps sum to 0
+                    A = A + A.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+            before = left
             step, failed = torch.linalg.solve_ex(A, -drift)  # Newton's step
             if (balanced | (failed != 0) | ~step.isfinite().all(dim=1)).all():
                 break
@@ -233,12 +245,12 @@ class Objective:
             z = z + step.to(z.dtype)
         return v, z, balanced
 
-    def _residuals(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _residuals(self, z: Tensor, second: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Row sums of residuals (the loss's derivative by the scores) [P, K], of |residuals|, of second derivatives."""
 
         def block(rows: slice) -> list[Tensor]:
-            r, second = self.loss.derivatives(z[rows], *self._rows(rows, z.dtype))
-            return [r.sum(dim=0), r.abs().sum(dim=0), second]
+            r, bend = self.loss.derivatives(z[rows], *self._rows(rows, z.dtype), second)
+            return [r.sum(dim=0), r.abs().sum(dim=0), bend]
 
         drift, size, A = self.features.sum_rows(block)
         return drift, size, A

@@ -24,6 +24,7 @@ from probekit.errors import UsageError
 from probekit.probes.logistic.binary import fits, solve_binary
 from probekit.probes.logistic.certificate import Solutions, certify
 from probekit.probes.logistic.features import Features, Stream
+from probekit.probes.logistic.multinomial import solve_multinomial
 from probekit.probes.logistic.objective import Objective, Point, objective_of
 from probekit.probes.problem import Labels, ProblemSet, subset
 from probekit.threads import shares
@@ -82,6 +83,8 @@ def solve_logistic(
     X = X.detach() if isinstance(X, Tensor) else X
     if isinstance(X, Tensor) and X.device.type == "cpu" and problems.labels[0].n_classes == 2 and fits(X):
         return solve_binary(X, problems, standardise, tol, max_iter)
+    if isinstance(X, Tensor) and X.device.type == "cpu" and problems.labels[0].n_classes > 2:
+        return solve_multinomial(X, problems, standardise, tol, max_iter)
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)

@@ -1,0 +1,239 @@
+"""Logistic regressions with more than two classes, in memory: inexact Newton steps by conjugate gradients.
+
+Each label column is followed along its rising values of C, every fit from the one before. A Newton step is as exact as
+the next gradient deserves (Dembo, Eisenstat and Steihaug 1982); its system is solved with exact products with the
+Hessian, preconditioned by the Hessian's diagonal in coordinates where the features are uncorrelated, and by a complete
+factor where that costs less than the iterations it saves. First steps and products are float32. Whatever was found
+passes the certificate in float64 from X itself; a fit that misses is taken up again with gradients in float64.
+
+Axes: N rows, D features, R coordinates with the constant, P problems, K classes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.probes.logistic.certificate import Certified, Solutions, certify
+from probekit.probes.logistic.curvature import MOST_UNKNOWNS, Dense, Diagonal
+from probekit.probes.logistic.features import Features
+from probekit.probes.logistic.objective import Objective, objective_of
+from probekit.probes.logistic.softmax import TURNED, Turned, bend, curved, losses, turned
+from probekit.probes.problem import Labels, ProblemSet, subset
+from probekit.threads import shares
+
+LARGE = 1 << 19  # numbers in X from which several threads pay
+MOST_SCORES = 1 << 25  # scores in memory at once; more problems are certified in parts
+AIM = 0.7  # share of the tolerance to stop at: the certificate is computed with less rounding
+SHARPER = (0.5, 0.01)  # shares of the tolerance, for fits that missed it
+ROUNDING = 1e-18  # relative gap that float64 features are followed to, if rounding allows
+FORCING = 0.1  # share of the gradient that a Newton step may leave
+BEYOND = 0.6  # share of the gradient aimed at: a step need not leave less
+LEAST = 1e-6  # relative decrease that float32 shows
+MOST_PRODUCTS = 3e12  # multiplications of one fit's products with the Hessian: half a minute of two cores
+FACTOR_RATE = 0.5  # time of a multiplication in a factor, in that of one in a product with the Hessian (measured)
+SAVED = 0.1  # share of a factor's cost in iterations, at which a stale factor is renewed
+
+
+def solve_multinomial(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
+    """Solve problems with more than two classes; see `solve_logistic`."""
+    groups: dict[int, list[int]] = {}
+    for i, problem in enumerate(problems.problems):
+        groups.setdefault(problem.weighting, []).append(i)
+    solved = []
+    for weighting, which in groups.items():
+        rows, some = _with_weight(X, problems.weightings[weighting], subset(problems, which))
+        with shares(parallel=rows.numel() > LARGE) as by_thread:
+            features = Features(rows, by_thread)
+            wide = min(rows.shape) > TURNED
+            K = problems.labels[0].n_classes
+            objective = objective_of(features, some, K, standardise, None, with_basis=wide)
+            solved.append(_solve(objective, turned(objective, by_thread), tol, max_iter))
+    back = np.argsort(np.concatenate(list(groups.values())))
+    return Solutions(
+        *(np.concatenate(values)[back] for values in zip(*(vars(s).values() for s in solved), strict=True))
+    )
+
+
+def _with_weight(X: Tensor, weights: np.ndarray | None, problems: ProblemSet) -> tuple[Tensor, ProblemSet]:
+    """The rows that have a weight, and the problems over them."""
+    if weights is None or weights.all():
+        return X, problems
+    rows = np.flatnonzero(weights)
+    labels = tuple(Labels(each.values[rows], each.n_classes) for each in problems.labels)
+    return X[torch.from_numpy(rows)], replace(problems, labels=labels, weightings=(weights[rows],))
+
+
+def _solve(objective: Objective, rows: Turned, tol: float, max_iter: int) -> Solutions:
+    """Follow every path, certify all, and go on in float64 with what misses."""
+    P = len(objective.C)
+    u, n_iter = torch.zeros(P, rows.Z.shape[1], objective.K, dtype=torch.float64), torch.zeros(P, dtype=torch.int64)
+    for which in _paths(objective):
+        path = _Path(objective, rows, max_iter)
+        start = u[which[0]]
+        for p in which:
+            start, n_iter[p] = path.follow(p, start, AIM * tol, 0)
+            u[p] = start
+    certified = _certified(objective, rows, u, torch.arange(P))
+    exact = objective.features.dtype == torch.float64
+    for sharper in SHARPER:
+        late = torch.nonzero(((certified.gap > tol) | exact) & (n_iter < max_iter))[:, 0]
+        if not len(late):
+            break
+        for p in late.tolist():
+            path = _Path(objective, rows, max_iter, exact=True)
+            u[p, -1] = certified.v[p, :, -1]
+            u[p], more = path.follow(p, u[p], ROUNDING if exact else tol * sharper, int(n_iter[p]))
+            n_iter[p] += more
+        certified.put(late, _certified(objective, rows, u[late], late))
+        exact = False
+    coef, intercept = objective.raw(certified.v)
+    numbers = (coef, intercept, certified.f, certified.gradient_norm, certified.gap, n_iter, certified.gap <= tol)
+    return Solutions(*(x.numpy() for x in numbers))
+
+
+def _paths(objective: Objective) -> Iterator[list[int]]:
+    """The numbers of the problems of each label column, by rising C."""
+    of_label: dict[int, list[int]] = {}
+    for p, label in enumerate(objective.label_of.tolist()):
+        of_label.setdefault(label, []).append(p)
+    return (sorted(which, key=lambda p: float(objective.C[p])) for which in of_label.values())
+
+
+def _certified(objective: Objective, rows: Turned, u: Tensor, which: Tensor) -> Certified:
+    """The certificates of the problems `which` at u [some, R, K]."""
+    size = max(1, MOST_SCORES // (objective.K * objective.features.n))
+    parts = [
+        certify(objective.of(of), _weights(rows, some))
+        for of, some in zip(which.split(size), u.split(size), strict=True)
+    ]
+    return Certified(*(torch.cat(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
+def _weights(rows: Turned, u: Tensor) -> Tensor:
+    """Weights and intercepts v [P, K, D + 1] of coordinates u [P, R, K]."""
+    if rows.axes is None:
+        return u.mT.contiguous()
+    return torch.cat([rows.axes @ u[:, :-1], u[:, -1:]], dim=1).mT.contiguous()
+
+
+@dataclass(frozen=True, eq=False)
+class _Here:
+    """A point u [R, K], float64: the objective, its gradient, the probabilities [N, K] and C * curvatures [K] there."""
+
+    u: Tensor
+    f: float
+    g: Tensor
+    p: Tensor
+    bend: Tensor
+
+    def length(self, g: Tensor) -> float:
+        """About the length of a gradient g [R, K] with the intercepts minimised out.
+
+        A class whose rows all fit well has a flat intercept: a small gradient there moves it far, and the others too.
+        """
+        return float((g[:-1].square().sum() + (g[-1].square() / self.bend.clamp(1e-12, 1)).sum()).sqrt())
+
+    @property
+    def size(self) -> float:
+        """The length of the gradient."""
+        return self.length(self.g)
+
+
+class _Path:
+    """The fits of one label column by rising C, and what they hand on."""
+
+    def __init__(self, objective: Objective, rows: Turned, max_iter: int, exact: bool = False):
+        self.objective, self.rows, self.max_iter, self.exact = objective, rows, max_iter, exact
+        (N, R), K = rows.Z.shape, objective.K
+        self.most = MOST_PRODUCTS / (2 * N * R * K) * (0.2 if exact else 1)  # products that a fit may take
+        cost = N * (R * K) ** 2 / 4 + (R * K) ** 3 / 6
+        self.worth = FACTOR_RATE * cost / (2 * N * R * K) if R * K <= MOST_UNKNOWNS else np.inf
+        self.dense: Dense | None = None
+        self.spent = 0  # products of this fit
+        self.slow = 0  # those of the last step
+
+    def follow(self, p: int, start: Tensor, aim: float, before: int) -> tuple[Tensor, int]:
+        """Descend on problem p from `start` [R, K] to the relative gap `aim`; also returns the number of steps."""
+        self.one = self.objective.of(torch.tensor([p]))
+        self.C = float(self.one.C)
+        self.y = self.objective.labels[:, int(self.one.label_of), None]
+        if self.dense is None and self.spent > 0.6 * self.worth:
+            self.slow = self.spent
+        elif self.dense is not None:
+            self.dense.factor(self.C)
+        self.spent, self.sharp = 0, self.exact
+        here, steps = self.at(start), 0
+        while steps + before < self.max_iter and self.spent < self.most:
+            target = (2 * aim * here.f) ** 0.5
+            if here.size <= target:
+                break
+            d = self.newton(here, max(FORCING * here.size, BEYOND * target))
+            steps += 1
+            new = self.along(here, d)
+            if new is not None and (new.f < here.f * (1 - (0 if self.sharp else LEAST)) or new.size < 0.5 * here.size):
+                here = new
+            elif self.sharp:
+                break
+            else:  # float32 shows no more
+                self.sharp = True
+                here = self.at(here.u)
+        return here.u, steps
+
+    def at(self, u: Tensor) -> _Here:
+        """The point u: in float64 if this path is sharp."""
+        if not self.sharp:
+            loss, g, p = losses(self.rows, u.float(), self.y)
+            g = self.C * g.double()
+            g[:-1] += u[:-1]
+            return _Here(u, 0.5 * float(u[:-1].square().sum()) + self.C * loss, g, p, self.C * bend(self.rows, p))
+        point = self.one.at(_weights(self.rows, u[None]), torch.float64, second=False)
+        g, axes = point.g[0].T, self.rows.axes
+        g = g if axes is None else torch.cat([axes.T @ g[:-1], g[-1:]])
+        p = torch.softmax(point.z[:, 0].float(), dim=1)
+        return _Here(u, float(point.f), g, p, self.C * bend(self.rows, p))
+
+    def newton(self, here: _Here, enough: float) -> Tensor:
+        """Newton's direction [R, K] at a point, so exact that the next gradient is about `enough` long."""
+        inverse, top = self.inverse(here), here.p.argmax(dim=1, keepdim=True)
+        scale = here.size
+        r = (-here.g / scale).float()
+        x, z = torch.zeros_like(r), inverse(r)
+        d, power, self.slow = z, float((r * z).sum()), 0
+        while power > 0 and self.slow < self.limit and self.spent < self.most:
+            h = self.C * curved(self.rows, here.p, top, d)
+            h[:-1] += d[:-1]
+            curvature = float((d * h).sum())
+            self.slow, self.spent = self.slow + 1, self.spent + 1
+            if not curvature > 0:
+                break
+            x.add_(d, alpha=power / curvature)
+            r.sub_(h, alpha=power / curvature)
+            if here.length(r) * scale <= enough:
+                break
+            z = inverse(r)
+            power, before = float((r * z).sum()), power
+            d = d.mul_(power / before).add_(z)
+        x = x.double() * scale
+        return x - x.mean(dim=1, keepdim=True)  # the same for all classes changes no score's difference
+
+    def inverse(self, here: _Here) -> Dense | Diagonal:
+        """The preconditioner at a point; a factor only where it pays."""
+        renew = self.worth if self.dense is None else max(10, SAVED * self.worth)
+        if self.slow > renew:
+            self.dense = Dense(self.rows, here.p, self.C)
+        self.limit = max(renew, 10) + 1 if np.isfinite(renew) else np.inf
+        if self.dense is not None and self.dense.found:
+            return self.dense
+        return Diagonal(self.rows, here.bend)
+
+    def along(self, here: _Here, d: Tensor) -> _Here | None:
+        """The point a step d further, or less where that is not lower; None if rounding leaves nothing to gain."""
+        slope = float((here.g * d).sum())
+        for t in (1.0, 0.5, 0.1, 0.01):
+            new = self.at(here.u + t * d)
+            if new.f <= here.f + 1e-4 * t * slope or (new.size < 0.5 * here.size and new.f <= here.f * (1 + 1e-6)):
+                return new
+        return None

@@ -1,0 +1,163 @@
+"""Rows of a multinomial logistic regression, turned so that their features are uncorrelated, and products with them.
+
+In these coordinates the Hessian is nearly diagonal. With fewer rows than features there are no more coordinates than
+rows. Numbers are float32: gradients for the first steps, and the Hessian's products for all. The last coordinate is 1,
+for the intercept.
+
+Axes: N rows, D features, R coordinates with the last, K classes, B rows of a block.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.probes.logistic.objective import Objective
+from probekit.threads import Shares
+
+TURNED = 1024  # features, or rows if there are fewer, up to which the exact axes are cheap enough
+NO_VARIANCE = 1e-13  # share of the largest variance; an axis with less is left out if rows are fewer than features
+BLOCK = 1 << 19  # numbers of a block's features and scores: they fit a processor's cache
+ONE_SHARE = 1 << 23  # multiplications of a product up to which a thread costs more than it saves
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """The rows in their coordinates.
+
+    Attributes:
+        Z: float32 [N, R].
+        axes: float64 [D, R - 1]: features = coordinates @ axes.T; None if coordinates are the features themselves.
+        basis: float32 [D, some], directions in which the covariance is nearly diagonal; None if all coordinates are.
+        spread: float32 [R, 1], the mean square of each coordinate, or along each direction of `basis`.
+        rest: the mean square along directions orthogonal to `basis`.
+        weights: float32 [N, 1]; None if all are 1.
+        by_thread: who computes.
+    """
+
+    Z: Tensor
+    axes: Tensor | None
+    basis: Tensor | None
+    spread: Tensor
+    rest: float
+    weights: Tensor | None
+    by_thread: Shares
+
+
+def turned(objective: Objective, by_thread: Shares) -> Turned:
+    """The rows of an objective with one weighting."""
+    features, weights = objective.features, objective.weights
+    n, d = features.n, features.d
+    own = None if weights is None else weights.float()
+    if min(n, d) > TURNED:
+        Z = _standardised(objective, None)
+        spread = torch.cat([objective.basis.values, torch.ones(1)]).float()[:, None]
+        return Turned(Z, None, objective.basis.vectors.float(), spread, objective.basis.rest, own, by_thread)
+    if n > d:
+        _, axes = torch.linalg.eigh(_gram(_standardised(objective, None)[:, :-1].T).double())
+    else:  # the axes must span the rows as they are, or a gradient across them would remain
+        exact = _standardised(objective, None, torch.float64)[:, :-1]
+        squares, left = torch.linalg.eigh(exact @ exact.T)
+        kept = squares > NO_VARIANCE * squares[-1]
+        axes = exact.T @ (left[:, kept] / squares[kept].sqrt())
+    Z = _standardised(objective, axes)
+    square = Z.square() if own is None else Z.square() * own
+    spread = square.mean(dim=0) * (n / float(square[:, -1].sum()))
+    return Turned(Z, axes, None, spread[:, None], 0.0, own, by_thread)
+
+
+def _gram(A: Tensor) -> Tensor:
+    return torch.from_numpy(np.matmul(A.numpy(), A.numpy().T))
+
+
+def _standardised(objective: Objective, axes: Tensor | None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The rows centred and scaled, along `axes` if there are any, and a 1."""
+    features, scaling = objective.features, objective.scaling
+    Z = torch.ones(features.n, (features.d if axes is None else axes.shape[1]) + 1, dtype=dtype)
+
+    def block(rows: slice, X: Tensor) -> list[Tensor]:
+        X.sub_(scaling.mean[0]).mul_(scaling.inverse_scale[0])
+        Z[rows, :-1] = X if axes is None else X @ axes
+        return []
+
+    features.sum(block, torch.float64)
+    return Z
+
+
+def summed(turned: Turned, K: int, work: Callable[[slice], list[Tensor]]) -> list[Tensor]:
+    """The sums over blocks of rows of what `work` returns for a block, with K numbers a row beside the coordinates."""
+    n, R = turned.Z.shape
+    size = max(64, BLOCK // (R + 2 * K))
+
+    def share(rows: slice) -> list[Tensor]:
+        firsts = range(rows.start, rows.stop, size)
+        return _added(work(slice(first, min(first + size, rows.stop))) for first in firsts)
+
+    if n * R * K <= ONE_SHARE:
+        return share(slice(0, n))
+    return _added(turned.by_thread(share, n))
+
+
+def _added(parts: Iterable[list[Tensor]]) -> list[Tensor]:
+    each = iter(parts)
+    first = next(each)
+    for part in each:
+        for total, more in zip(first, part, strict=True):
+            total += more
+    return first
+
+
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """A B. Numpy's product with few columns takes a half to a quarter of torch's time (measured)."""
+    return torch.from_numpy(np.matmul(A.numpy(), B.numpy()))
+
+
+def losses(turned: Turned, u: Tensor, y: Tensor) -> tuple[float, Tensor, Tensor]:
+    """The summed loss at u [R, K], its gradient, and the probabilities [N, K] of all rows; y is int64 [N, 1].
+
+    The own class of a row that fits well has a probability of nearly 1, which would lose the digits of its distance
+    from 1; the other classes' probabilities have them.
+    """
+    p = torch.empty(len(turned.Z), u.shape[1])
+
+    def block(rows: slice) -> list[Tensor]:
+        Z, here = turned.Z[rows], y[rows]
+        log_p = torch.log_softmax(product(Z, u), dim=1)
+        first = torch.exp(log_p, out=p[rows]).scatter(1, here, 0.0)
+        wrong = first.sum(dim=1, keepdim=True)
+        loss = torch.where(wrong < 0.5, -torch.log1p(-wrong), -log_p.gather(1, here))
+        first.scatter_(1, here, -wrong)
+        if turned.weights is not None:
+            first *= turned.weights[rows]
+            loss *= turned.weights[rows]
+        return [loss.sum(dtype=torch.float64)[None], product(Z.T, first)]
+
+    loss, g = summed(turned, u.shape[1], block)
+    return float(loss), g, p
+
+
+def curved(turned: Turned, p: Tensor, top: Tensor, u: Tensor) -> Tensor:
+    """The product of the summed loss's Hessian with u [R, K], at probabilities p [N, K], the largest in column `top`.
+
+    Scores move relative to that of the most likely class: a difference of nearly equal numbers would lose the digits
+    of a row that fits well.
+    """
+
+    def block(rows: slice) -> list[Tensor]:
+        Z, here = turned.Z[rows], p[rows]
+        move = product(Z, u)
+        move.sub_(move.gather(1, top[rows])).mul_(here)
+        move.addcmul_(here, move.sum(dim=1, keepdim=True), value=-1)
+        if turned.weights is not None:
+            move *= turned.weights[rows]
+        return [product(Z.T, move)]
+
+    return summed(turned, u.shape[1], block)[0]
+
+
+def bend(turned: Turned, p: Tensor) -> Tensor:
+    """The sum over rows of each class's curvature p (1 - p): [K]."""
+    each = p * (1 - p)
+    return (each if turned.weights is None else each * turned.weights).sum(dim=0)

@@ -1,0 +1,206 @@
+"""More than two classes: scikit-learn's newton-cholesky at tol 1e-12 is the oracle."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+from sklearn.linear_model import LogisticRegression
+
+from probekit.probes.logistic import curvature, multinomial, softmax
+from probekit.probes.logistic.solver import solve_logistic
+from probekit.probes.problem import Labels, every_problem
+
+PATH = (1e-3, 1.0, 1e2)
+
+
+def world(n=150, d=8, K=4, seed=0, noise=1.0):
+    """Correlated features of several scales, and labels 0..K-1 that depend on them; every class has a row."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) / np.sqrt(d) * np.logspace(-1, 1, d)
+    logits = X / X.std(axis=0) @ rng.normal(size=(d, K))
+    y = (logits + noise * rng.gumbel(size=logits.shape)).argmax(axis=1)
+    y[:K] = np.arange(K)
+    return X.astype(np.float32).astype(np.float64), y
+
+
+def _one_of_a_class():
+    X, y = world()
+    y[y == 3] = 0
+    y[7] = 3
+    return X, y
+
+
+def _imbalanced():
+    X, y = world(n=400)
+    rng = np.random.default_rng(0)
+    return X, np.where(rng.uniform(size=400) < 0.97, 0, y)
+
+
+def _columns(more):
+    X, y = world()
+    return np.concatenate([X, more(X)], axis=1), y
+
+
+def _equal_rows():
+    return np.full((30, 3), 0.5), np.arange(30) % 3
+
+
+CASES = {
+    "plain": world,
+    "rank-deficient": lambda: _columns(lambda X: X @ np.ones((8, 3))),
+    "duplicate columns": lambda: _columns(lambda X: X[:, :5]),
+    "a constant column": lambda: _columns(lambda X: np.full((len(X), 1), 7.0)),
+    "one feature": lambda: world(d=1),
+    "separable": lambda: world(noise=0.0),
+    "imbalanced": _imbalanced,
+    "a class of one row": _one_of_a_class,
+    "fewer rows than features": lambda: world(n=30, d=60),
+    "all rows equal": _equal_rows,
+    "a column 3,000 times the others": lambda: _columns(lambda X: 3000 * X[:, :1] ** 2),
+    "repeated rows": lambda: tuple(np.repeat(each, 3, axis=0) for each in world(n=50)),
+}
+
+
+def standardised(X, weights=None):
+    mean = np.average(X, axis=0, weights=weights)
+    scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weights))
+    return (X - mean) / np.where(scale > 1e-12, scale, 1)
+
+
+def objective(Z, y, C, coef, intercept, weights=1.0):
+    z = Z @ coef.T + intercept
+    return 0.5 * (coef**2).sum() + C * (weights * (logsumexp(z, axis=1) - z[np.arange(len(y)), y])).sum()
+
+
+def oracle(Z, y, C, weights=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says so when it can go no further down
+        model = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-12, max_iter=300).fit(Z, y, weights)
+    return model, objective(Z, y, C, model.coef_, model.intercept_, 1.0 if weights is None else weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_objective_coefficients_and_predictions_are_those_of_newton_cholesky(case, standardise, dtype):
+    X, y = CASES[case]()
+    X = X.astype(np.float32).astype(np.float64)
+    K = int(y.max()) + 1
+    found = solve_logistic(torch.from_numpy(X).to(dtype), every_problem([Labels(y, K)], PATH), standardise)
+    assert found.converged.all()
+    Z = standardised(X) if standardise else X
+    scale = np.where(X.std(axis=0) > 1e-12, X.std(axis=0), 1) if standardise else 1.0
+    for i, C in enumerate(PATH):
+        model, best = oracle(Z, y, C)
+        assert found.objective[i] / best - 1 <= found.gap[i] + 1e-9
+        coef, scores = found.coef[i] * scale, X @ found.coef[i].T + found.intercept[i]
+        # within the gap of the optimum: the objective is 1-strongly convex in the coefficients
+        assert 0.5 * np.square(coef - model.coef_).sum() <= (found.gap[i] + 1e-9) * best * 4
+        theirs = model.decision_function(Z)
+        clear = np.diff(np.sort(theirs, axis=1)[:, -2:], axis=1)[:, 0] > 0.05
+        np.testing.assert_array_equal(scores.argmax(axis=1)[clear], theirs.argmax(axis=1)[clear])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.integers(12, 60),
+    d=st.integers(1, 40),
+    K=st.integers(3, 7),
+    seed=st.integers(0, 10**6),
+    noise=st.sampled_from([0.0, 0.3, 2.0]),
+    C=st.sampled_from([1e-3, 0.1, 10.0]),
+    weighted=st.booleans(),
+)
+def test_any_problem_is_within_its_gap_of_the_optimum(n, d, K, seed, noise, C, weighted):
+    X, y = world(n, d, K, seed, noise)
+    weights = np.random.default_rng(seed).uniform(0.2, 2, size=n) if weighted else None
+    found = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, K)], [C], [weights]))
+    best = oracle(standardised(X, weights), y, C, weights)[1]
+    assert found.converged.all()
+    assert -1e-7 <= found.objective[0] / best - 1 <= found.gap[0] + 1e-9
+
+
+def test_another_order_of_the_classes_is_the_same_fit():
+    X, y = world(K=5)
+    order = np.random.default_rng(1).permutation(5)
+    one = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, 5)], PATH))
+    other = solve_logistic(torch.from_numpy(X), every_problem([Labels(order[y], 5)], PATH))
+    np.testing.assert_allclose(other.objective, one.objective, rtol=1e-9)
+    np.testing.assert_allclose(other.coef[:, order], one.coef, atol=1e-5)
+    np.testing.assert_allclose(other.intercept[:, order], one.intercept, atol=1e-5)
+
+
+def test_masks_and_label_columns_together_are_as_alone():
+    X, y = world(n=200)
+    labels = [Labels(y, 4), Labels(np.random.default_rng(0).permutation(y), 4)]
+    masks = [None, (np.arange(200) % 3 > 0).astype(float)]
+    together = solve_logistic(torch.from_numpy(X).float(), every_problem(labels, PATH, masks))
+    for i, (label, mask) in enumerate((label, mask) for label in labels for mask in masks):
+        rows = slice(None) if mask is None else mask > 0
+        alone = solve_logistic(torch.from_numpy(X[rows]).float(), every_problem([Labels(label.values[rows], 4)], PATH))
+        np.testing.assert_array_equal(together.coef[3 * i : 3 * i + 3], alone.coef)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_the_complete_factor_and_the_diagonal_alone_find_the_same(noise, monkeypatch):
+    X, y = world(n=300, d=12, K=6, noise=noise)
+    problems = every_problem([Labels(y, 6)], (1e-2, 1.0, 1e2, 1e4))
+    made = []
+
+    class Counted(curvature.Dense):
+        def __init__(self, *arguments):
+            made.append(arguments)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(multinomial, "Dense", Counted)
+    monkeypatch.setattr(multinomial, "FACTOR_RATE", 0.0)
+    dense = solve_logistic(torch.from_numpy(X).float(), problems)
+    assert made
+    monkeypatch.setattr(multinomial, "MOST_UNKNOWNS", 0)
+    made.clear()
+    diagonal = solve_logistic(torch.from_numpy(X).float(), problems)
+    assert not made
+    assert dense.converged.all()
+    assert diagonal.converged.all()
+    np.testing.assert_allclose(dense.objective, diagonal.objective, rtol=2e-6)
+
+
+def test_a_basis_of_a_sample_serves_what_is_too_large_to_turn(monkeypatch):
+    X, y = world(n=300, d=40)
+    problems = every_problem([Labels(y, 4)], PATH)
+    turned = solve_logistic(torch.from_numpy(X).float(), problems)
+    monkeypatch.setattr(multinomial, "TURNED", 10)
+    monkeypatch.setattr(softmax, "TURNED", 10)
+    found = solve_logistic(torch.from_numpy(X).float(), problems)
+    assert found.converged.all()
+    np.testing.assert_allclose(found.objective, turned.objective, rtol=2e-6)
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_any_number_of_threads_gives_the_same_bytes(standardise, monkeypatch):
+    monkeypatch.setattr(multinomial, "LARGE", 0)
+    monkeypatch.setattr(softmax, "ONE_SHARE", 0)
+    monkeypatch.setattr(softmax, "BLOCK", 20_000)
+    X, y = world(n=6000, d=4)
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 4)], PATH), standardise))
+    torch.set_num_threads(before)
+    for other in found[1:]:
+        for name in vars(other):
+            np.testing.assert_array_equal(getattr(other, name), getattr(found[0], name))
+
+
+def test_a_fit_whose_work_is_bounded_is_marked(monkeypatch):
+    X, y = world(n=300, d=20, K=10, noise=0.0)
+    monkeypatch.setattr(multinomial, "MOST_PRODUCTS", 3 * 2 * 300 * 21 * 10)
+    found = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 10)], [1e-4, 1e3]))
+    assert found.converged[0]
+    assert not found.converged[1]
+    assert found.gap[1] > 1e-6
