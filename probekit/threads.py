@@ -199,7 +199,6 @@ class _Workers:
         self._work, self._items, self._may_use = work, items, may_use
         self._lock, self._next, self._end = Lock(), 0, len(items)
         self._ended: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
-        self._running: dict[int, Thread] = {}
         # daemons: the interpreter does not wait for one that is in a long call when the user interrupts
         self._threads = [Thread(target=self._run, daemon=True) for _ in range(workers)]
 
