@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,18 @@ def test_an_interrupt_ends_all_places(world):
         train_probes(world(n=40), progress=stop, **BARE)
     assert threading.active_count() == before
     assert torch.get_num_threads() == 2
+
+
+def test_curves_in_threads_of_the_user_are_those_of_one(world):
+    """Four calls at once, each of which fits several places where it may."""
+    torch.set_num_threads(3)
+    acts = world(n=60)
+    how = {**BARE, "C": [0.1, 1.0]}
+    alone = train_probes(acts, **how)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: train_probes(acts, **how), range(4)))
+    for one in found:
+        assert one.layers == alone.layers
+        pairs = zip(one.layers, alone.layers, strict=True)
+        assert all(np.array_equal(a.probe.coef_, b.probe.coef_) for a, b in pairs)
+    assert torch.get_num_threads() == 3
