@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread, local
 from time import monotonic
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ ROWS_OF_A_SHARE = 2048  # of fewer rows a second thread gains less than starting
 MOST_SHARES = 16
 SECONDS_TO_STOP = 2.0  # for a thread to notice that it should stop; it does so after its present call into C
 SECONDS_AT_EXIT = 10.0
+SECONDS_TO_NOTICE = 0.1  # a signal that another thread got does not wake the one that waits
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -147,10 +148,12 @@ def _mapped(pool: ThreadPoolExecutor, work: Callable[[slice], Result], parts: li
     return pool.map(work, parts) if len(parts) > 1 else map(work, parts)
 
 
-def _begin() -> None:
-    _OWN.may_use = 1
+def _begin(may_use: int = 1, grad: bool = False) -> None:
+    """Prepares a new thread."""
+    _OWN.may_use = may_use
+    torch.get_num_threads()  # or torch would take the global number at the thread's first operation
     torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
+    torch.set_grad_enabled(grad)
 
 
 def _split(n: int) -> list[slice]:
@@ -196,7 +199,6 @@ class _Workers:
         self._work, self._items, self._may_use = work, items, may_use
         self._lock, self._next, self._end = Lock(), 0, len(items)
         self._ended: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
-        self._running: dict[int, Thread] = {}
         # daemons: the interpreter does not wait for one that is in a long call when the user interrupts
         self._threads = [Thread(target=self._run, daemon=True) for _ in range(workers)]
 
@@ -208,7 +210,10 @@ class _Workers:
             for thread in self._threads:
                 thread.start()
             while any(number not in found for number in range(self._end)):
-                number, value, error = self._ended.get()
+                try:
+                    number, value, error = self._ended.get(timeout=SECONDS_TO_NOTICE)
+                except Empty:
+                    continue
                 if error is not None:  # items before it are waited for: one of them may have an error too
                     errors[number], self._end = error, min(self._end, number)
                 else:
@@ -224,8 +229,7 @@ class _Workers:
         return [found[number] for number in range(len(self._items))]
 
     def _run(self) -> None:
-        _OWN.may_use = self._may_use
-        torch.set_num_threads(1)
+        _begin(self._may_use, grad=True)
         while (number := self._take()) is not None:
             try:
                 self._ended.put((number, self._work(self._items[number]), None))

@@ -103,7 +103,7 @@ def test_fits_of_several_threads_at_once_are_those_of_one(probe):
     X, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
     alone = probe.fit(X, y).decision_function(X)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda each: each.fit(X, y).decision_function(X), [clone(probe) for _ in range(8)]))
+        found = list(pool.map(lambda each: each.fit(X, y).decision_function(X), [clone(probe) for _ in range(4)]))
     assert all(np.array_equal(each, alone) for each in found)
     assert torch.get_num_threads() == number_in_a_new_thread() == 3
 

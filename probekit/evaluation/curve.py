@@ -66,32 +66,36 @@ def fit_places(
     Returns:
         For each plan, its places in this order.
     """
-    reader = _Reader(sources, places[0])
+    features = _Features(sources, places[0])
 
     def fitted(place: Place) -> dict[int, FittedPlace]:
         found: dict[int, FittedPlace] = {}
         for source in {id(source): source for source in sources}.values():
             own = [number for number, each in enumerate(sources) if each is source]
-            fits = fit_layers(reader.features(source, place), [_wanted(plans[number]) for number in own])
+            fits = fit_layers(features.of(source, place), [_wanted(plans[number]) for number in own])
             found |= {number: _scored(place, each, plans[number]) for number, each in zip(own, fits, strict=True)}
         return found
 
-    found = in_threads(fitted, places, _at_once(reader.first, plans), done)
+    found = in_threads(fitted, places, features.at_once(plans), done)
     return [{place: each[number] for place, each in zip(places, found, strict=True)} for number in range(len(plans))]
 
 
-class _Reader:
-    """Features, read by one thread at a time; those of the first place beforehand, since they say how much fits."""
+class _Features:
+    """Features, read by one thread at a time; those of the first place beforehand, since they say how many fit."""
 
     def __init__(self, sources: Sequence[Activations], place: Place):
-        self._lock, self._key = Lock(), (id(sources[0]), place)
-        self.first = features_of(sources[0], place)
+        self._lock, self._read = Lock(), {(id(sources[0]), place): features_of(sources[0], place)}
 
-    def features(self, source: Activations, place: Place) -> Tensor:
-        if (id(source), place) == self._key:
-            return self.first
+    def at_once(self, plans: Sequence[CurvePlan]) -> int:
+        """How many places may be fitted at once."""
+        (first,) = self._read.values()
+        return _at_once(first, plans)
+
+    def of(self, source: Activations, place: Place) -> Tensor:
+        """The features of a place."""
         with self._lock:
-            return features_of(source, place)
+            known = self._read.pop((id(source), place), None)
+            return features_of(source, place) if known is None else known
 
 
 def _at_once(X: Tensor, plans: Sequence[CurvePlan]) -> int:

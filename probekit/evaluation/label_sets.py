@@ -14,6 +14,7 @@ from probekit.evaluation.rows import Comparisons, audited_protocol, types_read
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import check_metric
 from probekit.options import CurvesArguments
+from probekit.threads import one_thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,7 @@ def _planned(requests: list[Request], options: CurvesArguments, texts: Compariso
     return LabelSetPlan(requests, plan, baselines, origin)
 
 
+@one_thread()
 def _baselines(request: Request, plan: CurvePlan, options: CurvesArguments, texts: Comparisons) -> list[Baseline]:
     task, words = request.acts.task, types_read(request.acts)
     inputs = task.inputs if options.baselines and reads_texts(task) else None

@@ -4,6 +4,7 @@ Axes: N examples, D features, C classes.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -84,17 +85,21 @@ class Probe(BaseEstimator):
             UsageError: weights other than 0 and 1; classes for a probe of numbers, or numbers for a probe of classes.
         """
         probes = []
-        for problem in problems.problems:
+        for problem, probe in zip(problems.problems, self._copies(problems), strict=True):
             labels = problems.labels[problem.label]
             rows = self._rows(labels, problems.weightings[problem.weighting])
             features = X if rows is None else X[torch.from_numpy(rows).to(X.device)]
-            probes.append(self._with(problem.C).fit(features, labels.values if rows is None else labels.values[rows]))
+            probes.append(probe.fit(features, labels.values if rows is None else labels.values[rows]))
         return probes
 
-    def _with(self, C: float | None) -> Self:
-        """An unfitted copy with this C, if the probe has one."""
-        probe: Self = clone(self)  # pyright: ignore[reportAssignmentType]
-        return probe.set_params(C=C) if C is not None and self.has_C else probe
+    def _copies(self, problems: ProblemSet) -> list[Self]:
+        """An unfitted copy for each problem with its C, if the probe has one."""
+        first: Self = clone(self)  # pyright: ignore[reportAssignmentType]
+        probes = [deepcopy(first) for _ in problems.problems]  # `clone` inspects signatures, which takes longer
+        for probe, problem in zip(probes, problems.problems, strict=True):
+            if problem.C is not None and self.has_C:
+                probe.C = problem.C  # pyright: ignore[reportAttributeAccessIssue]
+        return probes
 
     def _rows(self, labels: Labels, weights: np.ndarray | None) -> np.ndarray | None:
         """The rows with a weight, or None for all rows; raises if the probe cannot be fitted to their labels."""

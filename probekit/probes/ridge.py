@@ -51,7 +51,7 @@ class RidgeProbe(MomentsProbe):
 
     def fit_many(self, X: Tensor, problems: ProblemSet) -> list[Self]:
         """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
-        probes = [self._with(problem.C) for problem in problems.problems]
+        probes = self._copies(problems)
         for probe, labels, weights in zip(probes, _labels(problems), _solve_many(probes, X, problems), strict=True):
             probe.classes_, probe.n_features_in_ = np.arange(labels.n_classes), X.shape[1]
             probe.coef_, probe.intercept_ = weights
@@ -116,7 +116,7 @@ class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, Probe):
 
     def fit_many(self, X: Tensor, problems: ProblemSet) -> list[Self]:
         """A probe for each problem; those on the same rows share one eigendecomposition. See `Probe.fit_many`."""
-        probes = [self._with(problem.C) for problem in problems.problems]
+        probes = self._copies(problems)
         for probe, labels, weights in zip(probes, _labels(problems), _solve_many(probes, X, problems), strict=True):
             probe.n_features_in_ = X.shape[1]
             probe._set(weights, single=labels.values.ndim == 1)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
 from probekit.evaluation import train_probes, transfer
+from probekit.evaluation.curve import _at_once
 from probekit.probes import LogisticProbe, MLPProbe
 from probekit.tasks.base import Task
 
@@ -38,7 +40,7 @@ def without_threads(record: dict[str, Any]) -> dict[str, Any]:
 
 
 HOW: list[dict[str, Any]] = [
-    {},
+    {"baselines": True},
     {"folds": 3, "codelength": False, "C": [0.01, 1.0]},
     {"probe": "ridge", "control_C": "own"},
     {"probe": MLPProbe(max_epochs=2), "C": None},
@@ -88,7 +90,7 @@ class Watched(LogisticProbe):
     running, most, threads = 0, 0, frozenset()
     both = threading.Condition()
 
-    def fit_many(self, X, problems):
+    def fit_many(self, X, problems):  # pyright: ignore[reportIncompatibleMethodOverride]
         cls = type(self)
         with cls.both:
             cls.running += 1
@@ -131,6 +133,11 @@ def test_one_place_at_a_time_where_memory_is_short(world, monkeypatch):
     assert most_at_once(world(n=40), Watched) == 1
 
 
+def test_one_place_at_a_time_on_a_gpu():
+    assert _at_once(torch.empty(2, 2), []) > 1
+    assert _at_once(torch.empty(2, 2, device="meta"), []) == 1  # a device other than the processor
+
+
 def test_progress_comes_from_the_calling_thread_and_counts_every_place(world):
     torch.set_num_threads(3)
     here, seen = threading.get_ident(), []
@@ -144,7 +151,8 @@ def test_the_error_is_that_of_the_first_place(n_threads):
     X = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
     flawed = X.copy()
     flawed[7] = np.nan
-    task = Task("t", [f"text {i}" for i in range(30)], {"y": np.arange(30) % 2}, splits=["train", "test", "test"] * 10)
+    splits = np.array(["train", "test", "test"] * 10)
+    task = Task("t", [f"text {i}" for i in range(30)], {"y": np.arange(30) % 2}, splits=splits)
     places = [X, X, flawed, X, flawed]
     acts = ActivationSet({("resid_pre", i): torch.from_numpy(x) for i, x in enumerate(places)}, task)
     with pytest.raises(DataError, match=r"activations of resid_pre\.2 hold NaN, first in row 7"):
@@ -163,3 +171,18 @@ def test_an_interrupt_ends_all_places(world):
         train_probes(world(n=40), progress=stop, **BARE)
     assert threading.active_count() == before
     assert torch.get_num_threads() == 2
+
+
+def test_curves_in_threads_of_the_user_are_those_of_one(world):
+    """Four calls at once, each of which fits several places where it may."""
+    torch.set_num_threads(3)
+    acts = world(n=60)
+    how = {**BARE, "C": [0.1, 1.0]}
+    alone = train_probes(acts, **how)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: train_probes(acts, **how), range(4)))
+    for one in found:
+        assert one.layers == alone.layers
+        pairs = zip(one.layers, alone.layers, strict=True)
+        assert all(np.array_equal(a.probe.coef_, b.probe.coef_) for a, b in pairs)
+    assert torch.get_num_threads() == 3

@@ -97,14 +97,15 @@ class OnlineCode:
             )
         self.order, ends = _order(np.asarray(rows), groups, seed)
         self.ends = _block_ends(ends)
-        self.prefixes = [end for end in self.ends[:-1] if len(self._seen(end)) > 1]
+        self._seen = {end: np.unique(self.labels[self.order[:end]]) for end in self.ends[:-1]}
+        self.prefixes = [end for end, seen in self._seen.items() if len(seen) > 1]
 
     def problems(self, end: int) -> ProblemSet:
         """The fits to the first `end` labels, whose rows are in the order they are sent: one for each C of the grid.
 
         The classes of the fits are those that the prefix holds, numbered 0..S-1.
         """
-        seen = self._seen(end)
+        seen = self._seen[end]
         labels = Labels(np.searchsorted(seen, self.labels[self.order[:end]]), len(seen))
         return ProblemSet((labels,), (None,), tuple(Problem(0, 0, C) for C in self.grid))
 
@@ -143,14 +144,10 @@ class OnlineCode:
 
     def _mixed(self, logs: np.ndarray, start: int, prior: np.ndarray) -> np.ndarray:
         """The probabilities [n, K] that code the labels after `start`: a probe's [n, S], mixed with `prior` [K]."""
-        seen = self._seen(start)
+        seen = self._seen[start]
         coded = np.tile(prior, (len(logs), 1))
         coded[:, seen] = prior[seen].sum() * start / (start + 1) * _probabilities(logs) + prior[seen] / (start + 1)
         return coded
-
-    def _seen(self, end: int) -> np.ndarray:
-        """The classes among the first labels: int64 [S], rising."""
-        return np.unique(self.labels[self.order[:end]])
 
 
 def _order(rows: np.ndarray, groups: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -52,7 +52,7 @@ NO_CONTROLS = ControlTasks([], None)
 
 def draw_controls(request: Request, protocol: Protocol, options: ProbeOptions) -> ControlTasks:
     """As many control tasks as the options ask for, without those that some training part cannot fit."""
-    draws, kind = options.controls, options.control_type
+    draws, kind = options.controls or 0, options.control_type
     if draws == 0:
         return NO_CONTROLS
     types = control_types(request.acts, kind)

@@ -105,7 +105,7 @@ class LogisticProbe(WithProbabilities, LinearProbe):
 
     def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
         """A probe for each problem, from one solve; see `Probe.fit_many`. Takes any weights."""
-        probes = [self._with(problem.C) for problem in problems.problems]
+        probes = self._copies(problems)
         own = tuple(p._replace(C=probe.C) for probe, p in zip(probes, problems.problems, strict=True))
         problems = replace(problems, problems=own)
         _check(problems)
