@@ -155,12 +155,14 @@ def check(folder: Path, data: Data) -> None:
 def readers(folder: Path, data: Data) -> dict[str, dict[str, Callable[[], Any]]]:
     """Section -> contestant -> what it does."""
     store, places = Store(folder / "store"), range(len(PLACES))
+    sized = Store(folder / "store", check="size")
     some = np.sort(np.random.default_rng(1).choice(len(data.task), min(1000, len(data.task)), replace=False))
     index = torch.from_numpy(some)
     return {
         "one place": {
             "memmap, copied": lambda: from_map(folder, 5),
             "store": lambda: store[PLACES[5]],
+            "store, check size": lambda: sized[PLACES[5]],
             "store, opened first": lambda: Store(folder / "store")[PLACES[5]],
         },
         f"{len(some):,} rows of all places": {

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ DIGITS = re.compile(r"[+-]?\d{1,1000}")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
+@lru_cache(maxsize=4096)  # labels repeat
 def is_numeral(cell: str) -> bool:
     """True if the text is a number and nothing else."""
     return NUMBER.fullmatch(cell.strip()) is not None
@@ -62,11 +64,13 @@ def as_labels(cells: Sequence[Any], places: Sequence[str], column: str, regressi
     Raises:
         DataError: the types are mixed, or a regression's labels are not all finite numbers.
     """
-    kinds = {_kind(c) for c in cells}
+    kinds = set(map(_kind, set(map(type, cells))))
     if "a number" in kinds and all(is_numeral(c) for c in cells if isinstance(c, str)):
         kinds -= {"a text"}  # one file is CSV, another JSONL
     if len(kinds) > 1:
-        first = {_kind(c): f"{place}: {quote(c)}" for c, place in zip(reversed(cells), reversed(places), strict=True)}
+        first = {
+            _kind(type(c)): f"{place}: {quote(c)}" for c, place in zip(reversed(cells), reversed(places), strict=True)
+        }
         raise DataError(
             f"labels {column!a} must all be of one kind, got {listed(first.values(), between='; ')}; write all alike"
         )
@@ -80,8 +84,8 @@ def as_labels(cells: Sequence[Any], places: Sequence[str], column: str, regressi
     return [_whole(c) for c in cells]
 
 
-def _kind(cell: bool | int | float | str) -> str:
-    return "true or false" if isinstance(cell, bool) else "a text" if isinstance(cell, str) else "a number"
+def _kind(kind: type) -> str:
+    return "true or false" if issubclass(kind, bool) else "a text" if issubclass(kind, str) else "a number"
 
 
 def _are_measured(cells: Sequence[bool | str | int | float]) -> bool:

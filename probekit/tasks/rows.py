@@ -66,6 +66,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     groups = nothing if columns.group is None else table.column(columns.group)
     spans = nothing if columns.span is None else spans_in(table, columns.span)
     row_splits = nothing if columns.split is None else table.column(columns.split)
+    sound: set[str] = set()  # labels repeat
     if not table.typed:
         refuse_numbers(table, columns.text, texts)
     for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
@@ -73,7 +74,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             rows.unlabelled += 1
             continue
         kept = text.rstrip() if isinstance(text, str) and not keep_blanks else text
-        flaw = table.bad.get(i) or _row_flaw(table, columns, text, label)
+        flaw = table.bad.get(i) or _row_flaw(table, columns, text, label, sound)
         flaw = flaw or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
         if flaw is not None:
             if not skip:
@@ -95,10 +96,19 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
 
 
-def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any) -> tuple[str, str] | None:
-    """What is wrong with a row's text or label, as (kind, description); None if nothing is."""
-    flaw = text_flaw(text, table.typed) or label_flaw(label, table.typed, table.class_names.get(columns.label, ()))
-    return flaw or (flaw_of([text, label]) if table.typed else None)
+def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: set[str]) -> tuple[str, str] | None:
+    """What is wrong with a row's text or label, as (kind, description); None if nothing is, and `sound` has the label.
+
+    Labels in `sound` are not looked at again.
+    """
+    flaw, is_known = text_flaw(text, table.typed), type(label) is str and label in sound
+    if flaw or is_known:
+        return flaw or (flaw_of([text]) if table.typed else None)
+    flaw = label_flaw(label, table.typed, table.class_names.get(columns.label, ()))
+    flaw = flaw or (flaw_of([text, label]) if table.typed else None)
+    if flaw is None and type(label) is str:
+        sound.add(label)
+    return flaw
 
 
 def _side_flaw(columns: Columns, text: str, group: Any, span: Any, split: Any) -> tuple[str, str] | None:
@@ -115,14 +125,15 @@ def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None
 
 def text_flaw(cell: Any, typed: bool) -> tuple[str, str] | None:
     """What is wrong with a cell as a text, as (kind, description); None if nothing is."""
-    if cell is None or (not typed and cell.strip() in _MISSING) or (isinstance(cell, float) and cell != cell):
+    stripped = cell.strip() if isinstance(cell, str) else cell
+    if isinstance(stripped, str) and stripped and (typed or stripped not in _MISSING):
+        return None
+    if cell is None or (not typed and stripped in _MISSING) or (isinstance(cell, float) and cell != cell):
         hint = "write the text" if typed else "write the text (in JSONL the word itself is a text)"
         return "na", f"expected a text, got {quote(cell)}, a missing value; {hint}"
     if not isinstance(cell, str):
         return "not_text", f"expected a text, got {quote(cell)} ({type(cell).__name__}); put the text in quotes"
-    if not cell.strip():
-        return "empty", f"expected a text, got the empty {quote(cell)}; write one"
-    return None
+    return "empty", f"expected a text, got the empty {quote(cell)}; write one"
 
 
 def refuse_numbers(table: DataTable, column: str, texts: list[str]) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import tracemalloc
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ TASKS = {
 ONE = Layout(["last"], np.arange(N) % 4 + 2, 1, np.arange(N), 1)
 EACH = Layout(["all"], np.arange(N) % 4 + 2, 1, np.arange((np.arange(N) % 4 + 1).sum()))
 LAYOUTS = {"one": (ONE, ["last"]), "each": (EACH, ["all"]), "two": (Layout(["a", "per example"], ONE.lengths, 0), None)}
-PLAN = SimpleNamespace(rows=N)
+PLAN: Any = SimpleNamespace(rows=N)
 
 
 def round_trip(path, monkeypatch, rows, task, layout, positions):

@@ -207,7 +207,8 @@ def _checked_examples(check: _Check, plan: PlanFile | None) -> StoredExamples | 
     if head is None:
         return None
     pieces = [
-        check.attempt(str(piece_path(Path(), one)), lambda one=one: read_piece(path, head, one)) for one in head.pieces
+        check.attempt(str(piece_path(Path(), one)), lambda one=one, head=head: read_piece(path, head, one))
+        for one in head.pieces
     ]
     sound = [piece for piece in pieces if piece is not None]
     if plan is None or len(sound) < len(pieces):

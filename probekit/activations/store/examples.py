@@ -133,8 +133,8 @@ def read_head(path: Path) -> ExamplesHead:
         require(matches(body, _HEAD), body["target"] in (body["label_names"] or [""]))
         pieces = body.get("pieces") or []
         require(all(map(_CHECKSUM.fullmatch, pieces)))
-        about = [body[key] for key in ("name", "target", "info", "label_names")]
-        return ExamplesHead(*about, pieces, None if pieces else _piece(body, body["label_names"]), seal)
+        own = None if pieces else _piece(body, body["label_names"])
+        return ExamplesHead(body["name"], body["target"], body["info"], body["label_names"], pieces, own, seal)
 
 
 def read_piece(path: Path, head: ExamplesHead, checksum: str) -> Piece:

@@ -4,6 +4,7 @@ Reading a place again, as each label set and each probe does, need not hash it a
 has compared once is not hashed while its file has the same size, dates and inode.
 """
 
+import contextlib
 import hashlib
 import os
 import time
@@ -64,9 +65,9 @@ def check_shard(path: Path, record: Record) -> None:
 
 
 def prefetch(path: Path, record: Record, name: str) -> None:
-    """Ask the system to read one tensor of a shard soon, where it takes such requests."""
+    """Ask the system to read one tensor of a shard soon, where it and the file system take such requests."""
     if hasattr(os, "posix_fadvise"):
-        with open_shard(path, record) as file:
+        with open_shard(path, record) as file, contextlib.suppress(OSError):
             wanted = record.offset(name), record.tensors[name].n_bytes
             os.posix_fadvise(file.fileno(), *wanted, os.POSIX_FADV_WILLNEED)
 
