@@ -4,14 +4,21 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+PATHS = sorted(PACKAGE.rglob("*.py"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Parsed when a test asks for it, not by each process that collects the tests."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in PATHS}
 
 
 def short(path: Path) -> str:
@@ -37,14 +44,14 @@ def parameters(node: Function) -> list[str]:
 
 
 def test_no_file_has_more_than_400_lines():
-    lengths = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in TREES}
+    lengths = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PATHS}
     assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
 def test_no_function_has_more_than_40_lines_without_its_docstring():
     long = {
         f"{short(path)}:{node.name}": lines
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in functions(tree)
         if (lines := lines_without_docstring(node)) > 40
     }
@@ -55,7 +62,7 @@ def test_lists_of_options_are_objects():
     """No function takes more than 8 parameters: a longer list is a dataclass in `probekit.options`."""
     many = {
         f"{short(path)}:{node.name}": len(names)
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in functions(tree)
         if len(names := parameters(node)) > 8
     }
@@ -67,7 +74,7 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_of(path): tree for path, tree in TREES.items()}
+MODULES = {module_of(path): path for path in PATHS}
 
 
 def imported(tree: ast.Module) -> set[str]:
@@ -87,7 +94,7 @@ def imported(tree: ast.Module) -> set[str]:
 def test_no_circle_of_imports(part):
     """Lazy imports and those for type checkers included."""
     inside = [name for name in MODULES if name == f"probekit.{part}" or name.startswith(f"probekit.{part}.")]
-    graph = {name: (imported(MODULES[name]) & set(inside)) - {name} for name in inside}
+    graph = {name: (imported(trees()[MODULES[name]]) & set(inside)) - {name} for name in inside}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -107,7 +114,7 @@ SHARED_NAMES = {
 def test_no_two_public_classes_or_functions_share_a_name():
     """But for the parts of a family or a world, and commands, which have the name of what they call."""
     homes = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         room = short(path).split("/")[0]
         if room in ("cli", "__main__.py"):
             continue
@@ -119,7 +126,7 @@ def test_no_two_public_classes_or_functions_share_a_name():
 
 def test_importing_a_data_class_brings_no_verbs():
     """Plans, options and requests are data: their methods are checks, special methods and derived values."""
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         if not re.search(r"(options/|plan/plan\.py|imports/plan\.py|evaluation/request\.py)", short(path)):
             continue
         for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):

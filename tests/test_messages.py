@@ -6,6 +6,7 @@ A message is the text inside a `raise`, with `{}` for each field.
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
@@ -22,12 +23,15 @@ def raises(block: ast.AST) -> Iterator[ast.Raise]:
             yield from raises(node)
 
 
-RAISES = [
-    (f"{name}:{node.lineno}", node.exc)
-    for name, source in SOURCES.items()
-    for node in raises(ast.parse(source))
-    if isinstance(node.exc, ast.Call)
-]
+@cache
+def all_raises() -> list[tuple[str, ast.Call]]:
+    """Where an error is raised, and the call that makes it; parsed when a test asks for it."""
+    return [
+        (f"{name}:{node.lineno}", node.exc)
+        for name, source in SOURCES.items()
+        for node in raises(ast.parse(source))
+        if isinstance(node.exc, ast.Call)
+    ]
 
 
 def texts(message: ast.expr) -> Iterator[str]:
@@ -40,11 +44,11 @@ def texts(message: ast.expr) -> Iterator[str]:
 
 
 def found(pattern: str) -> list[str]:
-    return [f"{where} {text}" for where, message in RAISES for text in texts(message) if re.search(pattern, text)]
+    return [f"{where} {text}" for where, message in all_raises() for text in texts(message) if re.search(pattern, text)]
 
 
 def test_the_messages_are_found():
-    assert len(RAISES) > 400
+    assert len(all_raises()) > 400
     (raised,) = ast.parse('raise E(f"got {len(a)} of {b!a}")').body
     assert isinstance(raised, ast.Raise)
     assert raised.exc is not None
@@ -63,7 +67,7 @@ def test_lists_of_data_in_a_message_end():
     """`probekit.text.listed` writes "and 990 more"; only a constant, in capitals, may be joined."""
     endless = [
         f"{where} {ast.unparse(node)}"
-        for where, message in RAISES
+        for where, message in all_raises()
         for node in ast.walk(message)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "join"
         if isinstance(node.func.value, ast.Constant) and str(node.func.value.value)[:1] in ",;"
@@ -76,7 +80,7 @@ def test_paths_in_a_message_are_escaped():
     """A path is shown as `{str(path)!a}`: its name may hold characters that a terminal obeys."""
     bare = [
         f"{where} {ast.unparse(node.value)}"
-        for where, message in RAISES
+        for where, message in all_raises()
         for node in ast.walk(message)
         if isinstance(node, ast.FormattedValue) and node.conversion == -1
         if re.match(r"(path|folder|file|str\((path|folder|file)\))$", ast.unparse(node.value))

@@ -46,7 +46,11 @@ class ListAndPlace(NamedTuple):
 
 def ranks(items: list[int]) -> list[int]:
     """For each item, the number of earlier items that are not larger."""
-    return [sum(earlier <= item for earlier in items[:k]) for k, item in enumerate(items)]
+    return [_rank(items, k) for k in range(len(items))]
+
+
+def _rank(items: list[int], place: int) -> int:
+    return sum(earlier <= items[place] for earlier in items[:place])
 
 
 def spaced(items: list[int]) -> str:
@@ -85,15 +89,23 @@ def _draw(n: int, seed: Seed, split: str) -> list[ListAndPlace]:
 def _list_and_place(rng: np.random.Generator, split: str) -> ListAndPlace:
     length = int(rng.integers(SHORTEST, LONGEST + 1))
     place, rank = int(rng.integers(HIGHEST, length)), int(rng.integers(HIGHEST + 1))
-    while ranks(items := _list(rng, length, split))[place] != rank:
+    while _rank(items := _drawn(rng, length), place) != rank or _split(items) != split:
         pass
     return ListAndPlace(items, place)
 
 
 def _list(rng: np.random.Generator, length: int, split: str) -> list[int]:
-    while split_by_checksum(spaced(items := rng.integers(0, LARGEST + 1, length).tolist())) != split:
+    while _split(items := _drawn(rng, length)) != split:
         pass
     return items
+
+
+def _drawn(rng: np.random.Generator, length: int) -> list[int]:
+    return rng.integers(0, LARGEST + 1, length).tolist()
+
+
+def _split(items: list[int]) -> str:
+    return split_by_checksum(spaced(items))
 
 
 def examples(split: str, n: int, seed: Seed) -> list[Example]:

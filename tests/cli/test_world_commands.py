@@ -32,7 +32,7 @@ def test_extract_and_train_probe_work_out_of_the_box(task, small, capsys):
     assert err.startswith("training ")
     assert "3 steps; kept in " in err
     assert Path(out.splitlines()[-1]).is_dir()
-    assert run(["train-probe", *config, "--controls", "1"]) == 0
+    assert run(["train-probe", *config, "--controls", "1", "--C", "0.1,1"]) == 0
     assert "Best: " in capsys.readouterr().out
 
 
@@ -75,7 +75,7 @@ def test_every_command_takes_every_world(name, small, capsys):
     capsys.readouterr()
     limit = [] if one.task == "counting" else ["--limit", "64"]
     assert run(["extract", *config, "--model", trained["folder"], *limit, "--quiet"]) == 0
-    assert run(["train-probe", *config, "--controls", "1"]) == 0
+    assert run(["train-probe", *config, "--controls", "1", "--C", "0.1,1"]) == 0
     assert "Best: " in capsys.readouterr().out
 
 

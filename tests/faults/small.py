@@ -161,15 +161,15 @@ class Good:
         assert sum(rows) == N
         return {0, *np.cumsum(rows).tolist()}
 
-    def flaws(self, path: Path) -> list[str]:
+    def flaws(self, path: Path, must_open: bool = False) -> list[str]:
         """What a fault must not leave: a file that no undisturbed run has under that name, a shard that is missing."""
         files = named(path)
         odd = [f"{name} is no file of an undisturbed run" for name in files.keys() - self.files.keys()]
         same = (files.keys() & self.files.keys()) - self.dated
         altered = [f"{name} is not that of an undisturbed run" for name in same if files[name] != self.files[name]]
-        return odd + altered + unsound(files) + self._told(path)
+        return odd + altered + unsound(files) + self._told(path, must_open)
 
-    def _told(self, path: Path) -> list[str]:
+    def _told(self, path: Path, must_open: bool) -> list[str]:
         """What the public functions make of it: whole prefixes, unfinished or complete, never damaged."""
         told = [info.state for info in list_stores(path.parent) if info.state == "damaged"]
         try:
@@ -179,20 +179,14 @@ class Good:
             told += [] if "no store" in str(error) else [str(error)]
         try:
             return told + ([] if read(path) == self.digests else ["complete and not equal"])
-        except DataError as error:
-            return told + ([] if "no store" in str(error) else [str(error)])
-        except StorageError as error:
-            return told + ([] if "unfinished" in str(error) else [str(error)])
+        except (DataError, StorageError) as error:
+            is_early = "no store" in str(error) or "unfinished" in str(error)
+            return told + ([] if is_early and not must_open else [str(error)])
 
     def missing(self, path: Path) -> list[str]:
         """What keeps a store from being complete and equal to that of an undisturbed run."""
-        flaws = self.flaws(path)
         gone = [f"{name} is missing" for name in self.files.keys() - named(path).keys()]
-        try:
-            read(path)
-        except (DataError, StorageError) as error:
-            gone.append(f"does not open: {error}")
-        return flaws + gone
+        return self.flaws(path, must_open=True) + gone
 
 
 def lost(before: dict[str, bytes], path: Path) -> list[str]:

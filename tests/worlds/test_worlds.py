@@ -313,5 +313,5 @@ def test_extract_and_probe(name, small):
     one = world(name)
     task = pk.load_task(one.task, limit=None if one.task == "counting" else 64)
     acts = pk.extract(pk.load_model(name, device="cpu"), task, points="resid_pre", progress=False)
-    results = pk.train_probes(acts, layers="all", controls=1, codelength=False)
+    results = pk.train_probes(acts, layers="all", controls=1, codelength=False, C=[0.1, 1])
     assert len(results.layers) == 2  # the input of the one block, and its output
