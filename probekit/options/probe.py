@@ -110,6 +110,9 @@ class TransferArguments(TransferOptions):
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) of all tasks after each place.", flag=None
     )
+    on_part: Callable[[str], None] | None = option(
+        None, 'Called with the name of each part as it begins, such as "fitting probes".', flag=None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +221,9 @@ class ProbeArguments(ProbeOptions):
     )
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) after each place.", flag=None
+    )
+    on_part: Callable[[str], None] | None = option(
+        None, 'Called with the name of each part as it begins, such as "comparing texts".', flag=None
     )
 
 
