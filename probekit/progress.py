@@ -1,12 +1,14 @@
-"""The progress bar of every long run: on stderr, and on a terminal only, unless requested."""
+"""Progress of every long run, as a bar or as one line: on stderr, and on a terminal only, unless requested."""
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 COLUMNS, ROWS = 80, 24  # of a terminal that does not say how large it is
+SELDOM = 10.0  # seconds between lines on a terminal that cannot write over one
 
 
 class Progress:
@@ -48,6 +50,85 @@ def progress_bar(what: str, unit: str, total: int | None = None, show: bool | No
         total=total, desc=what, unit=label, unit_scale=scale, disable=hidden, ncols=_columns(), nrows=ROWS
     ) as bar:
         yield Progress(bar)
+
+
+class PartsLine:
+    """One line that says which part of a run is being done, how much of it, and the time left.
+
+    Args:
+        show: False writes nothing.
+        over: whether a line can be written over; if not, as with TERM=dumb, each has its own row.
+    """
+
+    def __init__(self, show: bool, over: bool = True):
+        self._show, self._over = show, over
+        self._name, self._began, self._written = "", 0.0, ""
+        self._last = -SELDOM
+
+    def part(self, name: str) -> None:
+        """Begin a part, such as "comparing texts"."""
+        self._name, self._began, self._last = name, time.monotonic(), -SELDOM
+        self._write([name])
+
+    def set(self, done: int, total: int) -> None:
+        """Show how much of the part is done, and the time left at the rate of this part."""
+        now = time.monotonic()
+        if not self._over and done < total and now - self._last < SELDOM:
+            return
+        self._last = now
+        left = f", {_clock((now - self._began) / done * (total - done))} left" if 0 < done < total else ""
+        self._write([f"{self._name}: {done} of {total}{left}", f"{done} of {total}{left}", f"{done}/{total}"])
+
+    def clear(self) -> None:
+        """Remove the line, so that something else can be written."""
+        if self._written and self._over:
+            _write(f"\r{' ' * len(self._written)}\r")
+        self._written = ""
+
+    def _write(self, texts: list[str]) -> None:
+        """Write the first text that fits, or as much of the last as does."""
+        if not self._show:
+            return
+        room = max(1, _columns() - 1)  # a terminal may begin a new row after its last column
+        text = next((each for each in texts if len(each) <= room), texts[-1][:room])
+        if not self._over:
+            _write(f"{text}\n")
+            return
+        _write(f"\r{text}{' ' * (min(len(self._written), room) - len(text))}")
+        self._written = text
+
+
+_open: list[PartsLine] = []  # at most one line at a time
+
+
+@contextmanager
+def parts_line(show: bool | None = None) -> Iterator[PartsLine]:
+    """A `PartsLine` on stderr, removed at the end; `show` as for `progress_bar`."""
+    visible = sys.stderr.isatty() if show is None else show
+    line = PartsLine(visible, over=os.environ.get("TERM") != "dumb")
+    _open.append(line)
+    try:
+        yield line
+    finally:
+        line.clear()
+        _open.remove(line)
+
+
+def clear_line() -> None:
+    """Remove the line of `parts_line`, if there is one, before something else is written to the terminal."""
+    for line in _open:
+        line.clear()
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _clock(seconds: float) -> str:
+    """75.2 -> "1:15", 3_675 -> "1:01:15"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def _columns() -> int:

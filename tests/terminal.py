@@ -1,7 +1,8 @@
-"""A terminal as stderr, one that does not say how wide it is (as a pseudo-terminal is until somebody sets it)."""
+"""A terminal as stderr, by default one that does not say how wide it is (as a pseudo-terminal is until it is set)."""
 
 import os
 import sys
+import termios
 from threading import Thread
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 class Terminal:
     """What was written to stderr since it became a terminal; `read` gives stderr back."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, columns: int = 0):
         self.ours, theirs = os.openpty()
-        assert os.get_terminal_size(theirs).columns == 0
+        if columns:
+            termios.tcsetwinsize(theirs, (24, columns))
+        assert os.get_terminal_size(theirs).columns == columns
         self.file = os.fdopen(theirs, "w")
         self.patch, self.said = monkeypatch, b""
         self.reader = Thread(target=self._drain)

@@ -1,8 +1,10 @@
-"""The one progress bar: hidden where nobody watches, and right about what is done."""
+"""Progress: hidden where nobody watches, right about what is done, and readable on a terminal of any width."""
 
 import pytest
+from terminal import Terminal
 
-from probekit.progress import progress_bar
+from probekit.cli import console
+from probekit.progress import parts_line, progress_bar
 
 
 def test_a_bar_is_hidden_unless_it_is_asked_for_or_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,3 +33,72 @@ def test_bytes_are_shown_in_units(capsys: pytest.CaptureFixture[str]) -> None:
     last = capsys.readouterr().err.strip().split("\r")[-1]
     assert "20.0M/20.0M" in last
     assert "B/s, done]" in last
+
+
+def run_of_parts(show: bool | None = None) -> None:
+    with parts_line(show) as line:
+        line.part("comparing texts")
+        line.part("fitting probes")
+        for done in range(1, 14):
+            line.set(done, 13)
+        console.warn("a class is rare")
+        line.part("comparing layers")
+
+
+@pytest.mark.parametrize("columns", [0, 1, 20, 200])
+def test_a_line_of_parts_fits_the_terminal_and_is_removed(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    terminal = Terminal(monkeypatch, columns)
+    run_of_parts()
+    shown = terminal.read()
+    warning = "probekit: warning: a class is rare\r\n"
+    assert shown.count(warning) == 1
+    rows = shown.replace(warning, "").split("\r")
+    assert max(map(len, rows)) <= max(1, (columns or 80) - 1)
+    assert "\n" not in shown.replace(warning, "")
+    assert shown.index("comparing texts"[: max(1, columns - 1)] if columns else "comparing texts") >= 0
+    if columns != 1:
+        place = "3 of 13, 0:00 left" if columns == 20 else "fitting probes: 3 of 13, 0:00 left"
+        assert place in [row.rstrip() for row in rows]
+    for before in (shown[: shown.index(warning)], shown):  # nothing is left beside a warning, or at the end
+        assert before.endswith("\r")
+        *_, blank, end = before.split("\r")
+        assert (blank.strip(), end) == ("", "")
+
+
+def test_a_terminal_that_cannot_write_over_a_line_gets_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Terminal(monkeypatch)
+    run_of_parts()
+    assert terminal.read().split("\r\n") == [
+        "comparing texts",
+        "fitting probes",
+        "fitting probes: 1 of 13, 0:00 left",
+        "fitting probes: 13 of 13",
+        "probekit: warning: a class is rare",
+        "comparing layers",
+        "",
+    ]
+
+
+def test_a_line_of_parts_is_hidden_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_of_parts()
+    assert capsys.readouterr() == ("", "probekit: warning: a class is rare\n")
+    terminal = Terminal(monkeypatch)
+    run_of_parts(show=False)
+    assert terminal.read() == "probekit: warning: a class is rare\r\n"
+
+
+def test_the_time_left_is_at_the_rate_of_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1000.0, 1030.0, 1600.0])
+    monkeypatch.setattr("probekit.progress.time.monotonic", lambda: next(clock))
+    terminal = Terminal(monkeypatch)
+    with parts_line() as line:
+        line.part("reading")
+        line.part("fitting")
+        line.set(1, 3)
+        line.set(2, 9)
+    shown = terminal.read()
+    assert "fitting: 1 of 3, 1:00 left" in shown
+    assert "fitting: 2 of 9, 35:00 left" in shown

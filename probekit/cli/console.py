@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from probekit.progress import clear_line
 from probekit.text import printable
 
 LONGEST = 20_000  # characters of an error; a list of every weight that is missing has fewer
@@ -26,6 +27,7 @@ def result_json(value: dict[str, Any]) -> None:
 def note(text: object) -> None:
     """Print to stderr, line by line, after what is still buffered for stdout."""
     sys.stdout.flush()
+    clear_line()
     for line in str(text).split("\n"):
         print(printable(line), file=sys.stderr, flush=True)
 

@@ -14,7 +14,7 @@ from probekit.errors import UsageError
 from probekit.manifest import newest_manifest
 from probekit.options import ProbeOptions, parse
 from probekit.options.option import option
-from probekit.progress import progress_bar
+from probekit.progress import parts_line
 
 if TYPE_CHECKING:
     from probekit.activations import Store
@@ -67,9 +67,12 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
     stores.check_out(job.out)
     stores.check_places(job.store or newest_manifest(Path("runs")), options)
-    from probekit.activations import load_activations
+    with parts_line(console.bars(job.quiet)) as line:
+        line.part("reading the store")
+        from probekit.activations import load_activations
 
-    train(load_activations(job.store or _newest(job.quiet), job.check), options, job)
+        store = load_activations(job.store or _newest(job.quiet), job.check)
+    train(store, options, job)
 
 
 def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
@@ -108,8 +111,8 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
         how: dict[str, Any] = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
-        with progress_bar("train", "layers", show=console.bars(job.quiet)) as bar:
-            results: ProbeResults | ProbeCurves = train_probes(store, **how, progress=bar.set)
+        with parts_line(console.bars(job.quiet)) as line:
+            results: ProbeResults | ProbeCurves = train_probes(store, **how, progress=line.set, on_part=line.part)
         curve = next(iter(results.values())) if isinstance(results, ProbeCurves) else results
         results.meta.update(asked=question, activations=curve.meta["activations"])
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}

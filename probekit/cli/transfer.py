@@ -15,7 +15,7 @@ from probekit.cli.stores import check_out, check_places
 from probekit.errors import UsageError
 from probekit.options import TransferOptions
 from probekit.options.option import option
-from probekit.progress import progress_bar
+from probekit.progress import parts_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ def transfer(job: TransferJob, options: TransferOptions) -> None:
         opened = [load_activations(path) for path in job.stores]
         probe = probes.check_parameters(options, opened[0])
         how = {**vars(options), "probe": probes.make_probe(probe, options, opened[0])}
-        with progress_bar("train", "places", show=console.bars(job.quiet)) as bar:
-            results = run_transfer(opened, **how, progress=bar.set)
+        with parts_line(console.bars(job.quiet)) as line:
+            results = run_transfer(opened, **how, progress=line.set, on_part=line.part)
     folder = job.out or _folder(job.stores, results.meta, {**question_of(options), "probe": probe})
     where = {"stores": [str(path) for path in job.stores]}
     save_and_show(results, folder, save_transfer_plot, "transfer.json", where, complete, job)

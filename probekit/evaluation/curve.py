@@ -118,6 +118,11 @@ def _choose_own_C(plan: CurvePlan) -> bool:
     return plan.control_C == "own" or len(plan.grid.strengths) == 1
 
 
+def announcer(on_part: Callable[[str], None] | None) -> Callable[[str], None]:
+    """`on_part`, or a function that does nothing."""
+    return (lambda _: None) if on_part is None else on_part
+
+
 def ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
     """A function that counts its calls for `progress`."""
     done = itertools.count(1)

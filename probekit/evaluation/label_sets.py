@@ -1,6 +1,6 @@
 """What the curves of one label set share, whatever the point: audit, rows, control tasks, baselines and provenance."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,26 +34,35 @@ class LabelSetPlan:
     origin: dict[str, Any]
 
 
-def plan_label_sets(requests: Sequence[list[Request]], options: CurvesArguments) -> list[LabelSetPlan]:
+def plan_label_sets(
+    requests: Sequence[list[Request]], options: CurvesArguments, begin: Callable[[str], None]
+) -> list[LabelSetPlan]:
     """A plan for each label set; texts are compared once for all of them, and they share their resamples.
+
+    `begin` is called with the name of each part.
 
     Raises:
         DataError: a split or fold without all classes.
     """
     texts, sets = Comparisons(near=searches_near_duplicates(options)), []
     for own in requests:
-        made = _planned(own, options, texts)
+        made = _planned(own, options, texts, begin)
         known = [each.plan.bootstrap for each in sets]
         sets.append(replace(made, plan=replace(made.plan, bootstrap=_same(made.plan.bootstrap, known))))
     return sets
 
 
-def _planned(requests: list[Request], options: CurvesArguments, texts: Comparisons) -> LabelSetPlan:
+def _planned(
+    requests: list[Request], options: CurvesArguments, texts: Comparisons, begin: Callable[[str], None]
+) -> LabelSetPlan:
     first = requests[0]
     metric = None if options.metric is None else check_metric(options.metric, first.n_classes)
+    begin("comparing texts")
     audit, protocol = audited_protocol(first, options, texts)
+    begin("drawing control tasks")
     controls = draw_controls(first, protocol, options)
     plan = plan_curve(first, protocol, options.seed, metric, controls, bool(options.codelength), options.intervals)
+    begin("fitting baselines")
     baselines = [] if options.baselines is False else _baselines(first, plan, options, texts)
     origin = origin_of(first, plan, audit, options.seed, options.drop_leaks, texts.fingerprint(first.acts))
     origin |= {"control": controls.record, "random_init": random_origin(options.random_init)}

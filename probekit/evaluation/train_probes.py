@@ -12,7 +12,7 @@ from probekit.activations.activations import Activations
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
-from probekit.evaluation.curve import Fitted, FittedPlace, fit_places, ticker
+from probekit.evaluation.curve import Fitted, FittedPlace, announcer, fit_places, ticker
 from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
@@ -59,12 +59,15 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     noise = options.random_init
     if noise is not None:
         noise = random_init_activations(noise, acts.task, requests[0][0], places, options.position)
-    sets = plan_label_sets(requests, options)
+    begin = announcer(options.on_part)
+    sets = plan_label_sets(requests, options, begin)
+    begin("fitting probes")
     done = ticker(options.progress, len(places) * (1 if noise is None else 2))
     plans, random = [each.plan for each in sets], [{}] * len(sets)
     fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
     if noise is not None:
         random = fit_places([noise] * len(sets), [numbers_only(plan) for plan in plans], places, done)
+    begin("comparing layers")
     curves = [
         _curve(each, request, own, noisy, options)
         for each, own, noisy in zip(sets, fitted, random, strict=True)

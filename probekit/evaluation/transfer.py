@@ -16,7 +16,7 @@ import numpy as np
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError, UsageError
-from probekit.evaluation.curve import FittedPlace, fit_places, ticker
+from probekit.evaluation.curve import FittedPlace, announcer, fit_places, ticker
 from probekit.evaluation.fits.layer import features_of
 from probekit.evaluation.fits.predict import decisions, predictions_of
 from probekit.evaluation.fits.protocol import split_protocol
@@ -87,9 +87,12 @@ def transfer(activations: Sequence[Activations], options: TransferArguments) -> 
     names = _names(requests)
     _check_same(requests, names)
     numbers, notes = _classes(requests, names)
+    begin = announcer(options.on_part)
+    begin("fitting probes")
     done = ticker(options.progress, sum(len(request.places) for request in requests))
     tasks = [_train(name, request, options.seed, done) for name, request in zip(names, requests, strict=True)]
     _check_widths(tasks)
+    begin("testing on all tasks")
     return TransferResults(_cells(tasks, numbers, options.seed), _meta(tasks, notes))
 
 

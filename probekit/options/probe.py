@@ -10,6 +10,7 @@ from probekit.options import parse
 from probekit.options.check import check_strength, check_whole, is_whole
 from probekit.options.option import like, option
 from probekit.points import check_layers
+from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Activations
@@ -110,6 +111,9 @@ class TransferArguments(TransferOptions):
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) of all tasks after each place.", flag=None
     )
+    on_part: Callable[[str], None] | None = option(
+        None, 'Called with the name of each part as it begins, such as "fitting probes".', flag=None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +207,10 @@ class ProbeOptions(CurveOptions):
             if given not in get_args(known):
                 what = name.replace("_", " ")
                 raise UsageError(f"unknown {what} {given!a}; {nearest(str(given), get_args(known))}")
-        if self.metric is not None and self.metric not in (*METRIC_NAMES, *LOSSES):
+        if self.metric in LOSSES:
+            known = listed(METRIC_NAMES)
+            raise UsageError(f"lower {self.metric} is better, and the highest score is selected; take {known}")
+        if self.metric is not None and self.metric not in METRIC_NAMES:
             raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
@@ -218,6 +225,9 @@ class ProbeArguments(ProbeOptions):
     )
     progress: Callable[[int, int], None] | None = option(
         None, "Called with (places done, places) after each place.", flag=None
+    )
+    on_part: Callable[[str], None] | None = option(
+        None, 'Called with the name of each part as it begins, such as "comparing texts".', flag=None
     )
 
 

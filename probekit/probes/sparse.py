@@ -9,7 +9,6 @@ Axes: N examples, D features, C classes.
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.linear_model import enet_path
 
 from probekit.errors import UsageError, nearest
 from probekit.options.check import check_whole
@@ -106,6 +105,8 @@ def _rank(X: np.ndarray, labels: np.ndarray, method: str) -> Ranking:
 
 def _entered(Z: np.ndarray, targets: np.ndarray, ZtY: np.ndarray) -> np.ndarray:
     """The largest of `PENALTIES` at which each feature has a weight for any of the targets [N, C], else 0: [D]."""
+    from sklearn.linear_model import enet_path
+
     gram = Z.T @ Z
     entered = np.zeros(len(gram))
     largest = np.abs(ZtY).max() / (len(Z) * L1_RATIO)

@@ -14,7 +14,7 @@ from probekit.tasks.task_checks import span_flaw
 from probekit.tasks.words import spans_in
 from probekit.text import counted, listed
 
-SKIP_HINT = "or leave such rows out with --on-bad-row skip"
+SKIP_HINT = "or leave such rows out with on_bad_row='skip' (--on-bad-row skip)"
 _MISSING = NA - {""}
 
 

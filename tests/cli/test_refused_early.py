@@ -19,6 +19,7 @@ for line in sys.stdin.read().splitlines():
 """
 OF_OPTIONS = [
     "train-probe STORE --metric acc",
+    "train-probe STORE --metric brier",
     "train-probe STORE --probe logistc",
     "train-probe STORE --probe mean-diff --C 1",
     "train-probe STORE --probe logistic --C inf",
@@ -89,3 +90,14 @@ def test_a_missing_position_names_those_that_there_are(
     line = refused(2, "train-probe", "s", "--quick")
     known = "first, last" if position != "all" else "last, first, mean, a token's index, or all"
     assert line.endswith(f"name it with --position (in Python, position=): {known}")
+
+
+def test_no_library_is_imported_that_a_quick_look_does_not_need(here: Path, store: Path) -> None:
+    """Of scikit-learn only the base classes; they bring scipy.stats and pandas along."""
+    heavy = {"transformers", "datasets", "sklearn.linear_model", "sklearn.preprocessing", "sklearn.model_selection"}
+    code = "import sys; from probekit.cli.main import run; assert run(sys.argv[1:]) == 0; print(*sys.modules)"
+    job = ["train-probe", str(store), "--quick", "--layer", "0", "--C", "1", "--out", "o", "--quiet"]
+    done = subprocess.run([sys.executable, "-c", code, *job], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert "sklearn.base" in modules
+    assert heavy & modules == set()

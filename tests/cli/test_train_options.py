@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from terminal import Terminal
 
 from probekit.cli.main import run
 from probekit.evaluation import ProbeResults
@@ -208,3 +209,19 @@ def test_a_quick_look_has_its_own_folder_and_a_number_of_controls_wins(
     control = ProbeResults.load(f"store/results/{name}-controls-3").meta["control"]
     assert control is not None
     assert control["draws"] == 3
+
+
+def test_a_terminal_shows_the_part_that_runs_and_stdout_the_results(
+    here: Path, store: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ["train-probe", str(store), *FAST, "--controls", "1", "--no-codelength", "--out", "o"]
+    terminal = Terminal(monkeypatch)
+    assert run(job) == 0
+    shown = [row.rstrip() for row in terminal.read().split("\r")]
+    before = ["reading the store", "comparing texts", "drawing control tasks", "fitting baselines", "fitting probes"]
+    parts = [*before, "fitting probes: 1 of 1", "comparing layers"]
+    assert [row for row in shown if row] == parts
+    assert "selected on validation" in capsys.readouterr().out
+    terminal = Terminal(monkeypatch)
+    assert run([*job, "--quiet"]) == 0
+    assert terminal.read() == ""

@@ -12,7 +12,7 @@ from probekit.errors import DataError, UsageError
 from probekit.tasks import load_task
 from probekit.tasks.labels import NA
 
-HINT = "or leave such rows out with --on-bad-row skip"
+HINT = "or leave such rows out with on_bad_row='skip' (--on-bad-row skip)"
 GOOD = [(f"text number {i}", i % 2) for i in range(20)]
 CSV = "".join(f"{text},{label}\n" for text, label in GOOD).encode()
 TSV = CSV.replace(b",", b"\t")

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from probekit.errors import DataError
 from probekit.tasks.base import SPLITS
@@ -161,6 +160,8 @@ def check_masks(protocol: Protocol, labels: np.ndarray, names: Sequence[str], la
 
 def _folds(labels: np.ndarray, linked: np.ndarray, folds: int, seed: int) -> list[np.ndarray]:
     """The rows of each fold."""
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+
     n_units = len(np.unique(linked))
     if n_units < folds:
         raise DataError(f"{folds} folds need at least {folds} rows or groups of rows, got {n_units}; take fewer folds")
