@@ -48,7 +48,7 @@ class Linear(nn.Module):
         """ACTIVATIONS[activation](y), in one kernel where there is one."""
         if activation in _GELUS:
             return gelu_linear(x, self._weight_for(x), self.bias, _GELUS[activation])
-        return ACTIVATIONS[activation](self(x))
+        return F.relu_(self(x)) if activation == "relu" else ACTIVATIONS[activation](self(x))
 
     def _weight_for(self, x: Tensor) -> Tensor:
         """The prepared weight if there is one and oneDNN's kernel takes x (no other kernel can read it)."""
