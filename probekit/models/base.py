@@ -1,7 +1,9 @@
 """The base of every family's model: tokenizer, checks of inputs, generation, fingerprint."""
 
 import hashlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +38,7 @@ class LanguageModel(HookedModule):
     tokenizer: Tokenizer | None = None
     folder: Path | None = None
     source: dict[str, Any] | None = None
+    _read: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -133,6 +136,34 @@ class LanguageModel(HookedModule):
         if not 0 <= stop <= n_layers:
             raise UsageError(f"stop_at_layer {stop} is not in 0..{n_layers}")
         return stop
+
+    @contextmanager
+    def reading(self, read_BR: Tensor | None) -> Iterator[None]:
+        """Within the context, forwards return these positions alone, [B, R, D]; None means all.
+
+        The last block that runs computes keys and values of all positions, and everything else of these. Its points
+        after the keys and values are [B, R, ...]. The forward must be given position_ids [B, L] and a mask [B, L, M].
+        """
+        self._read = read_BR
+        try:
+            yield
+        finally:
+            self._read = None
+
+    def reads(self, tokens: Tensor, position_ids: Tensor, mask: Mask, stop: int) -> list[Tensor | None]:
+        """The positions that each of the `stop` blocks reads: those of `reading` in the last, None (all) in the others.
+
+        Raises:
+            UsageError: within `reading`, a forward without position_ids [B, L] and a mask [B, L, M].
+        """
+        if self._read is None or not stop:
+            return [None] * stop
+        if not isinstance(mask, Tensor) or not len(mask) == len(tokens) == len(position_ids) == len(self._read):
+            raise UsageError(
+                f"within reading(...), give position_ids {list(tokens.shape)} and attention_mask [B, L, M]; "
+                "or run the forward outside of it"
+            )
+        return [*[None] * (stop - 1), self._read.to(tokens.device)]
 
     def _check_positions(self, tokens: Tensor, position_ids: Tensor) -> None:
         if tuple(position_ids.shape) not in {tuple(tokens.shape), (1, tokens.shape[1])}:

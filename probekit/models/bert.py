@@ -175,10 +175,11 @@ class Bert(LanguageModel):
         segments = self._check_segments(tokens, token_type_ids)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
+        reads = self.reads(tokens, position_ids, mask, stop)
         embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
         resid_BLD = self.ln_embed(embed + pos_embed + self.hook_token_type_embed(self.token_type_embed(segments)))
-        for block in self.blocks[:stop]:
-            resid_BLD = block(resid_BLD, mask)
+        for block, read_BR in zip(self.blocks[:stop], reads, strict=True):
+            resid_BLD = block(resid_BLD, mask, read_BR)
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)
         return self._headed(resid_BLD, return_logits)

@@ -9,17 +9,19 @@ from probekit.errors import UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import check_mask
 from probekit.models.cache import LayerCache
-from probekit.models.layers import FeedForward, LayerNorm, Mask, MultiHeadAttention
+from probekit.models.layers import FeedForward, LayerNorm, Mask, MultiHeadAttention, at_read
 
 
 class CausalAttention(MultiHeadAttention):
     """The target's self-attention, under a causal mask; a cache adds the keys and values of earlier tokens."""
 
-    def forward(self, x_BLD: Tensor, mask: Mask, cache: LayerCache | None = None) -> Tensor:
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x_BLD: Tensor, mask: Mask, cache: LayerCache | None = None, read_BR: Tensor | None = None
+    ) -> Tensor:
         keys, values = self.keys_and_values(x_BLD)
         if cache is not None:
             keys, values = cache.append(keys, values)
-        return self.gather(x_BLD, keys, values, mask)
+        return self.gather(at_read(x_BLD, read_BR), keys, values, mask)
 
 
 class CrossAttention(MultiHeadAttention):
@@ -68,11 +70,13 @@ class DecoderBlock(nn.Module):
         mask: Mask,
         cross_mask_BLS: Tensor | None,
         cache: LayerCache | None,
+        read_BR: Tensor | None = None,
     ) -> Tensor:
         resid_pre = self.hook_resid_pre(resid_BLD)
-        attn_out = self.hook_attn_out(self.attn(resid_pre, mask, cache))
-        x_BLD = self.ln1(self.hook_resid_mid(resid_pre + attn_out))
-        cross_attn_out = self.hook_cross_attn_out(self.cross_attn(x_BLD, memory_BSD, cross_mask_BLS, cache))
+        attn_out = self.hook_attn_out(self.attn(resid_pre, at_read(mask, read_BR), cache, read_BR))
+        x_BLD = self.ln1(self.hook_resid_mid(at_read(resid_pre, read_BR) + attn_out))
+        cross_mask = at_read(cross_mask_BLS, read_BR)
+        cross_attn_out = self.hook_cross_attn_out(self.cross_attn(x_BLD, memory_BSD, cross_mask, cache))
         x_BLD = self.ln2(self.hook_resid_mid_cross(x_BLD + cross_attn_out))
         mlp_out = self.hook_mlp_out(self.mlp(x_BLD))
         return self.ln3(self.hook_resid_post(x_BLD + mlp_out))

@@ -4,11 +4,11 @@ A decoder: token plus learned position embedding, pre-norm blocks of causal atte
 and a head that is usually tied to the token embedding. Every point has its name in TransformerLens; its axes are given
 where it is made. Exact against `transformers`' GPT-2; the translation of its files is at the end.
 
-Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
+Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -52,6 +52,7 @@ from probekit.models.layers import (
     LayerNorm,
     Linear,
     Mask,
+    at_read,
     attend,
     linear,
     projected,
@@ -145,8 +146,10 @@ class Attention(nn.Module):
         self.hook_z = HookPoint("B L H K")
         self.hook_result = HookPoint("B L H D")
 
-    def forward(self, x_BLD: Tensor, mask: Mask, cache: LayerCache | None = None) -> Tensor:
-        q, k, v = rearrange(self.qkv(x_BLD), "b l (qkv h k) -> qkv b l h k", qkv=3, h=self.n_heads)
+    def forward(
+        self, x_BLD: Tensor, mask: Mask, cache: LayerCache | None = None, read_BR: Tensor | None = None
+    ) -> Tensor:
+        q, k, v = self._qkv(x_BLD, read_BR)
         q_BLHK, k_BMHK, v_BMHK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
         if cache is not None:
             k_BMHK, v_BMHK = cache.append(k_BMHK, v_BMHK)
@@ -156,6 +159,15 @@ class Attention(nn.Module):
             q_BLHK = q_BLHK / self.divisor
         z_BLHK = self.hook_z(attend(q_BLHK, k_BMHK, v_BMHK, mask, self.hook_attn_scores, self.hook_pattern))
         return projected(z_BLHK, self.out, self.hook_result)
+
+    def _qkv(self, x_BLD: Tensor, read_BR: Tensor | None) -> Iterable[Tensor]:
+        """Queries, keys and values, [B, L, H, K] each; queries of the read positions alone, if these are given."""
+        if read_BR is None:
+            return rearrange(self.qkv(x_BLD), "b l (qkv h k) -> qkv b l h k", qkv=3, h=self.n_heads)
+        biases = [None] * 3 if self.qkv.bias is None else self.qkv.bias.chunk(3)
+        inputs, weights = (at_read(x_BLD, read_BR), x_BLD, x_BLD), self.qkv.weight.chunk(3)
+        parts = [linear(*part) for part in zip(inputs, weights, biases, strict=True)]
+        return (rearrange(part, "b l (h k) -> b l h k", h=self.n_heads) for part in parts)
 
 
 class Block(nn.Module):
@@ -173,10 +185,12 @@ class Block(nn.Module):
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
 
-    def forward(self, resid_BLD: Tensor, mask: Mask, cache: LayerCache | None = None) -> Tensor:
+    def forward(
+        self, resid_BLD: Tensor, mask: Mask, cache: LayerCache | None = None, read_BR: Tensor | None = None
+    ) -> Tensor:
         resid_pre = self.hook_resid_pre(resid_BLD)
-        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), mask, cache))
-        resid_mid = self.hook_resid_mid(resid_pre + attn_out)
+        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), at_read(mask, read_BR), cache, read_BR))
+        resid_mid = self.hook_resid_mid(at_read(resid_pre, read_BR) + attn_out)
         mlp_out = self.hook_mlp_out(self.mlp(self.ln2(resid_mid)))
         return self.hook_resid_post(resid_mid + mlp_out)
 
@@ -225,9 +239,10 @@ class GPT2(LanguageModel):
         tokens = self.check_tokens(tokens, position_ids, attention_mask)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
+        reads = self.reads(tokens, position_ids, mask, stop)
         resid_BLD = self.hook_embed(self.embed(tokens)) + self.hook_pos_embed(self.pos_embed(position_ids))
         for i, block in enumerate(self.blocks[:stop]):
-            resid_BLD = block(resid_BLD, mask, None if cache is None else cache[i])
+            resid_BLD = block(resid_BLD, mask, None if cache is None else cache[i], reads[i])
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)
         normalized_BLD = self.ln_final(resid_BLD)

@@ -48,7 +48,7 @@ class Linear(nn.Module):
         """ACTIVATIONS[activation](y), in one kernel where there is one."""
         if activation in _GELUS:
             return gelu_linear(x, self._weight_for(x), self.bias, _GELUS[activation])
-        return ACTIVATIONS[activation](self(x))
+        return F.relu_(self(x)) if activation == "relu" else ACTIVATIONS[activation](self(x))
 
     def _weight_for(self, x: Tensor) -> Tensor:
         """The prepared weight if there is one and oneDNN's kernel takes x (no other kernel can read it)."""
@@ -170,6 +170,11 @@ class SwiGLU(nn.Module):
         else:
             gate_BLF = self.gate.activated(x_BLD, self.activation)
         return self.down(self.hook_post(gate_BLF * self.hook_pre_linear(self.up(x_BLD))))
+
+
+def at_read(x: Any, read_BR: Tensor | None) -> Any:
+    """The positions of x [B, L, ...] that are read, [B, R, ...]; all of x if none are given, and None of no mask."""
+    return x if x is None or read_BR is None else x[torch.arange(len(read_BR), device=x.device)[:, None], read_BR]
 
 
 @torch.no_grad()
@@ -345,8 +350,8 @@ class MultiHeadAttention(nn.Module):
         self.hook_z = HookPoint("B L H K")
         self.hook_result = HookPoint("B L H D")
 
-    def forward(self, x_BLD: Tensor, mask: Mask) -> Tensor:
-        return self.gather(x_BLD, *self.keys_and_values(x_BLD), mask)
+    def forward(self, x_BLD: Tensor, mask: Mask, read_BR: Tensor | None = None) -> Tensor:
+        return self.gather(at_read(x_BLD, read_BR), *self.keys_and_values(x_BLD), mask)
 
     def keys_and_values(self, x_BMD: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the attended sequence, [B, M, H, K] each."""
@@ -378,9 +383,9 @@ class PostNormBlock(nn.Module):
         self.hook_resid_post = HookPoint("B L D")
         self.ln2 = LayerNorm(d_model, ln_eps)
 
-    def forward(self, resid_BLD: Tensor, mask: Mask) -> Tensor:
+    def forward(self, resid_BLD: Tensor, mask: Mask, read_BR: Tensor | None = None) -> Tensor:
         resid_pre = self.hook_resid_pre(resid_BLD)
-        attn_out = self.hook_attn_out(self.attn(resid_pre, mask))
-        x_BLD = self.ln1(self.hook_resid_mid(resid_pre + attn_out))
+        attn_out = self.hook_attn_out(self.attn(resid_pre, at_read(mask, read_BR), read_BR))
+        x_BLD = self.ln1(self.hook_resid_mid(at_read(resid_pre, read_BR) + attn_out))
         mlp_out = self.hook_mlp_out(self.mlp(x_BLD))
         return self.ln2(self.hook_resid_post(x_BLD + mlp_out))

@@ -42,6 +42,7 @@ from probekit.models.layers import (
     Mask,
     RMSNorm,
     SwiGLU,
+    at_read,
     attend,
     causal_mask,
     init_embedding,
@@ -161,10 +162,13 @@ class Attention(nn.Module):
         rotation: tuple[Tensor, Tensor],
         mask: Mask,
         cache: LayerCache | None = None,
+        read_BR: Tensor | None = None,
     ) -> Tensor:
-        q, k, v = (rearrange(part(x_BLD), "b l (h k) -> b l h k", k=self.d_head) for part in (self.q, self.k, self.v))
+        parts = self.q(at_read(x_BLD, read_BR)), self.k(x_BLD), self.v(x_BLD)
+        q, k, v = (rearrange(part, "b l (h k) -> b l h k", k=self.d_head) for part in parts)
         q_BLHK, k_BMGK, v_BMGK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
-        q_BLHK = self.hook_rot_q(rotate_half(q_BLHK, rotation))
+        cos, sin = rotation
+        q_BLHK = self.hook_rot_q(rotate_half(q_BLHK, (at_read(cos, read_BR), at_read(sin, read_BR))))
         k_BMGK = self.hook_rot_k(rotate_half(k_BMGK, rotation))
         if cache is not None:
             k_BMGK, v_BMGK = cache.append(k_BMGK, v_BMGK)
@@ -193,10 +197,11 @@ class Block(nn.Module):
         rotation: tuple[Tensor, Tensor],
         mask: Mask,
         cache: LayerCache | None = None,
+        read_BR: Tensor | None = None,
     ) -> Tensor:
         resid_pre = self.hook_resid_pre(resid_BLD)
-        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), rotation, mask, cache))
-        resid_mid = self.hook_resid_mid(resid_pre + attn_out)
+        attn_out = self.hook_attn_out(self.attn(self.ln1(resid_pre), rotation, at_read(mask, read_BR), cache, read_BR))
+        resid_mid = self.hook_resid_mid(at_read(resid_pre, read_BR) + attn_out)
         mlp_out = self.hook_mlp_out(self.mlp(self.ln2(resid_mid)))
         return self.hook_resid_post(resid_mid + mlp_out)
 
@@ -244,12 +249,13 @@ class Llama(LanguageModel):
         tokens = self.check_tokens(tokens, position_ids, attention_mask)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
+        reads = self.reads(tokens, position_ids, mask, stop)
         windowed = self.in_window(mask, position_ids, cache)
         rotation = self.rotary(position_ids)
         resid_BLD = self.hook_embed(self.embed(tokens))
         for i, block in enumerate(self.blocks[:stop]):
             seen = mask if self.window_of(i) is None else windowed
-            resid_BLD = block(resid_BLD, rotation, seen, None if cache is None else cache[i])
+            resid_BLD = block(resid_BLD, rotation, seen, None if cache is None else cache[i], reads[i])
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)
         normalized_BLD = self.ln_final(resid_BLD)

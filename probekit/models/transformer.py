@@ -172,11 +172,11 @@ class Encoder(TokenStack):
         block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, LN_EPS
         super().__init__(cfg, (PostNormBlock(*block) for _ in range(cfg.n_layers)))
 
-    def forward(self, embed_BSD: Tensor, position_ids: Tensor, mask: Mask, stop: int) -> Tensor:
+    def forward(self, embed_BSD: Tensor, position_ids: Tensor, mask: Mask, reads: list[Tensor | None]) -> Tensor:
         resid_BSD = self.enter(embed_BSD, position_ids)
-        for block in self.blocks[:stop]:
-            resid_BSD = block(resid_BSD, mask)
-        return stopped(self.blocks, resid_BSD, stop)
+        for block, read_BR in zip(self.blocks, reads, strict=False):
+            resid_BSD = block(resid_BSD, mask, read_BR)
+        return stopped(self.blocks, resid_BSD, len(reads))
 
 
 class Decoder(TokenStack):
@@ -193,13 +193,14 @@ class Decoder(TokenStack):
         memory_BSD: Tensor,
         mask_BLM: Tensor,
         cross_mask_BLS: Tensor | None,
-        stop: int,
+        reads: list[Tensor | None],
         cache: KeyValueCache | None,
     ) -> Tensor:
         resid_BLD = self.enter(embed_BLD, position_ids)
-        for i, block in enumerate(self.blocks[:stop]):
-            resid_BLD = block(resid_BLD, memory_BSD, mask_BLM, cross_mask_BLS, None if cache is None else cache[i])
-        return stopped(self.blocks, resid_BLD, stop)
+        for i, (block, read_BR) in enumerate(zip(self.blocks, reads, strict=False)):
+            of_layer = None if cache is None else cache[i]
+            resid_BLD = block(resid_BLD, memory_BSD, mask_BLM, cross_mask_BLS, of_layer, read_BR)
+        return stopped(self.blocks, resid_BLD, len(reads))
 
 
 class Transformer(LanguageModel):
@@ -279,7 +280,8 @@ class Transformer(LanguageModel):
         source = self.check_tokens(source, position_ids, attention_mask)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask, position_ids = self.mask_and_positions(source, attention_mask, position_ids)
-        return self.encoder(self._scaled(self.embed(source)), position_ids, mask, stop)
+        reads = self.reads(source, position_ids, mask, stop)
+        return self.encoder(self._scaled(self.embed(source)), position_ids, mask, reads)
 
     def decode(
         self,
@@ -322,7 +324,8 @@ class Transformer(LanguageModel):
             )
         cross_mask_BLS = source_mask_for(tokens, memory_BSD, cross_mask)
         embed_BLD = self._scaled((self.target_embed or self.embed)(tokens))
-        out_BLD = self.decoder(embed_BLD, position_ids, memory_BSD, mask_BLM, cross_mask_BLS, stop, cache)
+        reads = self.reads(tokens, position_ids, mask_BLM, stop)
+        out_BLD = self.decoder(embed_BLD, position_ids, memory_BSD, mask_BLM, cross_mask_BLS, reads, cache)
         return self.head(out_BLD) if return_logits and stop_at_layer is None else out_BLD
 
     def head(self, out_BLD: Tensor) -> Tensor:

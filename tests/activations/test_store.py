@@ -12,6 +12,7 @@ import torch
 from store_cases import HOW, Stopped, assert_equal, files, lasting, plan_of, rows_of, run, shard_of, stop_after
 
 from probekit.activations import Store, load_activations
+from probekit.activations.plan import identity
 from probekit.activations.run.loop import shard_rows
 from probekit.activations.store import begin
 from probekit.durable import seal, unseal
@@ -185,6 +186,15 @@ def test_a_store_of_a_version_whose_config_had_fewer_fields_says_so(model, task,
         ResumeMismatch, match=r"another version of probekit, .*\(config\.scale_by_layer: nothing there, F"
     ):
         run(model, task, path)
+
+
+def test_a_store_of_a_version_that_summed_in_another_order_is_read_and_not_resumed(monkeypatch, model, task, path):
+    with monkeypatch.context() as older:
+        older.setattr(identity, "ARITHMETIC", 1)
+        acts = run(model, task, path)
+    with pytest.raises(ResumeMismatch, match=r"another version of probekit.*arithmetic: 1 there, 2 here.*extract ag"):
+        run(model, task, path)
+    assert load_activations(path).keys() == acts.keys()
 
 
 def test_what_is_no_store(model, task, tmp_path):

@@ -18,6 +18,7 @@ from probekit.activations.plan.token_ids import has_texts
 from probekit.models.config_fields import deciding_fields
 from probekit.versions import versions_of
 
+ARITHMETIC = 2  # counts up when the engine computes the same numbers in another order of sums
 _COUNTS = ("tokens", "nodes", "cut", "dropped_blanks", "skipped_rows")  # of a plan that the record of a run repeats
 
 
@@ -42,6 +43,7 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
     counts = plan_as_dict(plan)
     return {
         "version": FORMAT_VERSION,
+        "arithmetic": ARITHMETIC,
         "family": type(plan.model).__name__,
         "config": deciding_fields(plan.model.cfg),
         "model_fingerprint": plan.model.fingerprint(),

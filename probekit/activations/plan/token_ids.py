@@ -143,11 +143,6 @@ def without_context(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, n_bos: 
     return np.delete(x, [*(starts if n_bos else ()), *(ends - 1 if n_end else ())]) if n_bos or n_end else x
 
 
-def _common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    differ = a[: len(b)] != b[: len(a)]
-    return int(differ.argmax()) if differ.any() else len(differ)
-
-
 def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long: OnLong) -> Sequences:
     """Tokenise the texts (or check the ids), and cut at the right what is longer than the context.
 

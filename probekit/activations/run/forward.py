@@ -1,7 +1,8 @@
 """Run one packed batch through the model, and keep the wanted rows of every place.
 
 Only the wanted points are hooked, so attention stays on its fused kernel. The forward has no head and stops after the
-last wanted layer. Each point is pooled where it arises, so that only the wanted rows leave the device.
+last wanted layer; its block computes queries, output projection and MLP of the nodes that are read alone. Each point is
+pooled where it arises, so that only the wanted rows leave the device.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +15,11 @@ from torch import Tensor
 from probekit.activations.plan.packing import PackedBatch
 from probekit.activations.plan.places import full_name
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.run.gather import Pool, pools_of
+from probekit.activations.run.gather import Pool, ReadNodes, nodes_to_read, pools_of
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.layers import prepared
-from probekit.points import Place
+from probekit.points import PAIR_POINTS, Place
 
 
 @contextmanager
@@ -36,13 +37,31 @@ def running(model: LanguageModel, device: torch.device) -> Iterator[None]:
 def compute_batch(plan: ExtractionPlan, batch: PackedBatch) -> dict[Place, Tensor]:
     """Every place of the plan for the texts of a batch: [R, D], of the type in which they were computed."""
     names = [full_name(place) for place in plan.places]
-    pools = pools_of(plan.places, plan.reading, plan.layout, batch, plan.model.device)
-    values = run_batch(plan.model, batch, dict(zip(names, pools, strict=True)), plan.stack, plan.stop_at_layer)
+    read = nodes_to_read(batch, plan.reading, plan.layout) if _may_narrow(plan) else None
+    pools = pools_of(plan.places, plan.reading, plan.layout, batch, plan.model.device, read)
+    pool_of = dict(zip(names, pools, strict=True))
+    values = run_batch(plan.model, batch, pool_of, plan.stack, plan.stop_at_layer, read)
     return {place: values[name] for place, name in zip(plan.places, names, strict=True)}
 
 
+def _may_narrow(plan: ExtractionPlan) -> bool:
+    """True if the last block that runs may leave out nodes: no user's hook sees them, and no pairs of tokens are kept.
+
+    Without a stop a pair of any layer counts as one of the last block.
+    """
+    stop = plan.stop_at_layer
+    pairs = [layer for point, layer in plan.places if point in PAIR_POINTS and layer is not None]
+    of_last = any(stop is None or layer + 1 == stop for layer in pairs)
+    return not of_last and not any(point.hooked for point in plan.model.points.values())
+
+
 def run_batch(
-    model: LanguageModel, batch: PackedBatch, pools: Mapping[str, Pool], stack: str, stop_at_layer: int | None
+    model: LanguageModel,
+    batch: PackedBatch,
+    pools: Mapping[str, Pool],
+    stack: str,
+    stop_at_layer: int | None,
+    read: ReadNodes | None = None,
 ) -> dict[str, Tensor]:
     """Run a batch as far as needed.
 
@@ -52,6 +71,7 @@ def run_batch(
         pools: full name of each wanted point -> the function from its tensor to the rows to keep.
         stack: "encoder", "decoder" or "".
         stop_at_layer: the block before which the forward stops; None runs all blocks and the final norm.
+        read: the nodes that the last of these blocks computes; None for all.
 
     Returns:
         Full name -> [R, D].
@@ -62,23 +82,20 @@ def run_batch(
         pooled[hook.name] = pools[hook.name](x)
 
     with model.hooks([(list(pools), keep)]):
-        _forward(model, batch, stack, stop_at_layer)
+        _forward(model, batch, stack, stop_at_layer, None if read is None else read.positions.to(model.device))
     assert pooled.keys() == pools.keys(), f"silent: {pools.keys() - pooled.keys()}"
     return pooled
 
 
-def _forward(model: Any, batch: PackedBatch, stack: str, stop_at_layer: int | None) -> None:
+def _forward(model: Any, batch: PackedBatch, stack: str, stop_at_layer: int | None, read_BR: Tensor | None) -> None:
     tokens, packed = batch_inputs(batch, model.device)
-    if stack == "encoder":
-        model.encode(tokens, **packed, stop_at_layer=stop_at_layer)
-        return
-    packed |= {"stop_at_layer": stop_at_layer, "return_logits": False}
-    if batch.source is None:
-        model(tokens, **packed)
-        return
-    source, of_source = batch_inputs(batch.source, model.device)
-    memory = model.encode(source, **of_source)
-    model.decode(tokens, memory, cross_mask=batch.cross_mask(model.device), **packed)
+    packed |= {"stop_at_layer": stop_at_layer} | ({} if stack == "encoder" else {"return_logits": False})
+    if batch.source is not None:
+        source, of_source = batch_inputs(batch.source, model.device)
+        packed |= {"memory": model.encode(source, **of_source), "cross_mask": batch.cross_mask(model.device)}
+    forward = {"": model, "encoder": getattr(model, "encode", None), "decoder": getattr(model, "decode", None)}[stack]
+    with model.reading(read_BR):
+        forward(tokens, **packed)
 
 
 def batch_inputs(batch: PackedBatch, device: torch.device) -> tuple[Tensor, dict[str, Any]]:

@@ -3,7 +3,8 @@
 Axes: B blocks of a batch, N nodes of a block (query), M nodes (key), H heads, R rows to keep, D their width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
@@ -13,50 +14,96 @@ from torch import Tensor
 from probekit.activations.layout import Layout
 from probekit.activations.plan.packing import PackedBatch
 from probekit.activations.plan.read_positions import Reading
-from probekit.activations.plan.token_ids import without_context
+from probekit.activations.plan.token_ids import ranges, without_context
 from probekit.points import PAIR_POINTS, Place
 
 Pool = Callable[[Tensor], Tensor]
 
 
+@dataclass(frozen=True, eq=False)
+class ReadNodes:
+    """The nodes of a batch that are read, where they are few.
+
+    Attributes:
+        positions: of each block, as indices into [N], filled up with its first node: int64 [B, R].
+        slots: for each node of [B * N], how many nodes of its block are read before it: its index into [R], if it is.
+    """
+
+    positions: Tensor
+    slots: np.ndarray
+
+
+def nodes_to_read(batch: PackedBatch, reading: Reading, layout: Layout) -> ReadNodes | None:
+    """The nodes that are read; None if in some block they are more than a half, as no time would be saved."""
+    is_read = np.zeros(tuple(batch.tokens.shape), dtype=bool)
+    for nodes, _ in _nodes_of_positions(batch, reading, layout):
+        is_read.reshape(-1)[nodes] = True
+    counts = is_read.sum(1)
+    if 2 * counts.max() > is_read.shape[1]:
+        return None
+    slots = is_read.cumsum(1) - is_read
+    positions = np.zeros((len(counts), counts.max()), dtype=np.int64)
+    b, n = np.nonzero(is_read)
+    positions[b, slots[b, n]] = n
+    return ReadNodes(torch.from_numpy(positions), slots.ravel())
+
+
 def pools_of(
-    places: list[Place], reading: Reading, layout: Layout, batch: PackedBatch, device: torch.device
+    places: list[Place],
+    reading: Reading,
+    layout: Layout,
+    batch: PackedBatch,
+    device: torch.device,
+    read: ReadNodes | None = None,
 ) -> list[Pool]:
-    """For each place, the function from its tensor to the rows of the batch's examples, [R, D], example by example."""
-    pairs, tokens = cache(partial(_pairs, batch, device)), cache(partial(_tokens, reading, layout, batch, device))
+    """For each place, the function from its tensor to the rows of the batch's examples, [R, D], example by example.
+
+    With `read`, tensors hold all nodes, [B, N, ...], or those that are read alone.
+    """
+    pairs = cache(partial(_pairs, batch, device))
+    tokens = cache(partial(_tokens, reading, layout, batch, device, read))
     return [pairs() if point in PAIR_POINTS else tokens() for point, _ in places]
 
 
-def _tokens(reading: Reading, layout: Layout, batch: PackedBatch, device: torch.device) -> Pool:
+def _tokens(reading: Reading, layout: Layout, batch: PackedBatch, device: torch.device, read: ReadNodes | None) -> Pool:
     """The rows of the positions to read, [B, N, ...] -> [R, D]."""
-    if layout.is_ragged:
-        return _gather(batch, _own_nodes(batch, layout), device)
-    pools = [
-        _mean(batch, reading.words, layout, device)
-        if index is None
-        else _gather(batch, batch.nodes[batch.starts + index[batch.rows]], device)
-        for index in reading.index
-    ]
+    pools = []
+    for nodes, counts in _nodes_of_positions(batch, reading, layout):
+        rows = _gather(batch, nodes, device, read)
+        pools.append(rows if counts is None else _mean(rows, torch.from_numpy(counts).to(device)))
     return pools[0] if len(pools) == 1 else lambda x: torch.stack([pool(x) for pool in pools], 1).flatten(0, 1)
 
 
-def _gather(batch: PackedBatch, nodes: np.ndarray, device: torch.device) -> Pool:
-    """The rows of some nodes, [B, N, ...] -> [R, D]."""
-    b, n = (torch.from_numpy(i).to(device) for i in divmod(nodes, batch.tokens.shape[1]))
-    return lambda x: x[b, n].flatten(1)
+def _nodes_of_positions(
+    batch: PackedBatch, reading: Reading, layout: Layout
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """For each position the nodes that are read, and of how many each text's mean is taken; None without a mean."""
+    if layout.is_ragged:
+        yield _own_nodes(batch, layout), None
+        return
+    for index in reading.index:
+        if index is not None:
+            yield batch.nodes[batch.starts + index[batch.rows]], None
+        elif reading.words is None:
+            yield _own_nodes(batch, layout), batch.lengths - layout.n_bos - layout.n_end
+        else:
+            yield _word_nodes(batch, reading.words[batch.rows])
 
 
-def _mean(batch: PackedBatch, words: np.ndarray | None, layout: Layout, device: torch.device) -> Pool:
+def _gather(batch: PackedBatch, nodes: np.ndarray, device: torch.device, read: ReadNodes | None) -> Pool:
+    """The rows of some nodes, [B, N, ...] or [B, R, ...] -> [rows, D]."""
+    N = batch.tokens.shape[1]
+    b, n = (torch.from_numpy(i).to(device) for i in divmod(nodes, N))
+    slots = n if read is None else torch.from_numpy(read.slots[nodes]).to(device)
+    return lambda x: x[b, n if x.shape[1] == N else slots].flatten(1)
+
+
+def _mean(rows: Pool, lengths: Tensor) -> Pool:
     """The mean over the tokens of each word, or of each text without its context; in float32 at least."""
-    if words is None:
-        nodes, counts = _own_nodes(batch, layout), batch.lengths - layout.n_bos - layout.n_end
-    else:
-        nodes, counts = _word_nodes(batch, words[batch.rows])
-    own, lengths = _gather(batch, nodes, device), torch.from_numpy(counts).to(device)
 
     def mean(x: Tensor) -> Tensor:
-        rows = own(x)
-        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        own = rows(x)
+        wide = own.to(torch.promote_types(own.dtype, torch.float32))
         return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0, unsafe=True)  # unchecked: no GPU waits
 
     return mean
@@ -65,8 +112,7 @@ def _mean(batch: PackedBatch, words: np.ndarray | None, layout: Layout, device: 
 def _word_nodes(batch: PackedBatch, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The nodes of each text's word, one after the other, and their number in each; `words` int64 [texts, 2]."""
     counts = words[:, 1] - words[:, 0]
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return batch.nodes[np.repeat(batch.starts + words[:, 0], counts) + within], counts
+    return batch.nodes[ranges(batch.starts + words[:, 0], counts)], counts
 
 
 def _own_nodes(batch: PackedBatch, layout: Layout) -> np.ndarray:

@@ -119,9 +119,10 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
 
 
 def _other_version(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
-    """True if the configs of one family do not have the same fields."""
+    """True if the configs of one family do not have the same fields, or its activations came from other arithmetic."""
     same_family = "family" in ours and stored.get("family") == ours["family"]
-    return same_family and any(key.startswith("config.") for key in stored.keys() ^ ours.keys())
+    of_config = any(key.startswith("config.") for key in stored.keys() ^ ours.keys())
+    return same_family and (of_config or stored.get("arithmetic") != ours.get("arithmetic"))
 
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:
