@@ -44,7 +44,7 @@ def test_fits_are_scikit_learns_to_the_digits_that_the_certificate_promises(n_cl
         assert fit.gap <= TOLERANCE
         assert found <= least * (1 + TOLERANCE + 1e-12)
         scores = best.decision_function(X.toarray()).reshape(90, -1)
-        np.testing.assert_allclose(X @ fit.coef + fit.intercept, scores, atol=2e-4 * np.abs(scores).max())
+        np.testing.assert_allclose(X @ fit.coef + fit.intercept, scores, atol=2e-3 * np.abs(scores).max())
         assert n_classes == 2 or abs(fit.intercept.sum()) < 1e-9
 
 
@@ -55,7 +55,7 @@ def test_numbers_are_fitted_by_ridge_regression():
     for C, fit in zip(STRENGTHS, fit_path(X, sparse_loss(y, 0), STRENGTHS), strict=True):
         solved = np.linalg.solve(A.T @ A + penalty / C, A.T @ y)
         assert fit.converged
-        np.testing.assert_allclose(X @ fit.coef[:, 0] + fit.intercept[0], A @ solved, atol=2e-5)
+        np.testing.assert_allclose(X @ fit.coef[:, 0] + fit.intercept[0], A @ solved, atol=2e-4)
 
 
 def test_features_that_say_nothing_leave_the_frequencies():

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import expit, logsumexp, softmax
 
-TOLERANCE = 1e-10  # relative distance to the optimum
+TOLERANCE = 1e-8  # relative distance to the optimum
 MOST_STEPS, MOST_PRODUCTS = 50, 200  # Newton steps of a fit, products with the Hessian of a step
 BALANCED = 1e-10  # |sum of residuals| / sum of |residuals| of an optimal intercept, as in `probes.logistic`
 
