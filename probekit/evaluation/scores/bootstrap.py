@@ -13,14 +13,15 @@ widened by Student's t, cover 83-92% of the time at an accuracy or AUROC of 0.95
 cover 98% with 20 groups and an accuracy of 0.95, where two or three groups hold all errors.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from threading import Lock
 
 import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import beta, norm, t
 
-from probekit.evaluation.scores.metrics import Predictions, measure, weighing
+from probekit.evaluation.scores.metrics import Predictions, metric_names, weighing
 from probekit.evaluation.scores.regression import r2_ceiling
 
 RESAMPLES = 1000
@@ -54,7 +55,7 @@ class Bootstrap:
         self._unit, self._n_units = _units(n, groups)
         self._kept: list[np.ndarray] = []  # the counts, where they are few
         self._drawing = Lock()
-        self._known: dict[tuple[str, int], tuple[Predictions, dict[str, np.ndarray]]] = {}  # what was worked out
+        self._known: dict[int, tuple[Predictions, dict[tuple[str, str], np.ndarray]]] = {}  # what was worked out
 
     def intervals(
         self,
@@ -77,11 +78,15 @@ class Bootstrap:
             exact: widen the interval of an accuracy with fewer than `FEW_ERRORS` errors or right answers to the exact
                 one. Wilson's holds on average over accuracies, and is too narrow near 0 and 1 at levels far above 95%.
         """
-        values = {name: value for name, value in measure(predictions, names).items() if name not in _NO_INTERVAL}
+        wanted = [name for name in names or metric_names(predictions) if name not in _NO_INTERVAL]
         if self.n_units < 2:
-            return {"accuracy": (0.0, 1.0)} if "accuracy" in values else {}
-        drawn = self._resampled(predictions, list(values))
-        freedom = self._freedom(predictions, list(values))
+            return {"accuracy": (0.0, 1.0)} if "accuracy" in wanted else {}
+        grouped = self.groups is not None and self.n_units <= self.resamples
+        kinds = ("once", "resampled", *(("jackknifed",) if grouped else ()))
+        once, drawn, *jackknifed = self._worked_out(predictions, wanted, kinds)
+        # with more groups than resamples simply G - 1
+        freedom = self._freedom(jackknifed[0]) if grouped else dict.fromkeys(wanted, self.n_units - 1)
+        values = {name: float(value[0]) for name, value in once.items() if np.isfinite(value[0])}
         unbias = np.sqrt(self.n_units / (self.n_units - 1))
         intervals = {}
         for name, value in values.items():
@@ -103,13 +108,13 @@ class Bootstrap:
 
     def resampled(self, predictions: Predictions, metric: str) -> np.ndarray:
         """One metric in each resample, nan where it is undefined: [S]."""
-        return self._resampled(predictions, [metric])[metric]
+        return self._worked_out(predictions, [metric], ["resampled"])[0][metric]
 
     def jackknifed(self, predictions: Predictions, metric: str) -> np.ndarray:
         """One metric without each unit in turn: [G]; all nan if there are more units than resamples."""
         if self.n_units < 2 or self.n_units > self.resamples:
             return np.full(self.n_units, np.nan)
-        return self._once("jackknifed", predictions, [metric], self._jackknife_weights)[metric]
+        return self._worked_out(predictions, [metric], ["jackknifed"])[0][metric]
 
     @property
     def n_units(self) -> int:
@@ -154,38 +159,41 @@ class Bootstrap:
             units = np.arange(start, start := start + size)
             yield (self._unit[:, None] != units).astype(np.float64).T
 
-    def _resampled(self, predictions: Predictions, names: list[str]) -> dict[str, np.ndarray]:
-        """Metrics in each resample."""
-        return self._once("resampled", predictions, names, self.weights)
+    def _worked_out(
+        self, predictions: Predictions, names: list[str], kinds: Iterable[str]
+    ) -> tuple[dict[str, np.ndarray], ...]:
+        """Metrics under each set of weights of some kinds; remembered, as intervals, bands and comparisons need them.
 
-    def _once(
-        self, what: str, predictions: Predictions, names: list[str], weights: Callable[[], Iterator[np.ndarray]]
-    ) -> dict[str, np.ndarray]:
-        """Metrics under each set of weights; remembered, as intervals, bands and comparisons all need them."""
+        The kinds are "once" (each example), "resampled" and "jackknifed".
+        """
         # the predictions are kept, so that no others get their id
-        known = self._known.setdefault((what, id(predictions)), (predictions, {}))[1]
-        if new := [name for name in names if name not in known]:
+        known = self._known.setdefault(id(predictions), (predictions, {}))[1]
+        missing = {kind: [name for name in names if (kind, name) not in known] for kind in kinds}
+        if new := list(dict.fromkeys(itertools.chain(*missing.values()))):
             metrics = weighing(predictions, new)
-            chunks = [metrics(W) for W in weights()]
-            known |= {name: np.concatenate([chunk[name] for chunk in chunks]) for name in new}
-        return {name: known[name] for name in names}
+            for kind, some in missing.items():
+                if some:
+                    chunks = [metrics(W) for W in self._weights_of(kind)]
+                    known |= {(kind, name): np.concatenate([chunk[name] for chunk in chunks]) for name in new}
+        return tuple({name: known[kind, name] for name in names} for kind in missing)
 
-    def _freedom(self, predictions: Predictions, names: list[str]) -> dict[str, float]:
-        """Degrees of freedom of each metric's standard error; with more groups than resamples simply G - 1."""
-        n_units = self.n_units
-        if self.groups is None or n_units > self.resamples:
-            return dict.fromkeys(names, n_units - 1)
-        jackknifed = self._once("jackknifed", predictions, names, self._jackknife_weights)
-        return {name: satterthwaite(values[np.isfinite(values)], n_units) for name, values in jackknifed.items()}
+    def _weights_of(self, kind: str) -> Iterator[np.ndarray]:
+        if kind == "once":
+            return iter([np.ones((1, self.n))])
+        return self.weights() if kind == "resampled" else self._jackknife_weights()
+
+    def _freedom(self, jackknifed: dict[str, np.ndarray]) -> dict[str, float]:
+        """Degrees of freedom of each metric's standard error."""
+        return {name: satterthwaite(v[np.isfinite(v)], self.n_units) for name, v in jackknifed.items()}
 
     def _r2_limit(self, predictions: Predictions, level: float) -> float:
         """The upper end of the highest R2 that predictions of this variance can have."""
         if r2_ceiling(predictions, np.ones((self.n, 1)))[0] > _HIGH_CEILING:
             return 1.0
-        known = self._known.setdefault(("ceiling", id(predictions)), (predictions, {}))[1]
-        if "r2" not in known:
-            known["r2"] = np.concatenate([r2_ceiling(predictions, W.T) for W in self.weights()])
-        return float(np.nanquantile(known["r2"], (1 + level) / 2))
+        known = self._known.setdefault(id(predictions), (predictions, {}))[1]
+        if ("ceiling", "r2") not in known:
+            known["ceiling", "r2"] = np.concatenate([r2_ceiling(predictions, W.T) for W in self.weights()])
+        return float(np.nanquantile(known["ceiling", "r2"], (1 + level) / 2))
 
     def _wilson(self, value: float, error: float, freedom: float, level: float, exact: bool) -> tuple[float, float]:
         if value in (0, 1):

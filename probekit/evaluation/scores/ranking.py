@@ -18,7 +18,6 @@ from probekit.evaluation.scores.classification import Weighted
 from probekit.evaluation.scores.predictions import Predictions, adder, mean_known, ratio
 
 _AT_ONCE = 8_000_000  # scores that are sorted at once, of as many classes as that gives: about 500 MB
-_BETWEEN, _TIED, _OWN = range(3)
 
 
 def ranking_metrics(predictions: Predictions, names: Collection[str]) -> Weighted:
@@ -60,13 +59,17 @@ class _Thresholds:
     """The examples of some classes among the others, by score.
 
     Attributes:
-        sums: sparse [3 T, N]; times weights, for each threshold the weight of the others between it and the threshold
-            above, of the others at it, and of the class's own at it.
+        sums: sparse [2 T, N]; times weights, for each threshold the weight of the others at it, or between it and the
+            threshold above; then for each threshold the weight of the class's own examples at it.
+        ties: sparse [T', N]; times weights, the weight of the others at each threshold that has any.
+        tied: int [T'], the numbers of these thresholds.
         of_class: sparse [C, T], adds up the thresholds of each class.
         classes: int [T], the class of each threshold, rising.
     """
 
     sums: sparse.csr_array
+    ties: sparse.csr_array
+    tied: np.ndarray
     of_class: sparse.csr_array
     classes: np.ndarray
 
@@ -89,27 +92,35 @@ def _of_scores(own: np.ndarray, scores: np.ndarray) -> _Thresholds:
     before = np.concatenate([[0], np.cumsum(is_threshold)])  # thresholds above a distinct score
     total = int(before[-1])
     ends = before[value[np.arange(1, len(own) + 1) * own.shape[1] - 1] + 1]  # of each class
-    kind = np.where(own.ravel(), _OWN, np.where(is_threshold[value], _TIED, _BETWEEN))
     threshold = before[value]
     is_below_all = threshold >= np.repeat(ends, own.shape[1])  # below the class's last threshold
-    rows = (3 * threshold + kind)[~is_below_all]
+    own = own.ravel()
+    kept, column = ~is_below_all, order.ravel()
+    n, (n_classes, _) = order.shape[1], order.shape
+    sums = _adder_of((threshold + total * own)[kept], column[kept], (2 * total, n))
+    is_tied = is_threshold[value] & ~own
+    tied, number = np.unique(threshold[is_tied], return_inverse=True)
+    ties = _adder_of(number.ravel(), column[is_tied], (len(tied), n))
+    classes = np.repeat(np.arange(n_classes), np.diff(ends, prepend=0))
+    return _Thresholds(sums, ties, tied, adder(classes, n_classes), classes)
+
+
+def _adder_of(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> sparse.csr_array:
+    """A sparse matrix with a one at each of these places."""
     by_row = np.argsort(rows, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=3 * total))])
-    columns = order.ravel()[~is_below_all][by_row]
-    sums = sparse.csr_array((np.ones(len(rows)), columns, starts), shape=(3 * total, own.shape[1]))
-    of = np.repeat(np.arange(len(own)), np.diff(ends, prepend=0))
-    return _Thresholds(sums, adder(of, len(own)), of)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+    return sparse.csr_array((np.ones(len(rows)), columns[by_row], ends), shape=shape)
 
 
 def _of_classes(part: _Thresholds, V: np.ndarray, names: Collection[str]) -> dict[str, np.ndarray]:
     """The metrics [C, S] of each class under weights [N, S]; nan where the class or the rest has no weight."""
-    between, tied, own = (part.sums @ V).reshape(-1, 3, V.shape[1]).swapaxes(0, 1)
-    members, at_or_above = part.of_class @ own, _cumulated(part, between + tied)
+    others, own = (part.sums @ V).reshape(2, -1, V.shape[1])
+    members, at_or_above = part.of_class @ own, _cumulated(part, others)
     found = {}
     if "auroc" in names:
-        pairs = members * (V.sum(axis=0) - members)
-        lost = part.of_class @ (own * (at_or_above - tied / 2))
-        found["auroc"] = ratio(pairs - lost, pairs)
+        pairs, lost = members * (V.sum(axis=0) - members), own * at_or_above
+        lost[part.tied] -= own[part.tied] * (part.ties @ V) / 2
+        found["auroc"] = ratio(pairs - part.of_class @ lost, pairs)
     if "average_precision" in names:
         won = _cumulated(part, own)
         precision = np.divide(won, won + at_or_above, out=np.zeros_like(won), where=own > 0)

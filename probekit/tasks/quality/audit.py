@@ -134,9 +134,10 @@ def compare_texts(task: Task, near: bool = True) -> TextComparison:
     if task.has_texts:
         rows, of = task.texts()
         texts = task if len(rows) == len(task) else task.subset(rows)
-        number_T, shared, leaks_T, repeats_T = _compare(texts, near)
-        if near:
-            _add_hidden_leaks(texts, leaks_T)
+        inputs = Inputs.of(texts.inputs) if near else None
+        number_T, shared, leaks_T, repeats_T = _compare(texts, inputs)
+        if inputs is not None:
+            _add_hidden_leaks(texts, inputs, leaks_T)
         leaks, repeats, number = leaks_T[of], repeats_T[of], number_T[of]
     if task.groups is not None:
         leaks[rows_spanning_splits(task.groups, task.splits)] = True
@@ -196,11 +197,11 @@ def _test_leak(task: Task, repeats: np.ndarray, shared: dict[str, dict[str, Any]
     }
 
 
-def _add_hidden_leaks(task: Task, leaks: np.ndarray) -> None:
+def _add_hidden_leaks(task: Task, inputs: Inputs, leaks: np.ndarray) -> None:
     """Add the leaks that appear once the first ones are gone: which shingles are templates depends on all texts."""
     while leaks.any():
         rest = np.flatnonzero(~leaks)
-        more = _compare(task.subset(rest), near=True)[2]
+        more = _compare(task.subset(rest), inputs.of_rows(rest))[2]
         if not more.any():
             break
         leaks[rest[more]] = True
@@ -222,13 +223,12 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
     return Audit(label_set, {}, conflicts=conflicts, linked=int((np.bincount(own)[own] > 1).sum()))
 
 
-def _compare(task: Task, near: bool) -> tuple[np.ndarray, dict[str, dict[str, Any]], np.ndarray, np.ndarray]:
+def _compare(task: Task, inputs: Inputs | None) -> tuple[np.ndarray, dict[str, dict[str, Any]], np.ndarray, np.ndarray]:
     """Each input's number, what each two splits share, the rows that leak, and the test rows that repeat others.
 
-    Inputs of one number are the same text. Rows are marked, bool [N].
+    Inputs of one number are the same text. Rows are marked, bool [N]. None for `inputs` leaves out near-duplicates.
     """
-    if near:
-        inputs = Inputs.of(task.inputs)
+    if inputs is not None:
         number = inputs.number
         pairs = near_pairs(inputs.shingles(), np.unique(number[task.splits != SPLITS[0]]))
     else:

@@ -43,13 +43,13 @@ class Inputs:
         number: int64 [N], equal for exact duplicates, 0..U-1 in order of first occurrence.
         flat: int64, the words or token ids of the distinct inputs, concatenated, as numbers from 1.
         offsets: int64 [U + 1], the start of each distinct input in `flat`, and the end of the last one.
-        width: words per shingle.
+        are_texts: whether they are texts, or else lists of token ids.
     """
 
     number: np.ndarray
     flat: np.ndarray
     offsets: np.ndarray
-    width: int
+    are_texts: bool
 
     @classmethod
     def of(cls, inputs: Sequence[Any]) -> "Inputs":
@@ -61,12 +61,29 @@ class Inputs:
         for row in np.unique(number, return_index=True)[1].tolist():
             parts = normalised_words(inputs[row]) if are_texts else plain_ids(inputs[row])
             kept.append(np.fromiter(map(known.__getitem__, parts), np.int64))
-        width = SHINGLE if are_texts else max(SHINGLE, math.ceil(RARE / math.log10(max(2, len(known)))))
-        return cls(number, np.concatenate(kept), np.cumsum([0, *map(len, kept)]), width)
+        return cls(number, np.concatenate(kept), np.cumsum([0, *map(len, kept)]), are_texts)
+
+    def of_rows(self, rows: np.ndarray) -> "Inputs":
+        """Those of some of the inputs, as if there were no others."""
+        kept, first, back = np.unique(self.number[rows], return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        kept, place = kept[order], np.argsort(order)
+        lengths = np.diff(self.offsets)[kept]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        taken = np.arange(offsets[-1]) + np.repeat(self.offsets[kept] - offsets[:-1], lengths)
+        parts = np.unique(self.flat[taken], return_inverse=True)[1].ravel() + 1
+        return Inputs(place[back.ravel()], parts, offsets, self.are_texts)
+
+    @property
+    def width(self) -> int:
+        """Words, or token ids, per shingle."""
+        known = int(self.flat.max(initial=0))
+        return SHINGLE if self.are_texts else max(SHINGLE, math.ceil(RARE / math.log10(max(2, known))))
 
     def shingles(self) -> Any:
         """The shingles of each distinct input: sparse [U, V] of ones, the rarest shingles first."""
-        U, edge = len(self.offsets) - 1, self.width - 1
+        width = self.width
+        U, edge = len(self.offsets) - 1, width - 1
         lengths = np.diff(self.offsets)
         starts = np.concatenate([[0], np.cumsum(lengths + 2 * edge)])
         padded = np.zeros(int(starts[-1]), dtype=np.uint64)  # 0 marks both ends
@@ -74,7 +91,7 @@ class Inputs:
         counts = lengths + edge
         first = np.arange(counts.sum()) + np.repeat(starts[:-1] - np.cumsum(counts) + counts, counts)
         base, codes = np.uint64(self.flat.max(initial=0) + 1), np.zeros(len(first), dtype=np.uint64)
-        for k in range(self.width):
+        for k in range(width):
             codes = codes * base + padded[first + k]  # one number for each shingle, while base ** width < 2 ** 64
         kinds = np.unique(codes, return_inverse=True)[1].ravel()
         rows = np.repeat(np.arange(U), counts)

@@ -151,3 +151,20 @@ def test_rows_that_span_splits_are_those_whose_group_a_later_split_has(rows, nam
     kept = np.delete(np.arange(len(rows)), spanning)
     assert len({(groups[i], splits[i]) for i in kept}) == len({groups[i] for i in kept})
     assert set(splits[spanning]) <= {"train", "validation"}
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_some_of_the_inputs_are_compared_as_if_there_were_no_others(as_ids):
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(12, size=rng.integers(1, 90)).tolist() for _ in range(40)]
+    ids += [[*one[:-1], 99] for one in ids[:20]] + ids[10:15]
+    given = ids if as_ids else [" ".join(f"w{i}" for i in one) for one in ids]
+    rows = rng.permutation(len(given))[:45]
+    some, alone = Inputs.of(given).of_rows(rows), Inputs.of([given[i] for i in rows])
+    np.testing.assert_array_equal(some.number, alone.number)
+    np.testing.assert_array_equal(some.offsets, alone.offsets)
+    assert some.width == alone.width
+    every = np.arange(len(alone.offsets) - 1)
+    found, expected = (near_pairs(one.shingles(), every) for one in (some, alone))
+    assert sorted(zip(*found, strict=True)) == sorted(zip(*expected, strict=True))
+    assert len(found[0])
