@@ -98,14 +98,17 @@ class _Rows:
     def task(self, p: int) -> BinaryProblem:
         """Problem p, for a descent."""
         weights = None if self.objective.weights is None else self.objective.weights[:, 0]
-        return BinaryProblem(self.objective.labels[:, self.problems[p].label].double(), weights, self.problems[p].C)
+        return BinaryProblem(
+            self.objective.labels[:, self.problems[p].label].double(), weights, float(self.objective.C[p])
+        )
 
     def paths(self) -> Iterator[list[int]]:
         """The numbers of the problems of each label column, by rising C."""
         of_label: dict[int, list[int]] = {}
         for p, problem in enumerate(self.problems):
             of_label.setdefault(problem.label, []).append(p)
-        return (sorted(which, key=lambda p: self.problems[p].C) for which in of_label.values())
+        strengths = self.objective.C.tolist()
+        return (sorted(which, key=lambda p: strengths[p]) for which in of_label.values())
 
     def solve(self, tol: float, max_iter: int) -> Solutions:
         """Follow every path, certify all, and go on in float64 with what misses."""

@@ -111,17 +111,23 @@ class Slope:
 
 
 def balance(task: BinaryProblem, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
-    """The best intercept for scores s, and the derivatives of the loss by the scores there, without cancellation."""
+    """The best intercept for scores s, and the derivatives of the loss by the scores there."""
+    r, h, size = _derivatives(task, s + b)
     for _ in range(MOST_STEPS):
-        wrong = torch.sigmoid(task.wrong * (s + b))
-        signed = task.wrong * wrong
-        r, size = (signed, wrong) if task.weights is None else (signed * task.weights, wrong * task.weights)
-        h = r * (task.wrong - signed)
         drift, bend = float(r.sum()), float(h.sum())
         if abs(drift) <= BALANCED * float(size.sum()) or not bend > 0:
             break
         b -= min(1.0, max(-1.0, drift / bend))
+        r, h, size = _derivatives(task, s + b)
     return b, r, h
+
+
+def _derivatives(task: BinaryProblem, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss's first and second derivative by the scores, without cancellation, and the size of the first."""
+    wrong = torch.sigmoid(task.wrong * z)
+    signed = task.wrong * wrong
+    r, size = (signed, wrong) if task.weights is None else (signed * task.weights, wrong * task.weights)
+    return r, r * (task.wrong - signed), size
 
 
 def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) -> Place:

@@ -66,7 +66,9 @@ class Kernel:
         B = self._K.clone() if len(rows) == len(W) else self._K[rows][:, rows]
         B.sub_(a).sub_(a[:, None]).mul_(self._root).mul_(self._root[:, None])
         L = None if precise else factored(B.to(NARROW))
-        self._L = factored(B) if L is None else L
+        L = factored(B) if L is None else L
+        assert L is not None  # float64 always has one
+        self._L = L
 
     def solve(self, g: Tensor, v: Tensor) -> Tensor:
         """The multipliers of the inverse Hessian times Z'g."""
