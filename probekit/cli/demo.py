@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from probekit.cli import console
+from probekit.cli import console, stores
 from probekit.cli.derive import command
 from probekit.cli.extract import ExtractJob, planned, write_store
 from probekit.cli.fields import Output
@@ -32,6 +32,7 @@ def demo(job: DemoJob) -> None:
     Example:
         probekit demo
     """
+    stores.check_out(job.out)
     from probekit.activations import load_activations
 
     console.hush_downloads(job.quiet)

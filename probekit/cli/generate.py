@@ -61,7 +61,10 @@ def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -
     if options.stop_tokens and job.no_stop:
         raise UsageError("--stop names tokens to stop at, --no-stop none: give one of them")
     console.hush_downloads(job.quiet)
-    from probekit.models import generation, load_model
+    from probekit.models.load import check_model_name, load_model
+
+    check_model_name(job.model)
+    from probekit.models import generation
 
     model = load_model(job.model, **vars(where), progress=console.bars(job.quiet))
     prompts = _encoded(model, job.prompt or [job.tokens], options.bos)

@@ -31,10 +31,10 @@ def ls(job: LsJob) -> None:
     Example:
         probekit ls runs
     """
-    from probekit.activations import list_stores
-
     if not job.folder.is_dir() and job.folder != Path("runs"):
         raise DataError(f"no folder {str(job.folder)!a}; name one that holds stores")
+    from probekit.activations import list_stores
+
     stores = list_stores(job.folder)
     if job.json:
         rows = [{**info.as_dict(), "results": [str(path) for path in results_of(info)]} for info in stores]

@@ -31,7 +31,9 @@ def points(job: PointsJob) -> None:
     Example:
         probekit points --model gpt2
     """
-    from probekit.models import outline
+    from probekit.models.load import check_model_name, outline
+
+    check_model_name(job.model)
     from probekit.models.point_rows import point_rows
 
     model = outline(job.model, job.revision)

@@ -8,6 +8,7 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.errors import StorageError
+from probekit.manifest import check_is_store
 from probekit.options.option import option
 from probekit.progress import progress_bar
 from probekit.text import counted
@@ -37,6 +38,7 @@ def repair(job: RepairJob) -> None:
     Example:
         probekit repair runs/STORE
     """
+    check_is_store(job.path)
     from probekit.activations import repair as repair_store
 
     console.hush_downloads(job.quiet)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from probekit.cli import console
+from probekit.cli import console, stores
 from probekit.cli.derive import command
 from probekit.cli.fields import Given, Output, argument
 from probekit.errors import ResumeMismatch, UsageError
@@ -57,10 +57,11 @@ def train_model(job: TrainModelJob, given: Annotated[dict[str, Any], Given(Train
     one = replace(one, settings=_settings(one.settings, given))  # checked before torch is imported
     if job.positions is not None:
         one = with_config(one, positions=job.positions)
+    folder = job.out or Path("models") / one.name
+    stores.check_out(folder)
     from probekit.plots import save_loss_plot
     from probekit.worlds.train import shortfall, train_world, training_shown
 
-    folder = job.out or Path("models") / one.name
     _check_out(folder)
     with training_shown(one, folder, console.bars(job.quiet)) as progress:
         trained = train_world(one, folder, progress, checkpoints=folder)

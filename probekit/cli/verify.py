@@ -8,6 +8,7 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.errors import StorageError
+from probekit.manifest import check_is_store
 from probekit.progress import progress_bar
 from probekit.text import counted
 
@@ -34,6 +35,7 @@ def verify(job: VerifyJob) -> None:
     Example:
         probekit verify runs/STORE
     """
+    check_is_store(job.path)
     from probekit.activations import verify as verify_store
 
     with progress_bar("verify", "B", show=console.bars(job.quiet)) as bar:

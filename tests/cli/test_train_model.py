@@ -143,7 +143,7 @@ def test_what_cannot_be_overwritten(here, capsys, refused):
 def test_a_folder_that_cannot_be_written_is_reported_before_the_first_step(here, refused, monkeypatch):
     Path("file").touch()
     monkeypatch.setattr(training, "loss_of", lambda *_: pytest.fail("a step was made"))
-    assert "Not a directory" in refused(4, *ARGS, "--out", "file/model")
+    assert "'file' is a file, expected a folder" in refused(4, *ARGS, "--out", "file/model")
 
 
 def test_help_names_every_world(capsys):
