@@ -26,6 +26,7 @@ import os
 import platform
 import re
 import resource
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -71,7 +72,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=TASK_FILES, help="task files of `files`, where not all are wanted")
     parser.add_argument("--only", nargs="*", default=WORLDS, choices=WORLDS, help="which of the worlds")
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("options", nargs="*", help="further options of `train-probe`, after --")
+    parser.add_argument("--options", type=shlex.split, default=[], help='of `train-probe`, as in --options="--C 1"')
     args = parser.parse_args()
     if args.section in INNER:
         INNER[args.section](args)
@@ -111,10 +112,11 @@ def fits_alone(args: argparse.Namespace) -> None:
     assert DEFAULT_C == C, "both sides take the same values of C"
     alone: Any = {"controls": 0, "codelength": False, "baselines": False, "intervals": False}
     acts = probekit.load_activations(args.store)
-    for _ in range(2):
-        ours = timed(lambda: probekit.train_probes(acts, **alone))[0]
-        theirs, swept_places = timed(lambda: sweep(args.keep))
-    workers = sum(place[-1] for place in swept_places)  # its processes are kept, and so not counted yet
+    sides = [lambda: probekit.train_probes(acts, **alone), lambda: sweep(args.keep)]
+    for side in sides:
+        side()
+    (ours, _), (theirs, places) = map(timed, sides)
+    workers = sum(place[-1] for place in places)  # its processes are kept, and so not counted yet
     print(json.dumps([ours, (theirs.wall, workers)]))
 
 

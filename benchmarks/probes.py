@@ -57,7 +57,9 @@ class Found(NamedTuple):
 def solved(case: Case, X: np.ndarray, ys: list[np.ndarray]) -> Any:
     """What is timed of ours: all fits of the layer at once."""
     if case.labels == "prefixes":
-        return LogisticProbe().fit_many(torch.from_numpy(X), online_code(case, ys[0]).problems())
+        code, probe = online_code(case, ys[0]), LogisticProbe()
+        sent = torch.from_numpy(X[code.order])
+        return [fitted for end in code.prefixes for fitted in probe.fit_many(sent[:end], code.problems(end))]
     problems = every_problem([Labels(y, int(y.max()) + 1) for y in ys], case.C)
     return solve_logistic(torch.from_numpy(X), problems, standardise=False)
 
@@ -78,7 +80,7 @@ def found_by_us(case: Case, X: np.ndarray, ys: list[np.ndarray], solution: Any) 
 
 
 def scikit_learn(solver: str, dtype: type, **how: Any) -> Callable[[list[Fit], int], np.ndarray]:
-    def one(fit: Fit) -> tuple[np.ndarray, np.ndarray]:
+    def one(fit: Fit) -> tuple[Any, Any]:
         with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore")
             model = LogisticRegression(C=fit.C, solver=solver, **{"max_iter": 1000, **how})
@@ -201,9 +203,9 @@ def same_gap(
         return "-"
     wanted = best * (1 + ours.gap)
 
-    def run() -> list[bool]:
+    def run() -> Any:
         each = zip(jobs, wanted, strict=True)
-        return list(Parallel(n_jobs=args.threads)(delayed(lbfgs_until)(*one, args.patience) for one in each))
+        return Parallel(n_jobs=args.threads)(delayed(lbfgs_until)(*one, args.patience) for one in each)
 
     took, arrived = timed(run, threads=args.threads)
     return f"{'' if all(arrived) else '<'}{took / seconds:.2f}"
