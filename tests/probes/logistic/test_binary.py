@@ -205,3 +205,12 @@ def test_one_and_two_threads_give_the_same_bytes(shape, dtype, monkeypatch):
         torch.set_num_threads(threads)
     for one, two in zip(*(vars(each).values() for each in found), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+def test_a_prefix_of_very_many_rows_is_solved_on_its_own(monkeypatch):
+    X, y = drawn(400, 3)
+    first = (np.arange(400) < 30).astype(float)
+    alone = solve_logistic(torch.from_numpy(X[:30]), every_problem([Labels(y[:30])], PATH))
+    monkeypatch.setattr(binary, "LARGE", 400)
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y)], PATH, [first]))
+    np.testing.assert_array_equal(found.coef, alone.coef)
