@@ -1,9 +1,10 @@
 """L2-regularised logistic regression to a certified optimum, for many problems on the same features in one solve.
 
 The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), with a free intercept; for more than two classes w
-has a row for each class (multinomial). Standardising is a change of variables, and a fold is a weight of 0, so neither
-copies X.
+has a row for each class (multinomial).
 
+Features in memory go to `solve_binary` and `solve_multinomial`. Streams, features on a GPU and very many rows with two
+classes are solved here. Standardising is then a change of variables, and a fold is a weight of 0, so neither copies X.
 All problems descend together by L-BFGS (Liu and Nocedal 1989), so that a pass over X is one matrix product. In the
 eigenbasis of the covariance the Hessian is nearly diagonal, C * (curvature of the loss) * eigenvalue + 1; this is the
 initial Hessian of every L-BFGS iteration. Problems that still converge slowly (nearly separable, few rows) switch to
@@ -81,14 +82,18 @@ def solve_logistic(
     """
     _check(X, problems)
     X = X.detach() if isinstance(X, Tensor) else X
-    if isinstance(X, Tensor) and X.device.type == "cpu" and problems.labels[0].n_classes == 2 and fits(X):
-        return solve_binary(X, problems, standardise, tol, max_iter)
-    if isinstance(X, Tensor) and X.device.type == "cpu" and problems.labels[0].n_classes > 2:
-        return solve_multinomial(X, problems, standardise, tol, max_iter)
+    held = X if isinstance(X, Tensor) and X.device.type == "cpu" else None
+    if held is not None and problems.labels[0].n_classes > 2:
+        return solve_multinomial(held, problems, standardise, tol, max_iter)
+    if held is not None and fits(held):
+        return solve_binary(held, problems, standardise, tol, max_iter)
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)
-        solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
+        if held is not None and isinstance(rows, Tensor) and fits(rows):
+            solved.append(solve_binary(rows, some, standardise, tol, max_iter))
+        else:
+            solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
     back = np.argsort(np.concatenate(which))
     return Solutions(*(np.concatenate(values)[back] for values in zip(*map(_fields, solved), strict=True)))
 
