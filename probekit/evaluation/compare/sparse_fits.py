@@ -10,7 +10,7 @@ Axes: N examples, V features, K scores of an example (1 for two classes and for 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -79,7 +79,7 @@ class _CrossEntropy:
         return np.log(np.bincount(self.labels, minlength=self.n_classes) / len(self.labels))
 
     def value(self, Z: np.ndarray) -> float:
-        return float(logsumexp(Z, axis=1).sum() - Z[self.rows, self.labels].sum())
+        return float(np.sum(logsumexp(Z, axis=1)) - Z[self.rows, self.labels].sum())
 
     def first(self, Z: np.ndarray) -> np.ndarray:
         residuals = softmax(Z, axis=1)
@@ -141,7 +141,7 @@ def sparse_loss(labels: np.ndarray, n_classes: int) -> Loss:
     return _LogLoss(labels) if n_classes == 2 else _CrossEntropy(labels, n_classes)
 
 
-def fit_path(X: sparse.csr_array, loss: Loss, strengths: Sequence[float]) -> list[SparseFit]:
+def fit_path(X: Any, loss: Loss, strengths: Sequence[float]) -> list[SparseFit]:
     """A fit for each C, rising, on features [N, V]."""
     features = _Features(X)
     W = np.concatenate([np.zeros((X.shape[1], len(loss.start()))), loss.start()[None]])
@@ -156,7 +156,7 @@ def fit_path(X: sparse.csr_array, loss: Loss, strengths: Sequence[float]) -> lis
 class _Features:
     """The features with a column of ones, as the products of Newton's method need them: [N, V + 1]."""
 
-    def __init__(self, X: sparse.csr_array):
+    def __init__(self, X: Any):
         ones = sparse.csr_array(np.ones((X.shape[0], 1)))
         self.rows = sparse.csr_array(sparse.hstack([X, ones], format="csr"))
         self.columns = sparse.csr_array(self.rows.T.tocsr())
