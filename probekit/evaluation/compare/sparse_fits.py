@@ -158,8 +158,8 @@ class _Features:
 
     def __init__(self, X: Any):
         ones = sparse.csr_array(np.ones((X.shape[0], 1)))
-        self.rows = sparse.csr_array(sparse.hstack([X, ones], format="csr"))
-        self.columns = sparse.csr_array(self.rows.T.tocsr())
+        self.rows: Any = sparse.csr_array(sparse.hstack([X, ones], format="csr"))
+        self.columns: Any = sparse.csr_array(self.rows.T.tocsr())
         # steps need few digits, the gradient that judges them all
         self.rows_32, self.columns_32 = self.rows.astype(np.float32), self.columns.astype(np.float32)
         self.squares_32 = self.columns_32.power(2)
@@ -192,7 +192,7 @@ def _gradient(features: _Features, loss: Loss, C: float, W: np.ndarray, Z: np.nd
 
     With the intercept minimised out the objective is 1-strongly convex in w, as in `probes.logistic.certificate`.
     """
-    g = C * (features.columns @ loss.first(Z))
+    g: np.ndarray = C * (features.columns @ loss.first(Z))
     g[:-1] += W[:-1]
     return g, 0.5 * float(np.square(g[:-1]).sum())
 
@@ -206,14 +206,14 @@ def _newton(features: _Features, loss: Loss, C: float, Z: np.ndarray, g: np.ndar
     state, diagonal = (each.astype(np.float32) for each in loss.bend(Z))
     size = np.abs(g).max()  # float32 could not hold all
     r, d = (-g / size).astype(np.float32), np.zeros_like(g, dtype=np.float32)
-    inverse = np.float32(C) * (features.squares_32 @ diagonal)
+    inverse: np.ndarray = np.float32(C) * (features.squares_32 @ diagonal)
     inverse[:-1] += 1
     inverse = 1 / np.maximum(inverse, np.finfo(np.float32).tiny)
     z = inverse * r
     p, left = z, float(np.vdot(r, z))
     target = max(enough, 1e-9) * left
     for _ in range(MOST_PRODUCTS):
-        bent = np.float32(C) * (features.columns_32 @ loss.second(state, features.rows_32 @ p))
+        bent: np.ndarray = np.float32(C) * (features.columns_32 @ loss.second(state, features.rows_32 @ p))
         bent[:-1] += p[:-1]
         curvature = float(np.vdot(p, bent))
         if not curvature > 0:
