@@ -176,10 +176,11 @@ def _descend(features: _Features, loss: Loss, C: float, W: np.ndarray) -> tuple[
             W, Z, is_balanced = _balanced(loss, W, Z)
             g, bound = _gradient(features, loss, C, W, Z)
             value = _penalty(W) + C * loss.value(Z)
-            gap = bound / (value - bound) if is_balanced and bound < value else 0.0 if bound == 0 else np.inf
+            if is_balanced:
+                gap = bound / (value - bound) if bound < value else 0.0 if bound == 0 else np.inf
             if gap <= TOLERANCE:
                 break
-        d = _newton(features, loss, C, Z, g, min(0.25, bound / value))
+        d = _newton(features, loss, C, Z, g, min(0.25, bound / max(value, 1e-300)))
         t = _step(loss, C, (W, Z, value), (d, features.rows @ d), float(np.vdot(g, d)))
         if not t:  # rounding alone is left
             break
