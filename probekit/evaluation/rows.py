@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError
@@ -43,7 +42,7 @@ class Comparisons:
         """Numbers [N], equal for rows with equal or nearly equal texts."""
         return self._once("linked", task, _linked)
 
-    def words(self, task: Task) -> sparse.csr_array | None:
+    def words(self, task: Task) -> Any:
         """How often each word occurs in each text."""
         return self._once("words", task, lambda task: word_counts(task.inputs))
 

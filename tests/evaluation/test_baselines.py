@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,11 +199,14 @@ def test_words_whose_fit_did_not_converge_lose_against_those_whose_did(monkeypat
 @pytest.mark.parametrize("most", [7, 1000])
 @pytest.mark.parametrize("as_ids", [False, True])
 def test_words_are_weighted_as_scikit_learn_weights_them(as_ids, most):
-    texts, _ = word_task(as_ids)
+    texts: list[Any] = word_task(as_ids)[0]
     texts[TEST[0]] = [77, 5] if as_ids else "unknown w5 w5 ."
-    how = {"analyzer": lambda ids: [str(i) for i in ids]} if as_ids else {"token_pattern": WORD}
+    how: dict[str, Any] = {"analyzer": lambda ids: [str(i) for i in ids]} if as_ids else {"token_pattern": WORD}
     expected = TfidfVectorizer(**how, max_features=most).fit([texts[i] for i in TRAIN]).transform(texts)
-    found = guesses._tf_idf(guesses.word_counts(texts), TRAIN, most)
+    counts = word_counts(texts)
+    assert counts is not None
+    found = guesses._tf_idf(counts, TRAIN, most)
+    assert found is not None
     np.testing.assert_allclose(found.toarray(), expected.toarray(), rtol=1e-14)
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -9,7 +11,7 @@ from probekit.evaluation.compare.sparse_fits import TOLERANCE, fit_path, sparse_
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 
 
-def words(n: int = 90, v: int = 40, seed: int = 0) -> sparse.csr_array:
+def words(n: int = 90, v: int = 40, seed: int = 0) -> Any:
     """Rows of length 1 with a few words each, some of them rare, one constant and one in every row."""
     rng = np.random.default_rng(seed)
     counts = rng.poisson(2 / (1 + np.arange(v)), size=(n, v)).astype(float)
@@ -37,7 +39,7 @@ def test_fits_are_scikit_learns_to_the_digits_that_the_certificate_promises(n_cl
     if kind == "rare":
         y = np.concatenate([np.arange(n_classes), np.zeros(90 - n_classes, dtype=np.int64)])
     for C, fit in zip(STRENGTHS, fit_path(X, sparse_loss(y, n_classes), STRENGTHS), strict=True):
-        best = exact(X, y, C)
+        best: Any = exact(X, y, C)
         least = objective(X, y, n_classes, C, best.coef_.T, best.intercept_)
         found = objective(X, y, n_classes, C, fit.coef, fit.intercept)
         assert fit.converged

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from probekit.evaluation.compare.guesses import (
     BAG_OF_WORDS_C,
@@ -43,7 +43,7 @@ class LabelledInputs:
     """
 
     inputs: list[str] | list[list[int]] | None
-    counts: sparse.csr_array | None
+    counts: Any
     words: list[str] | None
     labels: np.ndarray
     n_classes: int

@@ -88,7 +88,7 @@ def word_type(types: Sequence[Hashable], labels: np.ndarray, train: np.ndarray, 
 
 
 def bags_of_words(
-    counts: sparse.csr_array | None,
+    counts: Any,
     labels: np.ndarray,
     train: np.ndarray,
     n_classes: int,
@@ -148,7 +148,7 @@ def merit(
 
 def _fits(
     name: str,
-    features: sparse.csr_array,
+    features: Any,
     labels: np.ndarray,
     train: np.ndarray,
     strengths: Sequence[float],
@@ -166,9 +166,7 @@ def _fits(
     return guesses
 
 
-def _fits_of_numbers(
-    name: str, features: sparse.csr_array, X: sparse.csr_array, targets: np.ndarray, strengths: Sequence[float]
-) -> list[Guess]:
+def _fits_of_numbers(name: str, features: Any, X: Any, targets: np.ndarray, strengths: Sequence[float]) -> list[Guess]:
     """Each output by itself and in units of its own spread, as the certificate is relative to the objective."""
     middle = targets.mean(axis=0)
     unit = np.abs(targets - middle).max(axis=0)
@@ -183,7 +181,7 @@ def _fits_of_numbers(
     return guesses
 
 
-def word_counts(inputs: Sequence[Any]) -> sparse.csr_array | None:
+def word_counts(inputs: Sequence[Any]) -> Any:
     """How often each word (or token id) occurs in each of N texts (or lists of token ids); None without any word."""
     from sklearn.feature_extraction.text import CountVectorizer  # with preprocessing 0.1 s, which a quick look saves
 
@@ -196,7 +194,7 @@ def word_counts(inputs: Sequence[Any]) -> sparse.csr_array | None:
         raise
 
 
-def _tf_idf(counts: sparse.csr_array, train: np.ndarray, most: int) -> sparse.csr_array | None:
+def _tf_idf(counts: Any, train: np.ndarray, most: int) -> Any:
     """What scikit-learn's TfidfVectorizer(max_features=most), fitted on these rows, makes of all; None if empty."""
     taught = counts[train]
     texts = np.bincount(taught.indices, minlength=counts.shape[1])  # with each word
@@ -214,7 +212,7 @@ def _tf_idf(counts: sparse.csr_array, train: np.ndarray, most: int) -> sparse.cs
     return features
 
 
-def _rows(features: sparse.csr_array) -> np.ndarray:
+def _rows(features: Any) -> np.ndarray:
     return np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
 
 

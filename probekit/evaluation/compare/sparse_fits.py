@@ -10,7 +10,7 @@ Axes: N examples, V features, K scores of an example (1 for two classes and for 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -79,7 +79,7 @@ class _CrossEntropy:
         return np.log(np.bincount(self.labels, minlength=self.n_classes) / len(self.labels))
 
     def value(self, Z: np.ndarray) -> float:
-        return float(logsumexp(Z, axis=1).sum() - Z[self.rows, self.labels].sum())
+        return float(np.sum(logsumexp(Z, axis=1)) - Z[self.rows, self.labels].sum())
 
     def first(self, Z: np.ndarray) -> np.ndarray:
         residuals = softmax(Z, axis=1)
@@ -141,7 +141,7 @@ def sparse_loss(labels: np.ndarray, n_classes: int) -> Loss:
     return _LogLoss(labels) if n_classes == 2 else _CrossEntropy(labels, n_classes)
 
 
-def fit_path(X: sparse.csr_array, loss: Loss, strengths: Sequence[float]) -> list[SparseFit]:
+def fit_path(X: Any, loss: Loss, strengths: Sequence[float]) -> list[SparseFit]:
     """A fit for each C, rising, on features [N, V]."""
     features = _Features(X)
     W = np.concatenate([np.zeros((X.shape[1], len(loss.start()))), loss.start()[None]])
@@ -156,10 +156,10 @@ def fit_path(X: sparse.csr_array, loss: Loss, strengths: Sequence[float]) -> lis
 class _Features:
     """The features with a column of ones, as the products of Newton's method need them: [N, V + 1]."""
 
-    def __init__(self, X: sparse.csr_array):
+    def __init__(self, X: Any):
         ones = sparse.csr_array(np.ones((X.shape[0], 1)))
-        self.rows = sparse.csr_array(sparse.hstack([X, ones], format="csr"))
-        self.columns = sparse.csr_array(self.rows.T.tocsr())
+        self.rows: Any = sparse.csr_array(sparse.hstack([X, ones], format="csr"))
+        self.columns: Any = sparse.csr_array(self.rows.T.tocsr())
         # steps need few digits, the gradient that judges them all
         self.rows_32, self.columns_32 = self.rows.astype(np.float32), self.columns.astype(np.float32)
         self.squares_32 = self.columns_32.power(2)
@@ -176,10 +176,11 @@ def _descend(features: _Features, loss: Loss, C: float, W: np.ndarray) -> tuple[
             W, Z, is_balanced = _balanced(loss, W, Z)
             g, bound = _gradient(features, loss, C, W, Z)
             value = _penalty(W) + C * loss.value(Z)
-            gap = bound / (value - bound) if is_balanced and bound < value else 0.0 if bound == 0 else np.inf
+            if is_balanced:
+                gap = bound / (value - bound) if bound < value else 0.0 if bound == 0 else np.inf
             if gap <= TOLERANCE:
                 break
-        d = _newton(features, loss, C, Z, g, min(0.25, bound / value))
+        d = _newton(features, loss, C, Z, g, min(0.25, bound / max(value, 1e-300)))
         t = _step(loss, C, (W, Z, value), (d, features.rows @ d), float(np.vdot(g, d)))
         if not t:  # rounding alone is left
             break
@@ -192,7 +193,7 @@ def _gradient(features: _Features, loss: Loss, C: float, W: np.ndarray, Z: np.nd
 
     With the intercept minimised out the objective is 1-strongly convex in w, as in `probes.logistic.certificate`.
     """
-    g = C * (features.columns @ loss.first(Z))
+    g: np.ndarray = C * (features.columns @ loss.first(Z))
     g[:-1] += W[:-1]
     return g, 0.5 * float(np.square(g[:-1]).sum())
 
@@ -206,14 +207,14 @@ def _newton(features: _Features, loss: Loss, C: float, Z: np.ndarray, g: np.ndar
     state, diagonal = (each.astype(np.float32) for each in loss.bend(Z))
     size = np.abs(g).max()  # float32 could not hold all
     r, d = (-g / size).astype(np.float32), np.zeros_like(g, dtype=np.float32)
-    inverse = np.float32(C) * (features.squares_32 @ diagonal)
+    inverse: np.ndarray = np.float32(C) * (features.squares_32 @ diagonal)
     inverse[:-1] += 1
     inverse = 1 / np.maximum(inverse, np.finfo(np.float32).tiny)
     z = inverse * r
     p, left = z, float(np.vdot(r, z))
     target = max(enough, 1e-9) * left
     for _ in range(MOST_PRODUCTS):
-        bent = np.float32(C) * (features.columns_32 @ loss.second(state, features.rows_32 @ p))
+        bent: np.ndarray = np.float32(C) * (features.columns_32 @ loss.second(state, features.rows_32 @ p))
         bent[:-1] += p[:-1]
         curvature = float(np.vdot(p, bent))
         if not curvature > 0:

@@ -4,6 +4,7 @@ Axes: N examples, C classes, S sets of weights.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -28,7 +29,7 @@ class Predictions:
     probabilities: np.ndarray | None = None
 
 
-def adder(sets: np.ndarray, n_sets: int, values: np.ndarray | None = None) -> sparse.csr_array:
+def adder(sets: np.ndarray, n_sets: int, values: np.ndarray | None = None) -> Any:
     """The sparse matrix [n_sets, N] whose product with weights [N, S] adds up those of each set.
 
     Args:

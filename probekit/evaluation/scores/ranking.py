@@ -9,6 +9,7 @@ highest first.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -67,10 +68,10 @@ class _Thresholds:
         classes: int [T], the class of each threshold, rising.
     """
 
-    sums: sparse.csr_array
-    ties: sparse.csr_array
+    sums: Any
+    ties: Any
     tied: np.ndarray
-    of_class: sparse.csr_array
+    of_class: Any
     classes: np.ndarray
 
 
@@ -105,7 +106,7 @@ def _of_scores(own: np.ndarray, scores: np.ndarray) -> _Thresholds:
     return _Thresholds(sums, ties, tied, adder(classes, n_classes), classes)
 
 
-def _adder_of(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> sparse.csr_array:
+def _adder_of(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> Any:
     """A sparse matrix with a one at each of these places."""
     by_row = np.argsort(rows, kind="stable")
     ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
