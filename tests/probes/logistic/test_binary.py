@@ -190,7 +190,7 @@ def test_swapped_classes_turn_the_weights_round():
     np.testing.assert_allclose(found.coef[:5], -found.coef[5:], rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(700, 9), (40, 300)])
+@pytest.mark.parametrize("shape", [(5000, 9), (4200, 270), (40, 300)])  # L-BFGS, weights, rows
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_and_two_threads_give_the_same_bytes(shape, dtype, monkeypatch):
     monkeypatch.setattr(binary, "LARGE", 0)
