@@ -222,7 +222,7 @@ def test_a_fold_s_own_labels_change_none_of_its_predictions(world, monkeypatch):
 
     monkeypatch.setattr(sys.modules["probekit.evaluation.train_probes"], "fit_places", spy)
     # folds that do not follow the labels, so that they stay when labels change
-    monkeypatch.setattr("probekit.evaluation.fits.protocol.StratifiedKFold", KFold)
+    monkeypatch.setattr("sklearn.model_selection.StratifiedKFold", KFold)
     acts = world(n=120, strength=(0.5,) * 5)
     how: dict[str, Any] = {"folds": 4, "C": [0.01, 1], "layers": "0-1", **BARE}
     train_probes(acts, **how)
