@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread, local
+from threading import Lock, Thread, get_ident, local
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -34,10 +34,11 @@ Shares = Callable[[Callable[[slice], Result], int], Iterable[Result]]
 
 
 class _Users:
-    """The threads that compute in one thread at present, and what is restored after the last of them."""
+    """The threads inside `one_thread`, and what is restored after the last of them."""
 
     def __init__(self) -> None:
-        self.lock, self.count, self.number = Lock(), 0, 1
+        self.lock, self.number = Lock(), 1
+        self.inside: set[int] = set()  # their identifiers: an interrupt cannot leave it half counted
         self.blas: list[int] = []
 
 
@@ -70,27 +71,27 @@ def one_thread() -> Iterator[int]:
 
 def _enter() -> int:
     with _USERS.lock:
-        own, alone = torch.get_num_threads(), _USERS.count == 0
+        own, alone = torch.get_num_threads(), not _USERS.inside
         if alone:
             _USERS.number = own if own > 1 else _number_of_new_threads()
             _USERS.blas = [library.num_threads for library in _blas()]
-            _set_blas([1] * len(_USERS.blas))
         # A thread that first used torch while another was inside was born with 1, and would keep it
         _OWN.before = own if own > 1 else _USERS.number
-        _USERS.count += 1
-        _OWN.may_use = _OWN.before if alone else 1
+        _USERS.inside.add(get_ident())  # from here on `_leave` restores
+        if alone:
+            _set_blas([1] * len(_USERS.blas))
         torch.set_num_threads(1)
-        return _OWN.may_use
+        return _OWN.before if alone else 1
 
 
 def _leave() -> None:
+    _OWN.may_use = None
     with _USERS.lock:
-        if _OWN.may_use is None:  # interrupted before it entered
+        if get_ident() not in _USERS.inside:  # interrupted before it entered
             return
-        _OWN.may_use = None
-        _USERS.count -= 1
         torch.set_num_threads(_OWN.before)
-        if _USERS.count == 0:
+        _USERS.inside.remove(get_ident())
+        if not _USERS.inside:
             _set_blas(_USERS.blas)
 
 

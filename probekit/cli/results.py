@@ -109,23 +109,22 @@ def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, 
     if different:
         raise ResumeMismatch(
             f"{str(out)!a} holds results of other settings or data (different: {listed(sorted(different))}); give "
-            "another "
-            "folder (--out), or remove that one"
+            "another folder (--out), or remove that one"
         )
 
 
 def _different(stored: Mapping[str, Any], question: Mapping[str, Any]) -> list[str]:
     """The options that differ; results of earlier versions do not list those that were left at their defaults.
 
-    Their control tasks chose their own C.
+    Nor do they have `control_C`: the same command may replace them, though its control tasks had their own C then.
     """
     names = {field.name for field in dataclasses.fields(ProbeOptions)}
     try:
-        known = {"control_C": "own"} | {name: value for name, value in stored.items() if name in names}
-        before = question_of(ProbeOptions(**known))
+        before = question_of(ProbeOptions(**{name: value for name, value in stored.items() if name in names}))
     except (UsageError, TypeError, ValueError):
         before = {}
     before["random_init"] = stored.get("random_init", False)
+    before["control_C"] = stored.get("control_C", question.get("control_C"))
     return [name for name, value in question.items() if before.get(name) != value]
 
 

@@ -38,14 +38,22 @@ TYPED: dict[Any, tuple[str, Any]] = {
 }
 """How a value is typed, and the value in Python, for each way to parse and each type."""
 
-NEEDED = {"control_type": ("text", "text"), "control_C": ("own", "own")}
+CHECKED = {  # options without a way to parse that take only some values
+    "control_type": ("text", "text"),
+    "control_C": ("own", "own"),
+    "layers": ("2-3", "2-3"),
+    "point": ("resid_mid", "resid_mid"),
+    "stack_axis": ("1", 1),
+    "probe": ("lda", "lda"),
+    "metric": ("f1", "f1"),
+}
 FIRST = {"top_k": ["--temperature", "1"], "top_p": ["--temperature", "1"]}  # options that need another
 
 
 def example(one: CliOption) -> tuple[str | None, Any]:
     """A value other than the default, as typed (None for a flag) and in Python."""
-    if one.name in NEEDED:
-        return NEEDED[one.name]
+    if one.field.name in CHECKED and one.help.parse is None:
+        return CHECKED[one.field.name]
     if one.kind is bool:
         return None, not one.negates
     if get_origin(one.kind) is Literal:

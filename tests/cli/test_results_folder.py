@@ -95,13 +95,21 @@ OLD = {
 def test_results_of_earlier_versions_are_recognised(tmp_path: Path, more: dict[str, Any]) -> None:
     write(tmp_path / "out", {**OLD, **more})
     options = {name: value for name, value in more.items() if name != "random_init"}
-    own = ProbeOptions(**options, control_C="own")  # as the control tasks of earlier versions
-    question = {**question_of(own), "random_init": more.get("random_init", False)}
-    check_out(tmp_path / "out", ACTIVATIONS, question)
-    with pytest.raises(ResumeMismatch, match=r"different: control_C, controls, metric"):
-        check_out(tmp_path / "out", ACTIVATIONS, {**question, "control_C": "label", "controls": 1, "metric": "f1"})
+    question = {**question_of(ProbeOptions(**options)), "random_init": more.get("random_init", False)}
+    for control_C in ("label", "own"):  # those results do not say; the command that made them had no such option
+        check_out(tmp_path / "out", ACTIVATIONS, {**question, "control_C": control_C})
+    with pytest.raises(ResumeMismatch, match=r"different: controls, metric, quick"):
+        check_out(tmp_path / "out", ACTIVATIONS, {**question, "quick": True, "controls": 1, "metric": "f1"})
     with pytest.raises(ResumeMismatch, match=r"different: task"):
         check_out(tmp_path / "out", {**ACTIVATIONS, "task": "another"}, question)
+
+
+def test_results_that_record_the_C_of_their_control_tasks_keep_it(tmp_path: Path) -> None:
+    question = {**question_of(ProbeOptions(control_C="own")), "random_init": False}
+    write(tmp_path / "out", question)
+    check_out(tmp_path / "out", ACTIVATIONS, question)
+    with pytest.raises(ResumeMismatch, match=r"different: control_C\)"):
+        check_out(tmp_path / "out", ACTIVATIONS, {**question, "control_C": "label"})
 
 
 @pytest.mark.parametrize("record", [{"seed": -1}, {"C": "many"}, {"layers": None}, [], 3, {"probe": {"name": "lda"}}])

@@ -43,16 +43,13 @@ def ranking_metrics(predictions: Predictions, names: Collection[str]) -> Weighte
 
 def log_odds(scores: np.ndarray) -> np.ndarray:
     """Log odds of each class against the rest under the softmax of scores [N, C]: [N, C]."""
-    rows, top = np.arange(len(scores)), scores.argmax(axis=1)
-    best = scores[rows, top]
-    odds = np.exp(scores - best[:, None])
-    rest = odds.sum(axis=1, keepdims=True) - odds  # 1 or more, but for the class of the highest score
-    rest[rows, top] = 1
-    odds = scores - best[:, None] - np.log(rest)
-    others = scores.astype(np.float64)
-    others[rows, top] = -np.inf
-    odds[rows, top] = best - logsumexp(others, axis=1)
-    return odds
+    ordered = np.sort(scores.astype(np.float64), axis=1)  # so that the order of the classes rounds no tie apart
+    best = ordered[:, -1:]
+    odds = np.exp(scores - best)
+    is_best = odds == 1
+    rest = np.exp(ordered - best).sum(axis=1, keepdims=True) - odds  # 1 or more, but for the highest score
+    below_best = best - logsumexp(ordered[:, :-1], axis=1, keepdims=True)
+    return np.where(is_best, below_best, scores - best - np.log(np.where(is_best, 1, rest)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -225,6 +226,12 @@ def test_log_odds_are_those_of_the_softmax_however_sure_it_is():
     scores = np.random.default_rng(0).normal(size=(60, 5)) * np.logspace(-2, 3, 60)[:, None]
     expected = [[s[c] - logsumexp(np.delete(s, c)) for c in range(5)] for s in scores]
     np.testing.assert_allclose(log_odds(scores), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("row", [(0, 0, 1, 1, 2), (0.1, 0.7, -3.3, 0.2, 5.9)])
+def test_log_odds_of_permuted_scores_tie_to_the_last_bit(row):
+    found = log_odds(np.array(list(permutations(row))))
+    assert len(np.unique(found)) == len(set(row))
 
 
 @pytest.mark.parametrize("n_classes", [2, 40])
