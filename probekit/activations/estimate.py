@@ -2,12 +2,14 @@
 
 FLOPs count every node of every batch, including those that fill it up, in the blocks that must run: the products with
 weights (`models.accounting.token_flops`), and for a batch of B blocks of N nodes 4 B N^2 H K for scores and weighted
-sum, masked or not. They are divided by a rate that is measured now: one block of the model runs on part of one of the
-plan's batches, for a fraction of a second. Work before the first block is timed in the same way, per node. Reading the
-points and writing the store are not included.
+sum, masked or not. In the last block the nodes that nobody reads cost their keys and values alone. FLOPs are divided by
+a rate that is measured now: one block of the model runs on part of one of the plan's batches, for a fraction of a
+second. Work before the first block is timed in the same way, per node. Reading the points and writing the store are not
+included.
 
-Memory is the weights, the largest batch at its widest moment, and the values of the largest shard until they are
-written; Python and torch need more on top. Points of pairs of tokens materialise their scores, [B, H, N, N].
+Memory is the weights, the largest batch at its widest moment, and the values of the shards that are computed or on
+their way to the disk; Python and torch need more on top. Points of pairs of tokens materialise their scores,
+[B, H, N, N].
 """
 
 import statistics
@@ -23,7 +25,8 @@ from torch import Tensor
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.packing import Packing, filled_nodes
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.run.forward import batch_inputs, running
+from probekit.activations.run.forward import batch_inputs, nodes_of_last_block, running
+from probekit.activations.store.writer import IN_FLIGHT, IN_FLIGHT_BYTES
 from probekit.models.accounting import attention_flops, block_width, token_flops
 from probekit.models.base import LanguageModel
 from probekit.models.families import shape_of
@@ -79,6 +82,7 @@ def estimate(plan: ExtractionPlan) -> Estimate:
     works = _works(plan.model, plan.packing, plan.stack, plan.stop_at_layer)
     batches = plan.batches
     flops = sum(work.n_blocks * _batch_flops(work, batch) for work in works for batch in batches)
+    flops -= sum(_unread_flops(plan, works[-1], batch) for batch in batches)
     before, rate = _measured(plan.model, plan.device, works[0], batches)
     nodes = sum(filled_nodes(work.packing.sizes, batches) for work in works)
     has_pairs, size = any(point in PAIR_POINTS for point, _ in plan.places), plan.model.dtype.itemsize
@@ -119,6 +123,19 @@ def _batch_flops(work: StackWork, blocks: np.ndarray) -> int:
         S = int(sources.sizes[blocks].max())
         flops += 4 * stack.d_model * stack.n_heads * stack.d_head * (N + S) + 2 * attention_flops(stack, N, S)
     return B * flops
+
+
+def _unread_flops(plan: ExtractionPlan, work: StackWork, blocks: np.ndarray) -> int:
+    """FLOPs of a batch that the last block leaves out: all but keys and values of the nodes that are not read."""
+    read = nodes_of_last_block(plan, work.packing.batch(blocks)) if work.n_blocks else None
+    if read is None:
+        return 0
+    stack, sources, (B, R) = work.stack, work.packing.sources, read.positions.shape
+    N, width = int(work.packing.sizes[blocks].max()), stack.d_model * stack.d_head
+    each = sum(token_flops(stack).values()) - 4 * width * stack.n_kv_heads + 2 * attention_flops(stack, 1, N)
+    if sources is not None:
+        each += 4 * width * stack.n_heads + 2 * attention_flops(stack, 1, int(sources.sizes[blocks].max()))
+    return B * (N - R) * each
 
 
 def _measured(
@@ -174,9 +191,10 @@ def _batch_bytes(work: StackWork, blocks: np.ndarray, size: int, has_pairs: bool
 
 
 def _kept_bytes(packing: Packing, shards: list[list[np.ndarray]], example_bytes: np.ndarray) -> int:
-    """Bytes of the largest shard, as it is computed and as it is written."""
-    sizes = [example_bytes[packing.rows_of(np.concatenate(shard))].sum() for shard in shards]
-    return 2 * int(max(sizes))
+    """Bytes of the largest shard as it is computed, and of those on their way to the disk."""
+    sizes = [int(example_bytes[packing.rows_of(np.concatenate(shard))].sum()) for shard in shards]
+    largest = max(sizes)
+    return largest + max(largest, min(sum(sizes), IN_FLIGHT * largest, IN_FLIGHT_BYTES))
 
 
 def _duration(seconds: float) -> str:

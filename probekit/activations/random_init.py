@@ -20,7 +20,7 @@ from probekit.options.check import check_path
 
 BY_HAND = "make such a baseline yourself: extract(load_model(..., random_init=True), task, ...)"
 _SOURCE = {"name_or_path": str, "revision?": str}
-_MAY_DIFFER = ("model_fingerprint", "shards")  # the weights decide the first; the second changes no value
+_MAY_DIFFER = ("model_fingerprint", "arithmetic", "shards")  # of the weights, of rounding, and of no value
 
 
 def random_init_of(

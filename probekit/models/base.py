@@ -143,12 +143,13 @@ class LanguageModel(HookedModule):
 
         The last block that runs computes keys and values of all positions, and everything else of these. Its points
         after the keys and values are [B, R, ...]. The forward must be given position_ids [B, L] and a mask [B, L, M].
+        Like hooks, it holds for every thread.
         """
-        self._read = read_BR
+        before, self._read = self._read, read_BR
         try:
             yield
         finally:
-            self._read = None
+            self._read = before
 
     def reads(self, tokens: Tensor, position_ids: Tensor, mask: Mask, stop: int) -> list[Tensor | None]:
         """The positions that each of the `stop` blocks reads: those of `reading` in the last, None (all) in the others.

@@ -9,7 +9,7 @@ Identities of these blocks: resid_pre + attn_out = resid_mid; ln1_normalized + m
 the next block's resid_pre, and after the last block the model's output. The norms are part of the residual stream, so a
 block's resid_post is not the next one's resid_pre.
 
-Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
+Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, K d_head, F d_mlp, V vocab.
 """
 
 from collections.abc import Mapping

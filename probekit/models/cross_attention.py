@@ -1,6 +1,6 @@
 """The decoder's side of an encoder-decoder: causal attention, cross-attention, and the block that joins them.
 
-Axes: B batch, S source position, L query position, M key position, D d_model, H heads, K d_head.
+Axes: B batch, S source position, L query position, M key position, R position to read, D d_model, H heads, K d_head.
 """
 
 from torch import Tensor, nn

@@ -164,10 +164,10 @@ class Attention(nn.Module):
         """Queries, keys and values, [B, L, H, K] each; queries of the read positions alone, if these are given."""
         if read_BR is None:
             return rearrange(self.qkv(x_BLD), "b l (qkv h k) -> qkv b l h k", qkv=3, h=self.n_heads)
-        biases = [None] * 3 if self.qkv.bias is None else self.qkv.bias.chunk(3)
-        inputs, weights = (at_read(x_BLD, read_BR), x_BLD, x_BLD), self.qkv.weight.chunk(3)
-        parts = [linear(*part) for part in zip(inputs, weights, biases, strict=True)]
-        return (rearrange(part, "b l (h k) -> b l h k", h=self.n_heads) for part in parts)
+        assert self.qkv.bias is not None
+        (w_q, w_k, w_v), (b_q, b_k, b_v) = self.qkv.weight.chunk(3), self.qkv.bias.chunk(3)
+        parts = linear(at_read(x_BLD, read_BR), w_q, b_q), linear(x_BLD, w_k, b_k), linear(x_BLD, w_v, b_v)
+        return [rearrange(part, "b l (h k) -> b l h k", h=self.n_heads) for part in parts]
 
 
 class Block(nn.Module):

@@ -70,8 +70,8 @@ def reordered(weight: Tensor) -> Tensor | None:
 def onednn_linear(dtype: torch.dtype) -> Callable[..., Tensor] | None:
     """The linear of oneDNN for a type; None if torch lacks it, its error against float64 is too large, or MKL wins.
 
-    MKL wins in float32 on processors without AVX-512: 86-91 GFLOP/s a core against 69-80, and 48 with GELU in the
-    kernel. With AVX-512 oneDNN reached 350-430 on two cores where MKL reached 170-215.
+    MKL wins in float32 on processors with AVX2 and no AVX-512: 86-91 GFLOP/s a core against 69-80, and 48 with GELU in
+    the kernel. With AVX-512 oneDNN reached 350-430 on two cores where MKL reached 170-215.
     """
     op = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     mkl_wins = dtype == torch.float32 and torch.backends.cpu.get_cpu_capability() == "AVX2"

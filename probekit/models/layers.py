@@ -1,6 +1,6 @@
 """Leaves that the model families share. None has a flag: a leaf that would need one forks into its family's file.
 
-Axes: B batch, L query position, M key position, D d_model, H heads, G key/value heads, K d_head.
+Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, G key/value heads, K d_head.
 Weights of linear maps are [out, in].
 """
 
@@ -48,7 +48,9 @@ class Linear(nn.Module):
         """ACTIVATIONS[activation](y), in one kernel where there is one."""
         if activation in _GELUS:
             return gelu_linear(x, self._weight_for(x), self.bias, _GELUS[activation])
-        return F.relu_(self(x)) if activation == "relu" else ACTIVATIONS[activation](self(x))
+        if activation == "relu" and not self._forward_hooks:  # a hook of torch may keep y, which must then stay
+            return F.relu_(self(x))
+        return ACTIVATIONS[activation](self(x))
 
     def _weight_for(self, x: Tensor) -> Tensor:
         """The prepared weight if there is one and oneDNN's kernel takes x (no other kernel can read it)."""

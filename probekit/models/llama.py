@@ -6,7 +6,8 @@ Mistral (Jiang et al. 2023) each token sees a sliding window only; Qwen2 (Yang e
 and values. Every point has its name in TransformerLens; its axes are given where it is made. Exact against
 `transformers`; `llama_hf.py` translates its files.
 
-Axes: B batch, L query position, M key position, D d_model, H heads, G key/value heads, K d_head, F d_mlp, V vocab.
+Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, G key/value heads,
+K d_head, F d_mlp, V vocab.
 """
 
 from collections.abc import Mapping

@@ -14,7 +14,8 @@ Identities of each block (each reads the output of the one before):
     decoder: resid_pre + attn_out = resid_mid; ln1_normalized + cross_attn_out = resid_mid_cross;
              ln2_normalized + mlp_out = resid_post; ln3_normalized = resid_pre.{i+1}
 
-Axes: B batch, S source position, L query position, M key position, D d_model, H heads, K d_head, F d_mlp, V vocab.
+Axes: B batch, S source position, L query position, M key position, R position to read, D d_model, H heads,
+K d_head, F d_mlp, V vocab.
 """
 
 import math

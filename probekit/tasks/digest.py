@@ -87,9 +87,8 @@ def _written(rows: list[tuple[int, ...]]) -> str:
         return "\n".join([repr(plain(row)) for row in rows])
     flat, ends = np.array(numbers, dtype=np.uint32), np.cumsum([len(row) for row in rows])
     n_digits = len(str(flat.max()))
-    chars = np.zeros(
-        (len(flat), n_digits + 4), dtype=np.uint8
-    )  # ", " or "[", digits, "]", line feed; 0 is no character
+    # each number is ", " or "[", its digits, and at the end of a row "]" and a line feed; 0 is no character
+    chars = np.zeros((len(flat), n_digits + 4), dtype=np.uint8)
     chars[:, :2], chars[ends[:-1], 0], chars[0, 0] = (ord(","), ord(" ")), ord("["), ord("[")
     chars[ends[:-1], 1] = chars[0, 1] = 0
     chars[ends - 1, -2], chars[ends[:-1] - 1, -1] = ord("]"), ord("\n")

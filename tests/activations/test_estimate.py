@@ -31,6 +31,16 @@ def nodes_of(planned: Any) -> int:
     return filled_nodes(planned.packing.sizes, planned.batches)
 
 
+def pair_of_stacks() -> Transformer:
+    sizes: Any = {"d_model": 16, "n_heads": 2, "n_decoder_heads": 4, "d_mlp": 24, "d_decoder_mlp": 40, "n_ctx": 16}
+    ids: Any = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
+    return Transformer(TransformerConfig(**sizes, n_layers=2, n_decoder_layers=3, d_vocab=27, **ids)).init_weights(0)
+
+
+def with_targets(task: Task) -> Task:
+    return replace(task, targets=[[1, *ids[::-1]][:9] for ids in task.inputs])
+
+
 @pytest.fixture
 def countable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products by torch's own kernels, the only ones that its counter knows."""
@@ -72,11 +82,7 @@ def test_flops_of_the_other_families(countable: None, letters: Make, family: str
 def test_flops_of_a_decoder_include_all_of_the_encoders(
     countable: None, letters: Make, wanted: str, n_blocks: int
 ) -> None:
-    sizes: Any = {"d_model": 16, "n_heads": 2, "n_decoder_heads": 4, "d_mlp": 24, "d_decoder_mlp": 40, "n_ctx": 16}
-    ids: Any = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
-    model = Transformer(TransformerConfig(**sizes, n_layers=2, n_decoder_layers=3, d_vocab=27, **ids)).init_weights(0)
-    task = letters(40, texts=False)
-    task = replace(task, targets=[[1, *ids[::-1]][:9] for ids in task.inputs])
+    model, task = pair_of_stacks(), with_targets(letters(40, texts=False))
     planned = plan_of(model, task, points=["decoder.attn_pattern"], layers=wanted, batch_tokens=64, block_nodes=32)
     listen = [(lambda name: name.endswith("hook_pattern"), lambda x, hook: None)]
     with model.hooks(listen), FlopCounterMode(display=False) as counter:
@@ -85,6 +91,31 @@ def test_flops_of_a_decoder_include_all_of_the_encoders(
     assert planned.packing.sources is not None
     sources = filled_nodes(planned.packing.sources.sizes, planned.batches)
     norms = (sources * 2 * 2 + nodes_of(planned) * n_blocks * 3) * NORM_FLOPS[True] * 16
+    assert estimate(planned).flops == counter.get_total_flops() + norms
+
+
+@pytest.mark.parametrize("point", ["resid_post", "decoder.resid_post"])
+def test_flops_of_the_last_block_are_those_of_the_nodes_that_are_read(
+    countable: None, monkeypatch: pytest.MonkeyPatch, model: GPT2, letters: Make, point: str
+) -> None:
+    literal, rows = layers.scaled_dot_product_attention, list[int]()
+
+    def in_products(q: Any, k: Any, v: Any, attn_mask: Any = None, **_: Any) -> Any:
+        return literal(q, k, v, attn_mask)
+
+    monkeypatch.setattr(layers.F, "scaled_dot_product_attention", in_products)
+    task, used, stack, n_norms = letters(40), model, model, 2
+    if point != "resid_post":
+        used = pair_of_stacks()
+        task, stack, n_norms = with_targets(letters(40, texts=False)), used.decoder, 3
+    stack.blocks[1].mlp.register_forward_hook(lambda _, args, __: rows.append(args[0][..., 0].numel()))
+    planned = plan_of(used, task, points=[point], layers="0-1", batch_tokens=64, block_nodes=32)
+    with FlopCounterMode(display=False) as counter:
+        for number in range(len(planned.shards)):
+            compute_shard(planned, number)
+    sources = 0 if planned.packing.sources is None else filled_nodes(planned.packing.sources.sizes, planned.batches)
+    assert sum(rows) < nodes_of(planned) / 2
+    norms = (sources * 2 * 2 + (nodes_of(planned) + sum(rows)) * n_norms) * NORM_FLOPS[True] * used.cfg.d_model
     assert estimate(planned).flops == counter.get_total_flops() + norms
 
 

@@ -9,6 +9,7 @@ from store_cases import Stopped, assert_equal, files, lasting, stop_after
 
 from probekit.activations import Store, extract, import_activations, list_stores, newest_store, repair, verify
 from probekit.activations.plan import build as planning
+from probekit.activations.plan import identity
 from probekit.activations.random_init import random_init_of
 from probekit.activations.store.format import read_plan
 from probekit.errors import ResumeMismatch, UsageError
@@ -55,6 +56,7 @@ def test_a_finished_one_is_read_without_a_model_and_an_unfinished_one_resumes(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "SHARD_FLOPS", {"cpu": 3e7})
+    monkeypatch.setattr(identity, "ARITHMETIC", 3)  # the store is an older version's
     with monkeypatch.context() as patch:
         written = stop_after(patch, 1)
         with pytest.raises(Stopped):

@@ -210,6 +210,15 @@ def test_gelu_after_a_product_is_the_gelu_of_the_product(monkeypatch, shape, bia
         assert torch.allclose(found.double(), exact, rtol=1e-5, atol=1e-5)
 
 
+def test_what_a_hook_of_torch_kept_of_a_product_stays():
+    mlp, kept = filled(FeedForward(3, 5, "relu")), []
+    mlp.up.register_forward_hook(lambda _, args, y: kept.append(y))
+    x = torch.randn(2, 4, 3)
+    with torch.inference_mode():
+        mlp(x)
+        assert torch.equal(kept[0], linear(x, mlp.up.weight, mlp.up.bias))
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new"])
 @pytest.mark.parametrize("looked", [True, False])
 def test_feed_forward_equals_torchs_modules(activation, looked):

@@ -37,22 +37,25 @@ def running(model: LanguageModel, device: torch.device) -> Iterator[None]:
 def compute_batch(plan: ExtractionPlan, batch: PackedBatch) -> dict[Place, Tensor]:
     """Every place of the plan for the texts of a batch: [R, D], of the type in which they were computed."""
     names = [full_name(place) for place in plan.places]
-    read = nodes_to_read(batch, plan.reading, plan.layout) if _may_narrow(plan) else None
+    read = nodes_of_last_block(plan, batch)
     pools = pools_of(plan.places, plan.reading, plan.layout, batch, plan.model.device, read)
     pool_of = dict(zip(names, pools, strict=True))
     values = run_batch(plan.model, batch, pool_of, plan.stack, plan.stop_at_layer, read)
     return {place: values[name] for place, name in zip(plan.places, names, strict=True)}
 
 
-def _may_narrow(plan: ExtractionPlan) -> bool:
-    """True if the last block that runs may leave out nodes: no user's hook sees them, and no pairs of tokens are kept.
+def nodes_of_last_block(plan: ExtractionPlan, batch: PackedBatch) -> ReadNodes | None:
+    """The nodes that the last block that runs computes; None for all.
 
-    Without a stop a pair of any layer counts as one of the last block.
+    It may leave out nodes if no user's hook sees them and no pairs of its tokens are kept; without a stop a pair of any
+    layer counts as one of the last block.
     """
     stop = plan.stop_at_layer
     pairs = [layer for point, layer in plan.places if point in PAIR_POINTS and layer is not None]
     of_last = any(stop is None or layer + 1 == stop for layer in pairs)
-    return not of_last and not any(point.hooked for point in plan.model.points.values())
+    if of_last or any(point.hooked for point in plan.model.points.values()):
+        return None
+    return nodes_to_read(batch, plan.reading, plan.layout)
 
 
 def run_batch(

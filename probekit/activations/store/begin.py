@@ -22,6 +22,7 @@ DERIVED = ("widths", "shards", "rows")  # fields of an identity that follow from
 EXPLAINED = {
     "task_fingerprint": " (texts, labels or splits; a seed or a limit changes them)",
     "model_fingerprint": " (the weights, in the type that computes)",
+    "arithmetic": " (the order of its sums, which decides the last digits)",
 }
 _MAX_SHOWN = 60  # characters of a value in a message
 
@@ -111,9 +112,8 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
     )
     if _other_version(stored, ours):
         raise ResumeMismatch(
-            f"{str(path)!a} was made by another version of probekit, whose {ours['family']} has other settings "
-            f"({fields}); a complete store can still be loaded; to resume or repair it, use that version, or extract "
-            "again"
+            f"{str(path)!a} was made by another version of probekit ({fields}); a complete store can still be loaded; "
+            "to resume or repair it, use that version, or extract again"
         )
     raise ResumeMismatch(f"{str(path)!a} was made with other settings ({fields}); {advice}")
 

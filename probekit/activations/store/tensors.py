@@ -103,7 +103,8 @@ def chunks(path: Path, record: Record, name: str, check: str = ALWAYS) -> Iterat
         if hashed and digest.hexdigest() != x.sha256:
             raise _damaged(path, record, f"{name} does not match its checksum")
         if hashed and state and _state(file) == state:
-            _intact.clear() if len(_intact) >= _MOST_KNOWN else None
+            if len(_intact) >= _MOST_KNOWN:
+                _intact.clear()
             _intact.add(known)
 
 

@@ -105,6 +105,9 @@ def test_reading_needs_the_mask_of_a_packed_batch(task: Task) -> None:
         assert model(tokens, **packed).shape == (len(tokens), 2, 9)
         with pytest.raises(UsageError, match=r"within reading\(...\), give position_ids"):
             model(tokens[:, :5])
+        with model.reading(None):
+            assert model(tokens, **packed).shape == (*tokens.shape, 9)
+        assert model(tokens, **packed).shape == (len(tokens), 2, 9)
     with torch.inference_mode():
         logits = model(tokens, **packed)
         assert logits.shape == (*tokens.shape, 9)
