@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
+from probekit.probes.logistic.factor import gram
 from probekit.probes.problem import LARGEST
 from probekit.threads import Shares
 
@@ -162,7 +163,7 @@ def scaling_of(features: Features, weights: Tensor, standardise: bool, sampled: 
     def block(rows: slice, X: Tensor) -> list[Tensor]:
         W = weights[rows]
         picked[rows.start] = X[-rows.start % step if sampled else len(X) :: step].to(features.dtype, copy=True)
-        return [W.T @ X, W.T @ X.square()]
+        return [W.T @ X, W.T @ X.square_()]
 
     first, second = features.sum(block, torch.float64)  # float64: a weighting's mean may be far from the shift
     if not (second <= features.n * LARGEST**2).all():  # False for NaN
@@ -237,7 +238,12 @@ def _span(features: Features, Z: Tensor) -> tuple[Tensor, Tensor]:
 
 def _gram(features: Features, X: Tensor) -> Tensor:
     """X'X in float64, summed over blocks in the type of X."""
-    (total,) = features.sum_rows(lambda rows: [X[rows].T @ X[rows]], len(X))
+
+    def block(rows: slice) -> list[Tensor]:
+        here = X[rows]
+        return [gram(here) if here.device.type == "cpu" else here.T @ here]
+
+    (total,) = features.sum_rows(block, len(X))
     return total
 
 

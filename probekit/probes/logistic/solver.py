@@ -54,7 +54,7 @@ class _Arithmetic:
 
 
 ARITHMETIC = {
-    torch.float32: _Arithmetic(aim=1.0, least=1e-7, rounding=1e-7, patience=1),
+    torch.float32: _Arithmetic(aim=1.0, least=1e-14, rounding=1e-7, patience=1),
     torch.float64: _Arithmetic(aim=1e-22, least=1e-23, rounding=1e-15, patience=5),  # to rounding error
 }
 
