@@ -8,6 +8,8 @@ from typing import Any
 
 from probekit.errors import UsageError
 
+C_RANGE = 1e-100, 1e100  # float64 holds its products with losses, and their squares
+
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int. Raises UsageError unless it is a whole number, `least` or more."""
@@ -23,11 +25,23 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_strength(name: str, value: Any) -> float:
-    """`value` as a float. Raises UsageError unless it is a positive number, or infinity for no penalty."""
+def check_strength(name: str, value: Any, without_penalty: bool = True) -> float:
+    """`value` as a float. Raises UsageError unless it is a C in `C_RANGE`, or infinity if `without_penalty`."""
+    if not without_penalty:
+        check_positive(name, value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
         raise UsageError(f"{name} must be a positive number, or inf for no penalty; got {value!a}")
+    low, high = C_RANGE
+    if not (low <= value <= high or value == math.inf):
+        raise UsageError(f"{name} must be between {low:g} and {high:g}; got {value!a}")
     return float(value)
+
+
+def check_reading(value: Any) -> str:
+    """`value` itself, how a store is checked as it is read. Raises UsageError unless it is "hash" or "size"."""
+    if value not in ("hash", "size"):
+        raise UsageError(f"check (--check) is hash or size; got {value!a}")
+    return value
 
 
 def check_path(name: str, value: Any) -> Path:

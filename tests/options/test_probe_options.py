@@ -32,6 +32,8 @@ def test_folds_need_no_dropping_of_leaks() -> None:
         ({"layers": 2.5}, "layers are all, 3, .*; got 2.5"),
         ({"layers": None}, "layers are all, 3, .*; got None"),
         ({"C": [1, float("nan")]}, "C must be a positive number, or inf for no penalty; got nan"),
+        ({"C": [1, 1e101]}, "C must be between 1e-100 and 1e\\+100; got 1e\\+101"),
+        ({"C": 1e-101}, "C must be between 1e-100 and 1e\\+100; got 1e-101"),
     ],
 )
 def test_values_that_no_data_allows_are_refused(options: dict[str, Any], message: str) -> None:

@@ -218,7 +218,7 @@ class _Factor:
     def note(self, step: Tensor, before: Slope, after: Slope, t: float) -> None:
         self._precise |= t < POOR and not self._logs  # a new factor that does not serve lacks digits
         self._failed = t == 0
-        self._logs.append(0.5 * math.log(max(after.bound, 1e-300) / max(before.bound, 1e-300)))
+        self._logs.append(0.5 * (math.log(max(after.bound, 1e-300)) - math.log(max(before.bound, 1e-300))))
         self.memory.add(step, before, after)
 
     def sharpen(self) -> None:

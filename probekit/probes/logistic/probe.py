@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from probekit.devices import has_float64, where_float64
-from probekit.options.check import check_positive, check_whole
+from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.probes.base import LinearProbe, WithProbabilities, check_classes
 from probekit.probes.logistic.certificate import Solutions
 from probekit.probes.logistic.features import Stream
@@ -136,7 +136,7 @@ def fit_logistic_path(
     probes = [LogisticProbe(value, **parameters) for value in C]
     first, *_ = probes
     X, labels = first._validated(X, y)
-    strengths = [check_positive("C", value) for value in C]
+    strengths = [check_strength("C", value, without_penalty=False) for value in C]
     found = first._solutions(X, every_problem([Labels(labels, len(first.classes_))], strengths))
     for p, probe in enumerate(probes):
         for name in ("classes_", "n_features_in_", "feature_names_in_"):
@@ -149,7 +149,7 @@ def fit_logistic_path(
 
 def _check(problems: ProblemSet) -> None:
     for C in dict.fromkeys(problem.C for problem in problems.problems):
-        check_positive("C", C)
+        check_strength("C", C, without_penalty=False)
     for label, weighting in dict.fromkeys((problem.label, problem.weighting) for problem in problems.problems):
         labels, weights = problems.labels[label], problems.weightings[weighting]
         check_classes(labels.values if weights is None else labels.values[weights > 0], labels.n_classes)

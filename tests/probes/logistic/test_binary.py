@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
+from probekit.options.check import C_RANGE
 from probekit.probes.logistic import binary
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem
@@ -214,3 +215,14 @@ def test_a_prefix_of_very_many_rows_is_solved_on_its_own(monkeypatch):
     monkeypatch.setattr(binary, "LARGE", 400)
     found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y)], PATH, [first]))
     np.testing.assert_array_equal(found.coef, alone.coef)
+
+
+@pytest.mark.parametrize("C", [C_RANGE[1], 1e300])
+@pytest.mark.parametrize("shape", [(60, 100), (200, 10)])
+def test_an_absurd_C_ends_and_is_not_called_converged(shape, C):
+    """The bounds of two steps may differ by more than a float's range."""
+    X = np.random.default_rng(0).normal(size=shape)
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels((X[:, 0] > 0).astype(int))], [C]), max_iter=100)
+    assert not found.converged.any()
+    if C in C_RANGE:
+        assert np.isfinite(found.coef).all()
