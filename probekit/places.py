@@ -88,7 +88,8 @@ def check_kept(kept: Sequence[str], position: str | int | None) -> None:
             f"a probe reads one position of each text; name it with --position (in Python, position=): {choice}"
         )
     if position not in (None, ALL) and not is_ragged and str(position) not in kept:
-        raise UsageError(f"position {position!r} was not extracted; take {listed(kept)}, or extract again")
+        known = f"take {listed(kept)}" if len(kept) > 1 else f"the only one is {kept[0]!a}: leave it out"
+        raise UsageError(f"position {position!a} was not extracted; {known}, or extract again")
 
 
 def has_layers(acts: NamedPlaces, point: str) -> bool:

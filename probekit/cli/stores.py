@@ -30,6 +30,19 @@ def check_out(out: str | Path | None) -> None:
         raise StorageError(f"--out {str(path)!a}: {str(there)!a} may not be written; name another folder")
 
 
+def check_results_out(out: Path | None, store: Path) -> None:
+    """Raise before anything is loaded if no results can be written at `--out`, or without it into the store.
+
+    Raises:
+        StorageError: as from `check_out`; or the folder is there and may not be written.
+    """
+    check_out(out)
+    path = out or store / "results"
+    there = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(f"{str(there)!a} may not be written; name another folder for the results (--out)")
+
+
 def check_places(path: Path, options: CurveOptions) -> None:
     """Raise, before torch is imported, if a store lacks the point, the layers or the position of a curve.
 

@@ -13,6 +13,7 @@ from probekit.cli.results import check_out, question_of, results_folder, save_an
 from probekit.errors import UsageError
 from probekit.manifest import newest_manifest
 from probekit.options import ProbeOptions, parse
+from probekit.options.check import check_reading
 from probekit.options.option import option
 from probekit.progress import parts_line
 
@@ -65,8 +66,10 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
     """
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
-    stores.check_out(job.out)
-    stores.check_places(job.store or newest_manifest(Path("runs")), options)
+    check_reading(job.check)
+    path = job.store or newest_manifest(Path("runs"))
+    stores.check_places(path, options)
+    stores.check_results_out(job.out, path)
     with parts_line(console.bars(job.quiet)) as line:
         line.part("reading the store")
         from probekit.activations import load_activations

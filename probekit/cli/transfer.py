@@ -11,7 +11,7 @@ from probekit.cli import console, probes
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import question_of, save_and_show
-from probekit.cli.stores import check_out, check_places
+from probekit.cli.stores import check_places, check_results_out
 from probekit.errors import UsageError
 from probekit.options import TransferOptions
 from probekit.options.option import option
@@ -42,9 +42,9 @@ def transfer(job: TransferJob, options: TransferOptions) -> None:
     """
     if len(job.stores) < 2:
         raise UsageError(f"transfer needs the activations of two tasks or more; got {len(job.stores)}")
-    check_out(job.out)
     for path in job.stores:
         check_places(path, options)
+    check_results_out(job.out, job.stores[0])
     complete = "the stores are complete"
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         from probekit.activations import load_activations

@@ -1,5 +1,6 @@
 """What can be known without the data is refused without it: no torch is imported for a typing mistake."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ OF_OPTIONS = [
     "train-probe STORE --probe mean-diff --C 1",
     "train-probe STORE --probe logistic --C inf",
     "train-probe STORE --layer 3-1",
+    "train-probe STORE --C 1e300",
+    "train-probe STORE --check hsah",
     "train-probe STORE --out FILE",
     "transfer STORE",
     "transfer STORE STORE --out FILE",
@@ -82,6 +85,21 @@ def test_the_names_that_need_no_torch_are_those_of_the_code() -> None:
         for name, kind in kinds.items():
             assert kind.has_C == (name not in WITHOUT_C)
             assert kind.without_penalty == (name == "ridge")
+
+
+def test_a_store_that_may_not_be_written_is_refused_before_the_work(here: Path, store: Path, refused, monkeypatch):
+    locked = Path(store)  # root may write everywhere, so the system's answer is replaced
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK or Path(path) != locked)
+    for job in (["train-probe", store], ["transfer", store, store]):
+        line = refused(4, *job)
+        assert line.endswith("may not be written; name another folder for the results (--out)")
+        assert str(locked) in line
+    assert "may not be written" in refused(4, "train-probe", store, "--out", store)
+
+
+def test_the_only_position_is_named(here: Path, store: Path, refused):
+    line = refused(2, "train-probe", store, "--position", "first")
+    assert line.endswith("position 'first' was not extracted; the only one is 'last': leave it out, or extract again")
 
 
 @pytest.mark.parametrize("position", ["first,last", "all"])

@@ -29,15 +29,14 @@ from probekit.activations.store.format import (
     unfinished_advice,
 )
 from probekit.activations.store.shard import Record, repair_advice
-from probekit.activations.store.tensors import ONCE, SIZE, check_shard_size, chunks, prefetch, read_tensor
+from probekit.activations.store.tensors import ONCE, check_shard_size, chunks, prefetch, read_tensor
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
 from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
-from probekit.options.check import check_path
+from probekit.options.check import check_path, check_reading
 from probekit.points import Place, PointSpec, place_name
 from probekit.text import listed
 
-CHECKS = (ONCE, SIZE)
 AHEAD = 8  # shards that the disk is asked for before they are read
 THREADS = 2  # reading and hashing release the GIL; more threads do not help, memory bandwidth being the limit
 
@@ -58,9 +57,7 @@ class Store(Activations):
 
     def __init__(self, path: str | Path, check: str = ONCE):
         self.path = check_path("the store", path)
-        if check not in CHECKS:
-            raise UsageError(f"check is {' or '.join(CHECKS)}, got {check!a}")
-        self._check = check
+        self._check = check_reading(check)
         self._plan = read_plan(self.path)
         if not has_manifest(self.path):
             raise _unfinished(self.path, self._plan)
