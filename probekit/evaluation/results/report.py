@@ -165,8 +165,8 @@ def footnotes(data: ProbeData) -> list[str]:
         "weights": _weights_note,
         "folds": _folds_note,
         "permutation test": _chance_note,
-        "selection on test": _test_selection_note,
         "control task": _control_note,
+        "selection on test": _test_selection_note,
         "compression": _code_note,
     }
     notes = {name: note for name, part in parts.items() if (note := part(data))}
@@ -212,9 +212,10 @@ def _lead_note(data: ProbeData) -> str:
     if lead is None:
         return ""
     what = "Best" if data.procedure is None else "Nested cross-validation"
-    within = "" if lead["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*lead["interval"])
+    ends = lead["interval"]
+    within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}], paired on test".format(*ends)
     rivals = "best of these baselines" if data.meta.get("left_out") else "best baseline"
-    return f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}, paired on test."
+    return f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}."
 
 
 def _convergence_note(data: ProbeData) -> str:

@@ -326,7 +326,20 @@ def test_the_footer_has_six_lines_at_most_and_names_what_it_leaves_out(results):
     assert len(notes) == MOST_NOTES
     assert notes[0].startswith("Best: ")
     assert "Audit: one; two; three; 2 more in results.json." in notes
-    assert notes[-1] == "More in results.json: selection on test, control task, compression."
+    assert notes[-1] == "More in results.json: control task, selection on test, compression."
+
+
+def test_the_unit_of_the_control_task_stays_in_the_footer_beside_an_audit(results):
+    audit = {**results.meta["audit"], "findings": ["one"]}
+    notes = footnotes(dataclasses.replace(results, meta={**results.meta, "audit": audit}))
+    assert any(note.startswith("Control task: a random label for each distinct ") for note in notes)
+    assert notes[-1] == "More in results.json: selection on test, compression."
+
+
+def test_a_lead_without_an_interval_is_not_said_to_be_paired(results):
+    lead = {**results.meta["lead"], "interval": None}
+    note = footnotes(dataclasses.replace(results, meta={**results.meta, "lead": lead}))[1]
+    assert note.endswith(f"({lead['baseline']}): {lead['over']:+z.3f}.")
 
 
 def test_an_audit_of_an_older_version_is_shown_by_its_lines(results):
