@@ -101,9 +101,11 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
     """
     complete = f"the store {store.path} is complete"
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
-        from probekit.activations import random_init_of
-        from probekit.evaluation import ProbeCurves, train_probes
-        from probekit.plots import save_plot
+        with parts_line(console.bars(job.quiet)) as line:
+            line.part("loading libraries")
+            from probekit.activations import random_init_of
+            from probekit.evaluation import ProbeCurves, train_probes
+            from probekit.plots import save_plot
 
         several = several_of(options, store)
         first = dataclasses.replace(options, label=_first_label(several, options, store))

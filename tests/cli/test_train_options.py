@@ -211,6 +211,14 @@ def test_a_quick_look_has_its_own_folder_and_a_number_of_controls_wins(
     assert control["draws"] == 3
 
 
+def test_results_of_bytes_that_were_not_compared_say_so(here: Path, store: Path) -> None:
+    job = ["train-probe", str(store), *FAST, "--quick", "--out", "o", "--quiet"]
+    assert run([*job, "--check", "size"]) == 0
+    assert ProbeResults.load("o").meta["activations"]["check"] == "size"
+    assert run(job) == 0  # the same question, better checked
+    assert "check" not in ProbeResults.load("o").meta["activations"]
+
+
 def test_a_terminal_shows_the_part_that_runs_and_stdout_the_results(
     here: Path, store: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,8 +226,8 @@ def test_a_terminal_shows_the_part_that_runs_and_stdout_the_results(
     terminal = Terminal(monkeypatch)
     assert run(job) == 0
     shown = [row.rstrip() for row in terminal.read().split("\r")]
-    before = ["reading the store", "comparing texts", "drawing control tasks", "fitting baselines", "fitting probes"]
-    parts = [*before, "fitting probes: 1 of 1", "comparing layers"]
+    before = ["reading the store", "loading libraries", "comparing texts", "drawing control tasks", "fitting baselines"]
+    parts = [*before, "fitting probes", "fitting probes: 1 of 1", "comparing layers"]
     assert [row for row in shown if row] == parts
     assert "selected on validation" in capsys.readouterr().out
     terminal = Terminal(monkeypatch)

@@ -29,7 +29,7 @@ from probekit.activations.store.format import (
     unfinished_advice,
 )
 from probekit.activations.store.shard import Record, repair_advice
-from probekit.activations.store.tensors import ONCE, check_shard_size, chunks, prefetch, read_tensor
+from probekit.activations.store.tensors import ONCE, SIZE, check_shard_size, chunks, prefetch, read_tensor
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
 from probekit.devices import DTYPES
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
@@ -69,6 +69,7 @@ class Store(Activations):
         self._records = [record for record, _ in numbered.values()]
         meta = {key: value for key, value in manifest.items() if key not in ("examples", "records")}
         meta |= {key: self._plan.identity[key] for key in ("places", "widths", "dtype", "rows")}
+        meta |= {"check": SIZE} if check == SIZE else {}
         super().__init__(self._plan.places, examples.task, meta, examples.layout)
         _check_rows(self.path, self._records, self.n_examples)
         check_layout(self.path, self._plan, self.layout, dict(enumerate(self._records)))
