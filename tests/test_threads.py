@@ -12,6 +12,7 @@ from sklearn.base import clone
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 
+from probekit import threads
 from probekit.probes import LogisticProbe, MLPProbe
 from probekit.threads import in_threads, one_thread, shares
 
@@ -96,6 +97,26 @@ def test_blas_computes_in_one_thread_until_the_last_user_is_out():
         may_end.set()
         other.join()
         assert blas_threads() == before
+
+
+def test_an_interrupt_on_the_way_in_leaves_nothing_behind(monkeypatch):
+    lower, calls = threads._set_blas, []
+
+    def interrupted(numbers: list[int]) -> None:
+        lower(numbers)
+        calls.append(numbers)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "_set_blas", interrupted)
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with pytest.raises(KeyboardInterrupt), one_thread():
+            pass
+        assert blas_threads() == before
+    with one_thread() as may_use:
+        assert may_use == 3
+    assert torch.get_num_threads() == number_in_a_new_thread() == 3
 
 
 @pytest.mark.parametrize("probe", [MLPProbe(max_epochs=3), LogisticProbe()], ids=["mlp", "logistic"])

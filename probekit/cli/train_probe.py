@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.cli import console, probes, stores
 from probekit.cli.derive import command
@@ -37,10 +37,8 @@ class TrainProbeJob(Output):
     baseline: str | None = option(
         None, "random-init: add the curve of the same architecture with random weights.", metavar="NAME"
     )
-    check: str = option(
-        "hash",
-        "hash: compare what is read with its checksums; size: only the sizes of files, which saves 0.5 s a GB.",
-        metavar="HOW",
+    check: Literal["hash", "size"] = option(
+        "hash", "hash: compare what is read with its checksums; size: only the sizes of files, which saves 0.5 s a GB."
     )
     out: Path | None = option(
         None, "Where the results go.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR"

@@ -21,6 +21,7 @@ for line in sys.stdin.read().splitlines():
 OF_OPTIONS = [
     "train-probe STORE --metric acc",
     "train-probe STORE --metric brier",
+    "train-probe STORE --check nothing",
     "train-probe STORE --probe logistc",
     "train-probe STORE --probe mean-diff --C 1",
     "train-probe STORE --probe logistic --C inf",

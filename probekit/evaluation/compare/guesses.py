@@ -196,17 +196,17 @@ def word_counts(inputs: Sequence[Any]) -> Any:
 
 def _tf_idf(counts: Any, train: np.ndarray, most: int) -> Any:
     """What scikit-learn's TfidfVectorizer(max_features=most), fitted on these rows, makes of all; None if empty."""
-    taught = counts[train]
-    texts = np.bincount(taught.indices, minlength=counts.shape[1])  # with each word
+    fitted = counts[train]
+    texts = np.bincount(fitted.indices, minlength=counts.shape[1])  # how many have each word
     known = np.flatnonzero(texts)
     if not len(known):
         return None
     if len(known) > most:
-        occurs = np.bincount(taught.indices, taught.data, minlength=counts.shape[1])[known]
+        occurs = np.bincount(fitted.indices, fitted.data, minlength=counts.shape[1])[known]
         known = known[np.sort((-occurs).argsort()[:most])]
     features = counts[:, known].astype(np.float64)
-    rarity = np.log((1 + len(train)) / (1 + texts[known])) + 1
-    features.data *= rarity[features.indices]
+    idf = np.log((1 + len(train)) / (1 + texts[known])) + 1
+    features.data *= idf[features.indices]
     norms = np.sqrt(np.bincount(_rows(features), features.data**2, minlength=features.shape[0]))
     features.data /= norms[_rows(features)]
     return features

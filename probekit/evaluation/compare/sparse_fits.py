@@ -32,16 +32,16 @@ class Loss(Protocol):
         """The sum over the examples."""
         ...
 
-    def first(self, Z: np.ndarray) -> np.ndarray:
+    def gradient(self, Z: np.ndarray) -> np.ndarray:
         """The derivatives [N, K]."""
         ...
 
-    def bend(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What `second` needs [N, K], and the diagonal of the second derivative [N, K]."""
+    def curvature(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What `hessian_product` needs [N, K], and the diagonal of the Hessian by the scores [N, K]."""
         ...
 
-    def second(self, state: np.ndarray, U: np.ndarray) -> np.ndarray:
-        """The second derivative times U [N, K]."""
+    def hessian_product(self, state: np.ndarray, U: np.ndarray) -> np.ndarray:
+        """The Hessian by the scores times U [N, K]."""
         ...
 
 
@@ -58,14 +58,14 @@ class _LogLoss:
     def value(self, Z: np.ndarray) -> float:
         return float(np.logaddexp(0, np.where(self.labels > 0, -Z, Z)).sum())
 
-    def first(self, Z: np.ndarray) -> np.ndarray:
+    def gradient(self, Z: np.ndarray) -> np.ndarray:
         return expit(Z) - self.labels
 
-    def bend(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        bend = expit(Z) * expit(-Z)
-        return bend, bend
+    def curvature(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        weights = expit(Z) * expit(-Z)
+        return weights, weights
 
-    def second(self, state: np.ndarray, U: np.ndarray) -> np.ndarray:
+    def hessian_product(self, state: np.ndarray, U: np.ndarray) -> np.ndarray:
         return state * U
 
 
@@ -81,16 +81,16 @@ class _CrossEntropy:
     def value(self, Z: np.ndarray) -> float:
         return float(np.sum(logsumexp(Z, axis=1)) - Z[self.rows, self.labels].sum())
 
-    def first(self, Z: np.ndarray) -> np.ndarray:
+    def gradient(self, Z: np.ndarray) -> np.ndarray:
         residuals = softmax(Z, axis=1)
         residuals[self.rows, self.labels] -= 1
         return residuals
 
-    def bend(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def curvature(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         likely = softmax(Z, axis=1)
         return likely, likely * (1 - likely)
 
-    def second(self, state: np.ndarray, U: np.ndarray) -> np.ndarray:
+    def hessian_product(self, state: np.ndarray, U: np.ndarray) -> np.ndarray:
         return state * (U - np.einsum("nk,nk->n", state, U)[:, None])
 
 
@@ -106,14 +106,14 @@ class _Squares:
     def value(self, Z: np.ndarray) -> float:
         return 0.5 * float(((Z - self.targets) ** 2).sum())
 
-    def first(self, Z: np.ndarray) -> np.ndarray:
+    def gradient(self, Z: np.ndarray) -> np.ndarray:
         return Z - self.targets
 
-    def bend(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def curvature(self, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         one = np.ones_like(Z)
         return one, one
 
-    def second(self, state: np.ndarray, U: np.ndarray) -> np.ndarray:
+    def hessian_product(self, state: np.ndarray, U: np.ndarray) -> np.ndarray:
         return U
 
 
@@ -193,7 +193,7 @@ def _gradient(features: _Features, loss: Loss, C: float, W: np.ndarray, Z: np.nd
 
     With the intercept minimised out the objective is 1-strongly convex in w, as in `probes.logistic.certificate`.
     """
-    g: np.ndarray = C * (features.columns @ loss.first(Z))
+    g: np.ndarray = C * (features.columns @ loss.gradient(Z))
     g[:-1] += W[:-1]
     return g, 0.5 * float(np.square(g[:-1]).sum())
 
@@ -204,7 +204,7 @@ def _penalty(W: np.ndarray) -> float:
 
 def _newton(features: _Features, loss: Loss, C: float, Z: np.ndarray, g: np.ndarray, enough: float) -> np.ndarray:
     """About Newton's step [V + 1, K]: conjugate gradients until the squared residual is `enough` of the first."""
-    state, diagonal = (each.astype(np.float32) for each in loss.bend(Z))
+    state, diagonal = (each.astype(np.float32) for each in loss.curvature(Z))
     size = np.abs(g).max()  # float32 could not hold all
     r, d = (-g / size).astype(np.float32), np.zeros_like(g, dtype=np.float32)
     inverse: np.ndarray = np.float32(C) * (features.squares_32 @ diagonal)
@@ -214,14 +214,14 @@ def _newton(features: _Features, loss: Loss, C: float, Z: np.ndarray, g: np.ndar
     p, left = z, float(np.vdot(r, z))
     target = max(enough, 1e-9) * left
     for _ in range(MOST_PRODUCTS):
-        bent: np.ndarray = np.float32(C) * (features.columns_32 @ loss.second(state, features.rows_32 @ p))
-        bent[:-1] += p[:-1]
-        curvature = float(np.vdot(p, bent))
+        Hp: np.ndarray = np.float32(C) * (features.columns_32 @ loss.hessian_product(state, features.rows_32 @ p))
+        Hp[:-1] += p[:-1]
+        curvature = float(np.vdot(p, Hp))
         if not curvature > 0:
             break
-        share = np.float32(left / curvature)
-        d += share * p
-        r -= share * bent
+        alpha = np.float32(left / curvature)
+        d += alpha * p
+        r -= alpha * Hp
         z = inverse * r
         before, left = left, float(np.vdot(r, z))
         if not left > target:
@@ -237,12 +237,12 @@ Move = tuple[np.ndarray, np.ndarray]  # of weights and scores
 def _step(loss: Loss, C: float, here: Here, move: Move, slope: float) -> float:
     """The first of 1, 1/2, 1/4 ... of a move that lowers the objective enough; 0 if none does."""
     (W, Z, value), (d, U) = here, move
-    along, bend = float((W[:-1] * d[:-1]).sum()), _penalty(d)
+    linear, quadratic = float((W[:-1] * d[:-1]).sum()), _penalty(d)
     t = 1.0
     while t > 1e-9:
         # compared with the value, sums of squares and losses lose the last digits
         if (
-            _penalty(W) + t * along + t**2 * bend + C * loss.value(Z + t * U)
+            _penalty(W) + t * linear + t**2 * quadratic + C * loss.value(Z + t * U)
             <= value + 1e-4 * t * slope + 1e-15 * value
         ):
             return t
@@ -254,7 +254,7 @@ def _balanced(loss: Loss, W: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.
     """Weights and scores with the intercept minimised out, and whether it is optimal."""
     W = W.copy()
     for _ in range(MOST_STEPS):
-        R = loss.first(Z)
+        R = loss.gradient(Z)
         drift = R.sum(axis=0)
         if (np.abs(drift) <= BALANCED * np.abs(R).sum(axis=0)).all():
             return W, Z, True
@@ -268,7 +268,7 @@ def _balanced(loss: Loss, W: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.
 
 def _intercept_step(loss: Loss, Z: np.ndarray, drift: np.ndarray) -> np.ndarray | None:
     """Newton's step of the intercept [K], each of at most 1; None where there is none."""
-    state, diagonal = loss.bend(Z)
+    state, diagonal = loss.curvature(Z)
     if Z.shape[1] == 1:
         total = diagonal.sum()
         step = -drift / total if total > 0 else np.full(1, np.nan)

@@ -6,7 +6,7 @@ closest to normal (log odds for a share, Fisher's z for a correlation, the logar
 comes from the bootstrap over examples, or over complete groups (Efron 1979). With groups, the degrees of freedom of
 Student's t follow from the fourth moment of the groups' influences (Satterthwaite 1946): a few large or erring groups
 make few. The interval of R2 ends at the highest R2 that predictions of so little variance can have
-(`metrics.r2_ceiling`): 0 for a constant.
+(`regression.r2_ceiling`): 0 for a constant.
 
 `benchmarks/coverage.py` measures how often the intervals hold the truth. Percentiles of the same bootstrap, plain or
 widened by Student's t, cover 83-92% of the time at an accuracy or AUROC of 0.95 with 20 to 60 groups. These intervals

@@ -48,8 +48,8 @@ def log_odds(scores: np.ndarray) -> np.ndarray:
     odds = np.exp(scores - best)
     is_best = odds == 1
     rest = np.exp(ordered - best).sum(axis=1, keepdims=True) - odds  # 1 or more, but for the highest score
-    below_best = best - logsumexp(ordered[:, :-1], axis=1, keepdims=True)
-    return np.where(is_best, below_best, scores - best - np.log(np.where(is_best, 1, rest)))
+    of_best = best - np.asarray(logsumexp(ordered[:, :-1], axis=1, keepdims=True))
+    return np.where(is_best, of_best, scores - best - np.log(np.where(is_best, 1, rest)))
 
 
 @dataclass(frozen=True, eq=False)
