@@ -24,7 +24,7 @@ from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
 from probekit.options.check import check_whole
-from probekit.points import OF_SOURCES, POINTS, base_name, split_point
+from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, base_name, split_point
 from probekit.tasks import Task
 from probekit.verification.inputs import inputs_for
 from probekit.verification.references import (
@@ -65,7 +65,8 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
 
     Unbatched texts are compared with `transformers` in float64, which loads the model's folder itself; points that
     transformers does not compute, with this project's own model in float64. Packed blocks with shared prefixes (as in
-    `extract`), left padding, right padding and another order are then compared with the unbatched texts.
+    `extract`, of every token and of the last alone), left padding, right padding and another order are then compared
+    with the unbatched texts.
 
     Args:
         model: from `load_model`.
@@ -191,8 +192,10 @@ def _check(
     _check_references(texts, singles, part, references, errors)
     _check_padded(model, texts, singles, part, errors, "left_pad")
     _check_padded(model, texts, singles, part, errors, "right_pad")
-    _check_packed(model, texts, singles, part, errors, "packed", np.arange(len(texts)))
-    _check_packed(model, texts, singles, part, errors, "shuffled", np.random.default_rng(seed).permutation(len(texts)))
+    _check_packed(model, texts, singles, part, errors, "packed", np.arange(len(texts)), "all")
+    _check_packed(model, texts, singles, part, errors, "packed", np.arange(len(texts)), "last")
+    order = np.random.default_rng(seed).permutation(len(texts))
+    _check_packed(model, texts, singles, part, errors, "shuffled", order, "all")
 
 
 def _check_references(
@@ -255,17 +258,18 @@ def _check_packed(
     errors: Errors,
     check: str,
     order: np.ndarray,
+    position: str,
 ) -> None:
-    """Compare the packed blocks that `extract` computes for the texts in this order."""
+    """Compare the packed blocks that `extract` computes for the texts in this order, at "all" tokens or the "last"."""
     try:
-        extracted = _extracted(model, [texts[i] for i in order], part)
+        extracted = _extracted(model, [texts[i] for i in order], part, position)
     except DataError:  # NaN or infinity: fail the points that have some in an unbatched text, or else all
         for name in [name for name in part.points if any(map(_is_unsound, singles, repeat(name)))] or part.points:
             errors.fail(check, name)
         return
     for name, per_text in extracted.items():
         for i, got in zip(order, per_text, strict=True):
-            errors.add(check, name, got, singles[i][name])
+            errors.add(check, name, got, singles[i][name] if position == "all" else singles[i][name][-1])
 
 
 def _is_unsound(single: TextActivations, name: str) -> bool:
@@ -273,17 +277,21 @@ def _is_unsound(single: TextActivations, name: str) -> bool:
     return not bool((x.isfinite() | (x == -torch.inf)).all())
 
 
-def _extracted(model: LanguageModel, texts: list[TextIds], part: _Part) -> dict[str, list[Tensor]]:
-    """Name of a point -> its activations from `extract` for each text, at every token; one extraction per stack."""
+def _extracted(model: LanguageModel, texts: list[TextIds], part: _Part, position: str) -> dict[str, list[Tensor]]:
+    """Name of a point -> its activations from `extract` for each text; one extraction per stack.
+
+    At the last token alone pairs of tokens are left out, so that the last block computes what is read alone.
+    """
+    left_out = OF_SOURCES if position == "all" else (*OF_SOURCES, *PAIR_POINTS)
     task = Task("selftest", [text[0] for text in texts], targets=[text[-1] for text in texts])
     extracted: dict[str, list[Tensor]] = {}
     for stack in dict.fromkeys(_point(name).rpartition(".")[0] for name in part.points):
         names = [name for name in part.points if _point(name).rpartition(".")[0] == stack]
-        points = list(dict.fromkeys(_point(name) for name in names if _point(name) not in OF_SOURCES))
+        points = list(dict.fromkeys(_point(name) for name in names if _point(name) not in left_out))
         depth = max((model.n_layers_of(point) for point in points), default=0) or model.n_layers
         layers = [layer for layer in part.layers if layer < depth]
         if points and layers:
-            acts = extract(model, task, points=points, layers=layers, position="all", progress=False)
+            acts = extract(model, task, points=points, layers=layers, position=position, progress=False)
             extracted |= {name: acts.per_text(name) for name in names if _point(name) in points}
     return extracted
 

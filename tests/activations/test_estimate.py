@@ -104,11 +104,13 @@ def test_flops_of_the_last_block_are_those_of_the_nodes_that_are_read(
         return literal(q, k, v, attn_mask)
 
     monkeypatch.setattr(layers.F, "scaled_dot_product_attention", in_products)
-    task, used, stack, n_norms = letters(40), model, model, 2
+    task, n_norms = letters(40), 2
+    used: Any = model
     if point != "resid_post":
-        used = pair_of_stacks()
-        task, stack, n_norms = with_targets(letters(40, texts=False)), used.decoder, 3
-    stack.blocks[1].mlp.register_forward_hook(lambda _, args, __: rows.append(args[0][..., 0].numel()))
+        used, task, n_norms = pair_of_stacks(), with_targets(letters(40, texts=False)), 3
+    getattr(used, "decoder", used).blocks[1].mlp.register_forward_hook(
+        lambda _, args, __: rows.append(args[0][..., 0].numel())
+    )
     planned = plan_of(used, task, points=[point], layers="0-1", batch_tokens=64, block_nodes=32)
     with FlopCounterMode(display=False) as counter:
         for number in range(len(planned.shards)):

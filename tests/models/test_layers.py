@@ -200,7 +200,9 @@ def test_gelu_after_a_product_is_the_gelu_of_the_product(monkeypatch, shape, bia
     torch.manual_seed(0)
     x, weight = torch.randn(shape) * 3, torch.randn(7, 5) * 3
     bias = torch.randn(7) if biased else None
-    exact = F.gelu(F.linear(x.double(), weight.double(), bias.double() if biased else None), approximate=approximate)
+    exact = F.gelu(
+        F.linear(x.double(), weight.double(), bias if bias is None else bias.double()), approximate=approximate
+    )
     for onednn in (kernels.onednn_linear, lambda dtype: None):
         monkeypatch.setattr(kernels, "onednn_linear", onednn)
         monkeypatch.setattr(kernels, "GELU_NUMBERS", 700)

@@ -124,6 +124,16 @@ def test_a_packing_that_leaks_is_named(monkeypatch):
     assert failing(found) == {"packed", "shuffled"}
 
 
+def test_a_last_block_that_computes_other_tokens_is_named(monkeypatch):
+    reading = GPT2.reading
+
+    def of_the_token_before(model: GPT2, read_BR: Tensor | None) -> Any:
+        return reading(model, None if read_BR is None else (read_BR - 1).clamp(min=0))
+
+    monkeypatch.setattr(GPT2, "reading", of_the_token_before)
+    assert failing(pk.selftest(tiny(n_layers=1))) == {"packed"}
+
+
 def test_not_a_number_fails():
     model = tiny()
     model.get_parameter("blocks.1.mlp.down.weight").data[0, 0] = torch.nan
