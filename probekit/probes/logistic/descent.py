@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BALANCED = 1e-11  # |sum of residuals| / sum of |residuals| at an optimal intercept; the certificate allows 1e-10
-MOST_STEPS = 500  # Newton steps of an intercept; one is clamped to 1, so far intercepts need many
+MOST_STEPS = 200  # of an intercept; bisection alone needs about a hundred
 PAIRS = 8  # steps that L-BFGS remembers
 FLAT = 1e-10  # relative decrease below which the objective has too few digits to judge a step
 PATIENCE = 6  # steps without progress after which only rounding is left
@@ -111,13 +111,25 @@ class Slope:
 
 
 def balance(task: BinaryProblem, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
-    """The best intercept for scores s, and the derivatives of the loss by the scores there."""
+    """The best intercept for scores s, and the derivatives of the loss by the scores there.
+
+    Newton's method; where it leaves the interval that holds the root, bisection. A far root is approached in steps of
+    up to 1, 2, 4, ...: where all rows are certain, the slope says nothing of the distance.
+    """
+    low, high, reach = -math.inf, math.inf, 1.0
     r, h, size = _derivatives(task, s + b)
     for _ in range(MOST_STEPS):
         drift, bend = float(r.sum()), float(h.sum())
-        if abs(drift) <= BALANCED * float(size.sum()) or not bend > 0:
+        if not abs(drift) > BALANCED * float(size.sum()):
             break
-        b -= min(1.0, max(-1.0, drift / bend))
+        low, high = (low, b) if drift > 0 else (b, high)
+        step = drift / bend if bend > 0 else math.copysign(math.inf, drift)
+        new = b - min(reach, max(-reach, step))
+        if not low < new < high:
+            new = 0.5 * (low + high)
+            if not low < new < high:  # no number is between
+                break
+        b, reach = new, 2 * reach
         r, h, size = _derivatives(task, s + b)
     return b, r, h
 
@@ -142,7 +154,7 @@ def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) ->
 def slope_at(system: System, task: BinaryProblem, at: Place, exact: bool) -> Slope:
     """The gradient at a place."""
     g, v = system.gradient(at.u, task.C * at.r, exact)
-    return Slope(g, v, 0.5 * max(0.0, float(g @ v)))
+    return Slope(g, v, 0.5 * float((g @ v).clamp_min(0).nan_to_num(math.inf)))
 
 
 def stretched(system: System, task: BinaryProblem, at: Place) -> Place:
@@ -218,7 +230,7 @@ class _Factor:
     def note(self, step: Tensor, before: Slope, after: Slope, t: float) -> None:
         self._precise |= t < POOR and not self._logs  # a new factor that does not serve lacks digits
         self._failed = t == 0
-        self._logs.append(0.5 * math.log(max(after.bound, 1e-300) / max(before.bound, 1e-300)))
+        self._logs.append(0.5 * (math.log(max(after.bound, 1e-300)) - math.log(max(before.bound, 1e-300))))
         self.memory.add(step, before, after)
 
     def sharpen(self) -> None:
@@ -284,7 +296,7 @@ def _step(
     ud, dd = system.inner(at.u, d, ds), system.inner(d, d, ds)
     b = at.b - float(at.h @ ds) / max(float(at.h.sum()), 1e-300)
     new = place(task, at.u + d, at.s + ds, b, at.square + 2 * ud + dd)
-    if new.f <= at.f + ENOUGH * fall or abs(fall) <= FLAT * at.f:
+    if new.f <= at.f + ENOUGH * min(fall, 0.0) or (abs(fall) <= FLAT * at.f and new.f <= at.f * (1 + FLAT)):
         return new, d, 1.0
     t = search(task, at, ds, ud, dd) if fall < 0 else 0.0
     return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, t
