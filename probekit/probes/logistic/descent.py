@@ -2,7 +2,9 @@
 
 The intercept is minimised out at every point, so the unknowns are the weights w alone, and the Hessian is
 I + C Z_c' diag(h) Z_c, with Z_c the rows minus their mean under the curvatures h. Factoring it costs as much as many
-products with Z. So one factor is kept while L-BFGS (Liu and Nocedal 1989), started from it, converges fast enough.
+products with Z. So one factor is the initial Hessian of L-BFGS (Liu and Nocedal 1989) for as long as that converges
+fast enough. Where a full step does not decrease the objective enough (Nocedal and Wright 2006, chapter 3), the step
+is about the minimum along the direction, which needs no product with Z.
 
 A `System` says what the unknowns u are: the weights (`Primal`), or the rows' multipliers (`Kernel`, w = Z'u).
 

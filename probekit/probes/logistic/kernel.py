@@ -1,6 +1,7 @@
 """Multipliers of the rows as the unknowns: fewer rows than features.
 
-The weights are w = Z'u, and a solve needs K = Z Z' alone. A gradient Z'g has the dual v = K g.
+The optimum is a combination of the rows, w = Z'u (the representer theorem; Schoelkopf, Herbrich and Smola 2001). A
+step needs K = Z Z' alone: the gradient Z'g has the dual v = K g and the squared length g'v.
 
 Axes: N rows, D features, P problems.
 """
