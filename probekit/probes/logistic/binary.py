@@ -30,7 +30,7 @@ MOST_SCORES = 1 << 26  # scores in memory at once; more problems are certified i
 AIM = 0.5  # share of the tolerance to stop at: the certificate is computed with less rounding
 SHARPER = (0.1, 1e-4)  # shares of the tolerance, for problems that missed it
 ROUNDING = 1e-22  # relative gap that float64 features are followed to, if rounding allows
-COLUMNS = 1 << 20  # numbers in a block of columns of the kernel matrix
+NUMBERS, COLUMNS = 1 << 20, 1024  # at least, in a block that the kernel matrix sums: adding N^2 numbers costs, too
 
 
 def fits(X: Tensor) -> bool:
@@ -91,7 +91,7 @@ class _Rows:
 
     def _columns(self, mean: Tensor, scale: Tensor) -> Iterator[Tensor]:
         shift = self.features.shift.double()
-        for some in torch.arange(self.X.shape[1]).split(max(1, COLUMNS // len(self.X))):
+        for some in torch.arange(self.X.shape[1]).split(max(COLUMNS, NUMBERS // len(self.X))):
             columns = slice(int(some[0]), int(some[-1]) + 1)
             yield (self.X[:, columns].double() - shift[columns]).sub_(mean[columns]).mul_(scale[columns])
 

@@ -2,7 +2,9 @@
 
 The intercept is minimised out at every point, so the unknowns are the weights w alone, and the Hessian is
 I + C Z_c' diag(h) Z_c, with Z_c the rows minus their mean under the curvatures h. Factoring it costs as much as many
-products with Z. So one factor is kept while L-BFGS (Liu and Nocedal 1989), started from it, converges fast enough.
+products with Z. So one factor is the initial Hessian of L-BFGS (Liu and Nocedal 1989) for as long as that converges
+fast enough. Where a full step does not decrease the objective enough (Nocedal and Wright 2006, chapter 3), the step
+is about the minimum along the direction, which needs no product with Z.
 
 A `System` says what the unknowns u are: the weights (`Primal`), or the rows' multipliers (`Kernel`, w = Z'u).
 
@@ -19,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BALANCED = 1e-11  # |sum of residuals| / sum of |residuals| at an optimal intercept; the certificate allows 1e-10
-MOST_STEPS = 500  # Newton steps of an intercept; one is clamped to 1, so far intercepts need many
+MOST_STEPS = 200  # of an intercept; bisection alone needs about a hundred
 PAIRS = 8  # steps that L-BFGS remembers
 FLAT = 1e-10  # relative decrease below which the objective has too few digits to judge a step
 PATIENCE = 6  # steps without progress after which only rounding is left
@@ -111,13 +113,25 @@ class Slope:
 
 
 def balance(task: BinaryProblem, s: Tensor, b: float) -> tuple[float, Tensor, Tensor]:
-    """The best intercept for scores s, and the derivatives of the loss by the scores there."""
+    """The best intercept for scores s, and the derivatives of the loss by the scores there.
+
+    Newton's method; where it leaves the interval that holds the root, bisection. A far root is approached in steps of
+    up to 1, 2, 4, ...: where all rows are certain, the slope says nothing of the distance.
+    """
+    low, high, reach = -math.inf, math.inf, 1.0
     r, h, size = _derivatives(task, s + b)
     for _ in range(MOST_STEPS):
         drift, bend = float(r.sum()), float(h.sum())
-        if abs(drift) <= BALANCED * float(size.sum()) or not bend > 0:
+        if not abs(drift) > BALANCED * float(size.sum()):
             break
-        b -= min(1.0, max(-1.0, drift / bend))
+        low, high = (low, b) if drift > 0 else (b, high)
+        step = drift / bend if bend > 0 else math.copysign(math.inf, drift)
+        new = b - min(reach, max(-reach, step))
+        if not low < new < high:
+            new = 0.5 * (low + high)
+            if not low < new < high:  # no number is between
+                break
+        b, reach = new, 2 * reach
         r, h, size = _derivatives(task, s + b)
     return b, r, h
 
@@ -142,7 +156,7 @@ def place(task: BinaryProblem, u: Tensor, s: Tensor, b: float, square: float) ->
 def slope_at(system: System, task: BinaryProblem, at: Place, exact: bool) -> Slope:
     """The gradient at a place."""
     g, v = system.gradient(at.u, task.C * at.r, exact)
-    return Slope(g, v, 0.5 * max(0.0, float(g @ v)))
+    return Slope(g, v, 0.5 * float((g @ v).clamp_min(0).nan_to_num(math.inf)))
 
 
 def stretched(system: System, task: BinaryProblem, at: Place) -> Place:
@@ -284,7 +298,7 @@ def _step(
     ud, dd = system.inner(at.u, d, ds), system.inner(d, d, ds)
     b = at.b - float(at.h @ ds) / max(float(at.h.sum()), 1e-300)
     new = place(task, at.u + d, at.s + ds, b, at.square + 2 * ud + dd)
-    if new.f <= at.f + ENOUGH * fall or abs(fall) <= FLAT * at.f:
+    if new.f <= at.f + ENOUGH * min(fall, 0.0) or (abs(fall) <= FLAT * at.f and new.f <= at.f * (1 + FLAT)):
         return new, d, 1.0
     t = search(task, at, ds, ud, dd) if fall < 0 else 0.0
     return place(task, at.u + t * d, at.s + t * ds, at.b, at.square + 2 * t * ud + t * t * dd), t * d, t

@@ -1,6 +1,7 @@
 """Multipliers of the rows as the unknowns: fewer rows than features.
 
-The weights are w = Z'u, and a solve needs K = Z Z' alone. A gradient Z'g has the dual v = K g.
+The optimum is a combination of the rows, w = Z'u (the representer theorem; Schoelkopf, Herbrich and Smola 2001). A
+step needs K = Z Z' alone: the gradient Z'g has the dual v = K g and the squared length g'v.
 
 Axes: N rows, D features, P problems.
 """
@@ -24,7 +25,9 @@ class Kernel:
         factor, step = 5e-4 + 1e-8 * n**2 + 1e-11 * n**3, 1e-3 + 1e-9 * n**2
         self.patience = max(2.0, factor / step)
         # float64: K in float32 left a gap of 1.1e-6 (measured)
-        self._K = sum((gram(Z.T) for Z in columns()), torch.zeros(n, n, dtype=torch.float64))
+        self._K = torch.zeros(n, n, dtype=torch.float64)
+        for Z in columns():
+            self._K += gram(Z.T)
 
     def zero(self) -> Tensor:
         """The multipliers 0 [N]."""
@@ -56,23 +59,35 @@ class Kernel:
         return False
 
     def factor(self, h: Tensor, C: float, precise: bool) -> None:
-        """Factor I + root K_c root over the rows that count, with K_c centred at the mean under h (Woodbury)."""
-        W = C * h
-        self._mean = W / W.sum().clamp_min(1e-300)
-        Km = self._K @ self._mean
-        a = Km - 0.5 * (self._mean @ Km)
-        self._rows = rows = rows_that_count(W, (self._K.diagonal() - 2 * a).clamp_min(0))
-        self._root, a = W[rows].sqrt(), a[rows]
-        B = self._K.clone() if len(rows) == len(W) else self._K[rows][:, rows]
-        B.sub_(a).sub_(a[:, None]).mul_(self._root).mul_(self._root[:, None])
+        """Factor B = I + root K_c root over the rows that count, with K_c centred at their mean under h."""
+        W, n = C * h, len(h)
+        mean = W / W.sum().clamp_min(1e-300)
+        Km = self._K @ mean
+        self._rows = rows = rows_that_count(W, (self._K.diagonal() - 2 * Km + mean @ Km).clamp_min(0))
+        counts = torch.zeros(n, dtype=torch.bool).index_fill_(0, rows, True)
+        self._left = torch.nonzero(~counts)[:, 0]
+        K = self._K if len(rows) == n else self._K[rows]
+        self._K_left = K[:, self._left]
+        K = K.clone() if len(rows) == n else K[:, rows]
+        W = W[rows]
+        self._root, self._mean = W.sqrt(), W / W.sum().clamp_min(1e-300)
+        self._Km = K @ self._mean
+        a = self._Km - 0.5 * (self._mean @ self._Km)
+        B = K.sub_(a).sub_(a[:, None]).mul_(self._root).mul_(self._root[:, None])
         L = None if precise else factored(B.to(NARROW))
         L = factored(B) if L is None else L
         assert L is not None  # float64 always has one
         self._L = L
 
     def solve(self, g: Tensor, v: Tensor) -> Tensor:
-        """The multipliers of the inverse Hessian times Z'g."""
-        y = self._root * solved(self._L, self._root * (v[self._rows] - self._mean @ v)).double()
-        u = g + self._mean * y.sum()
-        u[self._rows] -= y
+        """The multipliers u of the inverse Hessian times Z'g, where g sums to 0: (I + W K_c) u = g, W = root^2.
+
+        With W = 0 where a row does not count, u is g there, and root B^-1 (g / root - root K_c g_left) elsewhere.
+        Woodbury's g - root B^-1 root K_c g would be a difference of nearly equal numbers where W K is large.
+        """
+        u, own, left = g.clone(), g[self._rows], g[self._left]
+        q = self._K_left @ left
+        q -= self._mean @ q + (self._Km - self._mean @ self._Km) * left.sum()
+        each = self._root * solved(self._L, own / self._root - self._root * q).double()
+        u[self._rows] = each - self._mean * (u[self._left].sum() + each.sum())
         return u

@@ -45,7 +45,11 @@ class Binary:
 
 
 class Multinomial:
-    """The cross-entropy of the softmax of K scores; labels are int64."""
+    """The cross-entropy of the softmax of K scores; labels are int64.
+
+    A row that fits well has an own class of probability nearly 1, which has lost the digits of its distance from 1. The
+    other classes' probabilities have them.
+    """
 
     @staticmethod
     def prepare(labels: Tensor) -> Tensor:
@@ -55,20 +59,21 @@ class Multinomial:
     @staticmethod
     def loss(z: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
         """The summed loss: float64 [P]."""
-        return _summed(-_own(F.log_softmax(z, dim=2), y), weights)
+        log_p = F.log_softmax(z, dim=2)
+        wrong = _others(log_p, y).sum(dim=2)
+        return _summed(torch.where(wrong < 0.5, -torch.log1p(-wrong), -_own(log_p, y)), weights)
 
     @staticmethod
     def derivatives(z: Tensor, y: Tensor, weights: Tensor | None, second: bool = True) -> tuple[Tensor, Tensor]:
         """Derivatives by the scores: the first [B, P, K], and the row sum of the second if wanted, [P, K, K]."""
         log_p = F.log_softmax(z, dim=2)
-        p = log_p.exp()
-        bend = _nothing(z)
+        first, bend = _others(log_p, y), _nothing(z)
         if second:
+            p = log_p.exp()
             weighted = p if weights is None else p * weights[..., None]
             outer = torch.einsum("bpk,bpl->pkl", weighted, p).double()
             bend = torch.diag_embed(weighted.sum(dim=0, dtype=torch.float64)) - outer
-        own = torch.expm1(_own(log_p, y))[..., None]  # the probability of the own class minus 1
-        first = p.scatter(2, _index(z, y), own)
+        first.scatter_(2, _index(z, y), -first.sum(dim=2, keepdim=True))
         return first if weights is None else first * weights[..., None], bend
 
     @staticmethod
@@ -89,6 +94,11 @@ class Multinomial:
 
 def _nothing(z: Tensor) -> Tensor:
     return z.new_zeros(z.shape[1], 0, 0)
+
+
+def _others(log_p: Tensor, y: Tensor) -> Tensor:
+    """The probabilities [B, P, K] of the classes, but 0 at the labels."""
+    return log_p.exp().scatter_(2, _index(log_p, y), 0.0)
 
 
 def _own(x: Tensor, y: Tensor) -> Tensor:

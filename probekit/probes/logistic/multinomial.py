@@ -10,7 +10,7 @@ Axes: N rows, D features, R coordinates with the constant, P problems, K classes
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -58,12 +58,14 @@ def solve_multinomial(X: Tensor, problems: ProblemSet, standardise: bool, tol: f
 
 
 def _with_weight(X: Tensor, weights: np.ndarray | None, problems: ProblemSet) -> tuple[Tensor, ProblemSet]:
-    """The rows that have a weight, and the problems over them."""
-    if weights is None or weights.all():
+    """The rows that have a weight, and the problems over them, with weights of about 1: float32 holds these."""
+    if weights is None:
         return X, problems
-    rows = np.flatnonzero(weights)
+    rows, size = np.flatnonzero(weights), 2.0 ** np.floor(np.log2(weights.max()))  # a power of 2: nothing is rounded
     labels = tuple(Labels(each.values[rows], each.n_classes) for each in problems.labels)
-    return X[torch.from_numpy(rows)], replace(problems, labels=labels, weightings=(weights[rows],))
+    scaled = tuple(each._replace(C=(each.C or 0.0) * size) for each in problems.problems)
+    own = X if len(rows) == len(X) else X[torch.from_numpy(rows)]
+    return own, ProblemSet(labels, (weights[rows] / size,), scaled)
 
 
 def _solve(objective: Objective, rows: Turned, tol: float, max_iter: int) -> Solutions:

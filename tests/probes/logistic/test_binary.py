@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from probekit.options.check import C_RANGE
 from probekit.probes.logistic import binary
+from probekit.probes.logistic.descent import BinaryProblem, balance
 from probekit.probes.logistic.solver import solve_logistic
 from probekit.probes.problem import Labels, every_problem
 
@@ -105,7 +106,7 @@ def oracle(Z, y, C, weights):
 
 
 BOTH = [(case, standardise) for case in CASES for standardise in (True, False)]
-# Raw, scikit-learn fails on these; and residuals of 1e-16 times features of 1e20 exceed every tolerance
+# Raw, scikit-learn fails on these; the first-order conditions are tested instead
 RAW = {"tiny features", "huge features", "mixed scales"}
 
 
@@ -125,6 +126,56 @@ def test_objective_weights_and_predictions_are_scikit_learns(case, standardise):
         away = np.sqrt(2 * max(f - found.objective[i], 0)) + 1e-6 * (1 + np.linalg.norm(w))  # strong convexity
         assert np.linalg.norm(ours - w) <= away
         np.testing.assert_allclose(decided, Z @ w + b, atol=away * (1 + np.abs(Z).sum(axis=1).max()))
+
+
+@pytest.mark.parametrize("case", ["tiny features", "mixed scales"])
+def test_raw_features_of_extreme_sizes_meet_the_first_order_conditions(case):
+    X, y = CASES[case]()
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y)], PATH), standardise=False)
+    assert found.converged.all()
+    Z, mean, _ = scaled(X, np.ones(len(y)), standardise=False)
+    for i, C in enumerate(PATH):
+        w = found.coef[i, 0]
+        f, g, drift = terms(Z, y, C, w, found.intercept[i, 0] + mean @ w, 1.0)
+        assert f == pytest.approx(found.objective[i], rel=1e-9)
+        assert 0.5 * g @ g <= 1.1e-6 * f
+        assert abs(drift) <= 1e-9 * C * len(y)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("shape", [(50, 5), (10, 50)])
+def test_raw_features_too_large_for_float64_are_marked(shape, n_classes):
+    """A residual's last digit times a feature of 1e20 exceeds every tolerance."""
+    X, y = drawn(*shape)[0] * 1e20, np.arange(shape[0]) % n_classes
+    found = solve_logistic(torch.from_numpy(X), every_problem([Labels(y, n_classes)], [1.0, 1e4]), standardise=False)
+    assert np.isfinite(found.coef).all()
+    assert shape == (10, 50) or not found.converged.any()  # with fewer rows some are exact
+
+
+@pytest.mark.parametrize("seed", [62, 63])
+def test_raw_features_of_very_unequal_sizes_are_solved_from_the_rows(seed):
+    """C times the curvature times the kernel exceeds 1e16: the unknowns of a step are not a difference."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(20, 40)) * 10 ** (1.5 * rng.normal(size=40))
+    y = np.arange(20) % 2
+    for dtype in (torch.float32, torch.float64):
+        for C in (1.0, 1e5):  # alone: a path would start nearer
+            problems = every_problem([Labels(y)], [C])
+            assert solve_logistic(torch.from_numpy(X).to(dtype), problems, standardise=False).converged.all()
+
+
+@pytest.mark.parametrize("far", [0.0, 1e3, -1e9])
+@pytest.mark.parametrize("spread", [1.0, 1e3, 1e9])
+def test_the_best_intercept_is_found_however_far_it_is(far, spread):
+    rng = np.random.default_rng(0)
+    s, wrong = far + spread * rng.normal(size=41), np.where(rng.random(41) < 0.3, -1.0, 1.0)
+    task = BinaryProblem(torch.from_numpy(wrong), None, 1.0)
+    b, r, _ = balance(task, torch.from_numpy(s), 0.0)
+    np.testing.assert_allclose(r.numpy(), wrong * expit(wrong * (s + b)))
+    near = np.spacing(abs(b) + np.abs(s).max())  # the intercept's last digit
+    above, below = ((wrong * expit(wrong * (s + b + off))).sum() for off in (near, -near))
+    assert below <= 1e-10 * np.abs(r.numpy()).sum()
+    assert above >= -1e-10 * np.abs(r.numpy()).sum()
 
 
 @pytest.mark.parametrize(("case", "standardise"), [each for each in BOTH if each != ("huge features", False)])
@@ -193,19 +244,20 @@ def test_swapped_classes_turn_the_weights_round():
 
 @pytest.mark.parametrize("shape", [(5000, 9), (4200, 270), (40, 300)])  # L-BFGS, weights, rows
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_and_two_threads_give_the_same_bytes(shape, dtype, monkeypatch):
+def test_any_number_of_threads_gives_the_same_bytes(shape, dtype, monkeypatch):
     monkeypatch.setattr(binary, "LARGE", 0)
     X, y = drawn(*shape)
     X = torch.from_numpy(X).to(dtype)
     threads, found = torch.get_num_threads(), []
     try:
-        for number in (1, 2):
+        for number in (1, 2, 3):
             torch.set_num_threads(number)
             found.append(solve_logistic(X, every_problem([Labels(y)], PATH)))
     finally:
         torch.set_num_threads(threads)
-    for one, two in zip(*(vars(each).values() for each in found), strict=True):
-        np.testing.assert_array_equal(one, two)
+    for other in found[1:]:
+        for name in vars(other):
+            np.testing.assert_array_equal(getattr(other, name), getattr(found[0], name))
 
 
 def test_a_prefix_of_very_many_rows_is_solved_on_its_own(monkeypatch):

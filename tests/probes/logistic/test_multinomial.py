@@ -124,6 +124,25 @@ def test_any_problem_is_within_its_gap_of_the_optimum(n, d, K, seed, noise, C, w
     assert -1e-7 <= found.objective[0] / best - 1 <= found.gap[0] + 1e-9
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_fit_to_the_last_digit_are_certified(dtype):
+    """The own class's probability is 1 in float64; the others' still tell the residual."""
+    X, y = world(n=20, d=60)
+    found = solve_logistic(torch.from_numpy(X).to(dtype), every_problem([Labels(y, 4)], [1e-4, 1e8]))
+    assert found.converged.all()
+    assert found.objective[1] / oracle(standardised(X), y, 1e8)[1] - 1 <= 1e-6
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-40, 1e40])
+def test_weights_of_any_size_are_a_factor_of_C(size):
+    X, y = world(n=60)
+    weights = np.random.default_rng(0).uniform(0.2, 2, size=60)
+    found = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 4)], [1 / size], [weights * size]))
+    same = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y, 4)], [1.0], [weights]))
+    assert found.converged.all()
+    np.testing.assert_allclose(found.objective, same.objective, rtol=1e-6)
+
+
 def test_another_order_of_the_classes_is_the_same_fit():
     X, y = world(K=5)
     order = np.random.default_rng(1).permutation(5)
