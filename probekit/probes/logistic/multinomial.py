@@ -1,10 +1,11 @@
 """Logistic regressions with more than two classes, in memory: inexact Newton steps by conjugate gradients.
 
-Each label column is followed along its rising values of C, every fit from the one before. A Newton step is as exact as
-the next gradient deserves (Dembo, Eisenstat and Steihaug 1982); its system is solved with exact products with the
-Hessian, preconditioned by the Hessian's diagonal in coordinates where the features are uncorrelated, and by a complete
-factor where that costs less than the iterations it saves. First steps and products are float32. Whatever was found
-passes the certificate in float64 from X itself; a fit that misses is taken up again with gradients in float64.
+Each label column is followed along its rising values of C, every fit from about the best combination of the two before.
+A Newton step is as exact as the next gradient deserves (Dembo, Eisenstat and Steihaug 1982); its system is solved with
+exact products with the Hessian, preconditioned by the Hessian's diagonal in coordinates where the features are
+uncorrelated, and by a complete factor where that costs less than the iterations it saves. First steps and products are
+float32. Whatever was found passes the certificate in float64 from X itself; a fit that misses is taken up again with
+gradients in float64.
 
 Axes: N rows, D features, R coordinates with the constant, P problems, K classes.
 """
@@ -29,6 +30,8 @@ MOST_SCORES = 1 << 25  # scores in memory at once; more problems are certified i
 AIM = 0.7  # share of the tolerance to stop at: the certificate is computed with less rounding
 SHARPER = (0.5, 0.01)  # shares of the tolerance, for fits that missed it
 ROUNDING = 1e-18  # relative gap that float64 features are followed to, if rounding allows
+FLATTER = 0.3  # share of the slope that a point on a line may keep
+TRIALS = 4  # points on a line
 FIRST = 10  # most steps along known directions
 FORCING = 0.1  # share of the gradient that a Newton step may leave
 BEYOND = 0.6  # share of the gradient aimed at: a step need not leave less
@@ -169,9 +172,8 @@ class _Path:
         self.spent, self.sharp = 0, self.exact
         here, steps = self.at(start), 0
         if start.any() and not self.exact:
-            ways = [start] if self.last is None else [start, start - self.last]
-            here = self.onward(here, ways)
-        self.last = start
+            here = self.onward(here, [start] if self.last is None else [start, start - self.last])
+            self.last = start
         while steps + before < self.max_iter and self.spent < self.most:
             target = (2 * aim * here.f) ** 0.5
             if here.size <= target:
@@ -209,7 +211,7 @@ class _Path:
         x, z = np.zeros_like(r), inverse(r)
         d, power, self.slow = z.copy(), float(np.vdot(r, z)), 0
         while power > 0 and self.slow < self.limit and self.spent < self.most:
-            h = self.curved(p, top, d)
+            h, self.slow = self.curved(p, top, d), self.slow + 1
             curvature = float(np.vdot(d, h))
             if not curvature > 0:
                 break
@@ -228,17 +230,22 @@ class _Path:
         """The Hessian times d [R, K], at probabilities p."""
         h = np.float32(self.C) * curved(self.rows, p, top, d)
         h[:-1] += d[:-1]
-        self.slow, self.spent = self.slow + 1, self.spent + 1
+        self.spent += 1
         return h
 
     def onward(self, here: _Here, ways: list[Tensor]) -> _Here:
-        """About the lowest point along some directions [R, K]: where data are separable, weights grow by log C."""
+        """About the lowest point along some directions [R, K].
+
+        Where data are separable, weights grow by log C: each Newton step would only divide the loss by about e.
+        """
         for _ in range(FIRST):
             p = here.p.numpy()
             top, D = p.argmax(axis=1), torch.stack(ways).flatten(1)
             H = torch.stack([torch.from_numpy(self.curved(p, top, each.float().numpy())) for each in ways])
             slope = D @ here.g.flatten()
-            step = torch.linalg.lstsq(D @ H.double().flatten(1).T, -slope).solution
+            inside = D @ H.double().flatten(1).T
+            inside.diagonal().mul_(1 + 1e-9)  # the directions may be parallel
+            step, _ = torch.linalg.solve_ex(inside, -slope)
             new = self.along(here, (step @ D).view_as(here.g))
             if new is None or here.f - new.f < 0.01 * here.f:
                 return here if new is None else new
@@ -248,7 +255,7 @@ class _Path:
     def inverse(self, here: _Here) -> Dense | Diagonal:
         """The preconditioner at a point; a factor only where it pays."""
         renew = self.worth if self.dense is None else max(10, SAVED * self.worth)
-        if self.slow > renew:
+        if self.slow > renew or (self.dense is None and self.spent > renew):
             self.dense = Dense(self.rows, here.p, self.C)
         self.limit = max(renew, 10) + 1 if np.isfinite(renew) else np.inf
         if self.dense is not None and self.dense.found:
@@ -256,10 +263,15 @@ class _Path:
         return Diagonal(self.rows, here.bend)
 
     def along(self, here: _Here, d: Tensor) -> _Here | None:
-        """The point a step d further, or less where that is not lower; None if rounding leaves nothing to gain."""
-        slope = float((here.g * d).sum())
-        for t in (1.0, 0.5, 0.1, 0.01):
+        """About the lowest point along d, by the secant of the slopes; None if rounding leaves nothing to gain."""
+        slope, t, best = float((here.g * d).sum()), 1.0, None
+        for _ in range(TRIALS):
             new = self.at(here.u + t * d)
-            if new.f <= here.f + 1e-4 * t * slope or (new.size < 0.5 * here.size and new.f <= here.f * (1 + 1e-6)):
-                return new
-        return None
+            there, shorter = float((new.g * d).sum()), new.size < 0.5 * here.size
+            lower = new.f <= here.f + 1e-4 * t * slope or (shorter and new.f <= here.f * (1 + 1e-6))
+            if lower and (best is None or new.f < best.f):
+                best = new
+            if lower and (shorter or abs(there) <= FLATTER * abs(slope)):
+                break
+            t *= min(max(slope / (slope - there), 0.1), 4.0) if there > slope else 0.1
+        return best
