@@ -6,10 +6,11 @@ hundreds of iterations. `Dense` factors the complete Hessian, where that is smal
 Axes: N rows, R coordinates with the constant, K classes.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.softmax import Turned, product, summed
+from probekit.probes.logistic.softmax import Turned, summed
 
 MOST_UNKNOWNS = 2600  # of a dense factor: 27 MB
 LIFTS = (1e-6, 1e-5, 1e-4, 1e-3)  # additions to the scaled diagonal, tried in turn where rounding leaves no factor
@@ -20,18 +21,18 @@ class Diagonal:
 
     def __init__(self, rows: Turned, bend: Tensor):
         """From C times each class's curvature [K]."""
-        self.basis, curvature = rows.basis, bend.clamp_min(1e-30)
-        self.inverse = 1 / (rows.spread * curvature + 1)
-        self.inverse[-1] = 1 / curvature.clamp_min(float(1e-6 * curvature.max()))
-        self.other = 1 / (rows.rest * curvature + 1)
+        curvature = bend.clamp_min(1e-30)
+        inverse = 1 / (rows.spread * curvature + 1)
+        inverse[-1] = 1 / curvature.clamp_min(float(1e-6 * curvature.max()))
+        self.basis = None if rows.basis is None else rows.basis.numpy()
+        self.inverse, self.other = inverse.numpy(), (1 / (rows.rest * curvature + 1)).numpy()
 
-    def __call__(self, g: Tensor) -> Tensor:
+    def __call__(self, g: np.ndarray) -> np.ndarray:
         """The approximate inverse times g [R, K]."""
         if self.basis is None:
             return g * self.inverse
-        inside = product(self.basis.T, g[:-1])
-        out = product(self.basis, inside * (self.inverse[:-1] - self.other)) + g[:-1] * self.other
-        return torch.cat([out, g[-1:] * self.inverse[-1:]])
+        inside = (self.basis.T @ g[:-1]) * (self.inverse[:-1] - self.other)
+        return np.concatenate([self.basis @ inside + g[:-1] * self.other, g[-1:] * self.inverse[-1:]])
 
 
 class Dense:
@@ -60,38 +61,49 @@ class Dense:
             if self.found:
                 return
 
-    def __call__(self, g: Tensor) -> Tensor:
+    def __call__(self, g: np.ndarray) -> np.ndarray:
         """The approximate inverse times g [R, K]."""
-        x = (g.T.reshape(-1) * self.scale)[:, None]
+        x = (torch.from_numpy(g).T.reshape(-1) * self.scale)[:, None]
         x = torch.linalg.solve_triangular(self.L, x, upper=False)
         x = torch.linalg.solve_triangular(self.L.mT, x, upper=True)[:, 0]
-        return (x * self.scale).view(self.K, -1).T.contiguous()
+        return (x * self.scale).view(self.K, -1).T.contiguous().numpy()
 
 
 def _hessian(rows: Turned, p: Tensor) -> Tensor:
-    """The Hessian of the summed loss: [K * R, K * R].
+    """The lower triangle of the Hessian of the summed loss: [K * R, K * R].
 
     One product of all pairs of coordinates with all pairs of classes. Probabilities sum to 1, so that the sums over the
     other class of a pair give the diagonal blocks.
     """
-    R, K = rows.Z.shape[1], p.shape[1]
-    (a, b), (k, j) = torch.tril_indices(R, R), torch.tril_indices(K, K)
+    Z, each = rows.Z.numpy(), p.numpy()
+    R, K = Z.shape[1], each.shape[1]
 
-    def block(some: slice) -> list[Tensor]:
-        Z, here = rows.Z[some], p[some]
-        own = here if rows.weights is None else here * rows.weights[some]
-        return [product((Z[:, a] * Z[:, b]).T, own[:, k] * here[:, j])]
+    def block(some: slice) -> list[np.ndarray]:
+        own = each[some] if rows.weights is None else each[some] * rows.weights[some].numpy()
+        return [_pairs(own, each[some], -1).T @ _pairs(Z[some], Z[some], 0)]
 
-    (pairs,) = summed(rows, (len(a) + len(k)) // 2, block)
-    H = torch.empty(K, R, K, R)
-    where = torch.empty(R, R, dtype=torch.int64)
-    where[a, b] = where[b, a] = torch.arange(len(a))
-    for one in range(K):
-        columns = torch.where(torch.arange(K) <= one, one * (one + 1) // 2 + torch.arange(K), 0)
-        later = torch.arange(one + 1, K)
-        columns[one + 1 :] = later * (later + 1) // 2 + one
-        row = -pairs[:, columns]
-        row[:, one] = 0
-        row[:, one] = -row.sum(dim=1)
-        H[one] = row[where].permute(0, 2, 1)
-    return H.view(K * R, K * R)
+    (pairs,) = summed(rows, (R * R + K * K) // 16, block)
+    a, b = np.tril_indices(R)
+    where = np.empty((R, R), dtype=np.int64)
+    where[a, b] = where[b, a] = np.arange(len(a))
+    H, same, first = np.zeros((K, R, K, R), dtype=np.float32), np.zeros((K, R, R), dtype=np.float32), 0
+    for k in range(K):
+        others = pairs[first : first + k][:, where]
+        H[k, :, :k] = -others.transpose(1, 0, 2)
+        same[:k] += others
+        same[k] += others.sum(axis=0)
+        first += k
+    for k in range(K):
+        H[k, :, k] = same[k]
+    return torch.from_numpy(H).view(K * R, K * R)
+
+
+def _pairs(A: np.ndarray, B: np.ndarray, offset: int) -> np.ndarray:
+    """The products of each column of A with those of B up to its own number (with an offset of -1, before it)."""
+    n, size = A.shape
+    out, first = np.empty((n, size * (size + 1 + 2 * offset) // 2), dtype=np.float32), 0
+    for i in range(size):
+        end = first + i + 1 + offset
+        np.multiply(A[:, i, None], B[:, : i + 1 + offset], out=out[:, first:end])
+        first = end
+    return out

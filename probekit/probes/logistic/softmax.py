@@ -9,6 +9,7 @@ Axes: N rows, D features, R coordinates with the last, K classes, B rows of a bl
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ TURNED = 1024  # features, or rows if there are fewer, up to which the exact axe
 NO_VARIANCE = 1e-13  # share of the largest variance; an axis with less is left out if rows are fewer than features
 BLOCK = 1 << 19  # numbers of a block's features and scores: they fit a processor's cache
 ONE_SHARE = 1 << 23  # multiplications of a product up to which a thread costs more than it saves
+
+Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +91,12 @@ def _standardised(objective: Objective, axes: Tensor | None, dtype: torch.dtype 
     return Z
 
 
-def summed(turned: Turned, K: int, work: Callable[[slice], list[Tensor]]) -> list[Tensor]:
+def summed(turned: Turned, K: int, work: Callable[[slice], list[Array]]) -> list[Array]:
     """The sums over blocks of rows of what `work` returns for a block, with K numbers a row beside the coordinates."""
     n, R = turned.Z.shape
     size = max(64, BLOCK // (R + 2 * K))
 
-    def share(rows: slice) -> list[Tensor]:
+    def share(rows: slice) -> list[Array]:
         firsts = range(rows.start, rows.stop, size)
         return _added(work(slice(first, min(first + size, rows.stop))) for first in firsts)
 
@@ -102,7 +105,7 @@ def summed(turned: Turned, K: int, work: Callable[[slice], list[Tensor]]) -> lis
     return _added(turned.by_thread(share, n))
 
 
-def _added(parts: Iterable[list[Tensor]]) -> list[Tensor]:
+def _added(parts: Iterable[list[Array]]) -> list[Array]:
     each = iter(parts)
     first = next(each)
     for part in each:
@@ -141,21 +144,23 @@ def losses(turned: Turned, u: Tensor, y: Tensor) -> tuple[float, Tensor, Tensor]
     return float(loss), g, p
 
 
-def curved(turned: Turned, p: Tensor, top: Tensor, u: Tensor) -> Tensor:
-    """The product of the summed loss's Hessian with u [R, K], at probabilities p [N, K], the largest in column `top`.
+def curved(turned: Turned, p: np.ndarray, top: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """The product of the summed loss's Hessian with u [R, K], at probabilities p [N, K]; all float32.
 
-    Scores move relative to that of the most likely class: a difference of nearly equal numbers would lose the digits
-    of a row that fits well.
+    Scores move relative to that of the most likely class, `top` [N]: a difference of nearly equal numbers would lose
+    the digits of a row that fits well. In numpy: torch takes 1.5 to 3 times as long (measured).
     """
+    Z, weights = turned.Z.numpy(), turned.weights
 
-    def block(rows: slice) -> list[Tensor]:
-        Z, here = turned.Z[rows], p[rows]
-        move = product(Z, u)
-        move.sub_(move.gather(1, top[rows])).mul_(here)
-        move.addcmul_(here, move.sum(dim=1, keepdim=True), value=-1)
-        if turned.weights is not None:
-            move *= turned.weights[rows]
-        return [product(Z.T, move)]
+    def block(rows: slice) -> list[np.ndarray]:
+        X, here = Z[rows], p[rows]
+        move = X @ u
+        move -= move[np.arange(len(X)), top[rows], None]
+        move -= np.einsum("nk,nk->n", here, move)[:, None]
+        move *= here
+        if weights is not None:
+            move *= weights[rows].numpy()
+        return [X.T @ move]
 
     return summed(turned, u.shape[1], block)[0]
 
