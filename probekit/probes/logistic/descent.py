@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BALANCED = 1e-11  # |sum of residuals| / sum of |residuals| at an optimal intercept; the certificate allows 1e-10
+TINY = 1e-7  # step of an intercept whose square is rounding: residuals follow it by their derivative
 MOST_STEPS = 500  # Newton steps of an intercept; one is clamped to 1, so far intercepts need many
 PAIRS = 8  # steps that L-BFGS remembers
 FLAT = 1e-10  # relative decrease below which the objective has too few digits to judge a step
@@ -117,7 +118,10 @@ def balance(task: BinaryProblem, s: Tensor, b: float) -> tuple[float, Tensor, Te
         drift, bend = float(r.sum()), float(h.sum())
         if abs(drift) <= BALANCED * float(size.sum()) or not bend > 0:
             break
-        b -= min(1.0, max(-1.0, drift / bend))
+        step = min(1.0, max(-1.0, -drift / bend))
+        b += step
+        if abs(step) < TINY:
+            return b, r + step * h, h
         r, h, size = _derivatives(task, s + b)
     return b, r, h
 
