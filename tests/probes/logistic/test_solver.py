@@ -268,6 +268,22 @@ def test_blocks_and_threads_change_nothing(n_classes, dtype):
         np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
 
 
+def test_many_float32_rows_are_read_in_float64_only_for_their_scale_and_their_certificate(monkeypatch):
+    """The objective runs out of float32 digits long before the gradient does."""
+    monkeypatch.setattr(solver, "fits", lambda X: False)
+    types, one_pass = [], features.Features.sum
+
+    def recorded(self, work, dtype):
+        types.append(dtype)
+        return one_pass(self, work, dtype)
+
+    monkeypatch.setattr(features.Features, "sum", recorded)
+    X, y = world(n=10_000, d=64, noise=10.0)
+    found = solve_logistic(torch.from_numpy(X).float(), every_problem([Labels(y)], (1.0, 1e3)))
+    assert found.converged.all()
+    assert types.count(torch.float64) == 3  # the certificate reads the rows twice
+
+
 @pytest.mark.parametrize("standardise", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", HARD)
