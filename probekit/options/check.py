@@ -32,7 +32,7 @@ def check_strength(name: str, value: Any, without_penalty: bool = True) -> float
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
         raise UsageError(f"{name} must be a positive number, or inf for no penalty; got {value!a}")
     low, high = C_RANGE
-    if not (low <= value <= high or value == math.inf):
+    if not (low <= float(value) <= high or value == math.inf):
         raise UsageError(f"{name} must be between {low:g} and {high:g}; got {value!a}")
     return float(value)
 
