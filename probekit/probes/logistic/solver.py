@@ -54,6 +54,8 @@ class _Arithmetic:
 
 
 ARITHMETIC = {
+    # the gradient has digits long after the objective has none: with a least decrease of 1e-7, six more passes were in
+    # float64 (measured at 67,000 x 768)
     torch.float32: _Arithmetic(aim=1.0, least=1e-14, rounding=1e-7, patience=1),
     torch.float64: _Arithmetic(aim=1e-22, least=1e-23, rounding=1e-15, patience=5),  # to rounding error
 }
