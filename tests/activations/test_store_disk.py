@@ -185,7 +185,8 @@ def test_memory_of_a_run_to_disk_is_a_few_shards(model, letters, path, monkeypat
         assert len(alive) > 15
         assert max(most) <= writer_module.IN_FLIGHT + 1
         monkeypatch.setattr(writer_module, "IN_FLIGHT_BYTES", 1)
-        alive.clear(), most.clear()
+        alive.clear()
+        most.clear()
         run(model, letters(100), path.parent / "other")
         assert max(most) <= 2
     finally:

@@ -79,7 +79,7 @@ class _CrossEntropy:
         return np.log(np.bincount(self.labels, minlength=self.n_classes) / len(self.labels))
 
     def value(self, Z: np.ndarray) -> float:
-        return float(np.sum(logsumexp(Z, axis=1)) - Z[self.rows, self.labels].sum())
+        return float(np.asarray(logsumexp(Z, axis=1)).sum() - Z[self.rows, self.labels].sum())
 
     def gradient(self, Z: np.ndarray) -> np.ndarray:
         residuals = softmax(Z, axis=1)

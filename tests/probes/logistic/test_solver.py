@@ -142,7 +142,8 @@ def test_problems_together_are_as_alone():
 
 def streamed(X):
     """Features that are read anew on each pass: all problems descend together."""
-    return Stream(*X.shape, lambda: iter([torch.from_numpy(X)]))
+    n, d = X.shape
+    return Stream(n, d, lambda: iter([torch.from_numpy(X)]))
 
 
 def test_problems_in_parts_are_as_together(monkeypatch):
