@@ -1,4 +1,4 @@
-"""L2-regularised logistic regression to a certified optimum, for many problems on the same features in one solve.
+"""L2-regularised logistic regression to a certified optimum, for many problems on the same features.
 
 The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), with a free intercept; for more than two classes w
 has a row for each class (multinomial).
