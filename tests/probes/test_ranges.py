@@ -80,6 +80,15 @@ def test_features_of_any_size_and_rank_are_fitted_or_refused(name, kind, exponen
             fitted(name, X, y)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("exponent", [16, 30, 37, 90])
+def test_raw_features_whose_products_float32_cannot_hold_are_fitted(exponent, n_classes):
+    y = np.arange(40) % n_classes
+    X = np.random.default_rng(0).normal(size=(40, 5)) + y[:, None]
+    for kind in ("plain", "mixed scales", "far from 0"):
+        fitted("raw logistic", KINDS[kind](X) * 10.0**exponent, y)
+
+
 @pytest.mark.parametrize("exponent", [-40, -38, -20, 20, 34])
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_certified_fit_is_the_one_of_features_of_plain_size(exponent, n_classes):

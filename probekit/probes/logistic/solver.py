@@ -3,12 +3,12 @@
 The objective is scikit-learn's, 0.5 |w|^2 + C * (sum of log losses), with a free intercept; for more than two classes w
 has a row for each class (multinomial).
 
-Features in memory go to `solve_binary` and `solve_multinomial`. Streams, features on a GPU and very many rows with two
-classes are solved here. Standardising is then a change of variables, and a fold is a weight of 0, so neither copies X.
-All problems descend together by L-BFGS (Liu and Nocedal 1989), so that a pass over X is one matrix product. In the
-eigenbasis of the covariance the Hessian is nearly diagonal, C * (curvature of the loss) * eigenvalue + 1; this is the
-initial Hessian of every L-BFGS iteration. Problems that still converge slowly (nearly separable, few rows) switch to
-Newton's method, each with its own Hessian.
+Features in memory go to `solve_binary` and `solve_multinomial`. Streams, features on a GPU, very many rows with two
+classes, and raw features too large for products in float32 are solved here. Standardising is then a change of
+variables, and a fold is a weight of 0, so neither copies X. All problems descend together by L-BFGS (Liu and Nocedal
+1989), so that a pass over X is one matrix product. In the eigenbasis of the covariance the Hessian is nearly diagonal,
+C * (curvature of the loss) * eigenvalue + 1; this is the initial Hessian of every L-BFGS iteration. Problems that still
+converge slowly (nearly separable, few rows) switch to Newton's method, each with its own Hessian.
 
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more), M weightings.
 """
@@ -16,6 +16,7 @@ Axes: N rows, D features, P problems, K score columns of a problem (1 for two cl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from probekit.errors import UsageError
 from probekit.probes.logistic.binary import fits, solve_binary
 from probekit.probes.logistic.certificate import Solutions, certify
-from probekit.probes.logistic.features import Features, Stream
+from probekit.probes.logistic.features import FLOAT32, Features, Stream
 from probekit.probes.logistic.multinomial import solve_multinomial
 from probekit.probes.logistic.objective import Objective, Point, objective_of
 from probekit.probes.problem import Labels, ProblemSet, subset
@@ -84,7 +85,7 @@ def solve_logistic(
     """
     _check(X, problems)
     X = X.detach() if isinstance(X, Tensor) else X
-    held = X if isinstance(X, Tensor) and X.device.type == "cpu" else None
+    held = X if _is_held(X, standardise) else None
     if held is not None and problems.labels[0].n_classes > 2:
         return solve_multinomial(held, problems, standardise, tol, max_iter)
     if held is not None and fits(held):
@@ -98,6 +99,13 @@ def solve_logistic(
             solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
     back = np.argsort(np.concatenate(which))
     return Solutions(*(np.concatenate(values)[back] for values in zip(*map(_fields, solved), strict=True)))
+
+
+def _is_held(X: Tensor | Stream, standardise: bool) -> TypeGuard[Tensor]:
+    """Whether X is in memory, in numbers whose products float32 can hold once they are scaled."""
+    if not isinstance(X, Tensor) or X.device.type != "cpu":
+        return False
+    return standardise or not bool((X.abs() > FLOAT32).any())
 
 
 def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
