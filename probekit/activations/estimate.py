@@ -2,7 +2,7 @@
 
 FLOPs count every node of every batch, including those that fill it up, in the blocks that must run: the products with
 weights (`models.accounting.token_flops`), and for a batch of B blocks of N nodes 4 B N^2 H K for scores and weighted
-sum, masked or not. In the last block the nodes that nobody reads cost their keys and values alone. FLOPs are divided by
+sum, masked or not. In the last block, tokens that are not read need their keys and values only. FLOPs are divided by
 a rate that is measured now: one block of the model runs on part of one of the plan's batches, for a fraction of a
 second. Work before the first block is timed in the same way, per node. Reading the points and writing the store are not
 included.

@@ -99,6 +99,14 @@ def subset(problems: ProblemSet, which: Sequence[int]) -> ProblemSet:
     )
 
 
+def by_weighting(problems: ProblemSet) -> dict[int, list[int]]:
+    """Number of a weighting -> the numbers of its problems."""
+    groups: dict[int, list[int]] = {}
+    for i, problem in enumerate(problems.problems):
+        groups.setdefault(problem.weighting, []).append(i)
+    return groups
+
+
 def _numbered(numbers: Iterable[int]) -> dict[int, int]:
     """Each number -> its place among the distinct ones, in the order of their first use."""
     return {number: i for i, number in enumerate(dict.fromkeys(numbers))}

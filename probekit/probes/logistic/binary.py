@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.certificate import Certified, Solutions, certify
+from probekit.probes.logistic.certificate import Certified, Solutions, certify, reassembled
 from probekit.probes.logistic.descent import BinaryProblem, Place, System, descend, path, place
 from probekit.probes.logistic.features import Features
 from probekit.probes.logistic.kernel import Kernel
 from probekit.probes.logistic.objective import objective_of
 from probekit.probes.logistic.primal import Primal
-from probekit.probes.problem import Labels, ProblemSet, subset
+from probekit.probes.problem import Labels, ProblemSet, by_weighting, subset
 from probekit.threads import Shares, shares
 
 LARGE = 1 << 23  # numbers in X from which several threads pay
@@ -42,18 +42,12 @@ def fits(X: Tensor) -> bool:
 
 def solve_binary(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
     """Solve problems with two classes; see `solve_logistic`."""
-    groups: dict[int, list[int]] = {}
-    for i, problem in enumerate(problems.problems):
-        groups.setdefault(problem.weighting, []).append(i)
-    solved = []
+    groups, solved = by_weighting(problems), []
     for weighting, which in groups.items():
         rows, some = _with_weight(X, problems.weightings[weighting], subset(problems, which))
         with shares(parallel=rows.numel() > LARGE) as by_thread:
             solved.append(_Rows(rows, some, standardise, by_thread).solve(tol, max_iter))
-    back = np.argsort(np.concatenate(list(groups.values())))
-    return Solutions(
-        *(np.concatenate(values)[back] for values in zip(*(vars(s).values() for s in solved), strict=True))
-    )
+    return reassembled(solved, list(groups.values()))
 
 
 def _with_weight(X: Tensor, weights: np.ndarray | None, problems: ProblemSet) -> tuple[Tensor, ProblemSet]:

@@ -9,6 +9,7 @@ much makes the dual point feasible, which changes the objective by about 1e-20. 
 Axes: N rows, D features, P problems, K score columns of a problem (1 for two classes, C for more).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,12 @@ class Solutions:
     gap: np.ndarray
     n_iter: np.ndarray
     converged: np.ndarray
+
+
+def reassembled(parts: Sequence[Solutions], numbers: Sequence[Sequence[int] | np.ndarray]) -> Solutions:
+    """The solutions of several parts as one, in the order of the numbers that each part's problems have."""
+    back = np.argsort(np.concatenate(numbers))
+    return Solutions(*(np.concatenate(values)[back] for values in zip(*(vars(s).values() for s in parts), strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.logistic.certificate import Certified, Solutions, certify
+from probekit.probes.logistic.certificate import Certified, Solutions, certify, reassembled
 from probekit.probes.logistic.curvature import MOST_UNKNOWNS, Dense, Diagonal
 from probekit.probes.logistic.features import Features
 from probekit.probes.logistic.objective import Objective, objective_of
 from probekit.probes.logistic.softmax import TURNED, Turned, bend, curved, losses, turned
-from probekit.probes.problem import Labels, ProblemSet, subset
+from probekit.probes.problem import Labels, ProblemSet, by_weighting, subset
 from probekit.threads import shares
 
 LARGE = 1 << 19  # numbers in X from which several threads pay
@@ -43,10 +43,7 @@ SAVED = 0.1  # share of a factor's cost in iterations, at which a stale factor i
 
 def solve_multinomial(X: Tensor, problems: ProblemSet, standardise: bool, tol: float, max_iter: int) -> Solutions:
     """Solve problems with more than two classes; see `solve_logistic`."""
-    groups: dict[int, list[int]] = {}
-    for i, problem in enumerate(problems.problems):
-        groups.setdefault(problem.weighting, []).append(i)
-    solved = []
+    groups, solved = by_weighting(problems), []
     for weighting, which in groups.items():
         rows, some = _with_weight(X, problems.weightings[weighting], subset(problems, which))
         with shares(parallel=rows.numel() > LARGE) as by_thread:
@@ -55,10 +52,7 @@ def solve_multinomial(X: Tensor, problems: ProblemSet, standardise: bool, tol: f
             K = problems.labels[0].n_classes
             objective = objective_of(features, some, K, standardise, None, with_basis=wide)
             solved.append(_solve(objective, turned(objective, by_thread), tol, max_iter))
-    back = np.argsort(np.concatenate(list(groups.values())))
-    return Solutions(
-        *(np.concatenate(values)[back] for values in zip(*(vars(s).values() for s in solved), strict=True))
-    )
+    return reassembled(solved, list(groups.values()))
 
 
 def _with_weight(X: Tensor, weights: np.ndarray | None, problems: ProblemSet) -> tuple[Tensor, ProblemSet]:

@@ -92,7 +92,7 @@ def _standardised(objective: Objective, axes: Tensor | None, dtype: torch.dtype 
 
 
 def summed(turned: Turned, K: int, work: Callable[[slice], list[Array]]) -> list[Array]:
-    """The sums over blocks of rows of what `work` returns for a block, with K numbers a row beside the coordinates."""
+    """Sum over blocks of rows what `work` returns for a block. Blocks are sized for R coordinates and K scores."""
     n, R = turned.Z.shape
     size = max(64, BLOCK // (R + 2 * K))
 

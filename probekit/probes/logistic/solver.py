@@ -14,7 +14,7 @@ Axes: N rows, D features, P problems, K score columns of a problem (1 for two cl
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeGuard
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.probes.logistic.binary import fits, solve_binary
-from probekit.probes.logistic.certificate import Solutions, certify
+from probekit.probes.logistic.certificate import Solutions, certify, reassembled
 from probekit.probes.logistic.features import FLOAT32, Features, Stream
 from probekit.probes.logistic.multinomial import solve_multinomial
 from probekit.probes.logistic.objective import Objective, Point, objective_of
@@ -97,8 +97,7 @@ def solve_logistic(
             solved.append(solve_binary(rows, some, standardise, tol, max_iter))
         else:
             solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
-    back = np.argsort(np.concatenate(which))
-    return Solutions(*(np.concatenate(values)[back] for values in zip(*map(_fields, solved), strict=True)))
+    return reassembled(solved, which)
 
 
 def _is_held(X: Tensor | Stream, standardise: bool) -> TypeGuard[Tensor]:
@@ -121,10 +120,6 @@ def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
             raise UsageError(f"expected a weight of 0 or more for each of the {n} rows; check the weights")
         if weights is not None and not weights.any():
             raise UsageError("no row of a problem has a weight; leave the problem out")
-
-
-def _fields(found: Solutions) -> list[np.ndarray]:
-    return [getattr(found, field.name) for field in fields(found)]
 
 
 Part = tuple[np.ndarray, Tensor | Stream, ProblemSet]  # numbers of problems, the rows they need, and the problems there
@@ -171,7 +166,7 @@ def _solve_shared(X: Tensor | Stream, problems: ProblemSet, standardise: bool, t
         size = max(1, MOST_SCORES // (K * max(features.n, 2 * MEMORY * features.d)))
         numbers = torch.arange(len(problems.problems), device=features.device)
         parts = [_solve(every.of(part), tol, max_iter) for part in numbers.split(size)]
-    return Solutions(*(np.concatenate(values) for values in zip(*map(_fields, parts), strict=True)))
+    return Solutions(*(np.concatenate(values) for values in zip(*(vars(s).values() for s in parts), strict=True)))
 
 
 class _Memory:
