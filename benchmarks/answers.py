@@ -178,7 +178,7 @@ def exported(store: Path, folder: Path) -> Path:
 
 def random_gpt2_store(args: argparse.Namespace, folder: Path) -> Path:
     """`extract` of the first training texts of SST-2; its time is printed too."""
-    from probekit.models.gpt2 import GPT2Config
+    from probekit.models.families.gpt2 import GPT2Config
 
     if (folder / "store").is_dir():
         return folder / "store"

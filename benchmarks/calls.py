@@ -140,7 +140,7 @@ def report(calls: Calls) -> None:
 
 def tiny() -> tuple[Any, Any]:
     """A model with random weights and a task of random tokens."""
-    from probekit.models.gpt2 import GPT2, GPT2Config
+    from probekit.models.families.gpt2 import GPT2, GPT2Config
     from probekit.tasks import Task
 
     sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": 27}

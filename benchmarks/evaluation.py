@@ -31,7 +31,7 @@ from probekit import ProbeResults, Task, extract, load_model, load_task, random_
 from probekit.activations.activations import Activations
 from probekit.activations.store.reader import Store
 from probekit.models.base import LanguageModel
-from probekit.models.gpt2 import GPT2Config
+from probekit.models.families.gpt2 import GPT2Config
 from probekit.plots import save_plot, save_transfer_plot
 from probekit.tasks.splits import sample
 

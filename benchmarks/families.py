@@ -24,11 +24,11 @@ from torch import Tensor
 
 import probekit as pk
 from probekit.models.base import LanguageModel
-from probekit.models.bert import Bert, BertConfig
 from probekit.models.families import family_of
-from probekit.models.gpt2 import GPT2, GPT2Config
-from probekit.models.llama import Llama, LlamaConfig
-from probekit.models.transformer import Transformer, TransformerConfig
+from probekit.models.families.bert import Bert, BertConfig
+from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.models.families.llama import Llama, LlamaConfig
+from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.weights import save_hf
 from probekit.tasks import Task
 

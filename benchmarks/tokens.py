@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 import probekit as pk
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.points import place_name
 
 LENGTH, VOCAB, D, LAYERS, HEADS, BOARD, RUNS = 60, 64, 128, 4, 4, 8, 3

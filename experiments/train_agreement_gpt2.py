@@ -18,7 +18,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from probekit.models.examples import Example
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.training import collate, train
 from probekit.models.weights import save_hf

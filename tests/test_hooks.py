@@ -6,7 +6,7 @@ from gpt2_points import GPT2_POINTS
 
 from probekit.errors import ProbekitError, UsageError
 from probekit.hooks import ActivationCache
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.points import POINTS, UnknownPoint, parse_layers, resolve_point, split_point
 
 TOKENS = torch.arange(10).reshape(2, 5)

@@ -3,7 +3,7 @@
 import random
 
 from probekit.models.examples import Example
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import TrainingSettings
 
 CFG = GPT2Config(d_model=16, n_heads=2, d_mlp=32, n_layers=2, n_ctx=8, d_vocab=11, bos_token_id=0)

@@ -1,6 +1,6 @@
 """A model family: its config and model, its names in Hugging Face files, its sizes, and its points in transformers.
 
-Each family's file ends with one `Family`, called FAMILY; `families.py` lists those files.
+Each family's file ends with one `Family`, called FAMILY; `families/__init__.py` lists those files.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -62,6 +62,9 @@ class Family:
         hf_buffers: a regular expression for names in a file that are not weights.
         hf_renamed: a weight's name in old files -> its name today.
         hf_parts: (config, names in a file) -> the config of what the file holds.
+        loads: what people call the models that it loads, for tables: "Llama, Mistral, Qwen2".
+        refused: what it refuses, for the page of models: "longrope".
+        hub_examples: names of published models that it loads.
     """
 
     model_types: tuple[str, ...]
@@ -75,6 +78,9 @@ class Family:
     hf_buffers: str = "(?!)"
     hf_renamed: Callable[[str], str] = lambda name: name
     hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
+    loads: str = ""
+    refused: str = ""
+    hub_examples: tuple[str, ...] = ()
 
 
 def head_names(cfg: Any) -> dict[str, HfTensor]:

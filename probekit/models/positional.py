@@ -211,6 +211,12 @@ def rotate_half(x_BLHK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat(_rotated(x, y, rotation), -1)
 
 
+def rotate_first(x_BLHK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """`rotate_half` of the first coordinates, as many as the table has; the others pass (partial rotation)."""
+    n_rotated = 2 * rotation[0].shape[-1]
+    return torch.cat([rotate_half(x_BLHK[..., :n_rotated], rotation), x_BLHK[..., n_rotated:]], -1)
+
+
 def rotate_interleaved(x_BLHK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate coordinate 2i with coordinate 2i + 1, the pairing of the paper and of Meta's own Llama files."""
     x, y = x_BLHK.unflatten(-1, (-1, 2)).unbind(-1)

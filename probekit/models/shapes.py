@@ -8,7 +8,7 @@ Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads,
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,14 @@ class StackShape:
         mlp_bias: whether the MLP's products have biases.
         norm_shift: whether norms have a shift as well as a gain (LayerNorm; RMSNorm has none).
         cross: whether there is cross-attention to the encoder's output, with a norm of its own.
+        norms: the norms of a block by name, in the order of its forward.
+        n_left_out: how many norms the first blocks lack, in all.
+        qk_norm: the width that one norm of the queries sees, and one of the keys: a head's ("K"), or all heads' ("HK").
+        parallel: whether attention and MLP read the same stream, so that there is no `resid_mid`.
+        n_experts: E, for each block with a mixture of experts; d_mlp is then the width of one expert.
+        n_active_experts: how many experts compute a token.
+        n_dense_layers: how many blocks have an MLP of width d_dense_mlp and no experts.
+        d_dense_mlp: its width.
     """
 
     n_layers: int
@@ -46,11 +54,19 @@ class StackShape:
     mlp_bias: bool = True
     norm_shift: bool = True
     cross: bool = False
+    norms: tuple[str, ...] = ("ln1", "ln2")
+    n_left_out: int = 0
+    qk_norm: Literal["", "K", "HK"] = ""
+    parallel: bool = False
+    n_experts: int = 0
+    n_active_experts: int = 0
+    n_dense_layers: int = 0
+    d_dense_mlp: int = 0
 
     @property
     def n_norms(self) -> int:
         """Norms per block."""
-        return 3 if self.cross else 2
+        return 3 if self.cross else len(self.norms)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from probekit.options import TrainingSettings
 from probekit.worlds.grammar import EOS, Seed
 
 if TYPE_CHECKING:
-    from probekit.models.gpt2 import GPT2Config
+    from probekit.models.families.gpt2 import GPT2Config
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,6 @@ def next_word_example(vocabulary: list[str], words: Sequence[str], n_ignored: in
 
 def gpt2_config(vocabulary: list[str], **shape: Any) -> "GPT2Config":
     """A GPT-2 with these words, whose BOS is <eos>, and an MLP of the usual width."""
-    from probekit.models.gpt2 import GPT2Config
+    from probekit.models.families.gpt2 import GPT2Config
 
     return GPT2Config(d_mlp=4 * shape["d_model"], d_vocab=len(vocabulary), bos_token_id=vocabulary.index(EOS), **shape)

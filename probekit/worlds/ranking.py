@@ -28,7 +28,7 @@ from probekit.worlds.definition import World, next_word_example, word_ids
 from probekit.worlds.grammar import EOS, Seed, check_split, draw_splits, make_task, split_by_checksum
 
 if TYPE_CHECKING:
-    from probekit.models.transformer import TransformerConfig
+    from probekit.models.families.transformer import TransformerConfig
 
 BOS, PAD = "<bos>", "<pad>"
 SHORTEST, LONGEST, LARGEST = 5, 8, 15
@@ -119,7 +119,7 @@ def examples(split: str, n: int, seed: Seed) -> list[Example]:
 
 def model_config() -> "TransformerConfig":
     """An encoder-decoder of two layers each."""
-    from probekit.models.transformer import TransformerConfig
+    from probekit.models.families.transformer import TransformerConfig
 
     bos = VOCABULARY.index(BOS)
     return TransformerConfig(

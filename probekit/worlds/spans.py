@@ -30,7 +30,7 @@ from probekit.worlds.definition import World, word_ids
 from probekit.worlds.grammar import Seed, check_split, choose, draw_splits, make_task, split_by_checksum
 
 if TYPE_CHECKING:
-    from probekit.models.bert import BertConfig
+    from probekit.models.families.bert import BertConfig
 
 PAD, CLS, SEP, MASK = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
 LARGEST, SHORTEST, LONGEST = 31, 4, 8
@@ -125,7 +125,7 @@ def examples(split: str, n: int, seed: Seed) -> list[Example]:
 
 def model_config() -> "BertConfig":
     """A BERT of two layers."""
-    from probekit.models.bert import BertConfig
+    from probekit.models.families.bert import BertConfig
 
     return BertConfig(d_model=64, n_heads=4, d_mlp=256, n_layers=2, n_ctx=16, d_vocab=len(VOCABULARY), init_std=0.05)
 

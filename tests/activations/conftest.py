@@ -9,7 +9,7 @@ import pytest
 from store_cases import ROW_BYTES
 
 from probekit.activations.plan import build as planning
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import SPLITS, Task
 
 N = 23

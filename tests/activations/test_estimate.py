@@ -17,10 +17,10 @@ from probekit.activations.plan.packing import filled_nodes
 from probekit.activations.run.loop import compute_shard
 from probekit.models import kernels, layers
 from probekit.models.accounting import NORM_FLOPS
-from probekit.models.bert import Bert, BertConfig
-from probekit.models.gpt2 import GPT2
-from probekit.models.llama import Llama, LlamaConfig
-from probekit.models.transformer import Transformer, TransformerConfig
+from probekit.models.families.bert import Bert, BertConfig
+from probekit.models.families.gpt2 import GPT2
+from probekit.models.families.llama import Llama, LlamaConfig
+from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.tasks import Task
 
 Make = Callable[..., Any]

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from probekit.cli.main import run
-from probekit.models.gpt2 import GPT2, GPT2Config, hf_names
+from probekit.models.families.gpt2 import GPT2, GPT2Config, hf_names
 
 N_LAYERS = 3
 

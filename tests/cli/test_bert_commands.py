@@ -10,7 +10,7 @@ import pytest
 from probekit.activations import load_activations
 from probekit.cli.main import run
 from probekit.models import load_model
-from probekit.models.bert import Bert, BertConfig
+from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.weights import save_hf
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "text", "number", "good", "bad", *(f"##{i}" for i in range(10))]

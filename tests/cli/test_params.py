@@ -13,7 +13,7 @@ import pytest
 from probekit.cli.main import run
 from probekit.models.accounting import account
 from probekit.models.families import GPT2_SIZES, named_shape, shape_of
-from probekit.models.gpt2 import GPT2Config
+from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.shapes import ModelShape
 from probekit.text import metric
 from probekit.worlds import MODELS, world

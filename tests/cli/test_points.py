@@ -8,7 +8,7 @@ import pytest
 from gpt2_points import GPT2_POINTS
 
 from probekit.cli.main import run
-from probekit.models.gpt2 import GPT2Config
+from probekit.models.families.gpt2 import GPT2Config
 
 Capture = pytest.CaptureFixture[str]
 

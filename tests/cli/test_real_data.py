@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probekit.cli.main import run
-from probekit.models.gpt2 import GPT2Config
+from probekit.models.families.gpt2 import GPT2Config
 
 Capture = pytest.CaptureFixture[str]
 

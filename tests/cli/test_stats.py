@@ -9,7 +9,7 @@ from probekit.activations import load_activations, load_statistics
 from probekit.activations.plan import build as planning
 from probekit.activations.sums.tally import Tally
 from probekit.cli.main import run
-from probekit.models.gpt2 import GPT2
+from probekit.models.families.gpt2 import GPT2
 
 Capture = pytest.CaptureFixture[str]
 

@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import r2_score
 
 import probekit as pk
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 
 GUIDE = Path(__file__).parents[2] / "docs" / "python.md"
 N, L, VOCAB, SQUARES = 80, 8, 13, 4

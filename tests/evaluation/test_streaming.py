@@ -7,7 +7,7 @@ from probekit.activations.imports.run import import_activations
 from probekit.activations.plan import build as planning
 from probekit.activations.store.reader import Store
 from probekit.evaluation.fits.stream import stream_of
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.probes import LogisticProbe
 from probekit.probes.problem import Labels, every_problem
 from probekit.tasks.base import Task

@@ -12,7 +12,7 @@ from probekit.activations import extract, load_activations
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults, train_probes, transfer
 from probekit.evaluation.rows import resampling_units
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.tasks.base import Task
 from probekit.tasks.token_labels import token_rows
 

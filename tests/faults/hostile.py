@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from probekit.cli import main as program
 from probekit.errors import ProbekitError
 from probekit.models import tokenizer_trial
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer as OurTokenizer
 from probekit.models.weights import save_hf
 

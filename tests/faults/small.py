@@ -20,7 +20,7 @@ from probekit.activations.activations import Activations
 from probekit.activations.plan import build as planning
 from probekit.activations.store import write_examples
 from probekit.errors import DataError, StorageError
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import ExtractOptions
 from probekit.points import place_name
 from probekit.tasks.base import SPLITS, Task

@@ -31,7 +31,7 @@ from probekit.models.accounting import (
 )
 from probekit.models.cache import KeyValueCache
 from probekit.models.families import GPT2_SIZES, families, family_of, named_shape, shape_of
-from probekit.models.gpt2 import GPT2Config
+from probekit.models.families.gpt2 import GPT2Config
 
 B, L = 2, 12
 CONFIGS = tiny_configs()

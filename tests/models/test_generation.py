@@ -25,9 +25,10 @@ from transformers import (
 )
 
 from probekit.errors import DataError, UsageError
-from probekit.models import gpt2, load_model
+from probekit.models import load_model
 from probekit.models.base import LanguageModel
-from probekit.models.bert import Bert, BertConfig
+from probekit.models.families import gpt2
+from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.generation import Sampling, _chooser, _reader, continuations, generate, next_distribution, to_ids
 from probekit.models.tokenizer import Tokenizer
 

@@ -19,7 +19,7 @@ from probekit.devices import find_device
 from probekit.errors import DataError, UsageError
 from probekit.models import BUILTIN_MODELS, HUB_ALIASES, load, load_model
 from probekit.models.base import LanguageModel
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer_files import load_tokenizer
 
 SERVED = repos()["models/openai-community/gpt2"]

@@ -12,7 +12,7 @@ from transformers import BertForMaskedLM, BertForNextSentencePrediction, BertFor
 
 from probekit.errors import DataError
 from probekit.models import load_model
-from probekit.models.bert import Bert, BertConfig
+from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.weights import save_hf
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "key", "##s", "to", "cabinet", "be", "##en", "are", "."]

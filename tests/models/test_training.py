@@ -26,11 +26,11 @@ from transformers import BertConfig, BertForPreTraining
 from probekit import durable
 from probekit.errors import DataError, ResumeMismatch, StorageError, UsageError
 from probekit.models.base import LanguageModel
-from probekit.models.bert import Bert
-from probekit.models.bert import BertConfig as OurBertConfig
-from probekit.models.bert_hf import hf_names
 from probekit.models.checkpoint import load_checkpoint, save_checkpoint
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.bert import Bert
+from probekit.models.families.bert import BertConfig as OurBertConfig
+from probekit.models.families.bert_hf import hf_names
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.training import CHECKPOINT, IGNORE, Example, collate, learning_rate_at, loss_of, train
 from probekit.options import TrainingSettings
 

@@ -21,7 +21,7 @@ from probekit.errors import DataError, StorageError
 from probekit.models import weights
 from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
-from probekit.models.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
+from probekit.models.families.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
 from probekit.models.load import load_model
 from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import INDEX, ONE_FILE, load_weights, named_tensors, save_hf, stored_in

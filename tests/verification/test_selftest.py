@@ -13,7 +13,7 @@ from torch import Tensor
 
 import probekit as pk
 from probekit.models import load_model
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.weights import save_hf
 from probekit.verification import SelfTest, compare, references
 from probekit.verification.inputs import MOST, inputs_for

@@ -19,7 +19,7 @@ from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.activations.plan.word_tokens import token_spans
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.tokenizer_files import load_tokenizer
 from probekit.models.weights import save_hf

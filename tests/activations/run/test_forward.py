@@ -11,7 +11,7 @@ from store_cases import plan_of
 from probekit.activations import extract
 from probekit.errors import DataError, UsageError
 from probekit.models import layers
-from probekit.models.gpt2 import GPT2
+from probekit.models.families.gpt2 import GPT2
 from probekit.models.layers import Linear, attention_scores, prepared
 from probekit.points import POINTS
 

@@ -12,7 +12,7 @@ from store_cases import plan_of
 from probekit.activations import Store, extract, extract_statistics, repair
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
-from probekit.models.bert import Bert, BertConfig
+from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.tokenizer_files import load_tokenizer
 from probekit.points import POINTS, split_point
 

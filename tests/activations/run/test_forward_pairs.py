@@ -20,8 +20,8 @@ from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
 from probekit.errors import DataError, UsageError
 from probekit.models import load_model
+from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.models.weights import save_hf
 from probekit.options import ExtractOptions
 from probekit.points import split_point

@@ -11,11 +11,11 @@ from probekit.activations import extract
 from probekit.activations.run.forward import batch_inputs
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
-from probekit.models.bert import Bert, BertConfig
-from probekit.models.gpt2 import GPT2, GPT2Config
+from probekit.models.families.bert import Bert, BertConfig
+from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.models.families.llama import Llama, LlamaConfig
+from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.layers import Linear
-from probekit.models.llama import Llama, LlamaConfig
-from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.tasks.base import Task
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": 9}

@@ -11,8 +11,8 @@ from transformers import BertConfig as HfConfig
 from transformers import BertForPreTraining
 
 from probekit.errors import DataError, UsageError
-from probekit.models.bert import Bert, BertConfig
-from probekit.models.bert_hf import hf_names
+from probekit.models.families.bert import Bert, BertConfig
+from probekit.models.families.bert_hf import hf_names
 from probekit.points import POINTS, split_point
 
 TINY = {

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
-from probekit.models import bert_hf
 from probekit.models.base import LanguageModel, stopped
 from probekit.models.config_checks import (
     check_choice,
@@ -32,6 +31,7 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
+from probekit.models.families import bert_hf
 from probekit.models.family import Family
 from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, PostNormBlock, linear
 

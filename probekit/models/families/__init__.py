@@ -10,7 +10,12 @@ from probekit.models.shapes import ModelShape, StackShape, decoder_shape
 if TYPE_CHECKING:
     from probekit.models.family import Family
 
-FILES = ("gpt2", "llama", "bert", "transformer")
+FILES = (
+    "gpt2",
+    "llama",
+    "bert",
+    "transformer",
+)
 """Modules of this package that end with a FAMILY; to add a family, add its file here."""
 
 GPT2_SIZES: dict[str, dict[str, Any]] = {
@@ -25,7 +30,7 @@ GPT2_SIZES: dict[str, dict[str, Any]] = {
 @cache
 def families() -> dict[str, "Family"]:
     """Every family, by each `model_type` of config.json that means it."""
-    found = [importlib.import_module(f"probekit.models.{file}").FAMILY for file in FILES]
+    found = [importlib.import_module(f"probekit.models.families.{file}").FAMILY for file in FILES]
     return {model_type: family for family in found for model_type in family.model_types}
 
 
@@ -38,7 +43,7 @@ def family_of(cfg: Any) -> "Family":
     for family in families().values():
         if type(cfg) is family.config:
             return family
-    raise UsageError(f"{type(cfg).__name__} belongs to no family; enter its file in probekit/models/families.py")
+    raise UsageError(f"{type(cfg).__name__} belongs to no family; enter its file in models/families/__init__.py")
 
 
 def shape_of(cfg: Any) -> ModelShape:

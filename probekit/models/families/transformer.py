@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
-from probekit.models import transformer_hf
 from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache
 from probekit.models.config_checks import (
@@ -41,7 +40,8 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
-from probekit.models.cross_attention import DecoderBlock, source_mask_for
+from probekit.models.families import transformer_hf
+from probekit.models.families.cross_attention import DecoderBlock, source_mask_for
 from probekit.models.family import Family
 from probekit.models.layers import (
     ACTIVATIONS,

@@ -17,7 +17,7 @@ from transformers import GPT2Config as HfConfig
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import DataError, UsageError
-from probekit.models.gpt2 import GPT2, GPT2Config, hf_names
+from probekit.models.families.gpt2 import GPT2, GPT2Config, hf_names
 from probekit.points import POINTS
 
 TINY = {

@@ -30,11 +30,12 @@ from transformers import (
 
 from probekit.errors import DataError, UsageError
 from probekit.models.cache import KeyValueCache
-from probekit.models.llama import Llama, LlamaConfig, within
-from probekit.models.llama_hf import HF_PREFIX, hf_names
+from probekit.models.families.llama import Llama, LlamaConfig
+from probekit.models.families.llama_hf import HF_PREFIX, hf_names
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
 from probekit.models.weights import save_hf
+from probekit.models.windows import within
 from probekit.points import POINTS
 
 TINY = {
@@ -286,9 +287,10 @@ def test_every_point_has_the_axes_that_it_declares(each):
         assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
 
 
-def test_it_has_every_point_of_a_decoder_but_learned_positions(model):
+def test_it_has_every_point_of_a_pre_norm_decoder_but_learned_positions(model):
     elsewhere = ("pos_embed", "token_type_embed", "ln_embed", "ln_embed_scale", "head_ln", "head_ln_scale")
-    mine = [full for short, full in POINTS.items() if short not in elsewhere and "coder." not in short]
+    others = ("q_norm", "k_norm", "ln1_post", "ln2_post", "router_logits", "expert_weights")
+    mine = [full for short, full in POINTS.items() if not short.startswith((*elsewhere, *others, "encoder", "decoder"))]
     assert set(model.points) == {full.format(layer=i) for full in mine for i in range(model.cfg.n_layers)}
 
 

@@ -17,14 +17,13 @@ import probekit as pk
 from probekit.errors import UsageError
 from probekit.models.accounting import parameters
 from probekit.models.families import FILES, families, family_of
+from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.family import Family
-from probekit.models.gpt2 import GPT2Config
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
-MODELS = PACKAGE / "models"
-TRANSLATIONS = {f"{file}_hf" for file in FILES if (MODELS / f"{file}_hf.py").exists()}  # FILE.py would be too long
-OWN = {"families", *FILES, *TRANSLATIONS}
+FAMILIES = PACKAGE / "models/families"
+TRANSLATIONS = {f"{file}_hf" for file in FILES if (FAMILIES / f"{file}_hf.py").exists()}  # FILE.py would be too long
 HUB = {"hub.py"}  # short names of models on the Hub, one of which is also the name of a family
 
 
@@ -53,25 +52,24 @@ def test_only_its_own_file_and_the_registry_name_a_family():
     assert {"gpt2", "GPT2Config", "Llama", "mistral", "qwen2", "bert_hf", "marian", "Transformer"} <= named
     for path in PACKAGE.rglob("*.py"):
         place = str(path.relative_to(PACKAGE))
-        is_own = path.parent == MODELS and path.stem in OWN
-        if not is_own and place not in HUB and not place.startswith("worlds/"):
+        if path.parent != FAMILIES and place not in HUB and not place.startswith("worlds/"):
             assert not names_in(path) & named, place
 
 
 def test_the_registry_has_one_entry_for_each_file_with_a_family():
-    with_family = {path.stem for path in MODELS.glob("*.py") if "\nFAMILY = Family(" in path.read_text("utf-8")}
+    with_family = {path.stem for path in FAMILIES.glob("*.py") if "\nFAMILY = Family(" in path.read_text("utf-8")}
     assert with_family == set(FILES)
     assert len(FILES) == len(set(FILES))
 
 
 def test_families_are_found_by_type_and_by_config():
-    registered = [importlib.import_module(f"probekit.models.{file}").FAMILY for file in FILES]
+    registered = [importlib.import_module(f"probekit.models.families.{file}").FAMILY for file in FILES]
     assert all(isinstance(family, Family) for family in registered)
     assert list(families().items()) == [(name, family) for family in registered for name in family.model_types]
     assert {"gpt2", "llama", "mistral", "qwen2", "bert", "marian"} <= families().keys()
     assert family_of(GPT2Config()) is families()["gpt2"]
     with pytest.raises(
-        UsageError, match=r"object belongs to no family; enter its file in probekit/models/families\.py"
+        UsageError, match=r"object belongs to no family; enter its file in models/families/__init__\.py"
     ):
         family_of(object())
 

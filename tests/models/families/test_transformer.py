@@ -13,7 +13,7 @@ from transformers import MarianMTModel
 
 from probekit.errors import UsageError
 from probekit.models.cache import KeyValueCache
-from probekit.models.transformer import Transformer, TransformerConfig
+from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.points import split_point
 
 IDS: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models import llama_hf
 from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache, LayerCache
 from probekit.models.config_checks import (
@@ -35,6 +34,7 @@ from probekit.models.config_checks import (
     hf_field,
 )
 from probekit.models.config_fields import later
+from probekit.models.families import llama_hf
 from probekit.models.family import Family, with_head_bias
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -45,13 +45,13 @@ from probekit.models.layers import (
     SwiGLU,
     at_read,
     attend,
-    causal_mask,
     init_embedding,
     init_linear,
     linear,
     projected,
 )
 from probekit.models.positional import RopeScaling, Rotary, rotate_half
+from probekit.models.windows import in_window
 
 SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab")
 _named = partial(hf_field, llama_hf.OURS)
@@ -130,11 +130,6 @@ class LlamaConfig:
     def to_hf(self) -> dict[str, Any]:
         """The fields of the Hugging Face `config.json` that describes this model."""
         return llama_hf.fields_to_hf(self)
-
-
-def within(window: int, queries_BL: Tensor, keys_BM: Tensor) -> Tensor:
-    """True where a key is one of the last `window` positions up to the query, or after it: [B, L, M]."""
-    return queries_BL[:, :, None] - keys_BM[:, None, :] < window
 
 
 class Attention(nn.Module):
@@ -251,7 +246,7 @@ class Llama(LanguageModel):
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         reads = self.reads(tokens, position_ids, mask, stop)
-        windowed = self.in_window(mask, position_ids, cache)
+        windowed = in_window(mask, self.cfg.sliding_window, position_ids, cache)
         rotation = self.rotary(position_ids)
         resid_BLD = self.hook_embed(self.embed(tokens))
         for i, block in enumerate(self.blocks[:stop]):
@@ -265,18 +260,6 @@ class Llama(LanguageModel):
     def window_of(self, layer: int) -> int | None:
         """`sliding_window` in the layers that have one."""
         return None if layer < self.cfg.n_full_layers else self.cfg.sliding_window
-
-    def in_window(self, mask: Mask, position_ids: Tensor, cache: KeyValueCache | None) -> Mask:
-        """The mask narrowed to the window; unchanged if the model has none or every token is within it."""
-        window, length = self.cfg.sliding_window, position_ids.shape[1]
-        is_tensor = isinstance(mask, Tensor)
-        if window is None or (not is_tensor and length <= window):
-            return mask
-        mask_BLM = mask if is_tensor else causal_mask(position_ids.new_ones(1, length))
-        if cache is None:
-            return mask_BLM & within(window, position_ids, position_ids)
-        places = torch.arange(mask_BLM.shape[2], device=mask_BLM.device)[None]
-        return mask_BLM & within(window, places[:, -length:], places)
 
     def head(self, normalized_BLD: Tensor) -> Tensor:
         """Logits [B, L, V] of the final norm's output."""

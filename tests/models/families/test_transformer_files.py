@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import MarianMTModel
 
 from probekit.errors import DataError
+from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.load import load_model
-from probekit.models.transformer import Transformer, TransformerConfig
 from probekit.models.weights import save_hf
 
 
