@@ -5,6 +5,7 @@ Each family's file ends with one `Family`, called FAMILY; `families/__init__.py`
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -16,10 +17,29 @@ LOGITS = "logits"  # the model's output, listed among the names of points
 
 
 class HfTensor(NamedTuple):
-    """The name of a weight in a Hugging Face file, and whether it is stored as [in, out] (their Conv1D)."""
+    """Where a Hugging Face file holds a weight.
+
+    Attributes:
+        name: the tensor.
+        transposed: whether it is stored as [in, out] (their Conv1D).
+        rows: the first row and the one after the last, where a tensor holds several weights, one below the other (their
+            fused projections); None for all rows. Rows are those of [out, in].
+    """
 
     name: str
     transposed: bool = False
+    rows: tuple[int, int] | None = None
+
+
+def fused(name: str, rows: Mapping[str, int]) -> dict[str, HfTensor]:
+    """Where a tensor holds several weights, one below the other.
+
+    Args:
+        name: the tensor.
+        rows: our name of each weight -> how many rows it has, from the top.
+    """
+    ends = accumulate(rows.values())
+    return {ours: HfTensor(name, rows=(end - n, end)) for (ours, n), end in zip(rows.items(), ends, strict=True)}
 
 
 class HfPoint(NamedTuple):

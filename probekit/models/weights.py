@@ -6,7 +6,7 @@ The format: https://github.com/huggingface/safetensors#format
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,14 +184,12 @@ def load_weights(
     for copy, original in ties.items():
         if copy in stored and original is not None:
             _check_tied(stored[copy], stored[original])
-    state = {
-        ours: _converted(_read(stored[name]), transposed, device, dtype) for ours, (name, transposed) in names.items()
-    }
+    state = {ours: _copy(part_of(_read(stored[there.name]), there), device, dtype) for ours, there in names.items()}
     model.load_state_dict(state, assign=True)
 
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:
-    wanted = {names[ours].name: _stored_shape(weight, names[ours]) for ours, weight in model.state_dict().items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in as_stored(model.state_dict(), names)}
     missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in stored]
     unexpected = [tensor.key for name, tensor in stored.items() if name not in wanted]
     misshapen = [
@@ -211,8 +209,25 @@ def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored
         raise DataError(f"the weights in {str(folder)!a} are not those of its config.json; {report}")
 
 
-def _stored_shape(weight: Tensor, tensor: HfTensor) -> tuple[int, ...]:
-    return tuple(weight.shape)[::-1] if tensor.transposed else tuple(weight.shape)
+def part_of(tensor: Tensor, where: HfTensor) -> Tensor:
+    """Our weight in the tensor of a file, as a view."""
+    whole = tensor.T if where.transposed else tensor
+    return whole if where.rows is None else whole[slice(*where.rows)]
+
+
+def as_stored(weights: Mapping[str, Tensor], names: Mapping[str, HfTensor]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a file, made of our weights; views, but for those of several weights.
+
+    Args:
+        weights: our name -> weight.
+        names: our name of every weight -> where a file holds it.
+    """
+    within: dict[str, list[str]] = {}
+    for ours, where in sorted(names.items(), key=lambda item: item[1].rows or (0, 0)):
+        within.setdefault(where.name, []).append(ours)
+    for name, parts in within.items():
+        whole = torch.cat([weights[ours] for ours in parts]) if len(parts) > 1 else weights[parts[0]]
+        yield name, whole.T if names[parts[0]].transposed else whole
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -244,10 +259,9 @@ def _read(tensor: TensorInFile) -> Tensor:
         raise _damaged(tensor.file, str(error)) from error
 
 
-def _converted(weight: Tensor, transposed: bool, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _copy(weight: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     """A copy, so that the file may change afterwards."""
-    view = weight.T if transposed else weight
-    return torch.empty(view.shape, device=device, dtype=dtype).copy_(view)
+    return torch.empty(weight.shape, device=device, dtype=dtype).copy_(weight)
 
 
 def save_hf(model: LanguageModel, folder: Path | str) -> None:
@@ -258,10 +272,8 @@ def save_hf(model: LanguageModel, folder: Path | str) -> None:
     Raises:
         StorageError: the files cannot be written.
     """
-    state, tensors = model.state_dict(), {}
-    for ours, (name, transposed) in family_of(model.cfg).hf_names(model.cfg).items():
-        weight = state[ours].detach().cpu()
-        tensors[name] = (weight.T if transposed else weight).contiguous()
+    stored = as_stored(model.state_dict(), family_of(model.cfg).hf_names(model.cfg))
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in stored}
     config = model.cfg.to_hf() | {"dtype": str(model.dtype).removeprefix("torch.")}
     weights, folder = save(tensors, metadata={"format": "pt"}), Path(folder)
     make_folder(folder)

@@ -20,6 +20,7 @@ from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint
+from probekit.models.weights import as_stored
 from probekit.points import split_point
 from probekit.text import printable
 
@@ -156,10 +157,9 @@ def _copied(model: LanguageModel, family: Family, hf_model: HfModel) -> Any:
     with torch.random.fork_rng(devices=[]):
         hf = getattr(transformers, hf_model.model)(config).to(model.dtype)
     slots = {name.removeprefix(family.hf_prefix): slot for name, slot in hf.state_dict().items()}
-    weights = model.state_dict()
-    for ours, (name, transposed) in family.hf_names(model.cfg).items():
+    for name, tensor in as_stored(model.state_dict(), family.hf_names(model.cfg)):
         if (slot := slots.get(name.removeprefix(family.hf_prefix))) is not None:  # a bare class lacks the heads
-            slot.copy_(weights[ours].T if transposed else weights[ours])
+            slot.copy_(tensor)
     return hf
 
 

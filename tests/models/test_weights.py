@@ -22,9 +22,10 @@ from probekit.models import weights
 from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.families.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
+from probekit.models.family import HfTensor, fused
 from probekit.models.load import load_model
 from probekit.models.tokenizer_files import load_tokenizer
-from probekit.models.weights import INDEX, ONE_FILE, load_weights, named_tensors, save_hf, stored_in
+from probekit.models.weights import INDEX, ONE_FILE, as_stored, load_weights, named_tensors, part_of, save_hf, stored_in
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
 LLAMA: dict[str, Any] = {
@@ -393,6 +394,15 @@ def test_what_is_saved_comes_back_here_and_in_transformers(hub, tmp_path, tied, 
     assert not any(report.values())
     with torch.no_grad():
         assert torch.allclose(theirs(TOKENS).logits, again(TOKENS), atol=1e-5 if dtype == torch.float32 else 0.05)
+
+
+def test_a_tensor_of_several_weights_is_the_one_below_the_other():
+    names = fused("qkv", {"q": 4, "k": 2, "v": 1}) | {"up": HfTensor("up", transposed=True)}
+    assert names["k"] == HfTensor("qkv", rows=(4, 6))
+    ours = {name: torch.randn(rows, 3) for name, rows in {"v": 1, "q": 4, "up": 5, "k": 2}.items()}
+    stored = dict(as_stored(ours, names))
+    assert {name: tuple(x.shape) for name, x in stored.items()} == {"qkv": (7, 3), "up": (3, 5)}
+    assert all(torch.equal(part_of(stored[there.name], there), ours[name]) for name, there in names.items())
 
 
 def test_a_disk_that_refuses_is_a_storage_error(tmp_path):

@@ -332,7 +332,7 @@ def hf_names(cfg: GPT2Config) -> dict[str, HfTensor]:
             bare[f"blocks.{i}.{ours}.weight"] = HfTensor(f"h.{i}.{name}.weight", transposed)
             bare[f"blocks.{i}.{ours}.bias"] = HfTensor(f"h.{i}.{name}.bias")
     bare |= {f"ln_final.{part}": HfTensor(f"ln_f.{part}") for part in ("weight", "bias")}
-    names = {ours: HfTensor(HF_PREFIX + name, transposed) for ours, (name, transposed) in bare.items()}
+    names = {ours: where._replace(name=HF_PREFIX + where.name) for ours, where in bare.items()}
     return names | head_names(cfg)
 
 

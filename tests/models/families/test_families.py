@@ -79,18 +79,24 @@ def test_a_config_is_the_same_after_config_json_and_names_of_weights(name, cfg):
     family = family_of(cfg)
     hf = json.loads(json.dumps(cfg.to_hf()))
     assert families()[hf["model_type"]] is family
-    assert family.hf_parts(family.config.from_hf(hf), {name for name, _ in family.hf_names(cfg).values()}) == cfg
+    assert family.hf_parts(family.config.from_hf(hf), {tensor.name for tensor in family.hf_names(cfg).values()}) == cfg
 
 
 @pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
-def test_every_weight_has_one_name_in_a_file(name, cfg):
+def test_every_weight_has_its_place_in_a_file(name, cfg):
+    """A tensor is one weight, or several that fill it from the first row to the last."""
     family = family_of(cfg)
     with torch.device("meta"):
         weights = family.model(cfg).state_dict()
-    names = family.hf_names(cfg)
-    assert names.keys() == weights.keys()
-    assert len({tensor.name for tensor in names.values()}) == len(names)
-    assert not {tensor.name for tensor in names.values()} & family.hf_ties(cfg).keys()
+    places = family.hf_names(cfg)
+    assert places.keys() == weights.keys()
+    assert not {place.name for place in places.values()} & family.hf_ties(cfg).keys()
+    rows: dict[str, list[tuple[int, int]]] = {}
+    for ours, place in places.items():
+        rows.setdefault(place.name, []).append(place.rows or (0, len(weights[ours])))
+        assert rows[place.name][-1][1] - rows[place.name][-1][0] == len(weights[ours])
+    for parts in map(sorted, rows.values()):
+        assert [start for start, _ in parts] == [0, *(end for _, end in parts[:-1])]
 
 
 def test_the_family_of_the_how_to_page_is_one(monkeypatch):
