@@ -10,7 +10,7 @@ from typing import Any
 from probekit.activations.activations import Activations
 from probekit.activations.extract import run_plan
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.replan import check_extracted, plan_again
+from probekit.activations.replan import check_extracted, device_again, plan_again
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
 from probekit.activations.store.reader import Store
@@ -20,7 +20,7 @@ from probekit.options.check import check_path
 
 BY_HAND = "make such a baseline yourself: extract(load_model(..., random_init=True), task, ...)"
 _SOURCE = {"name_or_path": str, "revision?": str}
-_MAY_DIFFER = ("model_fingerprint", "arithmetic", "shards")  # of the weights, of rounding, and of no value
+_MAY_DIFFER = ("model_fingerprint", "quantize", "arithmetic", "shards")  # the weights, rounding, and of no value
 
 
 def random_init_of(
@@ -65,7 +65,8 @@ def _random_source(path: Path, plan: PlanFile, seed: int) -> dict[str, Any]:
         raise UsageError(f"{str(path)!a} holds random weights of seed {seed} already; give the baseline another seed")
     check_extracted(path, plan.identity)
     model = {"name_or_path": source["name_or_path"], "revision": source.get("revision")}
-    return {**model, "random_init": True, "seed": seed, "dtype": plan.identity["compute_dtype"]}
+    how = {name: source[name] for name in ("via", "device_map") if name in source}  # random weights are not quantized
+    return {**model, "random_init": True, "seed": seed, "dtype": plan.identity["compute_dtype"], **how}
 
 
 def _is_done(baseline: Path, plan: PlanFile, source: dict[str, Any]) -> bool:
@@ -81,5 +82,5 @@ def _random_plan(path: Path, plan: PlanFile, source: dict[str, Any]) -> Extracti
     from probekit.models import load_model
 
     how = {key: value for key, value in source.items() if key != "name_or_path"}
-    model = load_model(source["name_or_path"], **how, device=plan.identity["device"])
+    model = load_model(source["name_or_path"], **how, device=device_again(plan, source))
     return plan_again(plan, read_examples(path, plan), model)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.replan import check_extracted, plan_again, same_plan
+from probekit.activations.replan import check_extracted, device_again, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
 from probekit.activations.store.check import STATISTICS, Broken, Verification, cannot_be_made_again, verify
@@ -21,7 +21,7 @@ from probekit.models.base import LanguageModel
 __all__ = ["Repaired", "plan_again", "repair"]
 
 Advance = Callable[[int, int], object] | None
-_SOURCE: dict[str, type] = {"revision": str, "random_init": bool, "seed": int}
+_SOURCE = {"revision": str, "random_init": bool, "seed": int, "via": str, "device_map": str, "quantize": str}
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _model(plan: PlanFile, model: LanguageModel | str | Path | None, path: Path)
     how: dict[str, Any] = {key: source[key] for key, kind in _SOURCE.items() if isinstance(source.get(key), kind)}
     try:
         return load_model(
-            source["name_or_path"], **how, device=plan.identity["device"], dtype=plan.identity["compute_dtype"]
+            source["name_or_path"], **how, device=device_again(plan, source), dtype=plan.identity["compute_dtype"]
         )
     except (UsageError, DataError) as error:
         if model is not None:

@@ -1,11 +1,12 @@
 """Plan the extraction of a store again, from its own files."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from probekit.activations.plan.build import plan_extraction
-from probekit.activations.plan.identity import identity_of
+from probekit.activations.plan.identity import identity_of, whose_code
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.begin import check_same
 from probekit.activations.store.examples import StoredExamples
@@ -36,6 +37,11 @@ def check_extracted(path: Path, identity: dict[str, Any]) -> None:
         raise StorageError(f"{str(path / 'plan.json')!a} does not say how the store was extracted; {AGAIN}")
 
 
+def device_again(plan: PlanFile, source: Mapping[str, Any]) -> str:
+    """The device to load the store's model on; "auto" where its layers are spread over several."""
+    return "auto" if "device_map" in source else plan.identity["device"]
+
+
 def plan_again(plan: PlanFile, examples: StoredExamples, model: LanguageModel) -> ExtractionPlan:
     """The plan of a store for this model: the same examples, points, layers, positions, types and batches."""
     identity, positions = plan.identity, examples.positions
@@ -58,6 +64,7 @@ def same_plan(path: Path, plan: PlanFile, examples: StoredExamples, model: Langu
         "config": deciding_fields(model.cfg),
         "model_fingerprint": model.fingerprint(),
         "compute_dtype": str(model.dtype).removeprefix("torch."),
+        **whose_code(model),
     }
     # first the model by itself: another one may not allow these layers or points
     _compare(path, plan, {**plan.identity, **of_model}, model)

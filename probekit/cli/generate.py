@@ -41,7 +41,8 @@ class GenerateJob(Output):
 
 
 @command(
-    "model prompt tokens max_new_tokens temperature top_k top_p stop no_stop seed bos dtype device revision",
+    "model prompt tokens max_new_tokens temperature top_k top_p stop no_stop seed bos dtype device revision "
+    "via device_map quantize",
 )
 def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -> None:
     """Continue a text, greedily or by sampling.
@@ -61,9 +62,9 @@ def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -
     if options.stop_tokens and job.no_stop:
         raise UsageError("--stop names tokens to stop at, --no-stop none: give one of them")
     console.hush_downloads(job.quiet)
-    from probekit.models.load import check_model_name, load_model
+    from probekit.models.load import check_model, load_model
 
-    check_model_name(job.model)
+    check_model(job.model, where)
     from probekit.models import generation
 
     model = load_model(job.model, **vars(where), progress=console.bars(job.quiet))

@@ -7,6 +7,7 @@ from probekit.cli.derive import command
 from probekit.cli.extract import MODEL
 from probekit.cli.fields import JsonOutput, required
 from probekit.options import ModelOptions
+from probekit.options.load import Via
 from probekit.options.option import like
 from probekit.tables import text_table
 
@@ -19,6 +20,7 @@ class PointsJob(JsonOutput):
 
     model: str = required(MODEL, "NAME|FOLDER")
     revision: str | None = like(ModelOptions, "revision")
+    via: Via = like(ModelOptions, "via")
 
 
 @command()
@@ -31,12 +33,12 @@ def points(job: PointsJob) -> None:
     Example:
         probekit points --model gpt2
     """
-    from probekit.models.load import check_model_name, outline
+    from probekit.models.load import check_model, outline
 
-    check_model_name(job.model)
+    check_model(job.model, ModelOptions(revision=job.revision, via=job.via))
     from probekit.models.point_rows import point_rows
 
-    model = outline(job.model, job.revision)
+    model = outline(job.model, job.revision, job.via)
     rows = point_rows(model)
     if job.json:
         console.result_json({"model": model.name, "n_layers": model.n_layers, "points": rows})

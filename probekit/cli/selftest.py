@@ -25,7 +25,7 @@ class SelftestOptions(ModelOptions):
     seed: int = like(ModelOptions, "seed", "Seed of the token ids, and of --random-init.", flag="--seed")
 
 
-@command("model dtype device seed revision random_init")
+@command("model dtype device seed revision via device_map quantize random_init")
 def selftest(job: SelftestJob, options: SelftestOptions) -> None:
     """Check a model's activations against transformers.
 

@@ -17,6 +17,7 @@ from probekit.models.files import read_json
 from probekit.models.tokenizer_files import FILES, load_tokenizer
 from probekit.options import ModelArguments, ModelOptions
 from probekit.options.check import check_path
+from probekit.options.load import Via
 from probekit.options.option import keywords
 from probekit.text import listed
 
@@ -47,29 +48,41 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     """
     check_path("the model", name_or_path)
     dtype, seed, random_init = dtype_name(options.dtype), options.seed, options.random_init
+    _check_via(str(name_or_path), options.via)
     found = _find(str(name_or_path), options.revision, not random_init, options.progress)
-    family, cfg, bos_token_id = _described(found)
-    from probekit.devices import DTYPES, find_device  # torch: not before the model is found
-
-    where = find_device(options.device), DTYPES[dtype]
-    model = _random(family, cfg, seed, *where) if random_init else _trained(found, family, cfg, *where)
+    hf = read_json(found.folder / "config.json")
+    model = _adapted(found, hf, options) if options.via == "transformers" else _own(found, hf, options)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
-    model.tokenizer = load_tokenizer(found.folder, bos_token_id, cfg.d_vocab)
+    model.tokenizer = load_tokenizer(found.folder, hf.get("bos_token_id"), model.cfg.d_vocab)
     model.folder = None if random_init else found.folder
-    model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype}
+    model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype, **_as_chosen(options)}
     return model.eval()
 
 
-def outline(name_or_path: str | Path, revision: str | None = None) -> "LanguageModel":
+def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "probekit") -> "LanguageModel":
     """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
+    _check_via(str(name_or_path), via)
+    found = _find(str(name_or_path), revision, weights=False)
+    hf = read_json(found.folder / "config.json")
     import torch
 
-    found = _find(str(name_or_path), revision, weights=False)
-    family, cfg, _ = _described(found)
-    with torch.device("meta"):
-        model = family.model(cfg)
+    if via == "transformers":
+        from probekit.models.adapter.load import load_adapted
+
+        where = {"device": torch.device("meta"), "dtype": torch.float32, "device_map": None}
+        model = load_adapted(found.folder, hf, **where, seed=0, quantize=None)
+    else:
+        family, cfg = _described(found, hf)
+        with torch.device("meta"):
+            model = family.model(cfg)
     model.name = found.name
     return model
+
+
+def _as_chosen(options: ModelOptions) -> dict[str, Any]:
+    """Those of via, device_map and quantize that are not the default; older stores have none of them."""
+    given = {"via": options.via, "device_map": options.device_map, "quantize": options.quantize}
+    return {name: value for name, value in given.items() if value not in (None, "probekit")}
 
 
 @dataclass(frozen=True)
@@ -101,12 +114,13 @@ def check_model(name: str, options: ModelOptions) -> None:
 
     Raises:
         UsageError: neither a built-in name nor a folder nor owner/name; a device that torch cannot use here; a revision
-            of a model that is not of the Hub.
+            of a model that is not of the Hub; `via` of a model that is made here.
         DataError: a folder without a config.json.
     """
     check_model_name(name)
     if name in builtin.MODELS or name in BUILTIN_MODELS or _exists(name):
         _check_no_revision(name, options.revision, "is a folder here" if _exists(name) else "is built in")
+    _check_via(name, options.via)
     if options.device not in ("auto", "cpu"):
         from probekit.devices import find_device  # torch
 
@@ -149,6 +163,11 @@ def _check_no_revision(name: str, revision: str | None, why: str) -> None:
         raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} {why}")
 
 
+def _check_via(name: str, via: str) -> None:
+    if via != "probekit" and (name in builtin.MODELS or name in BUILTIN_MODELS):
+        raise UsageError(f"{name!a} is probekit's own model; leave out --via {via}, which is for folders and the Hub")
+
+
 def _exists(name: str) -> bool:
     try:
         return bool(name) and Path(name).exists()
@@ -156,13 +175,12 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _described(found: _Found) -> "tuple[Family, Any, int | None]":
-    """The family, the config and the BOS id in config.json."""
+def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
+    """The family and the config that config.json describes."""
     path = found.folder / "config.json"
-    hf = read_json(path)
     family = _family(hf, path)
     try:
-        return family, family.config.from_hf(hf), hf.get("bos_token_id")
+        return family, family.config.from_hf(hf)
     except DataError as error:
         raise DataError(f"{str(path)!a}: {error}") from error
 
@@ -178,25 +196,58 @@ def _family(hf: Mapping[str, Any], config_path: Path) -> "Family":
     return known[model_type]
 
 
+def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
+    """The family's own model."""
+    family, cfg = _described(found, hf)
+    from probekit.devices import DTYPES, find_device  # torch: not before the model is found
+
+    device, dtype = find_device(options.device), DTYPES[dtype_name(options.dtype)]
+    if options.random_init:
+        return family.model(cfg).to(dtype).init_weights(options.seed).to(device)
+    _fetch_weights(found)
+    return _trained(found, family, cfg, device, dtype)
+
+
+def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
+    """The class of transformers for this config, wrapped."""
+    from probekit.devices import DTYPES, find_device
+    from probekit.models.adapter.load import load_adapted
+
+    if not options.random_init:
+        _fetch_weights(found)
+    return load_adapted(
+        found.folder,
+        hf,
+        device=find_device(options.device),
+        dtype=DTYPES[dtype_name(options.dtype)],
+        seed=options.seed if options.random_init else None,
+        device_map=options.device_map,
+        quantize=options.quantize,
+    )
+
+
+def _fetch_weights(found: _Found) -> None:
+    """Download the weights of the same commit as config.json."""
+    if found.repo is None or found.repo.offline:
+        return
+    from probekit.models.weights import choose_weights, shard_names
+
+    repo = replace(found.repo, requested=found.folder.name)
+    name = choose_weights(repo.files, repo.id)
+    fetch(repo, [name])
+    if name.endswith(".index.json"):
+        fetch(repo, shard_names(found.folder / name))
+
+
 def _trained(
     found: _Found, family: "Family", cfg: Any, device: "torch.device", dtype: "torch.dtype"
 ) -> "LanguageModel":
     import torch
 
-    from probekit.models.weights import choose_weights, load_weights, named_tensors, shard_names
+    from probekit.models.weights import load_weights, named_tensors
 
-    if found.repo and not found.repo.offline:
-        repo = replace(found.repo, requested=found.folder.name)  # the commit of config.json
-        name = choose_weights(repo.files, repo.id)
-        fetch(repo, [name])
-        if name.endswith(".index.json"):
-            fetch(repo, shard_names(found.folder / name))
     stored = named_tensors(found.folder, family, cfg)
     with torch.device("meta"):
         model = family.model(family.hf_parts(cfg, stored))
     load_weights(model, found.folder, family, stored, device, dtype)
     return model
-
-
-def _random(family: "Family", cfg: Any, seed: int, device: "torch.device", dtype: "torch.dtype") -> "LanguageModel":
-    return family.model(cfg).to(dtype).init_weights(seed).to(device)

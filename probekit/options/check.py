@@ -3,10 +3,12 @@
 import math
 import numbers
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from probekit.errors import UsageError
+from probekit.text import listed
 
 C_RANGE = 1e-100, 1e100  # float64 holds its products with losses, and their squares
 
@@ -42,6 +44,13 @@ def check_reading(value: Any) -> str:
     if value not in ("hash", "size"):
         raise UsageError(f"check (--check) is hash or size; got {value!a}")
     return value
+
+
+def check_among(name: str, value: Any, choices: Sequence[str | None]) -> None:
+    """Raise a UsageError unless the value of an option is one of these."""
+    if not (value is None or isinstance(value, str)) or value not in choices:
+        known = listed([str(one) for one in choices])
+        raise UsageError(f"{name} (--{name.replace('_', '-')}) is one of {known}; got {value!a:.60}")
 
 
 def check_path(name: str, value: Any) -> Path:

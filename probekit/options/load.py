@@ -1,14 +1,21 @@
 """The options of `load_model`."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, get_args
 
+from probekit.errors import UsageError
 from probekit.options import parse
+from probekit.options.check import check_among
 from probekit.options.option import option
+
+Via = Literal["probekit", "transformers"]
+DeviceMap = Literal["auto"]
+Quantize = Literal["8bit", "4bit"]
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where a model runs, in which type, and which revision of it."""
+    """Where a model runs, in which type, which revision of it, and whose code computes it."""
 
     device: str = option(
         "auto",
@@ -23,6 +30,32 @@ class DeviceOptions:
         parse=parse.dtype,
     )
     revision: str | None = option(None, "Branch, tag or commit of the model on the Hub.", metavar="REV")
+    _: KW_ONLY
+    via: Via = option(
+        "probekit",
+        "Whose code runs: probekit's own families, or the class of transformers for any other text model.",
+        notes="The second has the residual stream's points alone, and never runs code of the Hub.",
+    )
+    device_map: DeviceMap | None = option(
+        None,
+        "auto: the layers of a model larger than one device over all GPUs, and what is left on the host.",
+        notes="Layers on the host are copied to the last GPU one at a time while the model runs.",
+    )
+    quantize: Quantize | None = option(
+        None,
+        "Weights in 8 or 4 bits, by bitsandbytes; only with --via transformers.",
+    )
+
+    def __post_init__(self) -> None:
+        check_among("via", self.via, get_args(Via))
+        check_among("device_map", self.device_map, (None, *get_args(DeviceMap)))
+        check_among("quantize", self.quantize, (None, *get_args(Quantize)))
+        if self.quantize is not None and self.via != "transformers":
+            raise UsageError("quantize (--quantize) works with transformers' models alone; add --via transformers")
+        if self.device_map is not None and str(self.device) != "auto":
+            raise UsageError(
+                f"device_map (--device-map) chooses the devices; leave out device {str(self.device)!a:.60}"
+            )
 
 
 @dataclass(frozen=True)
@@ -42,6 +75,11 @@ class ModelOptions(DeviceOptions):
         flag="--model-seed",
         least=0,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.random_init and self.quantize is not None:
+            raise UsageError("random weights are not quantized; leave out --quantize or --random-init")
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ CHECKED = {  # options without a way to parse that take only some values
     "probe": ("lda", "lda"),
     "metric": ("f1", "f1"),
 }
-FIRST = {"top_k": ["--temperature", "1"], "top_p": ["--temperature", "1"]}  # options that need another
+FIRST = {"top_k": ["--temperature", "1"], "top_p": ["--temperature", "1"], "quantize": ["--via", "transformers"]}
+"""Options that need another."""
 
 
 def example(one: CliOption) -> tuple[str | None, Any]:

@@ -15,6 +15,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import OnePosition, Reading
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
+from probekit.models.base import LanguageModel
 from probekit.models.config_fields import deciding_fields
 from probekit.versions import versions_of
 
@@ -56,6 +57,7 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
         "position": _json_position(plan.reading.positions),
         "dtype": plan.dtype,
         "compute_dtype": str(plan.model.dtype).removeprefix("torch."),
+        **whose_code(plan.model),
         "device": plan.device.type,
         "bos": counts["bos"],
         "on_long": plan.on_long,
@@ -66,11 +68,22 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
     }
 
 
+def whose_code(model: LanguageModel) -> dict[str, str]:
+    """`via` and `quantize` where they are not the default: stores from before these options have neither."""
+    return _chosen(model, "via", "quantize")
+
+
+def _chosen(model: LanguageModel, *names: str) -> dict[str, str]:
+    source = model.source or {}
+    return {name: source[name] for name in names if name in source}
+
+
 def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
     """Where the values come from: the `meta` of activations, and most of a store's manifest."""
     counts, identity = plan_as_dict(plan), identity_of(plan)
     return {
         **identity,
+        **_chosen(plan.model, "device_map"),
         "model": plan.model.name,
         "task": plan.task.name,
         "task_info": plan.task.info,

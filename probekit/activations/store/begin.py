@@ -24,6 +24,7 @@ EXPLAINED = {
     "model_fingerprint": " (the weights, in the type that computes)",
     "arithmetic": " (the order of its sums, which decides the last digits)",
 }
+UNSAID = {"via": "probekit", "quantize": None}  # what an identity without these fields means
 _MAX_SHOWN = 60  # characters of a value in a message
 
 
@@ -99,7 +100,7 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
     Raises:
         ResumeMismatch: they differ; the message names every field.
     """
-    stored, ours = _flat(plan.identity), _flat(wanted["identity"])
+    stored, ours = ({**UNSAID, **_flat(identity)} for identity in (plan.identity, wanted["identity"]))
     differing = [key for key in {**stored, **ours} if stored.get(key) != ours.get(key)]
     if not differing:
         return
