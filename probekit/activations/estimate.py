@@ -15,7 +15,7 @@ their way to the disk; Python and torch need more on top. Points of pairs of tok
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from probekit.activations.store.writer import IN_FLIGHT, IN_FLIGHT_BYTES
 from probekit.models.accounting import attention_flops, block_width, token_flops
 from probekit.models.base import LanguageModel
 from probekit.models.families import shape_of
-from probekit.models.shapes import StackShape
+from probekit.models.shapes import StackShape, equal_blocks
 from probekit.points import PAIR_POINTS
 from probekit.text import metric
 
@@ -107,11 +107,16 @@ def describe_estimate(found: Estimate) -> str:
 
 def _works(model: LanguageModel, packing: Packing, stack: str, stop_at_layer: int | None) -> list[StackWork]:
     """The stack whose points are read, as far as needed; for a decoder, all of the encoder before it."""
-    stacks = shape_of(model.cfg).stacks
+    stacks = [_commonest(stack) for stack in shape_of(model.cfg).stacks]
     shape = stacks[1] if stack == "decoder" else stacks[0]
     own = StackWork(shape, packing, shape.n_layers if stop_at_layer is None else stop_at_layer)
     sources = packing.sources
     return [own] if sources is None else [StackWork(stacks[0], sources, stacks[0].n_layers), own]
+
+
+def _commonest(stack: StackShape) -> StackShape:
+    """The stack as if all its blocks were of the commonest kind."""
+    return replace(max(equal_blocks(stack), key=lambda part: part.n_layers), n_layers=stack.n_layers)
 
 
 def _batch_flops(work: StackWork, blocks: np.ndarray) -> int:
@@ -187,7 +192,7 @@ def _batch_bytes(work: StackWork, blocks: np.ndarray, size: int, has_pairs: bool
     """
     stack, B, N = work.stack, len(blocks), int(work.packing.sizes[blocks].max())
     pairs = 3 * stack.n_heads * size if has_pairs else 0
-    return B * N * block_width(stack) * size + B * N * N * (1 + size + pairs)
+    return B * N * block_width(stack, N) * size + B * N * N * (1 + size + pairs)
 
 
 def _kept_bytes(packing: Packing, shards: list[list[np.ndarray]], example_bytes: np.ndarray) -> int:

@@ -1,6 +1,7 @@
 """The figures of `probekit.models.accounting` as tables of text."""
 
 from probekit.models.accounting import Account, block_parameters
+from probekit.models.shapes import StackShape, equal_stacks
 from probekit.tables import text_table
 from probekit.text import counted, metric
 
@@ -28,19 +29,26 @@ def describe_account(account: Account) -> str:
 def _parameters(account: Account) -> str:
     total = account.parameters
     rows = [["parameters", f"{total:,}", ""]]
+    if account.active_parameters < total:
+        rows.append(_counted("computing a token", account.active_parameters, total))
     outside = account.shape.outside
     before = [name for name in outside if "embedding" in name]
     rows += [_counted(name, outside[name], total) for name in before]
-    for stack in account.shape.stacks:
+    for stack in equal_stacks(account.shape):
         parts = block_parameters(stack)
         each = sum(parts.values())
-        blocks = f"{counted(stack.n_layers, f'{stack.name} block')} of {each:,}".replace("  ", " ")
-        rows.append(_counted(blocks, stack.n_layers * each, total))
+        rows.append(_counted(f"{_blocks(stack)} of {each:,}", stack.n_layers * each, total))
         rows += [_counted(f"  {part}", stack.n_layers * n, total) for part, n in parts.items()]
     rows += [_counted(name, n, total) for name, n in outside.items() if name not in before]
     if outside.get("head") == 0:
         rows[-1 if list(outside)[-1] == "head" else -2][0] += " (the token embedding)"
     return text_table(rows)
+
+
+def _blocks(stack: StackShape) -> str:
+    """Such as "12 decoder blocks" or "24 blocks with 64 experts"."""
+    blocks = counted(stack.n_layers, f"{stack.name} block".strip())
+    return f"{blocks} with {stack.n_experts} experts" if stack.n_experts else blocks
 
 
 def _counted(name: str, n: int, total: int) -> list[str]:

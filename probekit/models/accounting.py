@@ -15,21 +15,27 @@ and the head 2 L D V. In general QKV is 2 L D (H + 2G) K, scores and weighted su
 2 L D H K + 4 S D G K to QKV, 2 L S H K each to scores and weighted sum, and 2 L H K D to the output projection. A head
 for masked tokens has one more product, 2 L D^2; a pooler is not part of the forward and not counted.
 
-Norms are counted per element: LayerNorm 7 (mean, centre, square, sum, divide, gain, shift), RMSNorm 4 (square, sum,
-divide, gain). Embeddings are counted per added vector (position, segment); a look-up costs nothing. Biases, activation
-functions, rotations, softmax and the sums of the residual stream are left out: they are O(LD), O(LF) and O(L^2 H).
+In a mixture of experts, A of E experts compute a token: the router takes 2 L D E, and each product of the MLP
+2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. A parallel
+block (attention and MLP read the same stream) computes as much as a sequential one.
 
-Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, F d_mlp, V vocab.
+Norms are counted per element: LayerNorm 7 (mean, centre, square, sum, divide, gain, shift), without a shift 6, RMSNorm
+4 (square, sum, divide, gain). Norms of queries and keys see (H + G) K elements a token, and have 2 K gains if each head
+is normalised alone, (H + G) K if all heads together. Embeddings are counted per added vector (position, segment); a
+look-up costs nothing. Biases, activation functions, rotations, softmax, the choice of experts, caps of scores and the
+sums of the residual stream are left out: they are O(LD), O(LF), O(LE) and O(L^2 H). A sliding window saves nothing
+here: its mask hides scores that are computed.
+
+Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, F d_mlp, E experts, V vocab.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from probekit.dtypes import BYTES, dtype_name
 from probekit.errors import UsageError
-from probekit.models.shapes import ModelShape, StackShape
+from probekit.models.account_points import PointSize, point_sizes
+from probekit.models.shapes import ModelShape, StackShape, equal_stacks
 
 COMPONENTS: tuple[str, ...] = (
     "embeddings",
@@ -37,36 +43,14 @@ COMPONENTS: tuple[str, ...] = (
     "scores",
     "weighted sum",
     "output projection",
+    "router",
     "MLP gate",
     "MLP up",
     "MLP down",
     "norms",
     "head",
 )
-MATMULS = ("QKV", "scores", "weighted sum", "output projection", "MLP gate", "MLP up", "MLP down", "head")
-NORM_FLOPS = {True: 7, False: 4}  # per element; True for a norm with a shift
-
-
-@dataclass(frozen=True)
-class PointSize:
-    """The size of a point's activations.
-
-    Attributes:
-        point: short name.
-        shape: size of each axis.
-        layers: how many layers have the point.
-        bytes_each: bytes per layer.
-    """
-
-    point: str
-    shape: tuple[int, ...]
-    layers: int
-    bytes_each: int
-
-    @property
-    def bytes(self) -> int:
-        """Bytes in all layers."""
-        return self.layers * self.bytes_each
+MATMULS = tuple(name for name in COMPONENTS if name not in ("embeddings", "norms"))
 
 
 @dataclass(frozen=True)
@@ -91,6 +75,11 @@ class Account:
     def parameters(self) -> int:
         """Parameters of the model; a tied head is counted once."""
         return parameters(self.shape)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that compute a token; fewer than all in a mixture of experts."""
+        return self.parameters - idle_parameters(self.shape)
 
     @property
     def flops(self) -> dict[str, int]:
@@ -127,7 +116,7 @@ class Account:
     def as_dict(self) -> dict[str, Any]:
         """Everything, JSON-able; sizes in bytes."""
         flops, shares, kept = self.flops, self.shares, self.activations
-        parts = [(stack, block_parameters(stack)) for stack in self.shape.stacks]
+        parts = [(stack, block_parameters(stack)) for stack in equal_stacks(self.shape)]
         blocks = [{"stack": s.name, "layers": s.n_layers, "each": sum(x.values()), "parts": x} for s, x in parts]
         return {
             "model": self.name,
@@ -136,7 +125,12 @@ class Account:
             "context": self.context,
             "batch": self.batch,
             "dtype": self.dtype,
-            "parameters": {"total": self.parameters, "blocks": blocks, "outside": dict(self.shape.outside)},
+            "parameters": {
+                "total": self.parameters,
+                "active": self.active_parameters,
+                "blocks": blocks,
+                "outside": dict(self.shape.outside),
+            },
             "memory": {
                 "weights": self.weights_bytes,
                 "kv_cache": self.cache_bytes,
@@ -181,27 +175,43 @@ _UNITS = {"context": "tokens", "batch": "texts"}
 
 
 def block_parameters(stack: StackShape) -> dict[str, int]:
-    """Parameters of one block by part.
+    """Parameters by part of one block of a stack whose blocks are all alike (`equal_blocks`).
 
-    QKV has D (H + 2G) K weights, the output projection H K D, each product of the MLP D F; each product has as many
-    biases as outputs. A norm has D gains, and D shifts unless it is RMSNorm. Cross-attention is a second attention.
+    QKV has D (H + 2G) K weights, the output projection H K D, each product of an MLP D F, for each expert one; each of
+    these has as many biases as outputs. A router has D E. A norm has D gains, and D shifts unless it has none; norms of
+    queries and keys have 2 K gains, or (H + G) K. Cross-attention is a second attention.
     """
     D, F, queries, both = stack.d_model, stack.d_mlp, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
     qkv = (D + stack.qkv_bias) * (queries + both)
     out = (queries + stack.out_bias) * D
-    up = (D + stack.mlp_bias) * F
+    n_mlps = stack.n_experts or 1
+    up = n_mlps * (D + stack.mlp_bias) * F
     parts = {"QKV": qkv, "output projection": out}
     if stack.cross:
         parts |= {"cross QKV": qkv, "cross output projection": out}
+    if stack.n_experts:
+        parts |= {"router": D * stack.n_experts}
     if stack.gated:
         parts |= {"MLP gate": up}
-    parts |= {"MLP up": up, "MLP down": (F + stack.mlp_bias) * D}
-    return parts | {"norms": stack.n_norms * D * (1 + stack.norm_shift)}
+    parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}
+    gains = len(stack.norms) * D + {"": 0, "K": 2 * stack.d_head, "HK": queries + both // 2}[stack.qk_norm]
+    return parts | {"norms": gains * (1 + stack.norm_shift)}
 
 
 def parameters(shape: ModelShape) -> int:
     """Parameters of the model, outside the blocks and in them."""
-    return sum(shape.outside.values()) + sum(s.n_layers * sum(block_parameters(s).values()) for s in shape.stacks)
+    blocks = sum(part.n_layers * sum(block_parameters(part).values()) for part in equal_stacks(shape))
+    return sum(shape.outside.values()) + blocks
+
+
+def idle_parameters(shape: ModelShape) -> int:
+    """Parameters of the experts that do not compute a given token."""
+    idle = 0
+    for part in equal_stacks(shape):
+        if part.n_experts:
+            experts = sum(n for name, n in block_parameters(part).items() if name.startswith("MLP"))
+            idle += part.n_layers * (part.n_experts - part.n_active_experts) * experts // part.n_experts
+    return idle
 
 
 def attention_flops(stack: StackShape, queries: int, keys: int) -> int:
@@ -212,17 +222,26 @@ def attention_flops(stack: StackShape, queries: int, keys: int) -> int:
 def token_flops(stack: StackShape) -> dict[str, int]:
     """FLOPs of one token in one block by component, without scores, weighted sum and cross-attention.
 
-    2 D (H + 2G) K + 2 H K D, and 2 D F for each product of the MLP; norms 7 D or 4 D each.
+    2 D (H + 2G) K + 2 H K D, and 2 D F for each product of the MLP of each expert that computes the token. All blocks
+    of the stack are alike (`equal_blocks`).
     """
-    D, F, queries, both = stack.d_model, stack.d_mlp, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
+    D, queries, both = stack.d_model, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
+    product = 2 * D * stack.d_mlp * (stack.n_active_experts or 1)
+    normalised = len(stack.norms) * D + (queries + both // 2 if stack.qk_norm else 0)
     return {
         "QKV": 2 * D * (queries + both),
         "output projection": 2 * queries * D,
-        "MLP gate": 2 * D * F if stack.gated else 0,
-        "MLP up": 2 * D * F,
-        "MLP down": 2 * D * F,
-        "norms": stack.n_norms * NORM_FLOPS[stack.norm_shift] * D,
+        "router": 2 * D * stack.n_experts,
+        "MLP gate": product if stack.gated else 0,
+        "MLP up": product,
+        "MLP down": product,
+        "norms": normalised * norm_flops(stack),
     }
+
+
+def norm_flops(stack: StackShape) -> int:
+    """FLOPs of a norm per element: LayerNorm 7, without a shift 6, RMSNorm 4."""
+    return 7 if stack.norm_shift else 6 if stack.norm_centred else 4
 
 
 def block_flops(stack: StackShape, context: int) -> dict[str, int]:
@@ -244,11 +263,11 @@ def forward_flops(shape: ModelShape, context: int, batch: int = 1) -> dict[str, 
     D = shape.d_model
     tokens = batch * context
     flops = dict.fromkeys(COMPONENTS, 0)
-    for stack in shape.stacks:
-        for name, n in block_flops(stack, context).items():
-            flops[name] += batch * stack.n_layers * n
+    for part in equal_stacks(shape):
+        for name, n in block_flops(part, context).items():
+            flops[name] += batch * part.n_layers * n
     flops["embeddings"] = tokens * shape.embedding_sums * D * len(shape.stacks)
-    flops["norms"] += tokens * shape.outer_norms * NORM_FLOPS[shape.stacks[-1].norm_shift] * D
+    flops["norms"] += tokens * shape.outer_norms * norm_flops(shape.stacks[-1]) * D
     flops["head"] = 2 * tokens * shape.head_products
     return flops
 
@@ -265,75 +284,26 @@ def cache_values(shape: ModelShape, context: int, batch: int = 1) -> int:
 def working_values(shape: ModelShape, context: int, batch: int = 1) -> int:
     """About the largest number of values that a forward holds at once, in a block or at the logits.
 
-    B L times the larger of `block_width` and 2 D + V (stream, norm's output, logits; 2 V where a bias is added).
+    B L times the larger of `block_width` and 2 D + V (stream, norm's output, logits; 2 V where a bias is added). Scores
+    that are capped are in memory, before and after: 2 B H L^2.
     """
     head = 2 * shape.d_model + shape.logits
-    return batch * context * max(head, *map(block_width, shape.stacks))
+    widths = (block_width(part, context) for part in equal_stacks(shape))
+    return batch * context * max(head, *widths)
 
 
-def block_width(stack: StackShape) -> int:
-    """About the largest number of values that a block holds for one token.
+def block_width(stack: StackShape, context: int) -> int:
+    """About the largest number of values that a block holds for one token of `context`.
 
     Attention: 3 D + (3H + 2G) K, for the stream, the norm's output and the result; queries, keys, values, and the
-    heads' output twice (as computed, and concatenated); rotation adds (H + G) K. MLP: 5 D + F, for the stream before
-    and after the attention, the attention's output, the norm's output and the result; 5 D + 3 F with a gate. Scores and
-    pattern stay inside the fused kernel.
+    heads' output twice (as computed, and concatenated); rotation adds (H + G) K, and so do norms of queries and keys.
+    MLP: 5 D + F, for the stream before and after the attention, the attention's output, the norm's output and the
+    result; 5 D + 3 F with a gate; with experts F of each that computes the token, and 2 E. Scores and pattern stay
+    inside the fused kernel unless they are capped.
     """
     H, G = stack.n_heads, stack.n_kv_heads
-    attention = 3 * stack.d_model + (3 * H + 2 * G + (H + G if stack.rotary else 0)) * stack.d_head
-    return max(attention, 5 * stack.d_model + (3 if stack.gated else 1) * stack.d_mlp)
-
-
-def point_sizes(shape: ModelShape, context: int, batch: int, dtype: str) -> list[PointSize]:
-    """Every point's size for [batch, context] tokens, stack by stack."""
-    sizes = []
-    for stack in shape.stacks:
-        prefix = f"{stack.name}." if stack.name else ""
-        axes = {"B": batch, "L": context, "M": context, "1": 1, "D": stack.d_model, "F": stack.d_mlp}
-        axes |= {"H": stack.n_heads, "G": stack.n_kv_heads, "K": stack.d_head}
-        for points, layers in ((_points_before(shape), 1), (_block_points(stack), stack.n_layers)):
-            sizes += [_point_size(prefix + point, names, layers, axes, dtype) for point, names in points.items()]
-    axes = {"B": batch, "L": context, "1": 1, "D": shape.d_model}
-    return sizes + [_point_size(point, names, 1, axes, dtype) for point, names in _points_after(shape).items()]
-
-
-def _point_size(point: str, names: str, layers: int, axes: Mapping[str, int], dtype: str) -> PointSize:
-    shape = tuple(axes[axis] for axis in names.split())
-    bytes_of_value = 4 if point.endswith("_scale") else BYTES[dtype]  # norms compute their scale in float32
-    return PointSize(point, shape, layers, math.prod(shape) * bytes_of_value)
-
-
-def _norm_points(name: str) -> dict[str, str]:
-    return {f"{name}_scale": "B L 1", f"{name}_normalized": "B L D"}
-
-
-def _points_before(shape: ModelShape) -> dict[str, str]:
-    """Points before the blocks of a stack, with their axes."""
-    points = {"embed": "B L D"}
-    if shape.embedding_sums:  # positions are added to the embedding
-        points |= {"pos_embed": "B L D"}
-    if "segment embedding" in shape.outside:
-        points |= {"token_type_embed": "B L D", "ln_embed_scale": "B L 1", "ln_embed": "B L D"}
-    return points
-
-
-def _block_points(stack: StackShape) -> dict[str, str]:
-    """Points of a block, with their axes."""
-    attention = {"q": "B L H K", "k": "B M G K", "v": "B M G K"}
-    pairs = {"attn_scores": "B H L M", "attn_pattern": "B H L M", "z": "B L H K", "result": "B L H D"}
-    points = {"resid_pre": "B L D", **_norm_points("ln1"), **attention}
-    if stack.rotary:
-        points |= {"rot_q": "B L H K", "rot_k": "B M G K"}
-    points |= {**pairs, "attn_out": "B L D", "resid_mid": "B L D", **_norm_points("ln2")}
-    if stack.cross:
-        points |= {f"cross_{name}": axes for name, axes in (attention | pairs).items()}
-        points |= {"cross_attn_out": "B L D", "resid_mid_cross": "B L D", **_norm_points("ln3")}
-    points |= {"mlp_pre": "B L F"}
-    if stack.gated:
-        points |= {"mlp_pre_linear": "B L F"}
-    return points | {"mlp_post": "B L F", "mlp_out": "B L D", "resid_post": "B L D"}
-
-
-def _points_after(shape: ModelShape) -> dict[str, str]:
-    """Points after the last block, with their axes."""
-    return {f"{shape.last_norm}_scale": "B L 1", shape.last_norm: "B L D"} if shape.last_norm else {}
+    again = (H + G) * (stack.rotary + bool(stack.qk_norm))
+    attention = 3 * stack.d_model + (3 * H + 2 * G + again) * stack.d_head
+    attention += 2 * H * context if stack.capped_scores else 0
+    inner = (3 if stack.gated else 1) * stack.d_mlp * (stack.n_active_experts or 1)
+    return max(attention, 5 * stack.d_model + inner + 2 * stack.n_experts)

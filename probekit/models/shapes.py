@@ -7,7 +7,7 @@ Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 
@@ -29,15 +29,17 @@ class StackShape:
         out_bias: whether the attention's output projection has a bias.
         mlp_bias: whether the MLP's products have biases.
         norm_shift: whether norms have a shift as well as a gain (LayerNorm; RMSNorm has none).
-        cross: whether there is cross-attention to the encoder's output, with a norm of its own.
+        norm_centred: whether norms without a shift subtract the mean all the same (LayerNorm without bias).
+        cross: whether there is cross-attention to the encoder's output.
         norms: the norms of a block by name, in the order of its forward.
-        n_left_out: how many norms the first blocks lack, in all.
+        n_left_out: how many of the first blocks lack the first of these norms.
         qk_norm: the width that one norm of the queries sees, and one of the keys: a head's ("K"), or all heads' ("HK").
         parallel: whether attention and MLP read the same stream, so that there is no `resid_mid`.
         n_experts: E, for each block with a mixture of experts; d_mlp is then the width of one expert.
         n_active_experts: how many experts compute a token.
         n_dense_layers: how many blocks have an MLP of width d_dense_mlp and no experts.
         d_dense_mlp: its width.
+        capped_scores: whether scores are capped before the softmax, so that the kernel cannot keep them to itself.
     """
 
     n_layers: int
@@ -53,6 +55,7 @@ class StackShape:
     out_bias: bool = True
     mlp_bias: bool = True
     norm_shift: bool = True
+    norm_centred: bool = False
     cross: bool = False
     norms: tuple[str, ...] = ("ln1", "ln2")
     n_left_out: int = 0
@@ -62,11 +65,7 @@ class StackShape:
     n_active_experts: int = 0
     n_dense_layers: int = 0
     d_dense_mlp: int = 0
-
-    @property
-    def n_norms(self) -> int:
-        """Norms per block."""
-        return 3 if self.cross else len(self.norms)
+    capped_scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,26 @@ class ModelShape:
     def d_model(self) -> int:
         """D."""
         return self.stacks[-1].d_model
+
+
+def equal_blocks(stack: StackShape) -> tuple[StackShape, ...]:
+    """The stack as stacks of blocks that are all alike: those without a first norm, the rest, those without experts.
+
+    Which layers they are makes no difference to what is counted.
+    """
+    short, dense = stack.n_left_out, stack.n_dense_layers
+    alike = replace(stack, n_layers=stack.n_layers - short - dense, n_left_out=0, n_dense_layers=0, d_dense_mlp=0)
+    parts = (
+        replace(alike, n_layers=short, norms=stack.norms[1:]),
+        alike,
+        replace(alike, n_layers=dense, d_mlp=stack.d_dense_mlp, n_experts=0, n_active_experts=0),
+    )
+    return tuple(part for part in parts if part.n_layers)
+
+
+def equal_stacks(shape: ModelShape) -> list[StackShape]:
+    """`equal_blocks` of each stack."""
+    return [part for stack in shape.stacks for part in equal_blocks(stack)]
 
 
 def stack_shape(cfg: Any, **changes: Any) -> StackShape:

@@ -19,6 +19,7 @@ LOOKS = {  # from the bottom: work that grows with the context, then work per to
     "scores": ORANGE,
     "QKV": BLUE,
     "output projection": PALE_BLUE,
+    "router": "#CC79A7",
     "MLP gate": "#00664B",
     "MLP up": GREEN,
     "MLP down": PALE_GREEN,

@@ -16,7 +16,6 @@ from probekit.activations import Estimate, describe_estimate, estimate, plan_as_
 from probekit.activations.plan.packing import filled_nodes
 from probekit.activations.run.loop import compute_shard
 from probekit.models import kernels, layers
-from probekit.models.accounting import NORM_FLOPS
 from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.families.gpt2 import GPT2
 from probekit.models.families.llama import Llama, LlamaConfig
@@ -56,7 +55,7 @@ def test_flops_are_those_of_the_run(countable: None, model: GPT2, letters: Make,
     with FlopCounterMode(display=False) as counter:
         for number in range(len(planned.shards)):
             compute_shard(planned, number)
-    norms = nodes_of(planned) * (planned.stop_at_layer or 0) * 2 * NORM_FLOPS[True] * model.cfg.d_model
+    norms = nodes_of(planned) * (planned.stop_at_layer or 0) * 2 * 7 * model.cfg.d_model
     assert estimate(planned).flops == counter.get_total_flops() + norms
 
 
@@ -74,7 +73,7 @@ def test_flops_of_the_other_families(countable: None, letters: Make, family: str
     with FlopCounterMode(display=False) as counter:
         for number in range(len(planned.shards)):
             compute_shard(planned, number)
-    each = NORM_FLOPS[family != "llama"]
+    each = 4 if family == "llama" else 7
     assert estimate(planned).flops == counter.get_total_flops() + nodes_of(planned) * 2 * 2 * each * 16
 
 
@@ -90,7 +89,7 @@ def test_flops_of_a_decoder_include_all_of_the_encoders(
             compute_shard(planned, number)
     assert planned.packing.sources is not None
     sources = filled_nodes(planned.packing.sources.sizes, planned.batches)
-    norms = (sources * 2 * 2 + nodes_of(planned) * n_blocks * 3) * NORM_FLOPS[True] * 16
+    norms = (sources * 2 * 2 + nodes_of(planned) * n_blocks * 3) * 7 * 16
     assert estimate(planned).flops == counter.get_total_flops() + norms
 
 
@@ -117,7 +116,7 @@ def test_flops_of_the_last_block_are_those_of_the_nodes_that_are_read(
             compute_shard(planned, number)
     sources = 0 if planned.packing.sources is None else filled_nodes(planned.packing.sources.sizes, planned.batches)
     assert sum(rows) < nodes_of(planned) / 2
-    norms = (sources * 2 * 2 + (nodes_of(planned) + sum(rows)) * n_norms) * NORM_FLOPS[True] * used.cfg.d_model
+    norms = (sources * 2 * 2 + (nodes_of(planned) + sum(rows)) * n_norms) * 7 * used.cfg.d_model
     assert estimate(planned).flops == counter.get_total_flops() + norms
 
 

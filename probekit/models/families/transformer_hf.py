@@ -175,7 +175,7 @@ def shape(cfg: Any) -> ModelShape:
     """The sizes of a `TransformerConfig`'s model."""
     D, V = cfg.d_model, cfg.d_vocab
     decoder = {"n_layers": cfg.n_decoder_layers, "n_heads": cfg.n_decoder_heads, "n_kv_heads": cfg.n_decoder_heads}
-    decoder |= {"d_head": D // cfg.n_decoder_heads, "d_mlp": cfg.d_decoder_mlp}
+    decoder |= {"d_head": D // cfg.n_decoder_heads, "d_mlp": cfg.d_decoder_mlp, "norms": ("ln1", "ln2", "ln3")}
     stacks = stack_shape(cfg, name="encoder"), stack_shape(cfg, **decoder, name="decoder", cross=True)
     tables = 1 if cfg.tie_embeddings else 2  # of source and target
     outside = {"token embedding": tables * V * D}
