@@ -184,7 +184,7 @@ def load_weights(
     for copy, original in ties.items():
         if copy in stored and original is not None:
             _check_tied(stored[copy], stored[original])
-    state = {ours: _copy(part_of(_read(stored[there.name]), there), device, dtype) for ours, there in names.items()}
+    state = {ours: _copy(our_part(_read(stored[there.name]), there), device, dtype) for ours, there in names.items()}
     model.load_state_dict(state, assign=True)
 
 
@@ -209,7 +209,7 @@ def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored
         raise DataError(f"the weights in {str(folder)!a} are not those of its config.json; {report}")
 
 
-def part_of(tensor: Tensor, where: HfTensor) -> Tensor:
+def our_part(tensor: Tensor, where: HfTensor) -> Tensor:
     """Our weight in the tensor of a file, as a view."""
     whole = tensor.T if where.transposed else tensor
     return whole if where.rows is None else whole[slice(*where.rows)]

@@ -25,7 +25,7 @@ from probekit.models.families.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
 from probekit.models.family import HfTensor, fused
 from probekit.models.load import load_model
 from probekit.models.tokenizer_files import load_tokenizer
-from probekit.models.weights import INDEX, ONE_FILE, as_stored, load_weights, named_tensors, part_of, save_hf, stored_in
+from probekit.models.weights import INDEX, ONE_FILE, as_stored, load_weights, named_tensors, our_part, save_hf, stored_in
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
 LLAMA: dict[str, Any] = {
@@ -402,7 +402,7 @@ def test_a_tensor_of_several_weights_is_the_one_below_the_other():
     ours = {name: torch.randn(rows, 3) for name, rows in {"v": 1, "q": 4, "up": 5, "k": 2}.items()}
     stored = dict(as_stored(ours, names))
     assert {name: tuple(x.shape) for name, x in stored.items()} == {"qkv": (7, 3), "up": (3, 5)}
-    assert all(torch.equal(part_of(stored[there.name], there), ours[name]) for name, there in names.items())
+    assert all(torch.equal(our_part(stored[there.name], there), ours[name]) for name, there in names.items())
 
 
 def test_a_disk_that_refuses_is_a_storage_error(tmp_path):
