@@ -25,7 +25,16 @@ from probekit.models.families.gpt2 import GPT2, HF_PREFIX, GPT2Config, hf_names
 from probekit.models.family import HfTensor, fused
 from probekit.models.load import load_model
 from probekit.models.tokenizer_files import load_tokenizer
-from probekit.models.weights import INDEX, ONE_FILE, as_stored, load_weights, named_tensors, our_part, save_hf, stored_in
+from probekit.models.weights import (
+    INDEX,
+    ONE_FILE,
+    as_stored,
+    load_weights,
+    named_tensors,
+    our_part,
+    save_hf,
+    stored_in,
+)
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 23, "n_positions": 12}
 LLAMA: dict[str, Any] = {
