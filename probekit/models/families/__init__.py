@@ -14,6 +14,7 @@ FILES = (
     "gpt2",
     "llama",
     "gptneox",
+    "gemma",
     "bert",
     "transformer",
 )
