@@ -17,6 +17,7 @@ FILES = (
     "gemma",
     "bert",
     "transformer",
+    "moe",
 )
 """Modules of this package that end with a FAMILY; to add a family, add its file here."""
 
