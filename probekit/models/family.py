@@ -58,11 +58,18 @@ class HfModel(NamedTuple):
     """The two classes of transformers for a family, by name, and where they compute our points.
 
     Points that transformers does not compute are left out: scales of norms, scores, heads' results, rotated queries.
+
+    Attributes:
+        config: the config class.
+        model: the model class.
+        points: our name of a point -> where the model computes it.
+        first_position: the position id of a text's first token; 0 leaves positions to the model.
     """
 
     config: str
     model: str
     points: Mapping[str, HfPoint]
+    first_position: int = 0
 
 
 @dataclass(frozen=True)

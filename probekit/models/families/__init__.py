@@ -14,6 +14,9 @@ FILES = (
     "gpt2",
     "llama",
     "bert",
+    "roberta",
+    "distilbert",
+    "modernbert",
     "transformer",
 )
 """Modules of this package that end with a FAMILY; to add a family, add its file here."""
