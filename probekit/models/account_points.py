@@ -116,4 +116,4 @@ def _qk_norm_points(stack: StackShape) -> dict[str, str]:
 
 def _points_after(shape: ModelShape) -> dict[str, str]:
     """Points after the last block, with their axes."""
-    return {f"{shape.last_norm}_scale": "B L 1", shape.last_norm: "B L D"} if shape.last_norm else {}
+    return {point: axes for norm in shape.last_norms for point, axes in ((f"{norm}_scale", "B L 1"), (norm, "B L D"))}

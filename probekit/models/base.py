@@ -177,7 +177,10 @@ class LanguageModel(HookedModule):
             raise UsageError(f"position {wrong} is outside the context, 0..{self.cfg.n_ctx - 1}; correct position_ids")
 
     def window_of(self, layer: int) -> int | None:
-        """How many tokens a token of this layer sees, itself included; None without a sliding window."""
+        """How many tokens a token of this layer sees, itself included; None without a sliding window.
+
+        In a bidirectional model as many on either side.
+        """
         return None
 
     @property

@@ -66,6 +66,7 @@ class HfModel(NamedTuple):
         points: short name -> where it is computed.
         options: more arguments for either class.
         slots: state dict -> its tensors, or views of them, by their names in a file.
+        first_position: the position id of a text's first token; 0 leaves positions to the model.
     """
 
     config: str
@@ -73,6 +74,7 @@ class HfModel(NamedTuple):
     points: Mapping[str, HfPoint]
     options: Mapping[str, Any] = MappingProxyType({})
     slots: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda state: state
+    first_position: int = 0
 
 
 @dataclass(frozen=True)

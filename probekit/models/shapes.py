@@ -82,7 +82,7 @@ class ModelShape:
         outer_norms: norms outside the blocks that a forward computes for each token.
         head_products: weights that each (target) token's output is multiplied with to give logits.
         logits: values stored per token for the logits: V, or 2 V where adding a bias makes a copy; 0 without a head.
-        last_norm: name of the point of the norm after the last block; None without one.
+        last_norms: names of the points of the norms after the last block.
         cached: whether generation keeps keys and values of earlier tokens.
     """
 
@@ -95,7 +95,7 @@ class ModelShape:
     outer_norms: int
     head_products: int
     logits: int
-    last_norm: str | None = None
+    last_norms: tuple[str, ...] = ()
     cached: bool = True
 
     @property
@@ -162,5 +162,5 @@ def decoder_shape(
         outer_norms=1,
         head_products=table,
         logits=2 * d_vocab if head_bias else d_vocab,
-        last_norm="ln_final",
+        last_norms=("ln_final",),
     )

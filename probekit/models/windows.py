@@ -1,7 +1,7 @@
 """Sliding windows: which tokens near it a token may attend to.
 
 A window counts positions, not places in a row, so it is right in packed blocks and in forests of shared prefixes. A
-causal window of W holds the token itself and the W - 1 before it.
+causal window of W holds the token itself and the W - 1 before it; a two-sided one the W - 1 after it as well.
 
 Axes: B batch, L query position, M key position.
 """
@@ -36,3 +36,17 @@ def in_window(mask: Mask, window: int | None, position_ids: Tensor, cache: KeyVa
         return mask_BLM & within(window, position_ids, position_ids)
     places = torch.arange(mask_BLM.shape[2], device=mask_BLM.device)[None]
     return mask_BLM & within(window, places[:, -length:], places)
+
+
+def in_two_sided_window(mask: Tensor | None, window: int, position_ids: Tensor) -> Tensor | None:
+    """A bidirectional model's mask narrowed to the window on either side; unchanged if every token is within it.
+
+    Args:
+        mask: as the blocks take it; None lets every token see all of its row.
+        window: how many tokens a token sees on either side, itself included.
+        position_ids: [B, L].
+    """
+    if mask is None and position_ids.shape[1] <= window:
+        return None
+    near_BLM = (position_ids[:, :, None] - position_ids[:, None, :]).abs() < window
+    return near_BLM if mask is None else mask & near_BLM

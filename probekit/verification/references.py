@@ -129,7 +129,7 @@ def transformers_reference(model: LanguageModel) -> tuple[Reference, str]:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise Unavailable(f"not available: {printable(reason)[:200]}") from error
     source = "read from the model's folder" if model.folder else "with this model's weights"
-    run = _runner(hf, hf_model.points, model)
+    run = _runner(hf, hf_model, model)
     return Reference("transformers", frozenset(hf_model.points), run), f"{hf_model.model} of {__version__}, {source}"
 
 
@@ -171,16 +171,19 @@ def _copied(model: LanguageModel, family: Family, hf_model: HfModel) -> Any:
     return hf
 
 
-def _runner(hf: nn.Module, points: Mapping[str, HfPoint], model: LanguageModel) -> Run:
-    device = next(hf.parameters()).device
+def _runner(hf: nn.Module, hf_model: HfModel, model: LanguageModel) -> Run:
+    device, first = next(hf.parameters()).device, hf_model.first_position
 
     def run(text: TextIds, names: Sequence[str]) -> dict[str, Tensor]:
         kept: dict[str, Tensor] = {}
-        handles = [_hook(hf, name, points, kept) for name in names]
+        handles = [_hook(hf, name, hf_model.points, kept) for name in names]
         tokens = [torch.tensor([ids], device=device) for ids in text]
+        given = dict(zip(("input_ids", "decoder_input_ids"), tokens, strict=False))
+        if first:  # else the model would count them from the ids, where a padding token has no position
+            given["position_ids"] = torch.arange(first, first + len(text[0]), device=device)[None]
         try:
             with _quiet():
-                hf(**dict(zip(("input_ids", "decoder_input_ids"), tokens, strict=False)))
+                hf(**given)
         finally:
             for handle in handles:
                 handle.remove()

@@ -134,14 +134,14 @@ def masked_pairs(batch: PackedBatch, causal: bool, window: int | None, device: t
     Args:
         batch: the texts.
         causal: whether a token sees only the tokens before it.
-        window: how many tokens a token sees, itself included; None is no limit.
+        window: how many tokens a token sees on either side that it sees at all, itself included; None is no limit.
         device: of the result.
     """
     query, key = _pair_nodes(batch)
     depth = batch.position_ids.flatten().numpy()
     masked = (depth[query] < depth[key]) & causal
     if window is not None:
-        masked |= depth[query] - depth[key] >= window
+        masked |= np.abs(depth[query] - depth[key]) >= window
     return torch.from_numpy(masked).to(device)
 
 

@@ -16,6 +16,9 @@ FILES = (
     "gptneox",
     "gemma",
     "bert",
+    "roberta",
+    "distilbert",
+    "modernbert",
     "transformer",
     "moe",
 )

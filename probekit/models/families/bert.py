@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, stopped
+from probekit.models.base import stopped
 from probekit.models.config_checks import (
     check_choice,
     check_dimension,
@@ -32,8 +32,9 @@ from probekit.models.config_checks import (
     hf_field,
 )
 from probekit.models.families import bert_hf
+from probekit.models.families.masked_lm import MaskedLM, MLMHead
 from probekit.models.family import Family
-from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, PostNormBlock, linear
+from probekit.models.layers import ACTIVATIONS, Embedding, LayerNorm, Linear, PostNormBlock
 
 SIZES = ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_segments")
 _named = partial(hf_field, bert_hf.OURS)
@@ -100,33 +101,9 @@ class BertConfig:
         return bert_hf.fields_to_hf(self)
 
 
-class MLMHead(nn.Module):
-    """The product of ln(act(x W + b)) with each token's embedding, plus a bias for each token."""
-
-    def __init__(self, cfg: BertConfig):
-        super().__init__()
-        self.activation = cfg.activation
-        self.dense = Linear(cfg.d_model, cfg.d_model)
-        self.ln = LayerNorm(cfg.d_model, cfg.ln_eps)
-        self.bias = nn.Parameter(torch.empty(cfg.d_vocab))
-
-    def forward(self, x_BLD: Tensor, embedding_VD: Tensor) -> Tensor:
-        return linear(self.transform(x_BLD), embedding_VD, self.bias)
-
-    def transform(self, x_BLD: Tensor) -> Tensor:
-        """ln(act(x W + b)), [B, L, D]."""
-        return self.ln(self.dense.activated(x_BLD, self.activation))
-
-    @property
-    def hooked(self) -> bool:
-        """True if a hook is attached to a point of the head."""
-        return self.ln.hook_scale.hooked or self.ln.hook_normalized.hooked
-
-
-class Bert(LanguageModel):
+class Bert(MaskedLM):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
-    causal = False
     output_point = "ln2_normalized"
 
     def __init__(self, cfg: BertConfig):
@@ -141,7 +118,7 @@ class Bert(LanguageModel):
         self.ln_embed = LayerNorm(cfg.d_model, cfg.ln_eps)
         block = cfg.d_model, cfg.n_heads, cfg.d_mlp, cfg.activation, cfg.ln_eps
         self.blocks = nn.ModuleList(PostNormBlock(*block) for _ in range(cfg.n_layers))
-        self.head = MLMHead(cfg) if cfg.mlm_head else None
+        self.head = MLMHead(cfg.d_model, cfg.d_vocab, cfg.activation, cfg.ln_eps) if cfg.mlm_head else None
         self.unembed = Embedding(cfg.d_vocab, cfg.d_model) if cfg.mlm_head and not cfg.tie_embeddings else None
         self.pooler = Linear(cfg.d_model, cfg.d_model) if cfg.pooler else None
         self.seq_head = Linear(cfg.d_model, 2) if cfg.seq_head else None
@@ -172,7 +149,7 @@ class Bert(LanguageModel):
             UsageError: an invalid shape, id, length or layer; or the checkpoint has no head to give logits.
         """
         tokens = self.check_tokens(tokens, position_ids, attention_mask)
-        segments = self._check_segments(tokens, token_type_ids)
+        segments = self.check_segments(tokens, token_type_ids)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
         reads = self.reads(tokens, position_ids, mask, stop)
@@ -182,17 +159,7 @@ class Bert(LanguageModel):
             resid_BLD = block(resid_BLD, mask, read_BR)
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)
-        return self._headed(resid_BLD, return_logits)
-
-    def logits(self, output_BLD: Tensor) -> Tensor:
-        """The masked-token head's logits [B, L, V] of the last block's output.
-
-        Raises:
-            UsageError: the checkpoint has no such head.
-        """
-        if self.head is None:
-            raise UsageError(f"the checkpoint of {self.name} has no head for masked tokens; set return_logits=False")
-        return self.head(output_BLD, (self.unembed or self.embed).weight)
+        return self.headed(resid_BLD, return_logits)
 
     def classify(self, output_BLD: Tensor) -> Tensor:
         """Logits of the two classes, [B, 2], from the last block's output at the first token: pad on the right only.
@@ -206,32 +173,6 @@ class Bert(LanguageModel):
         if self.pooler is None or self.seq_head is None:
             raise UsageError(f"the checkpoint of {self.name} has no two-class head; load one that was saved with it")
         return self.seq_head(self.pooler(output_BLD[:, 0]).tanh())
-
-    @property
-    def has_logits(self) -> bool:
-        """False for a checkpoint without the head for masked tokens."""
-        return self.head is not None
-
-    def _headed(self, output_BLD: Tensor, return_logits: bool) -> Tensor:
-        if return_logits:
-            return self.logits(output_BLD)
-        if self.head is not None and self.head.hooked:  # its points fire, though no logits are computed
-            self.head.transform(output_BLD)
-        return output_BLD
-
-    def _check_segments(self, tokens: Tensor, segments: Tensor | None) -> Tensor:
-        if segments is None:
-            return torch.zeros_like(tokens)
-        if not isinstance(segments, Tensor) or segments.shape != tokens.shape or segments.is_floating_point():
-            got = (
-                f"{segments.dtype} {list(segments.shape)}" if isinstance(segments, Tensor) else type(segments).__name__
-            )
-            raise UsageError(f"token_type_ids are int64 {list(tokens.shape)}, like the tokens; got {got}")
-        if segments.device.type == "cpu" and not 0 <= int(segments.min()) <= int(segments.max()) < self.cfg.n_segments:
-            raise UsageError(
-                f"token_type_ids lie in 0..{self.cfg.n_segments - 1}; got {int(segments.min())}..{int(segments.max())}"
-            )
-        return segments.to(tokens.device).long()
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from probekit.errors import DataError
@@ -59,7 +60,8 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
         check_dimension(OURS[name], hf.get(name), _named(OURS[name]))
     given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
-    return given | dict(zip(PARTS, _parts(hf), strict=True))
+    parts = parts_named(hf, ARCHITECTURES, "BertForPreTraining", "bert")
+    return given | dict(zip(PARTS, parts, strict=True))
 
 
 def fields_to_hf(cfg: Any) -> dict[str, Any]:
@@ -70,28 +72,44 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
     return {"model_type": "bert", "architectures": [architecture], **fields}
 
 
-def _parts(hf: Mapping[str, Any]) -> tuple[bool, bool, bool]:
-    """Which of PARTS the class named in config.json has; all of them if it names none."""
-    architectures = hf.get("architectures") or ["BertForPreTraining"]
-    for name, parts in ARCHITECTURES.items():
-        if architectures == [name]:
+def parts_named(
+    hf: Mapping[str, Any], architectures: Mapping[str, tuple[bool, ...]], default: str, body: str
+) -> tuple[bool, ...]:
+    """Which parts the class named in config.json has.
+
+    Args:
+        hf: the fields of config.json.
+        architectures: class -> which parts it has.
+        default: the class if config.json names none.
+        body: the attribute of a class with a head that is the model below it, for the error.
+
+    Raises:
+        DataError: another class, such as one with a head for classification.
+    """
+    named = hf.get("architectures") or [default]
+    for name, parts in architectures.items():
+        if named == [name]:
             return parts
+    bare = next(iter(architectures))
     raise DataError(
-        f"architectures = {architectures!a:.80} is not implemented, only {listed(ARCHITECTURES)}; save the model "
-        "below the head as BertModel (model.bert.save_pretrained)"
+        f"architectures = {named!a:.80} is not implemented, only {listed(architectures)}; save the model "
+        f"below the head as {bare} (model.{body}.save_pretrained)"
     )
 
 
 HF_PREFIX = "bert."
 HF_BUFFERS = r"bert\.embeddings\.(position_ids|token_type_ids)"  # in old files
-_MODULES = {
-    "ln_embed": "bert.embeddings.LayerNorm",
-    "pooler": "bert.pooler.dense",
+_TABLES = {
+    "embed": "word_embeddings",
+    "pos_embed": "position_embeddings",
+    "token_type_embed": "token_type_embeddings",
+}
+_HEAD_MODULES = {
     "seq_head": "cls.seq_relationship",
     "head.dense": "cls.predictions.transform.dense",
     "head.ln": "cls.predictions.transform.LayerNorm",
 }
-_BLOCK_MODULES = {
+BLOCK_MODULES = {
     "attn.q": "attention.self.query",
     "attn.k": "attention.self.key",
     "attn.v": "attention.self.value",
@@ -105,17 +123,21 @@ _WORDS, _DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.de
 _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
+def body_names(cfg: Any, prefix: str) -> dict[str, HfTensor]:
+    """Our name of every weight below the heads, pooler included -> its name in a file, under this prefix."""
+    modules = {"ln_embed": "embeddings.LayerNorm"} | ({"pooler": "pooler.dense"} if cfg.pooler else {})
+    for i in range(cfg.n_layers):
+        modules |= {f"blocks.{i}.{ours}": f"encoder.layer.{i}.{path}" for ours, path in BLOCK_MODULES.items()}
+    names = {f"{table}.weight": f"embeddings.{there}.weight" for table, there in _TABLES.items()}
+    names |= {f"{ours}.{p}": f"{path}.{p}" for ours, path in modules.items() for p in ("weight", "bias")}
+    return {ours: HfTensor(prefix + name) for ours, name in names.items()}
+
+
 def hf_names(cfg: Any) -> dict[str, HfTensor]:
     """Our name of every weight -> its name in a Hugging Face BERT file."""
-    parts = {"pooler": cfg.pooler, "seq_head": cfg.seq_head, "head.dense": cfg.mlm_head, "head.ln": cfg.mlm_head}
-    modules = {ours: path for ours, path in _MODULES.items() if parts.get(ours, True)}
-    for i in range(cfg.n_layers):
-        modules |= {f"blocks.{i}.{ours}": f"bert.encoder.layer.{i}.{path}" for ours, path in _BLOCK_MODULES.items()}
-    names = {
-        "embed.weight": HfTensor(_WORDS),
-        "pos_embed.weight": HfTensor("bert.embeddings.position_embeddings.weight"),
-        "token_type_embed.weight": HfTensor("bert.embeddings.token_type_embeddings.weight"),
-    }
+    names = body_names(cfg, HF_PREFIX)
+    has = {"seq_head": cfg.seq_head, "head.dense": cfg.mlm_head, "head.ln": cfg.mlm_head}
+    modules = {ours: path for ours, path in _HEAD_MODULES.items() if has[ours]}
     names |= {f"{ours}.{p}": HfTensor(f"{path}.{p}") for ours, path in modules.items() for p in ("weight", "bias")}
     if cfg.mlm_head:
         names["head.bias"] = HfTensor(_BIAS if cfg.tie_embeddings else _DECODER_BIAS)
@@ -145,35 +167,48 @@ def hf_parts(cfg: Any, names: Collection[str]) -> Any:
 
 def shape(cfg: Any) -> ModelShape:
     """The sizes of a `BertConfig`'s model."""
+    D = cfg.d_model
+    tables = {"position embedding": cfg.n_ctx * D, "segment embedding": cfg.n_segments * D}
+    heads = {"sequence head": 2 * D + 2} if cfg.seq_head else {}
+    return post_norm_shape("bert", cfg, tables, (pooler_shape(cfg) if cfg.pooler else {}) | heads)
+
+
+def post_norm_shape(
+    family: str, cfg: Any, tables: Mapping[str, int], heads: Mapping[str, int] = MappingProxyType({})
+) -> ModelShape:
+    """The sizes of an encoder of post-norm blocks, with or without a head for masked tokens.
+
+    Args:
+        family: model_type in its config.json.
+        cfg: its config.
+        tables: parameters of what is added to the token embedding.
+        heads: parameters of its other heads.
+    """
     D, V = cfg.d_model, cfg.d_vocab
-    outside = {
-        "token embedding": V * D,
-        "position embedding": cfg.n_ctx * D,
-        "segment embedding": cfg.n_segments * D,
-        "embedding norm": 2 * D,
-    }
+    outside = {"token embedding": V * D, **tables, "embedding norm": 2 * D}
     if cfg.mlm_head:
         outside |= {"head": D * D + D + 2 * D + V + (0 if cfg.tie_embeddings else V * D)}
-    if cfg.pooler:
-        outside |= {"pooler": D * D + D}
-    if cfg.seq_head:
-        outside |= {"sequence head": 2 * D + 2}
     return ModelShape(
-        "bert",
+        family,
         (stack_shape(cfg),),
         V,
         cfg.n_ctx,
-        outside,
-        embedding_sums=2,
+        outside | heads,
+        embedding_sums=len(tables),
         outer_norms=2 if cfg.mlm_head else 1,
         head_products=D * D + V * D if cfg.mlm_head else 0,
         logits=V if cfg.mlm_head else 0,
-        last_norm="head_ln" if cfg.mlm_head else None,
+        last_norms=("head_ln",) if cfg.mlm_head else (),
         cached=False,
     )
 
 
-_HF_BODY_POINTS = {
+def pooler_shape(cfg: Any) -> dict[str, int]:
+    """The parameters of a pooler, a layer on the first token's output."""
+    return {"pooler": cfg.d_model * (cfg.d_model + 1)}
+
+
+BODY_POINTS = {
     "embed": HfPoint("embeddings.word_embeddings", module_output),
     "pos_embed": HfPoint("embeddings.position_embeddings", module_output),
     "token_type_embed": HfPoint("embeddings.token_type_embeddings", module_output),
@@ -197,7 +232,7 @@ _HF_BODY_POINTS = {
         "ln2_normalized": ("output.LayerNorm", module_output),
     },
 )
-_HF_POINTS = {point: HfPoint(HF_PREFIX + module, take) for point, (module, take) in _HF_BODY_POINTS.items()} | {
+_HF_POINTS = {point: HfPoint(HF_PREFIX + module, take) for point, (module, take) in BODY_POINTS.items()} | {
     "head_ln": HfPoint("cls.predictions.transform.LayerNorm", module_output),
     LOGITS: HfPoint("cls.predictions", module_output),
 }
@@ -206,5 +241,5 @@ _HF_POINTS = {point: HfPoint(HF_PREFIX + module, take) for point, (module, take)
 def hf_model(cfg: Any) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
     if not cfg.mlm_head:
-        return HfModel("BertConfig", "BertModel", _HF_BODY_POINTS)
+        return HfModel("BertConfig", "BertModel", BODY_POINTS)
     return HfModel("BertConfig", "BertForPreTraining", _HF_POINTS)
