@@ -3,7 +3,8 @@
 torch and the families are imported once the model is found, so a wrong name is answered without them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,12 @@ from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
 from probekit.models.families import families
 from probekit.models.files import read_json
+from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
 from probekit.models.tokenizer_files import FILES, load_tokenizer
-from probekit.options import ModelArguments, ModelOptions
+from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path
 from probekit.options.load import Via
 from probekit.options.option import keywords
-from probekit.text import listed
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     """
     check_path("the model", name_or_path)
     dtype, seed, random_init = dtype_name(options.dtype), options.seed, options.random_init
-    _check_via(str(name_or_path), options.via)
+    _check_via(str(name_or_path), options)
     found = _find(str(name_or_path), options.revision, not random_init, options.progress)
     hf = read_json(found.folder / "config.json")
     model = _adapted(found, hf, options) if options.via == "transformers" else _own(found, hf, options)
@@ -61,12 +62,14 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
 
 def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "probekit") -> "LanguageModel":
     """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
-    _check_via(str(name_or_path), via)
+    _check_via(str(name_or_path), ModelOptions(via=via))
     found = _find(str(name_or_path), revision, weights=False)
     hf = read_json(found.folder / "config.json")
     import torch
 
     if via == "transformers":
+        with _naming(found):
+            check_adaptable(hf)
         from probekit.models.adapter.load import load_adapted
 
         where = {"device": torch.device("meta"), "dtype": torch.float32, "device_map": None}
@@ -109,7 +112,7 @@ def _source(found: _Found) -> dict[str, Any]:
     return {"name_or_path": found.name if found.has_own_name else str(found.folder.resolve()), "revision": None}
 
 
-def check_model(name: str, options: ModelOptions) -> None:
+def check_model(name: str, options: DeviceOptions) -> None:
     """Raise unless a model may have this name, and its device and revision can be had; asks no network.
 
     Raises:
@@ -120,7 +123,7 @@ def check_model(name: str, options: ModelOptions) -> None:
     check_model_name(name)
     if name in builtin.MODELS or name in BUILTIN_MODELS or _exists(name):
         _check_no_revision(name, options.revision, "is a folder here" if _exists(name) else "is built in")
-    _check_via(name, options.via)
+    _check_via(name, options)
     if options.device not in ("auto", "cpu"):
         from probekit.devices import find_device  # torch
 
@@ -163,9 +166,14 @@ def _check_no_revision(name: str, revision: str | None, why: str) -> None:
         raise UsageError(f"revision {revision!a} is for models of the Hub; {name!a} {why}")
 
 
-def _check_via(name: str, via: str) -> None:
-    if via != "probekit" and (name in builtin.MODELS or name in BUILTIN_MODELS):
-        raise UsageError(f"{name!a} is probekit's own model; leave out --via {via}, which is for folders and the Hub")
+def _check_via(name: str, options: DeviceOptions) -> None:
+    if options.via == "probekit":
+        return
+    if name in builtin.MODELS or name in BUILTIN_MODELS:
+        raise UsageError(
+            f"{name!a} is probekit's own model; leave out --via {options.via}, which is for folders and the Hub"
+        )
+    check_packages(options.quantize, options.device_map)
 
 
 def _exists(name: str) -> bool:
@@ -177,23 +185,20 @@ def _exists(name: str) -> bool:
 
 def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
     """The family and the config that config.json describes."""
-    path = found.folder / "config.json"
-    family = _family(hf, path)
-    try:
-        return family, family.config.from_hf(hf)
-    except DataError as error:
-        raise DataError(f"{str(path)!a}: {error}") from error
-
-
-def _family(hf: Mapping[str, Any], config_path: Path) -> "Family":
     known = families()
-    model_type = hf.get("model_type")
-    if not isinstance(model_type, str) or model_type not in known:
-        raise DataError(
-            f"{str(config_path)!a}: model_type {model_type!a:.80} is not supported; take a model of one of these: "
-            f"{listed(known)}"
-        )
-    return known[model_type]
+    with _naming(found):
+        check_implemented_here(hf, known)
+        family = known[hf["model_type"]]
+        return family, family.config.from_hf(hf)
+
+
+@contextmanager
+def _naming(found: _Found) -> Iterator[None]:
+    """Put the path of config.json before an error about its fields."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{str(found.folder / 'config.json')!a}: {error}") from error
 
 
 def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
@@ -210,6 +215,8 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
 
 def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
     """The class of transformers for this config, wrapped."""
+    with _naming(found):
+        check_adaptable(hf)
     from probekit.devices import DTYPES, find_device
     from probekit.models.adapter.load import load_adapted
 
