@@ -16,18 +16,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError, nearest
+from probekit.published import PUBLISHED
 from probekit.text import listed
 
 Kind = Literal["model", "dataset"]
 
 ALIASES: dict[str, dict[str, str]] = {
-    "model": {
-        "gpt2": "openai-community/gpt2",
-        "gpt2-medium": "openai-community/gpt2-medium",
-        "gpt2-large": "openai-community/gpt2-large",
-        "gpt2-xl": "openai-community/gpt2-xl",
-        "distilgpt2": "distilbert/distilgpt2",
-    },
+    "model": {name: model.hub_id for name, model in PUBLISHED.items()},
     "dataset": {"sst2": "stanfordnlp/sst2"},
 }
 REPO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")

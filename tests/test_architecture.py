@@ -26,6 +26,7 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "places": {"errors", "text", "points"},
     "manifest": {"errors", "durable", "places"},
     "builtin": set(),
+    "published": set(),
     "options": {"errors", "text", "points", "activations"},  # activations for type checkers alone
 }
 ROOMS: dict[str, set[str]] = {

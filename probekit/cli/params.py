@@ -25,7 +25,8 @@ class ParamsJob(Output):
     """The models, and the size of a batch."""
 
     models: list[str] = argument(
-        "gpt2, gpt2-medium, gpt2-large, gpt2-xl, another Hub name, a folder, or a world's model such as counting-gpt.",
+        "a published model (gpt2-xl, pythia-70m, gemma-2-9b, qwen3-8b ...), another Hub name, a folder, or a world's "
+        "model such as counting-gpt.",
         metavar="MODEL...",
     )
     compare: bool = option(False, "Compare several models: one table, and a picture of the shares of FLOPs.")
@@ -48,6 +49,7 @@ def params(job: ParamsJob) -> None:
     Examples:
         probekit params gpt2-xl --context 16384 --dtype bf16
         probekit params --compare gpt2 gpt2-medium gpt2-large gpt2-xl
+        probekit params --compare gemma-2-2b llama-3.2-3b qwen3-4b --context 4096
     """
     from probekit.models.account_tables import describe_account
     from probekit.models.accounting import account
@@ -101,7 +103,8 @@ def _titles(names: list[str]) -> dict[str, str]:
 def _shape(name: str, revision: str | None) -> "ModelShape":
     """The shape of a model.
 
-    Sizes of GPT-2 need no network and no torch, unless a folder has that name; a world's model need not be trained.
+    Published sizes need no network, and those of GPT-2 no torch, unless a folder has that name; a world's model need
+    not be trained.
     """
     from probekit.models.families import named_shape, shape_of
 

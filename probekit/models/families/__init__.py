@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from probekit.errors import UsageError
 from probekit.models.shapes import ModelShape, StackShape, decoder_shape
+from probekit.published import PUBLISHED
 
 if TYPE_CHECKING:
     from probekit.models.family import Family
@@ -23,14 +24,6 @@ FILES = (
     "moe",
 )
 """Modules of this package that end with a FAMILY; to add a family, add its file here."""
-
-GPT2_SIZES: dict[str, dict[str, Any]] = {
-    "gpt2": {"d_model": 768, "n_heads": 12, "n_layers": 12},
-    "gpt2-medium": {"d_model": 1024, "n_heads": 16, "n_layers": 24},
-    "gpt2-large": {"d_model": 1280, "n_heads": 20, "n_layers": 36},
-    "gpt2-xl": {"d_model": 1600, "n_heads": 25, "n_layers": 48},
-}
-"""The config fields in which the sizes of GPT-2 differ (Radford et al. 2019); d_mlp is 4 d_model."""
 
 
 @cache
@@ -58,9 +51,17 @@ def shape_of(cfg: Any) -> ModelShape:
 
 
 def named_shape(name: str) -> ModelShape | None:
-    """The sizes of "gpt2", "gpt2-medium", "gpt2-large" or "gpt2-xl", without a file or torch; None for other names."""
-    if name not in GPT2_SIZES:
+    """The sizes of a published model, without a file or a network; None for other names.
+
+    Args:
+        name: a short name of `probekit.published` or the name on the Hub.
+    """
+    fields = next((model.fields for short, model in PUBLISHED.items() if name in (short, model.hub_id)), None)
+    if fields is None:
         return None
-    d_model, n_heads, n_layers = GPT2_SIZES[name].values()
-    stack = StackShape(n_layers, d_model, n_heads, n_heads, d_model // n_heads, d_mlp=4 * d_model)
-    return decoder_shape("gpt2", stack, d_vocab=50257, n_ctx=1024, tied=True)
+    if fields["model_type"] == "gpt2":  # without torch, which a family's file imports
+        D, H = fields["n_embd"], fields["n_head"]
+        stack = StackShape(fields["n_layer"], D, H, H, D // H, d_mlp=4 * D)
+        return decoder_shape("gpt2", stack, fields["vocab_size"], fields["n_positions"], tied=True)
+    family = families().get(fields["model_type"])
+    return family.shape(family.config.from_hf(fields)) if family else None
