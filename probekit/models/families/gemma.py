@@ -179,7 +179,7 @@ class OnePlusRMSNorm(nn.Module):
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
-    """cap tanh(x / cap), which overwrites x where no gradient needs it; x itself without a cap."""
+    """Cap tanh(x / cap), which overwrites x where no gradient needs it; x itself without a cap."""
     if cap is None:
         return x
     return cap * torch.tanh(x / cap) if torch.is_grad_enabled() else x.div_(cap).tanh_().mul_(cap)
@@ -227,7 +227,9 @@ class Attention(nn.Module):
         normed = gemma_hf.VARIANTS[cfg.model_type].qk_norm
         self.q_norm = OnePlusRMSNorm(cfg.d_head, cfg.norm_eps, "B L H K") if normed else nn.Identity()
         self.k_norm = OnePlusRMSNorm(cfg.d_head, cfg.norm_eps, "B L G K") if normed else nn.Identity()
-        self.factor = math.sqrt(cfg.d_head / cfg.query_pre_attn_scalar)  # of queries, before `attend` divides by sqrt(K)
+        self.factor = math.sqrt(
+            cfg.d_head / cfg.query_pre_attn_scalar
+        )  # of queries, before `attend` divides by sqrt(K)
         cap = cfg.attn_scores_soft_cap
         self.attend = attend if cap is None else partial(capped_attend, cap=cap)
         self.hook_q = HookPoint("B L H K")

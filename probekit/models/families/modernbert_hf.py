@@ -75,8 +75,7 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
         "local_attention": 2 * (cfg.sliding_window - 1),
         "layer_types": list(cfg.layer_types),
         "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": getattr(cfg, ours)}
-            for kind, (_, ours, _) in ROTATIONS.items()
+            kind: {"rope_type": "default", "rope_theta": getattr(cfg, ours)} for kind, (_, ours, _) in ROTATIONS.items()
         },
     }
 

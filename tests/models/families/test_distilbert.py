@@ -1,6 +1,6 @@
 from tiny_configs import SIZES
 
-from probekit.models.families.distilbert import DistilBert, DistilBertConfig
+from probekit.models.families.distilbert import DistilBertConfig
 
 TINY = {
     "distilbert": DistilBertConfig(**SIZES, init_std=0.3),

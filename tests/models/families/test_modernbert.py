@@ -1,6 +1,6 @@
 from tiny_configs import SIZES
 
-from probekit.models.families.modernbert import ModernBert, ModernBertConfig
+from probekit.models.families.modernbert import ModernBertConfig
 
 MIXED: dict = {"layer_types": ("full_attention", "sliding_attention", "sliding_attention"), "sliding_window": 3}
 SMALL: dict = {**SIZES, "init_std": 0.3, "pad_token_id": 0, "rope_theta": 1000.0, "local_rope_theta": 10.0}
