@@ -6,13 +6,24 @@ Axes: B batch, L query position, M key position, D d_model, H heads, K d_head, F
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from probekit.errors import UsageError, nearest
-from probekit.points import POINTS, PointSpec, UnknownPoint, base_name, in_stack, resolve_point, split_point
+from probekit.points import (
+    POINTS,
+    PointSpec,
+    UnknownPoint,
+    base_name,
+    in_stack,
+    place_name,
+    resolve_point,
+    spans_of,
+    split_point,
+)
 from probekit.text import counted
 
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
@@ -71,9 +82,11 @@ class HookedModule(nn.Module):
 
     Attributes:
         stack: the stack of blocks that a name without a stack refers to: "" or "encoder.".
+        absent: short name of a point that this model cannot have -> why, and which to take instead.
     """
 
     stack: str = ""
+    absent: Mapping[str, str] = MappingProxyType({})
 
     @cached_property
     def points(self) -> dict[str, HookPoint]:
@@ -98,13 +111,18 @@ class HookedModule(nn.Module):
         here = {name.removeprefix(stem).split(".")[0] for name in self.points if name.startswith(stem)}
         return len(here) if in_layer else 0
 
+    def layers_of(self, short: str) -> list[int]:
+        """The layers that have a point; in some models not all do."""
+        template = POINTS[self.in_stack(short)]
+        return [i for i in range(self.n_layers_of(short)) if template.format(layer=i) in self.points]
+
     def resolve(self, points: PointsSpec) -> list[str]:
         """The full names of one point, of several, or of all for which a function of the name is true.
 
-        A short name without a layer means every layer.
+        A short name without a layer means every layer that has the point.
 
         Raises:
-            UsageError: this model has no such point; the message names the nearest.
+            UsageError: this model has no such point; the message says why, or names the nearest.
         """
         if callable(points):
             return [name for name in self.points if points(name)]
@@ -116,16 +134,23 @@ class HookedModule(nn.Module):
             return [spec]
         short, layer = split_point(spec)
         short = self.in_stack(short)
-        n_layers = self.n_layers_of(short)
-        if "{layer}" in POINTS[short] and not n_layers:
-            raise UnknownPoint(f"this model has no point {short}; {self._nearest(short)}")
-        if layer is None and n_layers:
-            names = [POINTS[short].format(layer=i) for i in range(n_layers)]
-        else:
-            names = [resolve_point((short, layer), n_layers)]
-        if missing := [name for name in names if name not in self.points]:
-            raise UnknownPoint(f"this model has no point {missing[0]}; {self._nearest(short)}")
-        return names
+        in_layer = "{layer}" in POINTS[short]
+        if in_layer == (layer is not None) and (name := POINTS[short].format(layer=layer)) in self.points:
+            return [name]
+        layers = self.layers_of(short)
+        if layer is None and layers:
+            return [POINTS[short].format(layer=i) for i in layers]
+        if layers or not in_layer:
+            resolve_point((short, layer), self.n_layers_of(short))  # raises if the layer is what is wrong
+        raise UnknownPoint(self._why_absent(short, layer if layers else None))
+
+    def _why_absent(self, short: str, layer: int | None = None) -> str:
+        """Why there is no such point here, as far as the model knows, and which there are."""
+        text = f"this model has no point {place_name((short, layer))}"
+        text += f": {why}" if (why := self.absent.get(base_name(short))) else ""
+        if others := self.layers_of(short):
+            return f"{text}; there are {spans_of((short, i) for i in others)}"
+        return text if why else f"{text}; {self._nearest(short)}"
 
     def _nearest(self, short: str) -> str:
         """A hint for a point that only other families have."""

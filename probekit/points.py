@@ -72,6 +72,11 @@ FOLLOWED_BY_OUTPUT = tuple(f"{stack}resid_{at}" for stack in ("", "encoder.", "d
 PAIR_POINTS = tuple(f"{stack}attn_{what}" for stack in ("", "encoder.", "decoder.") for what in ("scores", "pattern"))
 # points of cross-attention with a row for each token of the source
 OF_SOURCES = ("decoder.cross_attn_scores", "decoder.cross_attn_pattern", "decoder.cross_k", "decoder.cross_v")
+# why a block whose attention and MLP read the same stream has no `resid_mid`
+PARALLEL = (
+    "its attention and MLP read the same stream, so that resid_pre + attn_out + mlp_out = resid_post; "
+    "take resid_pre, attn_out, mlp_out or resid_post"
+)
 MAX_LAYERS = 1000  # far above any model
 MAX_DIGITS = 100  # of a layer's number; Python refuses to read thousands of them
 HIDDEN = "hidden_states"  # Hugging Face's list, which imports know as a point

@@ -80,7 +80,7 @@ class Family:
         hf_ties: config -> names of copies that a file may hold -> the name of the original; None if the model
             does not use the tensor.
         hf_buffers: a regular expression for names in a file that are not weights.
-        hf_renamed: a weight's name in old files -> its name today.
+        hf_renamed: another name of a weight, in old files or in `transformers` itself -> its name in `hf_names`.
         hf_parts: (config, names in a file) -> the config of what the file holds.
         loads: what people call the models that it loads, for tables: "Llama, Mistral, Qwen2".
         refused: what it refuses, for the page of models: "longrope".

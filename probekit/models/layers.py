@@ -22,11 +22,17 @@ from probekit.models.kernels import gelu_linear, kernel_for, linear, reordered
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_fast": partial(F.gelu, approximate="tanh"),  # GPT-NeoX 20B's name for it
     "gelu": F.gelu,
     "relu": F.relu,
     "silu": F.silu,
 }
-_GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}  # activation -> torch's `approximate`
+_GELUS = {
+    "gelu_new": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_fast": "tanh",
+    "gelu": "none",
+}  # activation -> torch's `approximate`
 
 Mask = Tensor | Literal["causal"] | None
 """Who may attend to whom: boolean [B, L, M], "causal" (each to itself and those before it), or None (all to all)."""

@@ -12,10 +12,15 @@ def point_rows(model: LanguageModel) -> list[dict[str, Any]]:
     for full, point in model.points.items():
         short, layer = split_point(full)
         if short not in rows:
-            layers = f"{{0..{model.n_layers_of(short) - 1}}}"
             rows[short] = {
                 "short": short,
-                "full": full if layer is None else POINTS[short].format(layer=layers),
+                "full": full if layer is None else POINTS[short].format(layer=_braces(model.layers_of(short))),
                 "shape": [model.size_of(axis, short) or axis for axis in point.axes.split()],
             }
     return sorted(rows.values(), key=lambda row: list(POINTS).index(row["short"]))
+
+
+def _braces(layers: list[int]) -> str:
+    """[0, 1, 2] -> "{0..2}"; [1, 3, 5] -> "{1,3,5}"."""
+    is_run = len(layers) == layers[-1] - layers[0] + 1
+    return f"{{{layers[0]}..{layers[-1]}}}" if is_run else f"{{{','.join(map(str, layers))}}}"

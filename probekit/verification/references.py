@@ -156,7 +156,8 @@ def _copied(model: LanguageModel, family: Family, hf_model: HfModel) -> Any:
     config = getattr(transformers, hf_model.config)(**model.cfg.to_hf(), attn_implementation="eager")
     with torch.random.fork_rng(devices=[]):
         hf = getattr(transformers, hf_model.model)(config).to(model.dtype)
-    slots = {name.removeprefix(family.hf_prefix): slot for name, slot in hf.state_dict().items()}
+    names = {family.hf_renamed(name): slot for name, slot in hf.state_dict().items()}
+    slots = {name.removeprefix(family.hf_prefix): slot for name, slot in names.items()}
     for name, tensor in as_stored(model.state_dict(), family.hf_names(model.cfg)):
         if (slot := slots.get(name.removeprefix(family.hf_prefix))) is not None:  # a bare class lacks the heads
             slot.copy_(tensor)

@@ -175,6 +175,7 @@ def _gelu_tanh(x):
         ("gelu", lambda x: x / 2 * (1 + torch.erf(x / math.sqrt(2)))),
         ("gelu_new", _gelu_tanh),
         ("gelu_pytorch_tanh", _gelu_tanh),
+        ("gelu_fast", _gelu_tanh),
         ("silu", lambda x: x / (1 + torch.exp(-x))),
         ("relu", lambda x: x.clamp(min=0)),
     ],

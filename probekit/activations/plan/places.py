@@ -10,22 +10,35 @@ _BEFORE_BLOCKS = ("embed", "pos_embed", "token_type_embed", "ln_embed_scale", "l
 
 
 def find_places(model: LanguageModel, points: list[str], layers: str | int | Iterable[int]) -> list[Place]:
-    """Every point at every layer; with "all" layers, a residual curve ends with the last block's output.
+    """Every point at every layer that has it; with "all" layers, a residual curve ends with the last block's output.
 
     Raises:
-        UsageError: a layer out of range.
+        UsageError: a layer out of range, or without any of these points; a point that none of the layers has.
     """
     n_layers = max(model.n_layers_of(point) for point in points) or model.n_layers
     wanted = parse_layers(layers, n_layers)
+    every = isinstance(layers, str) and layers.strip() == "all"
+    having = {point: set(model.layers_of(point)) for point in points if "{layer}" in POINTS[point]}
+    _check_layers(model, having, [] if every else wanted)
     places: list[Place] = []
     for point in points:
-        if "{layer}" not in POINTS[point]:
+        if point not in having:
             places.append((point, None))
             continue
-        places += [(point, layer) for layer in wanted]
-        if point in FOLLOWED_BY_OUTPUT and isinstance(layers, str) and layers.strip() == "all":
+        places += [(point, layer) for layer in wanted if layer in having[point]]
+        if point in FOLLOWED_BY_OUTPUT and every:
             places.append((model.output_of(point), n_layers - 1))
     return list(dict.fromkeys(places))
+
+
+def _check_layers(model: LanguageModel, having: dict[str, set[int]], wanted: list[int]) -> None:
+    """Raise for a point that none of the wanted layers has, and for a wanted layer that has none of the points."""
+    for point, layers in having.items():
+        if not layers or (wanted and layers.isdisjoint(wanted)):
+            model.resolve((point, wanted[0]) if wanted else point)  # raises, with the reason
+    for layer in wanted if having else []:
+        if not any(layer in layers for layers in having.values()):
+            model.resolve((next(iter(having)), layer))
 
 
 def full_name(place: Place) -> str:

@@ -13,6 +13,7 @@ from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.models.families.gptneox import GPTNeoX, GPTNeoXConfig
 from probekit.models.families.llama import Llama, LlamaConfig
 from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.layers import Linear
@@ -24,6 +25,7 @@ PRE_NORM = ["q", "k", "v", "z", "result", "attn_out", "resid_mid", "ln2_normaliz
 MADE: dict[str, Any] = {
     "gpt2": lambda: GPT2(GPT2Config(**SIZES, init_std=0.3)),
     "llama": lambda: Llama(LlamaConfig(**SIZES, n_kv_heads=1, d_head=8, init_std=0.3, sliding_window=4, qkv_bias=True)),
+    "gptneox": lambda: GPTNeoX(GPTNeoXConfig(**SIZES, rotary_pct=0.5, init_std=0.3)),
     "bert": lambda: Bert(BertConfig(**SIZES, init_std=0.3)),
     "encoder": lambda: Transformer(TransformerConfig(**SIZES, **PAIR)),
 }
@@ -31,6 +33,7 @@ MADE["decoder"] = MADE["encoder"]
 POINTS = {
     "gpt2": ["resid_pre", "ln_final", *PRE_NORM],
     "llama": ["resid_pre", "ln_final", "rot_q", *PRE_NORM],
+    "gptneox": ["resid_pre", "ln_final", "rot_q", *(point for point in PRE_NORM if point != "resid_mid")],
     "bert": ["resid_pre", "ln1_normalized", "ln2_normalized", *PRE_NORM],
     "encoder": ["encoder.resid_pre", *(f"encoder.{point}" for point in PRE_NORM)],
     "decoder": ["decoder.resid_pre", "decoder.cross_attn_out", *(f"decoder.{point}" for point in PRE_NORM)],

@@ -448,7 +448,7 @@ def test_impossible_calls(model):
         model(torch.zeros(1, 25, dtype=torch.long))
     with pytest.raises(UsageError, match="position 24 is outside the context"):
         model(tokens, position_ids=torch.arange(16, 25).expand(3, 9))
-    with pytest.raises(UsageError, match="this model has no point hook_pos_embed"):
+    with pytest.raises(UsageError, match="this model has no point pos_embed; did you mean embed"):
         model.run_with_cache(tokens, points="pos_embed")
 
 
