@@ -1,18 +1,13 @@
 """Naming, listening, replacing, removing: on a tiny GPT-2."""
 
-import re
-
 import pytest
 import torch
 from gpt2_points import GPT2_POINTS
-from torch.nn import Identity
 
-from probekit.activations.plan.places import find_places
 from probekit.errors import ProbekitError, UsageError
 from probekit.hooks import ActivationCache
 from probekit.models.families.gpt2 import GPT2, GPT2Config
-from probekit.models.point_rows import point_rows
-from probekit.points import POINTS, UnknownPoint, parse_layers, place_name, resolve_point, split_point
+from probekit.points import POINTS, UnknownPoint, parse_layers, resolve_point, split_point
 
 TOKENS = torch.arange(10).reshape(2, 5)
 
@@ -68,67 +63,6 @@ def test_transformer_lens_alias(model):
 def test_unknown_points_name_the_nearest(model, spec, message):
     with pytest.raises(ProbekitError, match=message):
         model.resolve([spec])
-
-
-@pytest.fixture(scope="module")
-def uneven() -> GPT2:
-    """A model whose first block has no mid point and no ln1, and says why for one of these."""
-    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=3, n_ctx=8, d_vocab=11)
-    model = GPT2(cfg).init_weights(0)
-    model.blocks[0].hook_resid_mid = model.blocks[0].ln1.hook_scale = model.blocks[0].ln1.hook_normalized = Identity()
-    model.absent = {"ln1_normalized": "the first block has no norm", "mlp_pre_linear": "it has no gate"}
-    return model
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("resid_mid.0", "this model has no point resid_mid.0; there are resid_mid 1-2"),
-        ("blocks.0.hook_resid_mid", "this model has no point resid_mid.0; there are resid_mid 1-2"),
-        (
-            "ln1_normalized.0",
-            "this model has no point ln1_normalized.0: the first block has no norm; there are ln1_normalized 1-2",
-        ),
-        ("mlp_pre_linear", "this model has no point mlp_pre_linear: it has no gate"),
-        ("mlp_pre_linear.7", "this model has no point mlp_pre_linear: it has no gate"),
-        ("resid_mid.3", "layer 3 is not in 0..2"),
-        ("rot_q", "this model has no point rot_q; known are: embed"),
-        ("token_type_embed", "this model has no point token_type_embed; did you mean pos_embed?"),
-        ("token_type_embed.0", "token_type_embed belongs to no layer"),
-    ],
-)
-def test_a_point_that_is_absent_says_why_or_where_it_is(uneven, spec, message):
-    with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
-        uneven.resolve(["resid_pre", spec])
-
-
-def test_a_name_without_a_layer_means_the_layers_that_have_the_point(uneven):
-    assert uneven.resolve("resid_mid") == [f"blocks.{i}.hook_resid_mid" for i in (1, 2)]
-    assert uneven.layers_of("resid_mid") == uneven.layers_of("ln1_scale") == [1, 2]
-    assert uneven.layers_of("resid_pre") == [0, 1, 2]
-    assert uneven.layers_of("embed") == uneven.layers_of("rot_q") == []
-    assert {row["short"]: row["full"] for row in point_rows(uneven)}["resid_mid"] == "blocks.{1..2}.hook_resid_mid"
-
-
-@pytest.mark.parametrize(
-    ("points", "layers", "places"),
-    [
-        (["resid_mid"], "all", ["resid_mid.1", "resid_mid.2", "resid_post.2"]),
-        (["attn_out", "ln1_scale"], "0-1", ["attn_out.0", "attn_out.1", "ln1_scale.1"]),
-        (["embed", "resid_mid"], "1", ["embed", "resid_mid.1"]),
-        (["embed", "resid_mid"], [0], "no point resid_mid.0; there are"),
-        (["resid_mid", "ln1_scale"], "0,2", "no point resid_mid.0; there are"),
-        (["attn_out", "resid_mid"], [0], "no point resid_mid.0; there are"),
-        (["attn_out", "mlp_pre_linear"], "all", "no point mlp_pre_linear: it has no gate"),
-        (["mlp_pre_linear"], "2", "no point mlp_pre_linear: it has no gate"),
-    ],
-)
-def test_layers_choose_among_those_that_have_a_point(uneven, points, layers, places):
-    if isinstance(places, str):
-        with pytest.raises(UnknownPoint, match=places):
-            find_places(uneven, points, layers)
-    else:
-        assert [place_name(place) for place in find_places(uneven, points, layers)] == places
 
 
 @pytest.mark.parametrize(
