@@ -7,6 +7,7 @@ from typing import Any
 
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import identity_of, whose_code
+from probekit.activations.plan.places import find_places
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.begin import check_same
 from probekit.activations.store.examples import StoredExamples
@@ -16,7 +17,7 @@ from probekit.errors import StorageError
 from probekit.models.base import LanguageModel
 from probekit.models.config_fields import deciding_fields
 from probekit.options import ExtractOptions
-from probekit.points import FOLLOWED_BY_OUTPUT, Place
+from probekit.points import Place
 
 _OPTIONS = {
     "points": [str],
@@ -79,8 +80,7 @@ def _compare(path: Path, plan: PlanFile, identity: dict[str, Any], model: Langua
 
 
 def _layers(places: list[Place], points: list[str], model: LanguageModel) -> str | list[int]:
-    """The layers that were requested: "all" when the last output ends the curve of a residual point."""
-    layers = sorted({layer for point, layer in places if point in points and layer is not None})
-    n_layers = model.n_layers_of(points[0])
-    ends = (model.output_of(points[0]), n_layers - 1) in places and bool(set(points) & set(FOLLOWED_BY_OUTPUT))
-    return "all" if not layers or (ends and layers == list(range(n_layers))) else layers
+    """The layers that were requested: "all" where these are the places that it gives."""
+    if set(places) == set(find_places(model, points, "all")):
+        return "all"
+    return sorted({layer for point, layer in places if point in points and layer is not None})

@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -45,6 +47,7 @@ DECODERS: dict[str, tuple[type[PreTrainedModel], PretrainedConfig]] = {
     "llama": (LlamaForCausalLM, LlamaConfig(**LLAMA)),
     "mistral": (MistralForCausalLM, MistralConfig(**LLAMA, sliding_window=6)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**LLAMA)),
+    "gptneox": (GPTNeoXForCausalLM, GPTNeoXConfig(**LLAMA | {"num_attention_heads": 2}, rotary_pct=0.5)),
 }
 NAMES = [*DECODERS, "marian"]
 PROMPTS = [[7, 3, 9, 9, 2], [4], [11, 30, 8, 1, 1, 6, 12, 13], [2, 2, 3]]
