@@ -6,6 +6,7 @@ Each family's file ends with one `Family`, called FAMILY; `families/__init__.py`
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -58,11 +59,18 @@ class HfModel(NamedTuple):
     """The two classes of transformers for a family, by name, and where they compute our points.
 
     Points that transformers does not compute are left out: scales of norms, scores, heads' results, rotated queries.
+
+    Attributes:
+        config: the class of its config.
+        model: and of the model.
+        points: our points -> where it computes them.
+        renamed: regular expressions for the beginning of names in a folder, where the class of the model has others.
     """
 
     config: str
     model: str
     points: Mapping[str, HfPoint]
+    renamed: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
