@@ -144,13 +144,9 @@ def _hf_model(model: LanguageModel) -> tuple[Family, HfModel]:
 def _loaded(model: LanguageModel, hf_model: HfModel) -> Any:
     import transformers
 
+    how = {"use_safetensors": True, "local_files_only": True, "key_mapping": dict(hf_model.renamed) or None}
     return getattr(transformers, hf_model.model).from_pretrained(
-        model.folder,
-        use_safetensors=True,
-        local_files_only=True,
-        dtype=model.dtype,
-        attn_implementation="eager",
-        **hf_model.options,
+        model.folder, dtype=model.dtype, attn_implementation="eager", **hf_model.options, **how
     )
 
 

@@ -49,9 +49,7 @@ from probekit.models.layers import (
     SwiGLU,
     at_read,
     attend,
-    attention_scores,
     causal_mask,
-    heads_for,
     linear,
     projected,
     softmax,
@@ -179,7 +177,7 @@ class OnePlusRMSNorm(nn.Module):
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
-    """Cap tanh(x / cap), which overwrites x where no gradient needs it; x itself without a cap."""
+    """cap tanh(x / cap), which overwrites x where no gradient needs it; x itself without a cap."""
     if cap is None:
         return x
     return cap * torch.tanh(x / cap) if torch.is_grad_enabled() else x.div_(cap).tanh_().mul_(cap)
@@ -196,21 +194,22 @@ def capped_attend(
 ) -> Tensor:
     """`layers.attend` with a soft cap of the scores before the mask, [B, L, H, K]: no fused kernel has one.
 
-    Without hooks on scores and pattern, only those of some queries are in memory at once.
+    Heads of queries that share keys are one product, so keys and values are not repeated. Without hooks on scores and
+    pattern, only those of some queries are in memory at once.
     """
-    batch, length, n_heads, _ = q_BLHK.shape
-    if isinstance(mask, str):
-        mask = causal_mask(q_BLHK.new_ones(1, length))
+    batch, length, n_heads, d_head = q_BLHK.shape
+    k_BGKM, v_BGMK = k_BMGK.permute(0, 2, 3, 1), v_BMGK.transpose(1, 2)
+    unseen_BLM = ~(causal_mask(q_BLHK.new_ones(1, length)) if isinstance(mask, str) else mask)
     hooked = hook_scores.hooked or hook_pattern.hooked
     rows = length if hooked else max(1, SCORES // (batch * n_heads * k_BMGK.shape[1]))
     parts = []
-    for start in range(0, length, rows):
-        at = slice(start, start + rows)
-        scores_BHLM = soft_cap(attention_scores(q_BLHK[:, at], k_BMGK, None), cap)
-        if mask is not None:
-            scores_BHLM = scores_BHLM.masked_fill(~mask[:, None, at], -math.inf)
-        pattern_BHLM = hook_pattern(softmax(hook_scores(scores_BHLM)).to(v_BMGK.dtype))
-        parts.append(torch.einsum("bhlm,bmhk->blhk", pattern_BHLM, heads_for(q_BLHK, v_BMGK)))
+    for q_BNHK, unseen_BNM in zip(q_BLHK.split(rows, 1), unseen_BLM.split(rows, 1), strict=True):
+        q = rearrange(q_BNHK / math.sqrt(d_head), "b n (g r) k -> b g (r n) k", g=k_BMGK.shape[2])
+        scores = rearrange(q @ k_BGKM, "b g (r n) m -> b (g r) n m", n=q_BNHK.shape[1])
+        scores_BHNM = hook_scores(soft_cap(scores, cap).masked_fill_(unseen_BNM[:, None], -math.inf))
+        pattern_BHNM = hook_pattern(softmax(scores_BHNM).to(v_BMGK.dtype))
+        z = rearrange(pattern_BHNM, "b (g r) n m -> b g (r n) m", g=k_BMGK.shape[2]) @ v_BGMK
+        parts.append(rearrange(z, "b g (r n) k -> b n (g r) k", n=q_BNHK.shape[1]))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 

@@ -258,13 +258,20 @@ def hf_ties(cfg: Any) -> dict[str, str | None]:
     return {"lm_head.weight": HF_PREFIX + "embed_tokens.weight"} if cfg.tie_embeddings else {}
 
 
+_BESIDE_VISION = {
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^(model\.)?language_model\.(model\.)?": HF_PREFIX,
+}
+
+
 def hf_renamed(name: str) -> str:
     """A weight's name in the text model alone; beside a vision tower it is in `language_model`.
 
     Files of the Hub say `language_model.model.layers`, those of transformers 5 `model.language_model.layers`.
     """
-    inner = re.sub(r"^(model\.)?language_model\.(model\.)?", "", name)
-    return name if inner == name else inner if inner.startswith("lm_head.") else HF_PREFIX + inner
+    for beside_vision, alone in _BESIDE_VISION.items():
+        name = re.sub(beside_vision, alone, name)
+    return name
 
 
 def shape(cfg: Any) -> ModelShape:
@@ -323,4 +330,5 @@ def hf_model(cfg: Any) -> HfModel:
     inside["mlp_out"] = (norms.get("ln2_post", "mlp"), module_output)
     if variant.qk_norm:
         inside |= {norm: (f"self_attn.{norm}", _by_position) for norm in ("q_norm", "k_norm")}
-    return HfModel(variant.config, variant.model, _HF_POINTS | points_inside("model.layers.{layer}", inside))
+    points = _HF_POINTS | points_inside("model.layers.{layer}", inside)
+    return HfModel(variant.config, variant.model, points, _BESIDE_VISION if cfg.model_type == "gemma3_text" else {})

@@ -1,0 +1,564 @@
+"""The hand-written Gemma 1, 2 and 3 against `transformers`, and against themselves."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_configs import SIZES
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3Config,
+    Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    GemmaForCausalLM,
+)
+from transformers import GemmaConfig as HfGemmaConfig
+
+import probekit as pk
+from probekit.errors import DataError
+from probekit.models.accounting import parameters
+from probekit.models.cache import KeyValueCache
+from probekit.models.families import gemma, shape_of
+from probekit.models.families.gemma import FULL, SLIDING, Gemma, GemmaConfig
+from probekit.models.families.gemma_hf import hf_names
+from probekit.models.load import load_model
+from probekit.models.positional import RopeScaling
+from probekit.models.weights import save_hf
+
+OWN: dict[str, Any] = SIZES | {"n_kv_heads": 2, "d_head": 8, "init_std": 0.3}
+NO_CAPS: dict[str, Any] = {"attn_scores_soft_cap": None, "output_logits_soft_cap": None}
+TINY = {
+    "gemma": GemmaConfig(
+        **OWN, **NO_CAPS, query_pre_attn_scalar=8, sliding_window=None, layer_types=3 * (FULL,), model_type="gemma"
+    ),
+    "gemma2": GemmaConfig(
+        **OWN, query_pre_attn_scalar=5, attn_scores_soft_cap=1.5, output_logits_soft_cap=2.5, sliding_window=4,
+        layer_types=(SLIDING, FULL, SLIDING),
+    ),
+    "gemma3": GemmaConfig(
+        **OWN, **NO_CAPS, rope_theta=100.0, rope_scaling=RopeScaling("linear", 8.0), local_rope_theta=10.0,
+        query_pre_attn_scalar=3, sliding_window=5, layer_types=(SLIDING, SLIDING, FULL), model_type="gemma3_text",
+    ),
+}  # fmt: skip
+CLASSES: dict[str, Any] = {
+    "gemma": (HfGemmaConfig, GemmaForCausalLM),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
+    "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+}
+BASE = {
+    "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 12, "vocab_size": 61, "max_position_embeddings": 24,
+}  # fmt: skip
+GEMMA1 = BASE | {"model_type": "gemma"}
+GEMMA2 = BASE | {
+    "model_type": "gemma2", "sliding_window": 4, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0,
+    "query_pre_attn_scalar": 5,
+}  # fmt: skip
+GEMMA3 = BASE | {
+    "model_type": "gemma3_text", "sliding_window": 4, "sliding_window_pattern": 2, "query_pre_attn_scalar": 2,
+    "rope_theta": 100.0, "rope_local_base_freq": 10.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}  # fmt: skip
+VARIANTS = {
+    "gemma": GEMMA1,
+    "gemma, one kv head": GEMMA1 | {"num_key_value_heads": 1, "head_dim": 10, "num_hidden_layers": 1},
+    "gemma2": GEMMA2,
+    "gemma2, untied": GEMMA2 | {"tie_word_embeddings": False, "hidden_activation": "silu", "num_hidden_layers": 2},
+    "gemma2 without caps": GEMMA2 | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "gemma2, every layer full": GEMMA2 | {"layer_types": 3 * [FULL], "num_key_value_heads": 4, "rms_norm_eps": 1e-3},
+    "gemma2, stretched": GEMMA2 | {"rope_scaling": {"rope_type": "linear", "factor": 3.0}, "rope_theta": 50.0},
+    "gemma3": GEMMA3,
+    "gemma3 by layer types": GEMMA3 | {"layer_types": [FULL, SLIDING, FULL], "num_key_value_heads": 1},
+    "gemma3 of six layers": GEMMA3 | {"sliding_window_pattern": 6, "num_hidden_layers": 6, "head_dim": 4},
+    "gemma3, capped logits": GEMMA3 | {"final_logit_softcapping": 3.0, "rope_scaling": None, "sliding_window": 1},
+}
+# What each generation has, and the fields of our config without it.
+FEATURES = {
+    "soft cap of scores": ("gemma2", {"attn_scores_soft_cap": None}),
+    "soft cap of logits": ("gemma2", {"output_logits_soft_cap": None}),
+    "scalar, capped": ("gemma2", {"query_pre_attn_scalar": 12}),
+    "scalar, fused": ("gemma3", {"query_pre_attn_scalar": 12}),
+    "window, capped": ("gemma2", {"sliding_window": 24}),
+    "window, fused": ("gemma3", {"sliding_window": 24}),
+    "base of local rotations": ("gemma3", {"local_rope_theta": 100.0}),
+    "stretching": ("gemma3", {"rope_scaling": None}),
+    "layer types": ("gemma3", {"layer_types": (FULL, SLIDING, SLIDING)}),
+}
+
+
+def from_hf(hf: dict, weights: dict[str, Tensor]) -> Gemma:
+    model = Gemma(GemmaConfig.from_hf(hf))
+    model.load_state_dict({ours: weights[theirs.name] for ours, theirs in hf_names(model.cfg).items()})
+    return model.eval()
+
+
+def hf_config(hf: dict) -> Any:
+    config = CLASSES[hf["model_type"]][0](
+        **{key: json.loads(json.dumps(value)) for key, value in hf.items() if key != "model_type"}
+    )
+    config._attn_implementation = "eager"
+    return config
+
+
+def disturbed(oracle: Any) -> Any:
+    """With weights larger than at initialisation, so that every term of the arithmetic shows."""
+    with torch.no_grad():
+        for i, p in enumerate(oracle.parameters()):
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(i)) * 0.2)
+    assert sum(p.numel() for p in oracle.parameters()) < 100_000
+    return oracle.eval()
+
+
+@cache
+def twins(name: str) -> tuple[Any, Gemma]:
+    config = hf_config(VARIANTS[name])
+    torch.manual_seed(0)
+    oracle = disturbed(CLASSES[VARIANTS[name]["model_type"]][1](config))
+    return oracle, from_hf(config.to_dict(), oracle.state_dict())
+
+
+def tokens_for(model: Gemma, batch: int = 3, length: int = 12, seed: int = 1) -> Tensor:
+    return torch.randint(model.cfg.d_vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def error(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference, relative to the largest value of the reference."""
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+@contextmanager
+def seen_in(oracle: Any) -> Iterator[dict[str, Tensor]]:
+    """What the modules of transformers show of our points, by our short names and layers."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str, path: str, of_input: bool = False, heads: int | None = None, by_head: bool = False) -> Any:
+        def hook(_: Any, args: tuple, kwargs: dict, out: Any) -> None:
+            given = args[0] if args else kwargs.get("hidden_states")
+            x: Any = given if of_input else out[0] if isinstance(out, tuple) else out
+            seen[name] = x.unflatten(-1, (heads, -1)) if heads else x.transpose(1, 2) if by_head else x
+
+        return oracle.get_submodule(path).register_forward_hook(hook, with_kwargs=True)
+
+    cfg, first = oracle.config, oracle.config.model_type == "gemma"
+    handles = [keep("embed", "model.embed_tokens"), keep("ln_final", "model.norm")]
+    ln2 = "post_attention_layernorm" if first else "pre_feedforward_layernorm"
+    for i in range(cfg.num_hidden_layers):
+        at, H, G = f"model.layers.{i}", cfg.num_attention_heads, cfg.num_key_value_heads
+        handles += [
+            keep(f"resid_pre.{i}", f"{at}.input_layernorm", of_input=True),
+            keep(f"ln1_normalized.{i}", f"{at}.input_layernorm"),
+            *(keep(f"{x}.{i}", f"{at}.self_attn.{x}_proj", heads=H if x == "q" else G) for x in "qkv"),
+            keep(f"z.{i}", f"{at}.self_attn.o_proj", of_input=True, heads=H),
+            keep(f"attn_out.{i}", f"{at}.self_attn" if first else f"{at}.post_attention_layernorm"),
+            keep(f"resid_mid.{i}", f"{at}.{ln2}", of_input=True),
+            keep(f"ln2_normalized.{i}", f"{at}.{ln2}"),
+            keep(f"mlp_pre.{i}", f"{at}.mlp.gate_proj"),
+            keep(f"mlp_pre_linear.{i}", f"{at}.mlp.up_proj"),
+            keep(f"mlp_post.{i}", f"{at}.mlp.down_proj", of_input=True),
+            keep(f"mlp_out.{i}", f"{at}.mlp" if first else f"{at}.post_feedforward_layernorm"),
+            keep(f"resid_post.{i}", at),
+        ]
+        if cfg.model_type == "gemma3_text":
+            handles += [keep(f"{x}_norm.{i}", f"{at}.self_attn.{x}_norm", by_head=True) for x in "qk"]
+    yield seen
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.fixture(scope="module", params=["gemma", "gemma2", "gemma3"])
+def each(request) -> Gemma:
+    return twins(request.param)[1]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_point_of_every_layer_equals_the_oracle(name):
+    oracle, model = twins(name)
+    tokens = tokens_for(model)
+    with torch.no_grad(), seen_in(oracle) as theirs:
+        out = oracle(tokens, output_attentions=True, output_hidden_states=True)
+        logits, cache = model.run_with_cache(tokens)
+    theirs |= {f"attn_pattern.{i}": pattern for i, pattern in enumerate(out.attentions)}
+    assert len(theirs) == 2 + (17 if "gemma3" in name else 15) * model.cfg.n_layers
+    for point, x in theirs.items():
+        assert error(cache[point], x) <= 1e-5, point
+    assert torch.equal(cache["resid_pre", 0], out.hidden_states[0])
+    assert error(logits, out.logits) <= 1e-5
+    with torch.no_grad():
+        assert error(model(tokens), out.logits) <= 1e-5  # and without hooks
+
+
+@pytest.mark.parametrize(("name", "without"), FEATURES.values(), ids=FEATURES)
+def test_every_feature_is_active_in_these_tests(name, without):
+    model = twins(name)[1]
+    other = Gemma(replace(model.cfg, **without))
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        assert error(other(tokens_for(model)), model(tokens_for(model))) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_batches_equal_the_oracle(name, side):
+    oracle, model = twins(name)
+    tokens, mask = tokens_for(model), torch.ones(3, 12, dtype=torch.long)
+    for row, n in enumerate([0, 5, 2]):
+        mask[row, :n] = 0
+    mask = mask if side == "left" else mask.flip(1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        theirs = oracle(tokens, attention_mask=mask, position_ids=positions).logits
+        assert error(model(tokens, attention_mask=mask)[mask.bool()], theirs[mask.bool()]) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])
+def test_bfloat16_is_that_of_transformers(name):
+    """Embeddings to the bit, so the factor is rounded first; the rest as near to the truth as theirs."""
+    oracle, model = twins(name)
+    theirs = CLASSES[oracle.config.model_type][1](oracle.config).to(torch.bfloat16).eval()
+    theirs.load_state_dict(oracle.state_dict())
+    ours = from_hf(oracle.config.to_dict(), theirs.state_dict()).to(torch.bfloat16)
+    exact = from_hf(oracle.config.to_dict(), {key: x.float() for key, x in theirs.state_dict().items()})
+    tokens, eps = tokens_for(model), torch.finfo(torch.bfloat16).eps
+    with torch.no_grad():
+        out = theirs(tokens, output_hidden_states=True)
+        logits, cache = ours.run_with_cache(tokens)
+        truth, true = exact.run_with_cache(tokens)
+    assert logits.dtype == torch.bfloat16
+    assert torch.equal(cache["embed"], out.hidden_states[0])
+    pairs = [(cache["resid_post", i], out.hidden_states[i + 1], true["resid_post", i]) for i in range(2)]
+    for mine, other, right in [*pairs, (logits, out.logits, truth)]:
+        assert error(mine.float(), right) <= max(2 * error(other.float(), right), 2 * eps)
+        assert error(mine.float(), other.float()) <= 16 * eps
+
+
+def test_the_embeddings_factor_is_rounded_to_the_weights_type():
+    model = Gemma(replace(TINY["gemma"], d_model=3072, n_layers=1, layer_types=(FULL,), d_mlp=1, d_vocab=1))
+    with torch.no_grad():
+        model.embed.weight.fill_(1)
+        assert model.embedded(torch.tensor([[0]])).unique().item() == torch.tensor(3072**0.5).item()
+        assert model.bfloat16().embedded(torch.tensor([[0]])).unique().item() == 55.5
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+def test_gradients_equal_the_oracles(name):
+    oracle, model = twins(name)
+    tokens = tokens_for(model).clamp(min=1)  # 0 is the padding, whose row gets no gradient there
+    oracle.zero_grad()
+    cross_entropy(oracle(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    ours = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    weights = dict(model.named_parameters())
+    grads = dict(zip(weights, torch.autograd.grad(ours, list(weights.values())), strict=True))
+    slots = dict(oracle.named_parameters())
+    for ours_name, there in hf_names(model.cfg).items():
+        assert error(grads[ours_name], slots[there.name].grad) <= 1e-4, ours_name
+
+
+def test_identities(each):
+    model, tokens, cfg = each, tokens_for(each), each.cfg
+    with torch.no_grad():
+        logits, c = model.run_with_cache(tokens)
+    for i, block in enumerate(model.blocks):
+        assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
+        assert torch.equal(c["resid_mid", i] + c["mlp_out", i], c["resid_post", i])
+        assert torch.equal(c["resid_pre", i], c["resid_post", i - 1] if i else c["embed"])
+        normed = "gemma3" in cfg.model_type
+        q, k = (c[f"{x}_norm" if normed else x, i] for x in "qk")
+        assert torch.allclose(c["rot_q", i].norm(dim=-1), q.norm(dim=-1), rtol=1e-5)
+        assert torch.equal(c["rot_k", i][:, 0], k[:, 0])  # at position 0 nothing turns
+        k = c["rot_k", i].repeat_interleave(cfg.n_heads // cfg.n_kv_heads, 2)
+        scores = torch.einsum("blhk,bmhk->bhlm", c["rot_q", i], k) / cfg.query_pre_attn_scalar**0.5
+        if cap := cfg.attn_scores_soft_cap:
+            assert scores.abs().max() > cap  # so that it shows
+            scores = cap * torch.tanh(scores / cap)
+        finite = c["attn_scores", i].isfinite()
+        assert finite[0, 0].sum(-1).tolist() == [min(n + 1, model.window_of(i) or 12) for n in range(12)]
+        assert torch.allclose(scores[finite], c["attn_scores", i][finite], atol=1e-5)
+        assert torch.allclose(c["attn_pattern", i], c["attn_scores", i].softmax(-1), atol=1e-6)
+        assert torch.allclose(block.ln1_post(c["result", i].sum(2)), c["attn_out", i], atol=1e-4)
+    assert torch.equal(model.head(c["ln_final"]), logits)
+
+
+def test_every_point_has_the_axes_that_it_declares(each):
+    model, cfg = each, each.cfg
+    sizes = {"B": 3, "L": 12, "M": 12, "1": 1} | {axis: model.size_of(axis, "embed") for axis in "DHGKF"}
+    _, cache = model.run_with_cache(tokens_for(model))
+    assert set(cache) == set(model.points)
+    for name, x in cache.items():
+        assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
+    shorts = {name.split(".", 2)[2] for name in model.points if name.startswith("blocks.0")}
+    assert ("ln1_post.hook_normalized" in shorts, "attn.q_norm.hook_scale" in shorts) == (
+        cfg.model_type != "gemma",
+        cfg.model_type == "gemma3_text",
+    )
+
+
+def test_capped_attention_does_not_depend_on_how_many_queries_it_takes_at_once(monkeypatch):
+    model = twins("gemma2")[1]
+    with torch.no_grad():
+        whole = model(tokens_for(model))
+        monkeypatch.setattr(gemma, "SCORES", 3 * 4 * 12 * 5)  # 5 queries, of 12
+        assert error(model(tokens_for(model)), whole) <= 1e-6
+
+
+def test_generation_equals_the_oracles(each):
+    oracle = twins({"gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3"}[each.cfg.model_type])[0]
+    prompt = tokens_for(each, batch=1, length=5)
+    theirs = oracle.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)[0, 5:]
+    for use_cache in (True, False):
+        ours = each.generate(prompt[0].tolist(), max_new_tokens=12, stop_tokens=[], temperature=0, use_cache=use_cache)
+        assert ours == theirs.tolist()
+
+
+def test_a_cache_gives_the_same_logits(each):
+    """With windows: the tokens come in pieces of 5, 1 and 6."""
+    tokens, cache = tokens_for(each), KeyValueCache(each.cfg.n_layers)
+    mask, parts = torch.ones(12, 12).tril().bool().expand(3, 12, 12), []
+    with torch.no_grad():
+        for start, end in ((0, 5), (5, 6), (6, 12)):
+            at = torch.arange(start, end).expand(3, -1)
+            parts.append(each(tokens[:, start:end], at, mask[:, start:end, :end], cache=cache))
+        assert error(torch.cat(parts, 1), each(tokens)) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma2, untied", "gemma3", "gemma3, capped logits"])
+def test_folders_of_transformers_load(tmp_path, name):
+    """Written by transformers, in shards too; written by us, read by transformers and by us."""
+    oracle, model = twins(name)
+    oracle.save_pretrained(tmp_path / "theirs")
+    oracle.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    for folder in ("theirs", "shards"):
+        assert load_model(tmp_path / folder, device="cpu").fingerprint() == model.fingerprint()
+    save_hf(model, tmp_path / "ours")
+    assert load_model(tmp_path / "ours", device="cpu").cfg == model.cfg
+    again = type(oracle).from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
+    with torch.no_grad():
+        assert torch.equal(again(tokens_for(model)).logits, oracle(tokens_for(model)).logits)
+
+
+def test_files_of_bare_models_load(tmp_path):
+    oracle, model = twins("gemma2")
+    save_hf(model, tmp_path)
+    old = {"layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}
+    save_file(oracle.model.state_dict() | old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert load_model(tmp_path, device="cpu").fingerprint() == model.fingerprint()
+
+
+@cache
+def with_vision() -> Any:
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma3Config(
+        text_config=hf_config(GEMMA3).to_dict(),
+        vision_config=vision | {"image_size": 8, "patch_size": 4},
+        mm_tokens_per_image=4,
+        image_token_index=60,
+        eos_token_id=[1, 6],
+    )
+    config._attn_implementation = "eager"
+    return disturbed(Gemma3ForConditionalGeneration(config))
+
+
+@pytest.mark.parametrize("names", ["of the Hub", "in memory", "bare"])
+def test_the_text_model_beside_a_vision_tower(tmp_path, names):
+    """The names of the Hub's files, those of transformers 5, and a file without a head; saved, it is a text model."""
+    oracle = with_vision()
+    oracle.save_pretrained(tmp_path / "theirs")
+    if names == "in memory":
+        weights = {name: x.clone() for name, x in oracle.state_dict().items()}
+        assert "model.language_model.layers.0.self_attn.q_proj.weight" in weights
+        save_file(weights, tmp_path / "theirs/model.safetensors", metadata={"format": "pt"})
+    elif names == "bare":
+        save_file(oracle.model.state_dict(), tmp_path / "theirs/model.safetensors", metadata={"format": "pt"})
+    else:
+        weights = load_file(tmp_path / "theirs/model.safetensors")
+        assert "language_model.model.layers.0.self_attn.q_proj.weight" in weights
+        assert any(name.startswith("vision_tower.") for name in weights)
+    model: Any = load_model(tmp_path / "theirs", device="cpu")
+    assert model.cfg == replace(GemmaConfig.from_hf(GEMMA3), eos_token_id=(1, 6))
+    tokens = tokens_for(model) % 60  # 60 is the image's
+    with torch.no_grad():
+        logits = oracle(tokens).logits
+        assert error(model(tokens), logits) <= 1e-5
+    save_hf(model, tmp_path / "ours")
+    again = Gemma3ForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        assert error(again(tokens).logits, logits) <= 1e-5
+
+
+def test_the_selftest_of_a_folder_with_a_vision_tower(tmp_path):
+    """transformers' class for text reads the same folder by the same names."""
+    with_vision().save_pretrained(tmp_path)
+    found = pk.selftest(load_model(tmp_path, device="cpu"))
+    assert found.passed, found.describe()
+    assert "read from the model's folder" in found.oracle
+
+
+def test_an_unknown_weight_is_named(tmp_path):
+    oracle, model = twins("gemma3")
+    save_hf(model, tmp_path)
+    more = {"model.layers.0.self_attn.q_proj.bias": torch.ones(48), "model.vision_tower.x": torch.ones(1)}
+    save_file(oracle.state_dict() | more, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"unexpected: model\.layers\.0\.self_attn\.q_proj\.bias$"):
+        load_model(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_config_round_trip(name):
+    config = hf_config(VARIANTS[name])
+    cfg = GemmaConfig.from_hf(VARIANTS[name])
+    assert GemmaConfig.from_hf(config.to_dict()) == cfg
+    assert GemmaConfig.from_hf(cfg.to_hf()) == cfg
+    theirs = type(config)(**cfg.to_hf())
+    assert GemmaConfig.from_hf(theirs.to_dict()) == cfg
+
+
+def test_fields_that_a_released_text_config_leaves_out():
+    hf = {
+        "model_type": "gemma3",
+        "eos_token_id": [1, 106],
+        "text_config": {
+            "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+        },
+        "vision_config": {"hidden_size": 1152},
+    }  # fmt: skip
+    cfg = GemmaConfig.from_hf(hf)
+    theirs = Gemma3Config(**hf).text_config
+    assert GemmaConfig.from_hf(theirs.to_dict() | {"eos_token_id": [1, 106]}) == cfg
+    assert (cfg.n_heads, cfg.n_kv_heads, cfg.d_head, cfg.d_vocab, cfg.n_ctx) == (8, 4, 256, 262_208, 131_072)
+    assert (cfg.rope_theta, cfg.rope_scaling, cfg.local_rope_theta) == (1e6, RopeScaling("linear", 8.0), 1e4)
+    assert (cfg.bos_token_id, cfg.eos_token_id, cfg.query_pre_attn_scalar) == (2, (1, 106), 256)
+    assert [i for i, kind in enumerate(cfg.layer_types) if kind == FULL] == [5, 11, 17, 23, 29]
+
+
+def test_gemma2_slides_in_even_layers():
+    assert GemmaConfig.from_hf(GEMMA2).layer_types == (SLIDING, FULL, SLIDING)
+
+
+def test_gelu_in_old_files_of_gemma_1_means_the_tanh_approximation():
+    assert GemmaConfig.from_hf(GEMMA1 | {"hidden_act": "gelu"}).activation == "gelu_pytorch_tanh"
+    assert HfGemmaConfig(hidden_act="gelu").hidden_act == "gelu_pytorch_tanh"
+
+
+def nested(full: Any, sliding: Any) -> dict[str, Any]:
+    plain = {key: value for key, value in GEMMA3.items() if not key.startswith("rope_")}
+    return plain | {"rope_parameters": {FULL: full, SLIDING: sliding}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({}, nested({"rope_type": "linear", "factor": 8.0, "rope_theta": 100.0}, {"rope_theta": 10.0})),
+        ({"rope_scaling": None}, nested({"rope_theta": 100.0}, {"rope_type": "default", "rope_theta": 10.0})),
+        ({"rope_scaling": None}, nested(None, {"rope_theta": 10.0}) | {"rope_theta": 100.0}),
+        ({"rope_theta": 1e6, "rope_scaling": None, "rope_local_base_freq": 1e4}, nested({}, None)),
+        ({}, {"use_bidirectional_attention": None}),
+        ({"sliding_window_pattern": 2}, {"_sliding_window_pattern": 6, "layer_types": [SLIDING, FULL, SLIDING]}),
+    ],
+)
+def test_old_and_new_files_say_the_same(old, new):
+    new = new if "rope_parameters" in new else GEMMA3 | new
+    assert GemmaConfig.from_hf(GEMMA3 | old) == GemmaConfig.from_hf(new)
+
+
+IMPOSSIBLE = [
+    (GEMMA3, {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not implemented"),
+    (GEMMA2, {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    (GEMMA2, {"attention_bias": True}, "attention_bias = True is not implemented for model_type gemma2"),
+    (GEMMA3, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 is not implemented"),
+    (GEMMA1, {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+    (GEMMA1, {"layer_types": 3 * [SLIDING]}, "layer_types"),
+    (GEMMA2, {"quantization_config": {"bits": 4}}, "quantization_config"),
+    (GEMMA2, {"hidden_size": None}, r"d_model \(hidden_size\) must be a whole number"),
+    (GEMMA2, {"num_hidden_layers": "3"}, r"n_layers \(num_hidden_layers\)"),
+    (GEMMA2, {"num_key_value_heads": 3}, r"n_heads \(num_attention_heads\) 4 must be a multiple"),
+    (GEMMA2, {"head_dim": 7}, r"d_head \(head_dim\) must be even"),
+    (GEMMA2, {"hidden_activation": "swish"}, "unknown activation"),
+    (GEMMA2, {"attn_logit_softcapping": 0}, "attn_scores_soft_cap"),
+    (GEMMA2, {"final_logit_softcapping": True}, r"output_logits_soft_cap \(final_logit_softcapping\)"),
+    (GEMMA2, {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar must be a positive number"),
+    (GEMMA2, {"sliding_window": None}, "sliding_window must be a whole number"),
+    (GEMMA2, {"sliding_window": 0}, "sliding_window must be a whole number"),
+    (GEMMA2, {"layer_types": [FULL, SLIDING]}, "layer_types must be full_attention or sliding_attention for each"),
+    (GEMMA2, {"layer_types": [FULL, SLIDING, "chunked_attention"]}, "layer_types"),
+    (GEMMA2, {"layer_types": "full_attention"}, "layer_types"),
+    (GEMMA2, {"layer_types": [[FULL], FULL, FULL]}, "layer_types"),
+    (GEMMA2, {"rope_parameters": {FULL: {"rope_type": "default"}}}, "full_attention"),
+    (GEMMA2, {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn.* is not implemented"),
+    (GEMMA2, {"tie_word_embeddings": 1}, r"tie_embeddings \(tie_word_embeddings\) must be true or false"),
+    (GEMMA2, {"initializer_range": 0}, "init_std"),
+    (GEMMA3, {"sliding_window_pattern": 0}, "sliding_window_pattern must be a whole number"),
+    (GEMMA3, {"sliding_window_pattern": True}, "sliding_window_pattern must be a whole number"),
+    (GEMMA3, {"rope_local_base_freq": -1.0}, r"local_rope_theta \(rope_local_base_freq\)"),
+    (GEMMA3, {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "by layer type"),
+    (GEMMA3, {"rope_parameters": [1]}, "by layer type"),
+    (GEMMA3, {"rope_parameters": {FULL: {"rope_theta": 5.0}}}, "leave one out"),
+    (GEMMA3, {"rope_parameters": {SLIDING: {"rope_type": "linear", "factor": 2.0}}}, "sliding_attention"),
+    (GEMMA3, {"rope_parameters": {SLIDING: 3}}, "must be objects"),
+    ({"model_type": "gemma3"}, {"text_config": None}, "text_config"),
+    ({"model_type": "gemma3"}, {"text_config": GEMMA2}, "unknown model_type in text_config 'gemma2'"),
+    ({"model_type": "gemma3"}, {"text_config": GEMMA3 | {"final_logit_softcapping": 30.0}}, "final_logit_softcapping"),
+    ({"model_type": "gemma3"}, {"text_config": GEMMA3, "quantization_config": {}}, "quantization_config"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "change", "match"), IMPOSSIBLE)
+def test_impossible_config(base, change, match):
+    with pytest.raises(DataError, match=match):
+        GemmaConfig.from_hf(base | change)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("gemma2", {"local_rope_theta": 1e4}, "full_attention"),
+        ("gemma3", {"attn_scores_soft_cap": 1.0}, "attn_logit_softcapping"),
+        ("gemma", {"query_pre_attn_scalar": 16}, "query_pre_attn_scalar of gemma can only be 8; got 16"),
+        ("gemma", {"activation": "gelu"}, r"activation \(hidden_activation\) of gemma can only be"),
+    ],
+)
+def test_a_generation_has_no_more_than_its_file_can_say(name, change, match):
+    with pytest.raises(DataError, match=match):
+        replace(TINY[name], **change)
+
+
+def config_of(model_type: str, sizes: tuple[int, ...], **more: Any) -> dict[str, Any]:
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    return {"model_type": model_type, **dict(zip((*names, "head_dim"), sizes, strict=True)), **more}
+
+
+PUBLISHED = {  # the sizes in their config.json, and how many parameters they have
+    "Gemma 2B": (config_of("gemma", (2048, 16384, 18, 8, 1, 256), hidden_act="gelu"), 2_506_172_416),
+    "Gemma 7B": (config_of("gemma", (3072, 24576, 28, 16, 16, 256), hidden_act="gelu"), 8_537_680_896),
+    "Gemma 2 2B": (config_of("gemma2", (2304, 9216, 26, 8, 4, 256), cache_implementation="hybrid"), 2_614_341_888),
+    "Gemma 2 9B": (config_of("gemma2", (3584, 14336, 42, 16, 8, 256)), 9_241_705_984),
+    "Gemma 2 27B": (config_of("gemma2", (4608, 36864, 46, 32, 16, 128), query_pre_attn_scalar=144), 27_227_128_320),
+    "Gemma 3 270M": (
+        config_of("gemma3_text", (640, 2048, 18, 4, 1, 256), vocab_size=262_144, _sliding_window_pattern=6,
+                  layer_types=3 * [*5 * [SLIDING], FULL], sliding_window=512, rope_scaling=None),
+        268_098_176,
+    ),
+    "Gemma 3 1B": (
+        config_of("gemma3_text", (1152, 6912, 26, 4, 1, 256), vocab_size=262_144, sliding_window_pattern=6,
+                  sliding_window=512, rope_theta=1_000_000, rope_local_base_freq=10_000, rope_scaling=None),
+        999_885_952,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("hf", "expected"), PUBLISHED.values(), ids=PUBLISHED)
+def test_published_sizes(hf, expected):
+    cfg = GemmaConfig.from_hf(hf)
+    assert GemmaConfig.from_hf(cfg.to_hf()) == cfg
+    with torch.device("meta"):
+        assert sum(p.numel() for p in Gemma(cfg).parameters()) == expected
+    assert parameters(shape_of(cfg)) == expected
