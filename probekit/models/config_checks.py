@@ -17,6 +17,7 @@ LARGEST = {
     "n_layers": 1000,
     "n_ctx": 1 << 21,
     "d_vocab": 1 << 23,
+    "n_experts": 1 << 12,
     "n_segments": 1 << 12,
     "n_decoder_heads": 1 << 12,
     "d_decoder_mlp": 1 << 20,

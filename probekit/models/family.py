@@ -6,6 +6,7 @@ Each family's file ends with one `Family`, called FAMILY; `families/__init__.py`
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -58,11 +59,20 @@ class HfModel(NamedTuple):
     """The two classes of transformers for a family, by name, and where they compute our points.
 
     Points that transformers does not compute are left out: scales of norms, scores, heads' results, rotated queries.
+
+    Attributes:
+        config: name of the config class.
+        model: name of the model class.
+        points: short name -> where it is computed.
+        options: more arguments for either class.
+        slots: state dict -> its tensors, or views of them, by their names in a file.
     """
 
     config: str
     model: str
     points: Mapping[str, HfPoint]
+    options: Mapping[str, Any] = MappingProxyType({})
+    slots: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda state: state
 
 
 @dataclass(frozen=True)

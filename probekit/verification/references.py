@@ -145,7 +145,12 @@ def _loaded(model: LanguageModel, hf_model: HfModel) -> Any:
     import transformers
 
     return getattr(transformers, hf_model.model).from_pretrained(
-        model.folder, use_safetensors=True, local_files_only=True, dtype=model.dtype, attn_implementation="eager"
+        model.folder,
+        use_safetensors=True,
+        local_files_only=True,
+        dtype=model.dtype,
+        attn_implementation="eager",
+        **hf_model.options,
     )
 
 
@@ -153,10 +158,12 @@ def _copied(model: LanguageModel, family: Family, hf_model: HfModel) -> Any:
     """The class of transformers with the model's weights, matched by name without the prefix that bare models lack."""
     import transformers
 
-    config = getattr(transformers, hf_model.config)(**model.cfg.to_hf(), attn_implementation="eager")
+    config = getattr(transformers, hf_model.config)(
+        **model.cfg.to_hf(), attn_implementation="eager", **hf_model.options
+    )
     with torch.random.fork_rng(devices=[]):
         hf = getattr(transformers, hf_model.model)(config).to(model.dtype)
-    slots = {name.removeprefix(family.hf_prefix): slot for name, slot in hf.state_dict().items()}
+    slots = {name.removeprefix(family.hf_prefix): slot for name, slot in hf_model.slots(hf.state_dict()).items()}
     for name, tensor in as_stored(model.state_dict(), family.hf_names(model.cfg)):
         if (slot := slots.get(name.removeprefix(family.hf_prefix))) is not None:  # a bare class lacks the heads
             slot.copy_(tensor)

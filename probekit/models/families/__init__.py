@@ -15,6 +15,7 @@ FILES = (
     "llama",
     "bert",
     "transformer",
+    "moe",
 )
 """Modules of this package that end with a FAMILY; to add a family, add its file here."""
 

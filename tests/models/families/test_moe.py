@@ -1,0 +1,544 @@
+"""Mixtral, Qwen3-MoE and OLMoE against `transformers`, and the router and its experts against their definition."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tiny_configs import SIZES
+from torch import Tensor
+from torch.nn.functional import cross_entropy, silu
+
+import probekit as pk
+from probekit.errors import DataError, UsageError
+from probekit.models.cache import KeyValueCache
+from probekit.models.families import moe_hf
+from probekit.models.families.moe import Moe, MoeConfig, SparseMLP
+from probekit.models.families.moe_hf import CLASSES, hf_names, slots
+from probekit.models.load import load_model
+from probekit.models.weights import save_hf
+from probekit.points import split_point
+
+MOE_SIZES = SIZES | {"d_mlp": 24, "n_kv_heads": 2, "d_head": 8, "n_experts": 6}
+QWEN3 = {"model_type": "qwen3_moe", "norm_top_k": False, "dense_layers": (1,), "d_dense_mlp": 40}
+OLMOE = {"model_type": "olmoe", "norm_top_k": False}
+TINY = {
+    "mixtral": MoeConfig(**MOE_SIZES, sliding_window=4),
+    "qwen3-moe": MoeConfig(**MOE_SIZES | {"d_head": 6}, **QWEN3, n_active_experts=3, tie_embeddings=True),
+    "olmoe": MoeConfig(**MOE_SIZES, **OLMOE, n_active_experts=3, clip_qkv=1.5),
+}
+BASE = {
+    "model_type": "mixtral", "hidden_size": 32, "intermediate_size": 20, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 61, "max_position_embeddings": 24,
+    "num_local_experts": 5, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+MIXTRAL = BASE | {"num_hidden_layers": 2}
+OLMOE_HF = {name: value for name, value in MIXTRAL.items() if name != "num_local_experts"}
+OLMOE_HF |= {"model_type": "olmoe", "num_experts": 5, "eos_token_id": 2, "pad_token_id": None}
+QWEN3_HF = OLMOE_HF | {"model_type": "qwen3_moe", "moe_intermediate_size": 12, "head_dim": 6}
+LINEAR = {"rope_theta": 1e4, "rope_type": "linear", "factor": 3.0}
+VARIANTS = {
+    "mixtral": MIXTRAL,
+    "mixtral with a window": MIXTRAL | {"sliding_window": 4, "head_dim": 6, "tie_word_embeddings": True},
+    "mixtral, one of one expert": MIXTRAL | {"num_local_experts": 1, "num_experts_per_tok": 1, "hidden_act": "gelu"},
+    "mixtral, all experts": MIXTRAL | {"num_experts_per_tok": 5, "rope_parameters": LINEAR},
+    "qwen3_moe": QWEN3_HF,
+    "qwen3_moe, weights of sum 1": QWEN3_HF | {"norm_topk_prob": True, "tie_word_embeddings": True},
+    "qwen3_moe with dense layers": QWEN3_HF
+    | {"num_hidden_layers": 3, "decoder_sparse_step": 2, "attention_bias": True, "num_experts_per_tok": 3},
+    "qwen3_moe with one dense layer and a window": QWEN3_HF
+    | {"num_hidden_layers": 3, "mlp_only_layers": [1], "use_sliding_window": True, "sliding_window": 3},
+    "qwen3_moe whose window is off": QWEN3_HF | {"use_sliding_window": False, "sliding_window": 3},
+    "olmoe": OLMOE_HF | {"num_key_value_heads": None},
+    "olmoe, clipped": OLMOE_HF | {"clip_qkv": 0.7, "norm_topk_prob": True, "attention_bias": True},
+}
+
+
+def from_hf(hf: dict, state: dict[str, Tensor]) -> Moe:
+    model = Moe(MoeConfig.from_hf(hf))
+    weights = slots(hf["model_type"], state)
+    model.load_state_dict({ours: weights[theirs.name] for ours, theirs in hf_names(model.cfg).items()})
+    return model.eval()
+
+
+def twins(hf: dict, seed: int = 0) -> tuple[Any, Moe]:
+    name = CLASSES[hf["model_type"]]
+    torch.manual_seed(seed)
+    fields = {key: value for key, value in hf.items() if key != "model_type"}
+    config = getattr(transformers, f"{name}Config")(**fields, attn_implementation="eager")
+    oracle = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
+        for p in oracle.parameters():
+            p.add_(torch.randn_like(p) * 0.2)
+    assert sum(p.numel() for p in oracle.parameters()) < 100_000
+    return oracle, from_hf(config.to_dict(), oracle.state_dict())
+
+
+def tokens_for(model: Moe, batch: int = 3, length: int = 11, seed: int = 1) -> Tensor:
+    return torch.randint(model.cfg.d_vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def error(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference, relative to the largest value of the reference."""
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def changed(model: Moe, **fields: Any) -> Moe:
+    """The same weights under another config."""
+    other = Moe(replace(model.cfg, **fields))
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+@pytest.fixture(scope="module", params=["mixtral with a window", "qwen3_moe with dense layers", "olmoe, clipped"])
+def pair(request) -> tuple[Any, Moe]:
+    return twins(VARIANTS[request.param])
+
+
+@pytest.fixture(scope="module")
+def each(pair) -> Moe:
+    return pair[1]
+
+
+def mlps_of(model: Moe) -> dict[int, SparseMLP]:
+    """The sparse layers' mixtures."""
+    return {i: block.mlp for i, block in enumerate(model.blocks) if isinstance(block.mlp, SparseMLP)}
+
+
+@pytest.mark.parametrize("hf", VARIANTS.values(), ids=VARIANTS)
+def test_every_point_that_transformers_computes_equals_it(hf):
+    oracle, model = twins(hf)
+    hf_model = moe_hf.hf_model(model.cfg)
+    theirs: dict[str, Tensor] = {}
+    tokens = tokens_for(model, batch=1)
+
+    def keep(name: str, take: Any) -> Any:
+        return lambda module, args, out: theirs.update({name: take(args, out)})
+
+    places = {name: split_point(name) for name in model.points}
+    places = {name: place for name, place in places.items() if place[0] in hf_model.points}
+    for name, (point, layer) in places.items():
+        path, take = hf_model.points[point]
+        oracle.get_submodule(path.format(layer=layer)).register_forward_hook(keep(name, take))
+    with torch.no_grad():
+        wanted = oracle(tokens, output_hidden_states=True, output_router_logits=True)
+        logits, cache = model.run_with_cache(tokens)
+    assert theirs.keys() == places.keys()
+    for name, x in theirs.items():
+        assert error(cache[name], x.view_as(cache[name])) <= 1e-5, name
+    assert error(logits, wanted.logits) <= 1e-5
+    with torch.no_grad():
+        assert error(model(tokens), wanted.logits) <= 1e-5  # and through the fused kernels
+    for i, state in enumerate(wanted.hidden_states[:-1]):
+        assert error(cache["resid_pre", i], state) <= 1e-5
+    sparse = [i for i in range(model.cfg.n_layers) if i not in model.cfg.dense_layers]
+    for i, routed in zip(sparse, wanted.router_logits, strict=True):
+        assert error(cache["router_logits", i][0], routed) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [
+        ("mixtral with a window", {"sliding_window": None}),
+        ("qwen3_moe, weights of sum 1", {"norm_top_k": False}),
+        ("qwen3_moe with one dense layer and a window", {"sliding_window": None}),
+        ("olmoe, clipped", {"clip_qkv": None}),
+        ("mixtral", {"n_active_experts": 1}),
+    ],
+)
+def test_what_a_field_asks_for_changes_the_output(name, off):
+    _, model = twins(VARIANTS[name])
+    with torch.no_grad():
+        assert error(changed(model, **off)(tokens_for(model)), model(tokens_for(model))) > 1e-3
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_batches_equal_transformers(pair, side):
+    oracle, model = pair
+    tokens, mask = tokens_for(model, 3, 12), torch.ones(3, 12, dtype=torch.long)
+    for row, n in enumerate([0, 5, 2]):
+        mask[row, :n] = 0
+    mask = mask if side == "left" else mask.flip(1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        theirs = oracle(tokens, attention_mask=mask, position_ids=positions).logits
+        assert error(model(tokens, attention_mask=mask)[mask.bool()], theirs[mask.bool()]) <= 1e-5
+
+
+def test_gradients_equal_those_of_transformers(pair):
+    oracle, model = pair
+    tokens = tokens_for(model)
+    oracle.zero_grad()
+    cross_entropy(oracle(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    loss = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    weights = dict(model.named_parameters())
+    grads = dict(zip(weights, torch.autograd.grad(loss, list(weights.values()), allow_unused=True), strict=True))
+    theirs = slots(model.cfg.model_type, {name: p.grad for name, p in oracle.named_parameters()})
+    for name, there in hf_names(model.cfg).items():
+        wanted = theirs[there.name]
+        if grads[name] is None:  # an expert without a token
+            assert not wanted.any()
+        else:
+            assert error(grads[name], wanted) <= 1e-4, name
+
+
+def test_greedy_texts_equal_those_of_transformers(pair):
+    oracle, model = pair
+    prompt = tokens_for(model, 1, 5)
+    theirs = oracle.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    for use_cache in (True, False):
+        ours = model.generate(prompt[0].tolist(), max_new_tokens=12, stop_tokens=[], use_cache=use_cache)
+        assert theirs[0, 5:].tolist() == ours
+
+
+def test_the_weights_are_the_largest_entries_of_the_softmax(each):
+    _, cache = each.run_with_cache(tokens_for(each))
+    for i, mlp in mlps_of(each).items():
+        weights, shares = cache["expert_weights", i], cache["router_logits", i].softmax(-1)
+        chosen = weights > 0
+        assert (chosen.sum(-1) == each.cfg.n_active_experts).all()
+        assert shares.masked_fill(~chosen, 2).amin(-1).gt(shares.masked_fill(chosen, -1).amax(-1)).all()
+        kept = shares * chosen
+        wanted = kept / kept.sum(-1, keepdim=True) if each.cfg.norm_top_k else kept
+        assert error(weights, wanted) <= 1e-6
+        assert error(cache["router_logits", i], cache["ln2_normalized", i] @ mlp.router.weight.T) <= 1e-6
+
+
+def test_the_output_is_the_weighted_sum_over_all_experts(each):
+    _, cache = each.run_with_cache(tokens_for(each))
+    for i, mlp in mlps_of(each).items():
+        x = cache["ln2_normalized", i]
+        outputs = [(silu(x @ e.gate.weight.T) * (x @ e.up.weight.T)) @ e.down.weight.T for e in mlp.experts]
+        wanted = torch.einsum("ble,bled->bld", cache["expert_weights", i], torch.stack(outputs, 2))
+        assert error(cache["mlp_out", i], wanted) <= 1e-6
+
+
+def test_each_expert_computes_its_own_tokens_once(each):
+    rows: dict[Any, list[int]] = {}
+    handles = [
+        expert.register_forward_hook(lambda e, args, _: rows.setdefault(e, []).append(len(args[0])))
+        for mlp in mlps_of(each).values()
+        for expert in mlp.experts
+    ]
+    _, cache = each.run_with_cache(tokens_for(each, 1, 2))  # so few tokens that some expert has none
+    for handle in handles:
+        handle.remove()
+    called = [[rows.get(expert, []) for expert in mlp.experts] for mlp in mlps_of(each).values()]
+    counts = [(cache["expert_weights", i] > 0).sum((0, 1)).tolist() for i in mlps_of(each)]
+    assert called == [[[n] if n else [] for n in layer] for layer in counts]
+    assert any(n == 0 for layer in counts for n in layer)
+
+
+def test_a_hook_on_the_weights_says_which_experts_compute(each):
+    tokens = tokens_for(each)
+    i, mlp = next(iter(mlps_of(each).items()))
+
+    def only_last(weights: Tensor, _: Any) -> Tensor:
+        return torch.zeros_like(weights).index_fill(-1, torch.tensor([each.cfg.n_experts - 1]), 0.5)
+
+    with torch.no_grad(), each.hooks([(("expert_weights", i), only_last)]):
+        _, cache = each.run_with_cache(tokens)
+        wanted = 0.5 * mlp.experts[-1](cache["ln2_normalized", i])
+        assert error(cache["mlp_out", i], wanted) <= 1e-6
+    with torch.no_grad(), each.hooks([(("expert_weights", i), lambda x, _: 0 * x)]):
+        _, cache = each.run_with_cache(tokens)
+        assert not cache["mlp_out", i].any()
+    with torch.no_grad(), each.hooks([(("router_logits", i), lambda x, _: x.flip(-1))]):
+        _, flipped = each.run_with_cache(tokens)
+    _, plain = each.run_with_cache(tokens)
+    assert error(flipped["expert_weights", i], plain["expert_weights", i].flip(-1)) <= 1e-6
+
+
+def test_ties_are_decided_as_transformers_does_and_not_by_the_batch(pair):
+    """With a router of zeros every expert is as likely."""
+    oracle, model = pair
+    tied = Moe(model.cfg)
+    tied.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for mlp in mlps_of(tied).values():
+            mlp.router.weight.zero_()
+        state = {name: 0 * w if name.endswith("mlp.gate.weight") else w for name, w in oracle.state_dict().items()}
+        twin = type(oracle)(oracle.config).eval()
+        twin.load_state_dict(state)
+        tokens = tokens_for(tied, 40)
+        logits, cache = tied.run_with_cache(tokens)
+        assert error(logits, twin(tokens).logits) <= 1e-5
+        for i in mlps_of(tied):
+            assert not cache["router_logits", i].any()
+            assert (cache["expert_weights", i] == cache["expert_weights", i][0, 0]).all()
+            _, single = tied.run_with_cache(tokens[:1, :1])
+            assert torch.equal(single["expert_weights", i][0, 0], cache["expert_weights", i][0, 0])
+
+
+def test_the_batch_changes_neither_the_choice_nor_the_values(each):
+    """Rounding moves a choice only where two logits agree to about 1e-6; of 400 tokens the nearest differ by 1e-4."""
+    tokens = tokens_for(each, 40, 10)
+    with torch.no_grad():
+        _, batch = each.run_with_cache(tokens)
+        singles = [each.run_with_cache(row[None])[1] for row in tokens]
+    for name, x in batch.items():
+        alone = torch.cat([single[name] for single in singles])
+        finite = alone.isfinite()
+        assert torch.equal(x.isfinite(), finite)
+        assert error(x[finite], alone[finite]) <= 5e-6, name
+    for i in mlps_of(each):
+        alone = torch.cat([single["expert_weights", i] for single in singles])
+        assert torch.equal(alone > 0, batch["expert_weights", i] > 0)
+        top = batch["router_logits", i].topk(each.cfg.n_active_experts + 1).values
+        assert 1e-5 < (top[..., -2] - top[..., -1]).min() < 0.03
+
+
+def test_a_cache_changes_nothing(each):
+    """Token by token, in pieces and at once; one row of the batch is padded on the left."""
+    tokens = tokens_for(each, 2, 10)
+    real = torch.ones(2, 10, dtype=torch.bool)
+    real[1, :3] = False
+    position_ids = (real.long().cumsum(1) - 1).clamp(min=0)
+    mask = torch.ones(10, 10, dtype=torch.bool).tril() & real[:, None] | torch.eye(10, dtype=torch.bool)
+    with torch.no_grad():
+        whole = each(tokens, attention_mask=real)
+        for cuts in [range(11), (0, 7, 8, 9, 10), (0, 4, 10)]:
+            cache = KeyValueCache(each.cfg.n_layers)
+            parts = [
+                each(tokens[:, i:j], position_ids[:, i:j], mask[:, i:j, :j], cache=cache) for i, j in pairwise(cuts)
+            ]
+            assert error(torch.cat(parts, 1)[real], whole[real]) <= 1e-5
+
+
+def test_a_forest_of_shared_prefixes_equals_its_texts(each):
+    """Two texts with one prefix of 5, in one row; read at their last tokens alone, the last block computes two."""
+    stem, *ends = tokens_for(each, 1, 5, seed=2), tokens_for(each, 1, 4, seed=3), tokens_for(each, 1, 4, seed=4)
+    mask = torch.ones(13, 13, dtype=torch.bool).tril()
+    mask[9:, 5:9] = False
+    position_ids = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8]])
+    row, masked = torch.cat([stem, *ends], 1), {"position_ids": position_ids, "attention_mask": mask[None]}
+    with torch.no_grad():
+        forest = each(row, **masked)
+        with each.reading(torch.tensor([[8, 12]])):
+            read, cache = each.run_with_cache(row, **masked)
+        for j, (end, rows) in enumerate(zip(ends, (slice(5, 9), slice(9, 13)), strict=True)):
+            alone = each(torch.cat([stem, end], 1))
+            assert error(forest[:, rows], alone[:, 5:]) <= 1e-5
+            assert error(read[:, j], alone[:, -1]) <= 1e-5
+    assert cache["mlp_out", each.cfg.n_layers - 1].shape[1] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_near_to_the_truth_as_transformers(dtype):
+    """With all experts at work, as a choice between near ties may differ."""
+    hf = VARIANTS["mixtral, all experts"]
+    oracle, model = twins(hf | {"experts_implementation": "eager"})  # its grouped product needs wider matrices
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        truth = model(tokens)
+        ours = from_hf(hf, oracle.state_dict()).to(dtype)(tokens)
+        theirs = oracle.to(dtype)(tokens).logits
+    assert ours.dtype == dtype
+    assert error(ours.float(), truth) <= 2 * error(theirs.float(), truth) <= 0.2
+
+
+def test_the_router_computes_in_float32_under_bfloat16(each):
+    narrow = Moe(each.cfg)
+    narrow.load_state_dict(each.state_dict())
+    narrow.bfloat16()
+    with torch.no_grad():
+        logits, cache = narrow.run_with_cache(tokens_for(each, 8))
+    assert logits.dtype == cache["mlp_out", 0].dtype == torch.bfloat16
+    for i, mlp in mlps_of(narrow).items():
+        wanted = cache["ln2_normalized", i].double() @ mlp.router.weight.double().T
+        assert cache["router_logits", i].dtype == cache["expert_weights", i].dtype == torch.float32
+        assert error(cache["router_logits", i].double(), wanted) <= 1e-6
+        assert (cache["router_logits", i].diff(dim=-1) != 0).all()  # bfloat16 has 256 numbers between 1 and 2
+
+
+def test_identities(each):
+    _, c = each.run_with_cache(tokens_for(each))
+    for i in range(each.cfg.n_layers):
+        assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
+        assert torch.equal(c["resid_mid", i] + c["mlp_out", i], c["resid_post", i])
+        if i:
+            assert torch.equal(c["resid_pre", i], c["resid_post", i - 1])
+        v = c["v", i].repeat_interleave(2, 2)
+        assert torch.allclose(torch.einsum("bhlm,bmhk->blhk", c["attn_pattern", i], v), c["z", i], atol=1e-5)
+        before = c["q", i] if each.cfg.model_type == "mixtral" else c["q_norm", i].view_as(c["q", i])
+        before = before if each.cfg.clip_qkv is None else before.clamp(-each.cfg.clip_qkv, each.cfg.clip_qkv)
+        assert torch.equal(c["rot_q", i][:, 0], before[:, 0])  # at position 0 nothing turns
+
+
+def test_sparse_layers_have_a_router_and_dense_ones_an_mlp():
+    _, model = twins(VARIANTS["qwen3_moe with one dense layer and a window"])
+    having = {point: {split_point(name)[1] for name in model.points if split_point(name)[0] == point}
+              for point in ("router_logits", "expert_weights", "mlp_pre", "mlp_pre_linear", "mlp_post")}  # fmt: skip
+    sparse, dense = {0, 2}, {1}
+    assert list(having.values()) == [sparse, sparse, dense, dense, dense]
+    assert model.resolve("router_logits") == [f"blocks.{i}.mlp.hook_router_logits" for i in (0, 2)]
+    assert model.size_of("F", "mlp_pre") == 20
+    with pytest.raises(UsageError, match=r"no point router_logits\.1.* router_logits 0,2"):
+        model.resolve(("router_logits", 1))
+    with pytest.raises(UsageError, match=r"no point mlp_pre\.0.*each token has its own.*mlp_pre 1"):
+        model.resolve(("mlp_pre", 0))
+
+
+def hub_folder(folder: Path, hf: dict, shards: int = 1, prefix: str = "model.") -> tuple[Any, Moe]:
+    """A model of transformers, written tensor by tensor with the names of the Hub's files."""
+    oracle, model = twins(hf)
+    tensors = slots(hf["model_type"], oracle.state_dict())
+    tensors = {name.replace("model.", prefix, 1): x.contiguous() for name, x in tensors.items()}
+    if not prefix:
+        tensors.pop("lm_head.weight", None)
+    assert not any("gate_up_proj" in name for name in tensors)
+    names = sorted(tensors)
+    files = {f"model-{i + 1:05}-of-{shards:05}.safetensors": names[i::shards] for i in range(shards)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, held in files.items():
+        save_file({name: tensors[name] for name in held}, folder / file, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": {name: file for file, held in files.items() for name in held}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text(json.dumps(hf))
+    return oracle, model
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe with one dense layer and a window", "olmoe, clipped"])
+def test_folders_of_either_load_in_the_other(tmp_path, name):
+    """Files as on the Hub, in shards; as transformers 5 writes them; and as we do."""
+    hf = VARIANTS[name]
+    oracle, model = hub_folder(tmp_path / "hub", hf, shards=3)
+    oracle.save_pretrained(tmp_path / "theirs")
+    save_hf(model, tmp_path / "ours")
+    names = {where.name for where in hf_names(model.cfg).values()}
+    assert load_file(tmp_path / "theirs/model.safetensors").keys() == names
+    tokens = tokens_for(model)
+    with torch.no_grad():
+        wanted = oracle(tokens).logits
+        for folder in ("hub", "theirs", "ours"):
+            loaded = load_model(tmp_path / folder, device="cpu")
+            assert loaded.fingerprint() == model.fingerprint()
+            again = type(oracle).from_pretrained(tmp_path / folder).eval()
+            assert error(again(tokens).logits, wanted) <= 1e-6
+            assert error(loaded(tokens), wanted) <= 1e-5
+
+
+def test_files_of_bare_and_of_tied_models_load(tmp_path):
+    hf = VARIANTS["mixtral with a window"]
+    _, model = hub_folder(tmp_path, hf, prefix="")
+    assert load_model(tmp_path, device="cpu").fingerprint() == model.fingerprint()
+
+
+def test_a_folder_without_an_expert_is_refused_by_the_experts_name(tmp_path):
+    hub_folder(tmp_path, VARIANTS["mixtral"])
+    (tmp_path / "config.json").write_text(json.dumps(VARIANTS["mixtral"] | {"num_local_experts": 6}))
+    with pytest.raises(DataError, match=r"missing: .*layers\.1\.block_sparse_moe\.experts\.5\.w3\.weight \[20, 32\]"):
+        load_model(tmp_path, device="cpu")
+
+
+PUBLISHED = {  # the arithmetic's fields of config.json on the Hub
+    "mixtral": {
+        "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+        "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
+        "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+        "output_router_logits": False, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
+        "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "vocab_size": 32000,
+    },
+    "qwen3_moe": {
+        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645,
+        "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [],
+        "moe_intermediate_size": 768, "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": False,
+        "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+        "sliding_window": None, "tie_word_embeddings": False, "use_sliding_window": False, "vocab_size": 151936,
+    },
+    "olmoe": {
+        "model_type": "olmoe", "architectures": ["OlmoeForCausalLM"], "attention_bias": False, "clip_qkv": None,
+        "eos_token_id": 50279, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 1024, "max_position_embeddings": 4096, "norm_topk_prob": False, "num_attention_heads": 16,
+        "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 16, "num_key_value_heads": 16,
+        "output_router_logits": False, "pad_token_id": 1, "rms_norm_eps": 1e-05, "rope_scaling": None,
+        "rope_theta": 10000.0, "router_aux_loss_coef": 0.01, "tie_word_embeddings": False, "vocab_size": 50304,
+    },
+}  # fmt: skip
+PARAMETERS = {"mixtral": 46_702_792_704, "qwen3_moe": 30_532_122_624, "olmoe": 6_919_161_856}
+
+
+@pytest.mark.parametrize("model_type", PUBLISHED)
+def test_published_configs(model_type):
+    """Each has as many weights as its files' index says: 46.7, 30.5 and 6.9 billion."""
+    hf = PUBLISHED[model_type]
+    cfg = MoeConfig.from_hf(hf)
+    theirs = getattr(transformers, f"{CLASSES[model_type]}Config")
+    assert MoeConfig.from_hf(theirs(**hf).to_dict()) == cfg == MoeConfig.from_hf(theirs(**cfg.to_hf()).to_dict())
+    with torch.device("meta"):
+        blocks = replace(cfg, n_layers=1)
+        one, two = (sum(p.numel() for p in Moe(replace(blocks, n_layers=n)).parameters()) for n in (1, 2))
+    assert one + (cfg.n_layers - 1) * (two - one) == PARAMETERS[model_type]
+
+
+IMPOSSIBLE = [
+    (MIXTRAL | {"num_local_experts": 0}, r"n_experts \(num_local_experts\) must be a whole number in 1\.\."),
+    (OLMOE_HF | {"num_experts": None}, r"n_experts \(num_experts\) must be"),
+    (OLMOE_HF | {"num_experts": "8"}, r"n_experts \(num_experts\) must be"),
+    (OLMOE_HF | {"num_local_experts": 4}, "num_experts is 5, but num_local_experts is 4; leave one out"),
+    (OLMOE_HF | {"num_experts_per_tok": 0}, r"n_active_experts \(num_experts_per_tok\) must be a whole number"),
+    (OLMOE_HF | {"num_experts_per_tok": True}, "num_experts_per_tok"),
+    (QWEN3_HF | {"num_experts_per_tok": 6}, r"\(num_experts_per_tok\) 6 is more than n_experts \(num_experts\) 5"),
+    (QWEN3_HF | {"mlp_only_layers": [2]}, r"mlp_only_layers must lie in 0\.\.1; got 2"),
+    (QWEN3_HF | {"mlp_only_layers": [-1]}, r"mlp_only_layers must lie in 0\.\.1; got -1"),
+    (QWEN3_HF | {"mlp_only_layers": [True]}, "mlp_only_layers must lie"),
+    (QWEN3_HF | {"mlp_only_layers": 1}, "mlp_only_layers must be a list of layers; got 1"),
+    (QWEN3_HF | {"decoder_sparse_step": 0}, "decoder_sparse_step must be a whole number from 1; got 0"),
+    (QWEN3_HF | {"mlp_only_layers": [0], "intermediate_size": None}, r"d_dense_mlp \(intermediate_size\) must be"),
+    (QWEN3_HF | {"moe_intermediate_size": None}, r"d_mlp \(moe_intermediate_size\) must be"),
+    (QWEN3_HF | {"norm_topk_prob": 1}, r"norm_top_k \(norm_topk_prob\) must be true or false"),
+    (QWEN3_HF | {"use_sliding_window": "yes"}, "use_sliding_window must be true or false"),
+    (QWEN3_HF | {"use_sliding_window": True, "sliding_window": 0}, "sliding_window must be a whole number in 1"),
+    (QWEN3_HF | {"layer_types": ["sliding_attention"] * 2}, "layer_types .* not implemented"),
+    (QWEN3_HF | {"shared_expert_intermediate_size": 8}, "shared_expert_intermediate_size = 8 is not implemented"),
+    (QWEN3_HF | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+    (MIXTRAL | {"sliding_window": -4}, "sliding_window must be a whole number in 1"),
+    (MIXTRAL | {"attention_bias": True}, "attention_bias = True is not implemented for model_type mixtral"),
+    (MIXTRAL | {"norm_topk_prob": False}, "norm_topk_prob = False is not implemented for model_type mixtral"),
+    (MIXTRAL | {"num_key_value_heads": 3}, "must be a multiple of n_kv_heads"),
+    (MIXTRAL | {"num_hidden_layers": 0}, "num_hidden_layers"),
+    (MIXTRAL | {"quantization_config": {"bits": 4}}, "quantization_config"),
+    (OLMOE_HF | {"clip_qkv": 0}, "clip_qkv must be a positive number"),
+    (OLMOE_HF | {"sliding_window": 4}, "sliding_window = 4 is not implemented for model_type olmoe; only None is"),
+    (OLMOE_HF | {"head_dim": 6}, "head_dim = 6 is not implemented for model_type olmoe; only 8 is"),
+]
+
+
+@pytest.mark.parametrize(("hf", "message"), IMPOSSIBLE)
+def test_impossible_configs_are_refused_by_field(hf, message):
+    with pytest.raises(DataError, match=message):
+        MoeConfig.from_hf(hf)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"n_active_experts": 9}, {"dense_layers": (32,), "d_dense_mlp": 8}, {"dense_layers": (0,)}]
+)
+def test_impossible_configs_are_refused_in_python_too(fields):
+    with pytest.raises(DataError):
+        MoeConfig(**fields)
+
+
+def test_what_the_router_decides_is_extracted_and_probed(tmp_path):
+    """Through the whole way: a store of both points, and a curve for each."""
+    model = Moe(TINY["qwen3-moe"]).init_weights()
+    generator = torch.Generator().manual_seed(0)
+    texts = torch.randint(50, (60, 6), generator=generator).tolist()
+    task = pk.Task(name="ids", inputs=texts, labels=[text[-1] % 2 for text in texts])
+    acts = pk.extract(model, task, points=["router_logits", "expert_weights"], progress=False)
+    assert list(acts) == [(point, i) for point in ("router_logits", "expert_weights") for i in (0, 2)]
+    with torch.no_grad():
+        for row, text in enumerate(texts[:5]):
+            _, cache = model.run_with_cache(torch.tensor([text]))
+            for place, x in acts.items():
+                assert error(x[row], cache[place][0, -1]) <= 5e-6
+    results = pk.train_probes(acts, point="router_logits")
+    assert [layer.layer for layer in results.layers] == [0, 2]
