@@ -64,7 +64,8 @@ def _block_sizes(stack: StackShape, prefix: str, axes: Mapping[str, int], dtype:
 
 def _point_size(point: str, names: str, layers: int, axes: Mapping[str, int], dtype: str) -> PointSize:
     shape = tuple(axes[axis] for axis in names.split())
-    bytes_of_value = 4 if point.endswith("_scale") else BYTES[dtype]  # norms compute their scale in float32
+    in_float32 = point.endswith("_scale") or point in ("router_logits", "expert_weights")  # by norms and routers
+    bytes_of_value = 4 if in_float32 else BYTES[dtype]
     return PointSize(point, shape, layers, math.prod(shape) * bytes_of_value)
 
 
