@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import stopped
 from probekit.models.config_checks import (
@@ -159,6 +159,16 @@ class Roberta(MaskedLM):
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)
         return self.headed(resid_BLD, return_logits)
+
+    def pooled(self, output_BLD: Tensor) -> Tensor:
+        """The pooler's output [B, D] for the last block's output at the first token: pad on the right only.
+
+        Raises:
+            UsageError: the checkpoint has no pooler.
+        """
+        if self.pooler is None:
+            raise UsageError(f"the checkpoint of {self.name} has no pooler; load one that was saved with it")
+        return self.pooler(output_BLD[:, 0]).tanh()
 
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; the seed fixes them."""
