@@ -178,7 +178,7 @@ def _add_bounds(backend: Backend, given: Mapping[str, Any]) -> None:
 
 
 def _add_tokens(backend: Backend, tokens: Iterable[Any]) -> None:
-    """Add those special tokens that the vocabulary has; one given as an object says what it does to blanks beside it."""
+    """Add those special tokens that the vocabulary has; one given as an object says which blanks beside it it takes."""
     vocab = backend.get_vocab()
     for token in tokens:
         if (content := _content(token)) in vocab:

@@ -26,7 +26,15 @@ ROBERTA = {piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", 
 MODERN = {piece: i for i, piece in enumerate([*WORDS, "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "key", "##s", ",", "caf", "##e", *"abchy"]
 STRIPS = {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False, "normalized": True}
-TEXTS = ["the key", " the  key\n", "the <mask> key <s>", "caf\u00e9 \u6771\u4eac, e\u0301", "[CLS] the [MASK].", "keys", ""]
+TEXTS = [
+    "the key",
+    " the  key\n",
+    "the <mask> key <s>",
+    "caf\u00e9 \u6771\u4eac, e\u0301",
+    "[CLS] the [MASK].",
+    "keys",
+    "",
+]
 
 
 def write_roberta(folder: Path, settings: dict[str, Any] | None = None) -> None:
@@ -47,7 +55,11 @@ def write_modernbert(folder: Path) -> None:
     backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ids)
     backend.save(str(folder / "tokenizer.json"))
     special = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "clean_up_tokenization_spaces": True}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "[UNK]",
+        "clean_up_tokenization_spaces": True,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | special))
 
 

@@ -59,7 +59,7 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     check_implemented(hf, _REQUIRED, "modernbert")
     for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
         check_dimension(OURS[name], hf.get(name), _named(OURS[name]))
-    (mlm_head,) = parts_named(hf, ARCHITECTURES, "ModernBertForMaskedLM", "model")
+    (mlm_head,) = parts_named(hf, ARCHITECTURES, "ModernBertForMaskedLM", "model.model")
     given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
     if given.get("init_cutoff", 2.0) is None:
         given["init_cutoff"] = 3.0  # what transformers takes null for
@@ -75,8 +75,7 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
         "local_attention": 2 * (cfg.sliding_window - 1),
         "layer_types": list(cfg.layer_types),
         "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": getattr(cfg, ours)}
-            for kind, (_, ours, _) in ROTATIONS.items()
+            kind: {"rope_type": "default", "rope_theta": getattr(cfg, ours)} for kind, (_, ours, _) in ROTATIONS.items()
         },
     }
 

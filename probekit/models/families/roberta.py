@@ -203,7 +203,7 @@ def _fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     given |= {"n_ctx": n_rows - pad - 1, "first_position": pad + 1, "model_type": model_type}
     name = CLASSES[model_type]
     architectures = {f"{name}Model": (True, False), f"{name}ForMaskedLM": (False, True)}
-    pooler, mlm_head = bert_hf.parts_named(hf, architectures, f"{name}ForMaskedLM", "roberta")
+    pooler, mlm_head = bert_hf.parts_named(hf, architectures, f"{name}ForMaskedLM", "model.roberta")
     defaults = {"n_segments": 2, "ln_eps": 1e-12}  # transformers', for a missing field
     return defaults | given | {"pooler": pooler, "mlm_head": mlm_head}
 

@@ -1,4 +1,4 @@
-"""ModernBERT against `transformers` on the same folders, with windows that bite; and what is true of its two kinds of layers."""
+"""ModernBERT against `transformers` on the same folders, with windows that bite; its two kinds of layers."""
 
 from dataclasses import replace
 from typing import Any
@@ -217,7 +217,10 @@ def test_published_sizes(cfg, parameters):
         ({"hidden_activation": "gleu"}, r"unknown activation \(hidden_activation\)"),
         ({"initializer_cutoff_factor": 0}, "init_cutoff"),
         ({"pad_token_id": "0"}, "pad_token_id"),
-        ({"architectures": ["ModernBertForSequenceClassification"]}, r"ModernBertModel \(model\.model\.save_pretrained"),
+        (
+            {"architectures": ["ModernBertForSequenceClassification"]},
+            r"ModernBertModel \(model\.model\.save_pretrained",
+        ),
     ],
 )
 def test_impossible_config(change, field):

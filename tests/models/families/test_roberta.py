@@ -82,7 +82,10 @@ def test_files_of_older_programs(folder, tmp_path):
 
     def old(weights):
         weights["roberta.embeddings.position_ids"] = torch.arange(26)[None]
-        weights["roberta.pooler.dense.weight"], weights["roberta.pooler.dense.bias"] = torch.ones(32, 32), torch.ones(32)
+        weights["roberta.pooler.dense.weight"], weights["roberta.pooler.dense.bias"] = (
+            torch.ones(32, 32),
+            torch.ones(32),
+        )
         weights["lm_head.decoder.weight"] = weights["roberta.embeddings.word_embeddings.weight"]
         weights["lm_head.decoder.bias"] = weights["lm_head.bias"]
         return weights
