@@ -54,7 +54,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     hf = read_json(found.folder / "config.json")
     model = _adapted(found, hf, options) if options.via == "transformers" else _own(found, hf, options)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
-    model.tokenizer = load_tokenizer(found.folder, hf.get("bos_token_id"), model.cfg.d_vocab)
+    model.tokenizer = load_tokenizer(found.folder, hf.get("bos_token_id"), model.cfg.d_vocab, model.causal)
     model.folder = None if random_init else found.folder
     model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype, **_as_chosen(options)}
     return model.eval()

@@ -1,13 +1,13 @@
-"""Read the tokenizer of a model folder: tokenizer.json, or the older files of GPT-2, BERT and Marian."""
+"""Read the tokenizer of a model folder: tokenizer.json, or the older files of GPT-2, RoBERTa, BERT and Marian."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from probekit.errors import DataError
 from probekit.models.files import read_json, read_text
@@ -22,9 +22,16 @@ TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 SPECIAL = {
     name: f"[{name[:-6].upper()}]" for name in ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 }  # BERT's
+BOUNDS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"} | {
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}  # RoBERTa's
 
 
-def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int | None = None) -> Tokenizer | None:
+def load_tokenizer(
+    folder: Path, bos_token_id: int | None = None, d_vocab: int | None = None, causal: bool = True
+) -> Tokenizer | None:
     """The tokenizer of a model folder: tokenizer.json, vocab.json with merges.txt or source.spm, or vocab.txt.
 
     None if the folder has none of these.
@@ -33,18 +40,21 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
         folder: where the files are.
         bos_token_id: from config.json; None looks it up in the tokenizer's own settings.
         d_vocab: size of the model's vocabulary.
+        causal: whether the model is; a bidirectional one's BOS is what its tokenizer puts before a text.
 
     Raises:
         DataError: a file is damaged; the message names it.
         UsageError: source.spm needs packages that are not installed.
     """
-    settings = _settings(folder)
+    given = _given(folder)
+    settings = _contents(folder, given)
     if (folder / "tokenizer.json").is_file():
         backend = _tokenizer_json(folder / "tokenizer.json")
         bos = settings.get("bos_token")
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         backend = _byte_level_bpe(folder, settings)
         bos = settings.get("bos_token", END_OF_TEXT)
+        (_add_special if causal else _add_bounds)(backend, given)
     elif (folder / "vocab.json").is_file() and (folder / "source.spm").is_file():
         backend, bos = _marian(folder, settings), None
         bos_token_id = None  # Marian's config.json calls </s> a BOS; it never comes first
@@ -53,7 +63,9 @@ def load_tokenizer(folder: Path, bos_token_id: int | None = None, d_vocab: int |
         bos = settings.get("bos_token")
     else:
         return None
-    if bos_token_id is None and isinstance(bos, str):
+    if not causal:
+        bos_token_id = None  # RoBERTa's config.json calls <s> a BOS; it never comes without </s> at the end
+    elif bos_token_id is None and isinstance(bos, str):
         bos_token_id = backend.token_to_id(bos)
     sep_token_id = None
     if bos_token_id is None:
@@ -71,13 +83,18 @@ def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
     return None, ids[0] if len(ids) == 1 and "SpecialToken" in template[-1] else None
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """The two settings files merged; a token given as an object is replaced by its content."""
+def _given(folder: Path) -> dict[str, Any]:
+    """The two settings files merged."""
     merged: dict[str, Any] = {}
     for name in reversed(SETTINGS_FILES):
         if (folder / name).is_file():
             merged |= {key: value for key, value in read_json(folder / name).items() if value is not None}
-    settings = {key: value["content"] if _is_token(value) else value for key, value in merged.items()}
+    return merged
+
+
+def _contents(folder: Path, merged: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings; a token given as an object is replaced by its content."""
+    settings = {key: _content(value) for key, value in merged.items()}
     for name in TOKENS:
         if not isinstance(settings.get(name, ""), str):
             raise DataError(f"{str(folder)!a}: {name} must be a text or null, got {settings[name]!a:.60}; correct it")
@@ -86,6 +103,10 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _is_token(value: Any) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("content"), str)
+
+
+def _content(value: Any) -> Any:
+    return value["content"] if _is_token(value) else value
 
 
 def _tokenizer_json(path: Path) -> Backend:
@@ -138,9 +159,32 @@ def _byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Backend:
         backend = Backend(models.BPE(vocab, merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space") is True)
     backend.decoder = decoders.ByteLevel()
-    special = [settings.get(f"{which}_token", END_OF_TEXT) for which in ("bos", "eos", "unk")]
-    backend.add_special_tokens([token for token in dict.fromkeys(special) if token in vocab])
     return backend
+
+
+def _add_special(backend: Backend, given: Mapping[str, Any]) -> None:
+    """Make GPT-2's special tokens those of a tokenizer."""
+    _add_tokens(backend, [given.get(f"{which}_token", END_OF_TEXT) for which in ("bos", "eos", "unk")])
+
+
+def _add_bounds(backend: Backend, given: Mapping[str, Any]) -> None:
+    """Make RoBERTa's special tokens those of a tokenizer, and put a text between two of them."""
+    special = BOUNDS | {name: given[name] for name in BOUNDS if name in given}
+    _add_tokens(backend, special.values())
+    sep, cls = (_content(special[name]) for name in ("sep_token", "cls_token"))
+    vocab, has_blank = backend.get_vocab(), given.get("add_prefix_space") is True
+    if sep in vocab and cls in vocab:
+        backend.post_processor = processors.RobertaProcessing((sep, vocab[sep]), (cls, vocab[cls]), True, has_blank)
+
+
+def _add_tokens(backend: Backend, tokens: Iterable[Any]) -> None:
+    """Add those special tokens that the vocabulary has; one given as an object says which blanks beside it it takes."""
+    vocab = backend.get_vocab()
+    for token in tokens:
+        if (content := _content(token)) in vocab:
+            sides = ("lstrip", "rstrip", "single_word")
+            strips = {side: token.get(side) is True for side in sides} if _is_token(token) else {}
+            backend.add_special_tokens([AddedToken(content, normalized=False, **strips)])
 
 
 def _marian(folder: Path, settings: Mapping[str, Any]) -> Backend:

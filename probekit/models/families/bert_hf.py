@@ -60,7 +60,7 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
         check_dimension(OURS[name], hf.get(name), _named(OURS[name]))
     given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
-    parts = parts_named(hf, ARCHITECTURES, "BertForPreTraining", "bert")
+    parts = parts_named(hf, ARCHITECTURES, "BertForPreTraining", "model.bert")
     return given | dict(zip(PARTS, parts, strict=True))
 
 
@@ -73,7 +73,7 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
 
 
 def parts_named(
-    hf: Mapping[str, Any], architectures: Mapping[str, tuple[bool, ...]], default: str, body: str
+    hf: Mapping[str, Any], architectures: Mapping[str, tuple[bool, ...]], default: str, below: str
 ) -> tuple[bool, ...]:
     """Which parts the class named in config.json has.
 
@@ -81,7 +81,7 @@ def parts_named(
         hf: the fields of config.json.
         architectures: class -> which parts it has.
         default: the class if config.json names none.
-        body: the attribute of a class with a head that is the model below it, for the error.
+        below: the model below the head of such a class, for the error: "model.bert".
 
     Raises:
         DataError: another class, such as one with a head for classification.
@@ -93,7 +93,7 @@ def parts_named(
     bare = next(iter(architectures))
     raise DataError(
         f"architectures = {named!a:.80} is not implemented, only {listed(architectures)}; save the model "
-        f"below the head as {bare} (model.{body}.save_pretrained)"
+        f"below the head as {bare} ({below}.save_pretrained)"
     )
 
 

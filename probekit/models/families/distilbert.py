@@ -110,7 +110,7 @@ class DistilBertConfig:
         check_implemented(hf, {"pruned_heads": {}, "quantization_config": None}, "distilbert")
         for name in ("dim", "n_heads", "n_layers", "vocab_size"):
             check_dimension(OURS[name], hf.get(name), _named(OURS[name]))
-        (mlm_head,) = bert_hf.parts_named(hf, ARCHITECTURES, "DistilBertForMaskedLM", "distilbert")
+        (mlm_head,) = bert_hf.parts_named(hf, ARCHITECTURES, "DistilBertForMaskedLM", "model.distilbert")
         return cls(**{ours: hf[name] for name, ours in OURS.items() if name in hf}, mlm_head=mlm_head)
 
     def to_hf(self) -> dict[str, Any]:

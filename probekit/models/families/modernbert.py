@@ -274,6 +274,8 @@ class Head(nn.Module):
 class ModernBert(MaskedLM):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
+    absent = dict.fromkeys(("ln1_normalized", "ln1_scale"), "its input is the embedding norm's output, ln_embed")
+
     def __init__(self, cfg: ModernBertConfig):
         super().__init__()
         self.cfg = cfg

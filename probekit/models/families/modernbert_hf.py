@@ -59,7 +59,7 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     check_implemented(hf, _REQUIRED, "modernbert")
     for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
         check_dimension(OURS[name], hf.get(name), _named(OURS[name]))
-    (mlm_head,) = parts_named(hf, ARCHITECTURES, "ModernBertForMaskedLM", "model")
+    (mlm_head,) = parts_named(hf, ARCHITECTURES, "ModernBertForMaskedLM", "model.model")
     given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
     if given.get("init_cutoff", 2.0) is None:
         given["init_cutoff"] = 3.0  # what transformers takes null for

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.base import stopped
 from probekit.models.config_checks import (
@@ -160,6 +160,16 @@ class Roberta(MaskedLM):
             return stopped(self.blocks, resid_BLD, stop)
         return self.headed(resid_BLD, return_logits)
 
+    def pooled(self, output_BLD: Tensor) -> Tensor:
+        """The pooler's output [B, D] for the last block's output at the first token: pad on the right only.
+
+        Raises:
+            UsageError: the checkpoint has no pooler.
+        """
+        if self.pooler is None:
+            raise UsageError(f"the checkpoint of {self.name} has no pooler; load one that was saved with it")
+        return self.pooler(output_BLD[:, 0]).tanh()
+
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; the seed fixes them."""
         self.fill_normal(seed)
@@ -193,7 +203,7 @@ def _fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     given |= {"n_ctx": n_rows - pad - 1, "first_position": pad + 1, "model_type": model_type}
     name = CLASSES[model_type]
     architectures = {f"{name}Model": (True, False), f"{name}ForMaskedLM": (False, True)}
-    pooler, mlm_head = bert_hf.parts_named(hf, architectures, f"{name}ForMaskedLM", "roberta")
+    pooler, mlm_head = bert_hf.parts_named(hf, architectures, f"{name}ForMaskedLM", "model.roberta")
     defaults = {"n_segments": 2, "ln_eps": 1e-12}  # transformers', for a missing field
     return defaults | given | {"pooler": pooler, "mlm_head": mlm_head}
 

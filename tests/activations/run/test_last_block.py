@@ -15,6 +15,7 @@ from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.families.gptneox import GPTNeoX, GPTNeoXConfig
 from probekit.models.families.llama import Llama, LlamaConfig
+from probekit.models.families.modernbert import ModernBert, ModernBertConfig
 from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.layers import Linear
 from probekit.tasks.base import Task
@@ -22,11 +23,16 @@ from probekit.tasks.base import Task
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": 9}
 PAIR: dict[str, Any] = {"n_decoder_heads": 2, "d_decoder_mlp": 24, "n_decoder_layers": 3, "decoder_start_token_id": 0}
 PRE_NORM = ["q", "k", "v", "z", "result", "attn_out", "resid_mid", "ln2_normalized", "mlp_pre", "mlp_post", "mlp_out"]
+WINDOWS: dict[str, Any] = {
+    "sliding_window": 3,
+    "layer_types": ("sliding_attention", "full_attention", "full_attention"),
+}
 MADE: dict[str, Any] = {
     "gpt2": lambda: GPT2(GPT2Config(**SIZES, init_std=0.3)),
     "llama": lambda: Llama(LlamaConfig(**SIZES, n_kv_heads=1, d_head=8, init_std=0.3, sliding_window=4, qkv_bias=True)),
     "gptneox": lambda: GPTNeoX(GPTNeoXConfig(**SIZES, rotary_pct=0.5, init_std=0.3)),
     "bert": lambda: Bert(BertConfig(**SIZES, init_std=0.3)),
+    "modernbert": lambda: ModernBert(ModernBertConfig(**SIZES, **WINDOWS, init_std=0.3)),
     "encoder": lambda: Transformer(TransformerConfig(**SIZES, **PAIR)),
 }
 MADE["decoder"] = MADE["encoder"]
@@ -35,6 +41,7 @@ POINTS = {
     "llama": ["resid_pre", "ln_final", "rot_q", *PRE_NORM],
     "gptneox": ["resid_pre", "ln_final", "rot_q", *(point for point in PRE_NORM if point != "resid_mid")],
     "bert": ["resid_pre", "ln1_normalized", "ln2_normalized", *PRE_NORM],
+    "modernbert": ["resid_pre", "ln_final", "rot_q", *PRE_NORM],
     "encoder": ["encoder.resid_pre", *(f"encoder.{point}" for point in PRE_NORM)],
     "decoder": ["decoder.resid_pre", "decoder.cross_attn_out", *(f"decoder.{point}" for point in PRE_NORM)],
 }

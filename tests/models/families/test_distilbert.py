@@ -1,6 +1,17 @@
-from tiny_configs import SIZES
+"""DistilBERT against `transformers` on the same folders."""
 
-from probekit.models.families.distilbert import DistilBertConfig
+from typing import Any
+
+import pytest
+import torch
+from encoder_folders import assert_equal_to, hf_folder, load, read_by, rewrite
+from tiny_configs import SIZES
+from transformers import DistilBertConfig as HfConfig
+from transformers import DistilBertForMaskedLM, DistilBertModel
+
+from probekit.errors import DataError, UsageError
+from probekit.models.families.distilbert import DistilBert, DistilBertConfig
+from probekit.models.weights import save_hf
 
 TINY = {
     "distilbert": DistilBertConfig(**SIZES, init_std=0.3),
@@ -9,3 +20,88 @@ TINY = {
     ),
     "distilbert-headless": DistilBertConfig(**SIZES, init_std=0.3, mlm_head=False),
 }
+SHAPES: list[dict[str, Any]] = [
+    {"dim": 32, "n_heads": 4, "n_layers": 3, "hidden_dim": 64, "vocab_size": 61, "max_position_embeddings": 24},
+    {"dim": 48, "n_heads": 3, "n_layers": 2, "hidden_dim": 40, "vocab_size": 29, "max_position_embeddings": 16,
+     "activation": "relu"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_folders_of_either_are_read_by_both(shape, tied, tmp_path):
+    hf_folder(tmp_path / "theirs", DistilBertForMaskedLM, HfConfig(**shape, tie_word_embeddings=tied))
+    model = load(tmp_path / "theirs")
+    assert_equal_to(read_by(DistilBertForMaskedLM, tmp_path / "theirs"), model)
+    save_hf(model, tmp_path / "ours")
+    assert_equal_to(read_by(DistilBertForMaskedLM, tmp_path / "ours"), model)
+    again = load(tmp_path / "ours")
+    assert (again.fingerprint(), again.cfg) == (model.fingerprint(), model.cfg)
+
+
+def test_a_model_without_a_head(tmp_path):
+    hf_folder(tmp_path, DistilBertModel, HfConfig(**SHAPES[0]))
+    model = load(tmp_path)
+    assert_equal_to(read_by(DistilBertModel, tmp_path), model)
+    with pytest.raises(UsageError, match="no head for masked tokens"):
+        model(torch.tensor([[7]]))
+
+
+def test_the_file_says_whether_there_is_a_head(tmp_path):
+    """config.json may say otherwise, as in models that were saved by other programs; the projector once more."""
+    hf_folder(tmp_path, DistilBertForMaskedLM, HfConfig(**SHAPES[0]))
+    oracle = read_by(DistilBertForMaskedLM, tmp_path)
+    words = "distilbert.embeddings.word_embeddings.weight"
+    old = {"architectures": ["DistilBertModel"], "tie_word_embeddings": None, "tie_weights_": True}
+    rewrite(tmp_path, lambda w: w | {"vocab_projector.weight": w[words]}, **old)
+    assert_equal_to(oracle, load(tmp_path))
+    assert load(tmp_path).has_logits
+    rewrite(tmp_path, lambda w: {name: x for name, x in w.items() if not name.startswith("vocab")})
+    assert not load(tmp_path).has_logits
+    rewrite(tmp_path, lambda w: {name.removeprefix("distilbert."): x for name, x in w.items()})
+    assert_equal_to(oracle, load(tmp_path))
+
+
+def test_sinusoids_are_where_training_starts():
+    """They are initial weights as in transformers, not a formula: a file's own table counts."""
+    cfg = DistilBertConfig(**SIZES, sinusoidal_init=True)
+    theirs = DistilBertModel(HfConfig(**cfg.to_hf())).embeddings.position_embeddings.weight
+    torch.testing.assert_close(DistilBert(cfg).init_weights().pos_embed.weight, theirs)
+
+
+def test_the_identities_of_post_norm_blocks():
+    model = DistilBert(TINY["distilbert"]).init_weights()
+    with torch.no_grad():
+        _, c = model.run_with_cache(torch.tensor([[7, 8, 9, 10, 11]]))
+    for i in range(model.cfg.n_layers):
+        assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
+        assert torch.equal(c["ln1_normalized", i] + c["mlp_out", i], c["resid_post", i])
+        if i:
+            assert torch.equal(c["resid_pre", i], c["ln2_normalized", i - 1])
+
+
+@pytest.mark.parametrize(
+    ("cfg", "parameters"),
+    [(DistilBertConfig(), 66_985_530), (DistilBertConfig(mlm_head=False), 66_362_880)],
+)
+def test_published_sizes(cfg, parameters):
+    with torch.device("meta"):
+        assert sum(p.numel() for p in DistilBert(cfg).parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"n_layers": None}, "n_layers must be"),
+        ({"dim": 30}, r"d_model \(dim\) 30 must be a multiple of n_heads"),
+        ({"hidden_dim": 0}, r"d_mlp \(hidden_dim\)"),
+        ({"activation": "gleu"}, "unknown activation"),
+        ({"sinusoidal_pos_embds": 1}, r"sinusoidal_init \(sinusoidal_pos_embds\)"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ({"initializer_range": 0}, "initializer_range"),
+        ({"architectures": ["DistilBertForSequenceClassification"]}, r"model\.distilbert\.save_pretrained"),
+    ],
+)
+def test_impossible_config(change, field):
+    with pytest.raises(DataError, match=field):
+        DistilBertConfig.from_hf(SHAPES[0] | change)

@@ -1,10 +1,25 @@
+"""ModernBERT against `transformers` on the same folders, with windows that bite; its two kinds of layers."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from encoder_folders import assert_equal_to, error, hf_folder, load, read_by, rewrite
 from tiny_configs import SIZES
+from transformers import ModernBertConfig as HfConfig
+from transformers import ModernBertForMaskedLM, ModernBertModel
 
-from probekit.models.families.modernbert import ModernBertConfig
+from probekit.errors import DataError, UsageError
+from probekit.models.families.modernbert import ModernBert, ModernBertConfig
+from probekit.models.weights import save_hf
 
-MIXED: dict = {"layer_types": ("full_attention", "sliding_attention", "sliding_attention"), "sliding_window": 3}
-SMALL: dict = {**SIZES, "init_std": 0.3, "pad_token_id": 0, "rope_theta": 1000.0, "local_rope_theta": 10.0}
-BIASES: dict = {"attn_bias": True, "mlp_bias": True, "norm_bias": True, "head_bias": True}
+MIXED: dict[str, Any] = {
+    "layer_types": ("full_attention", "sliding_attention", "sliding_attention"),
+    "sliding_window": 3,
+}
+SMALL: dict[str, Any] = {**SIZES, "init_std": 0.3, "pad_token_id": 0, "rope_theta": 1000.0, "local_rope_theta": 10.0}
+BIASES: dict[str, Any] = {"attn_bias": True, "mlp_bias": True, "norm_bias": True, "head_bias": True}
 TINY = {
     "modernbert": ModernBertConfig(**SMALL, **MIXED),
     "modernbert-biased": ModernBertConfig(
@@ -14,3 +29,200 @@ TINY = {
         **SMALL, layer_types=("sliding_attention", "full_attention", "full_attention"), sliding_window=2, mlm_head=False
     ),
 }
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 4, "intermediate_size": 24, "vocab_size": 61,
+    "max_position_embeddings": 24, "pad_token_id": 0, "local_attention": 6,
+}  # fmt: skip
+SHAPES: list[dict[str, Any]] = [
+    SHAPE,
+    SHAPE | {"global_attn_every_n_layers": 2, "norm_bias": True, "attention_bias": True, "tie_word_embeddings": False},
+    SHAPE | {"hidden_size": 48, "num_attention_heads": 3, "num_hidden_layers": 2, "mlp_bias": True, "norm_eps": 1e-3,
+             "layer_types": ["sliding_attention", "full_attention"], "local_attention": 3, "decoder_bias": False},
+    SHAPE | {"classifier_bias": True, "classifier_activation": "relu", "hidden_activation": "silu",
+             "global_rope_theta": 50.0, "local_rope_theta": 3.0},
+]  # fmt: skip
+OLD = {  # the fields of the files on the Hub
+    "layer_types": None,
+    "rope_parameters": None,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160000.0,
+    "local_rope_theta": 10000.0,
+    "layer_norm_eps": 1e-05,
+    "position_embedding_type": "absolute",
+    "reference_compile": False,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return hf_folder(tmp_path_factory.mktemp("folders") / "modernbert", ModernBertForMaskedLM, HfConfig(**SHAPE))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ModernBert(TINY["modernbert"]).init_weights().eval()
+
+
+def cached(model: ModernBert, tokens: torch.Tensor, **how: Any) -> Any:
+    with torch.no_grad():
+        return model.run_with_cache(tokens, **how)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_folders_of_either_are_read_by_both(shape, tmp_path):
+    hf_folder(tmp_path / "theirs", ModernBertForMaskedLM, HfConfig(**shape))
+    model = load(tmp_path / "theirs")
+    assert_equal_to(read_by(ModernBertForMaskedLM, tmp_path / "theirs"), model)
+    save_hf(model, tmp_path / "ours")
+    assert_equal_to(read_by(ModernBertForMaskedLM, tmp_path / "ours"), model)
+    again = load(tmp_path / "ours")
+    assert (again.fingerprint(), again.cfg) == (model.fingerprint(), model.cfg)
+
+
+def test_a_model_without_a_head(tmp_path):
+    hf_folder(tmp_path, ModernBertModel, HfConfig(**SHAPE))
+    assert_equal_to(read_by(ModernBertModel, tmp_path), load(tmp_path))
+    with pytest.raises(UsageError, match="no head for masked tokens"):
+        load(tmp_path)(torch.tensor([[7]]))
+
+
+def test_fields_and_names_of_the_files_on_the_hub(folder, tmp_path):
+    """The decoder written out, old fields, and a head or none whatever config.json says."""
+    hf_folder(tmp_path, ModernBertForMaskedLM, HfConfig(**SHAPE), OLD)
+    words = "model.embeddings.tok_embeddings.weight"
+    rewrite(tmp_path, lambda w: w | {"decoder.weight": w[words]}, architectures=["ModernBertModel"])
+    oracle = read_by(ModernBertForMaskedLM, folder)
+    assert load(tmp_path).cfg == load(folder).cfg
+    assert_equal_to(oracle, load(tmp_path))
+    rewrite(tmp_path, lambda w: {n.removeprefix("model."): x for n, x in w.items() if n.startswith("model.")})
+    assert not load(tmp_path).has_logits
+    assert_equal_to(oracle, load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change", [{"sliding_window": 9}, {"local_rope_theta": 1000.0}, {"rope_theta": 10.0}, {"norm_eps": 1e-2}]
+)
+def test_windows_and_both_thetas_are_active(folder, change):
+    """So that equality with transformers says something about them."""
+    model = load(folder)
+    other = ModernBert(replace(model.cfg, **change))
+    other.load_state_dict(model.state_dict())
+    tokens = torch.arange(5, 17)[None]
+    with torch.no_grad():
+        assert error(other(tokens), model(tokens)) > 1e-3
+
+
+def test_a_token_sees_its_neighbours_on_either_side(model):
+    _, c = cached(model, torch.arange(5, 17)[None])
+    distance = (torch.arange(12)[:, None] - torch.arange(12)).abs()
+    for i in range(3):
+        window = model.window_of(i)
+        seen = torch.ones(12, 12).bool() if window is None else distance < window
+        assert torch.equal(c["attn_pattern", i][0, 0] > 0, seen)
+        assert torch.equal(c["attn_scores", i][0, 0].isfinite(), seen)
+    assert [model.window_of(i) for i in range(3)] == [None, 3, 3]
+
+
+def test_windows_count_positions_in_packed_blocks(model):
+    """Two texts whose tokens alternate in one row: each has the activations that it has alone."""
+    a, b = torch.arange(5, 14)[None], torch.arange(20, 29)[None]
+    tokens = torch.stack([a, b], -1).flatten(1)
+    positions, owner = torch.arange(9).repeat_interleave(2)[None], torch.arange(18) % 2
+    mask = (owner[:, None] == owner)[None]
+    _, packed = cached(model, tokens, position_ids=positions, attention_mask=mask, points="resid_post")
+    for text, place in ((a, slice(0, None, 2)), (b, slice(1, None, 2))):
+        _, alone = cached(model, text, points="resid_post")
+        for i in range(3):
+            assert error(packed["resid_post", i][:, place], alone["resid_post", i]) <= 1e-5
+
+
+def test_the_first_block_has_no_attention_norm(model):
+    _, c = cached(model, torch.arange(5, 12)[None])
+    assert [i for i in range(3) if f"blocks.{i}.ln1.hook_normalized" in c] == [1, 2]
+    assert torch.equal(c["ln_embed"], c["resid_pre", 0])
+    with pytest.raises(UsageError, match=r"no point ln1_normalized\.0: its input is the embedding norm's output"):
+        model.resolve("ln1_normalized.0")
+
+
+def test_the_identities_of_pre_norm_blocks(model):
+    _, c = cached(model, torch.arange(5, 12)[None])
+    for i in range(3):
+        assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
+        assert torch.equal(c["resid_mid", i] + c["mlp_out", i], c["resid_post", i])
+        assert torch.equal(c["resid_post", i], c["resid_pre", i + 1] if i < 2 else c["resid_post", 2])
+        gate = torch.nn.functional.gelu(c["mlp_pre", i]) * c["mlp_pre_linear", i]
+        torch.testing.assert_close(gate, c["mlp_post", i])
+    with torch.no_grad():
+        torch.testing.assert_close(model.ln_final(c["resid_post", 2]), c["ln_final"])
+
+
+def test_initial_weights_are_those_of_transformers():
+    """The same deviation and cut for every matrix; transformers draws other numbers."""
+    cfg = ModernBertConfig(**SIZES, pad_token_id=0, layer_types=("full_attention",) * 3, init_cutoff=1.5)
+    torch.manual_seed(0)
+    theirs = ModernBertForMaskedLM(HfConfig(**cfg.to_hf())).model
+    ours = ModernBert(cfg).init_weights()
+    for a, b in [
+        (ours.blocks[1].attn.qkv, theirs.layers[1].attn.Wqkv),
+        (ours.blocks[1].attn.out, theirs.layers[1].attn.Wo),
+        (ours.blocks[1].mlp.gate_up, theirs.layers[1].mlp.Wi),
+        (ours.blocks[1].mlp.down, theirs.layers[1].mlp.Wo),
+    ]:
+        assert a.weight.std().item() == pytest.approx(b.weight.std().item(), rel=0.1)
+        assert a.weight.abs().max().item() == pytest.approx(b.weight.abs().max().item(), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "parameters"),
+    [
+        (ModernBertConfig(), 149_655_232),
+        (
+            ModernBertConfig(
+                d_model=1024,
+                n_heads=16,
+                d_mlp=2624,
+                n_layers=28,
+                layer_types=tuple(("full_attention", *["sliding_attention"] * 2)[i % 3] for i in range(28)),
+            ),
+            395_881_664,
+        ),
+    ],
+)
+def test_published_sizes(cfg, parameters):
+    """ModernBertForMaskedLM of the base size and the large one."""
+    with torch.device("meta"):
+        assert sum(p.numel() for p in ModernBert(cfg).parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"num_hidden_layers": None}, r"n_layers \(num_hidden_layers\)"),
+        ({"hidden_size": 30}, "must be a multiple of n_heads"),
+        ({"hidden_size": 36}, "d_head must be even"),
+        ({"local_attention": -1}, "local_attention must be a whole number from 0; got -1"),
+        ({"local_attention": "128"}, "local_attention"),
+        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers"),
+        ({"layer_types": ["full_attention"]}, "layer_types must be .* for each of 4 layers"),
+        ({"layer_types": ["full_attention"] * 3 + ["linear"]}, "layer_types"),
+        ({"layer_types": "full_attention"}, "layer_types must be a list"),
+        ({"layer_types": ["full_attention"] * 4, "global_attn_every_n_layers": 3}, "global_attn_every_n_layers 3"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2}}, "rope_scaling"),
+        ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters must be given for full_attention"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type = 'yarn' is not implemented"),
+        ({"rope_parameters": {"full_attention": {"factor": 2}}}, "rope_parameters of full_attention"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}, "global_rope_theta": 6.0}, "leave one out"),
+        ({"local_rope_theta": None}, "local_rope_theta must be a positive number"),
+        ({"norm_bias": "yes"}, "norm_bias must be true or false"),
+        ({"hidden_activation": "gleu"}, r"unknown activation \(hidden_activation\)"),
+        ({"initializer_cutoff_factor": 0}, "init_cutoff"),
+        ({"pad_token_id": "0"}, "pad_token_id"),
+        (
+            {"architectures": ["ModernBertForSequenceClassification"]},
+            r"ModernBertModel \(model\.model\.save_pretrained",
+        ),
+    ],
+)
+def test_impossible_config(change, field):
+    with pytest.raises(DataError, match=field):
+        ModernBertConfig.from_hf(SHAPE | change)

@@ -1,8 +1,17 @@
-"""RoBERTa and its relatives against `transformers`; positions that begin after the padding's."""
+"""RoBERTa and its relatives against `transformers` on the same folders; positions that begin after the padding's."""
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from encoder_folders import assert_equal_to, error, hf_folder, load, read_by, rewrite
 from tiny_configs import SIZES
 
-from probekit.models.families.roberta import RobertaConfig
+from probekit.errors import DataError, UsageError
+from probekit.models.families.roberta import CLASSES, Roberta, RobertaConfig
+from probekit.models.weights import save_hf
 
 TINY = {
     "roberta": RobertaConfig(**SIZES, init_std=0.3),
@@ -19,3 +28,158 @@ TINY = {
         **SIZES, init_std=0.3, model_type="camembert", mlm_head=False, pooler=True, activation="relu"
     ),
 }
+SHAPES: list[dict[str, Any]] = [
+    {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 64, "vocab_size": 61,
+     "max_position_embeddings": 26, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    {"hidden_size": 48, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 40, "vocab_size": 29,
+     "max_position_embeddings": 18, "pad_token_id": 4, "hidden_act": "relu", "type_vocab_size": 3},
+]  # fmt: skip
+CASES = [(kind, shape, tied) for kind, shape in zip(CLASSES, [*SHAPES, SHAPES[0]], strict=True) for tied in (1, 0)]
+
+
+def classes(model_type: str) -> tuple[Any, Any, Any]:
+    """The classes of transformers: config, model with the head, model without."""
+    names = "Config", "ForMaskedLM", "Model"
+    config, headed, bare = (getattr(transformers, CLASSES[model_type] + name) for name in names)
+    return config, headed, bare
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    config, headed, _ = classes("roberta")
+    return hf_folder(tmp_path_factory.mktemp("folders") / "roberta", headed, config(**SHAPES[0]))
+
+
+@pytest.mark.parametrize(("model_type", "shape", "tied"), CASES)
+def test_folders_of_either_are_read_by_both(model_type, shape, tied, tmp_path):
+    """Its positions are counted from the ids, with padding; ours from the mask."""
+    config, headed, _ = classes(model_type)
+    hf_folder(tmp_path / "theirs", headed, config(**shape, tie_word_embeddings=bool(tied)))
+    model = load(tmp_path / "theirs")
+    assert_equal_to(read_by(headed, tmp_path / "theirs"), model)
+    save_hf(model, tmp_path / "ours")
+    assert_equal_to(read_by(headed, tmp_path / "ours"), model)
+    again = load(tmp_path / "ours")
+    assert (again.fingerprint(), again.cfg) == (model.fingerprint(), model.cfg)
+
+
+def test_a_model_without_a_head_keeps_its_pooler(tmp_path):
+    config, _, bare = classes("xlm-roberta")
+    hf_folder(tmp_path, bare, config(**SHAPES[1]))
+    model, oracle = load(tmp_path), read_by(bare, tmp_path)
+    assert_equal_to(oracle, model)
+    assert (model.cfg.pooler, model.cfg.mlm_head) == (True, False)
+    tokens = torch.tensor([[7, 8, 9]])
+    with torch.no_grad():
+        pooled = model.pooled(model(tokens, return_logits=False))
+        assert error(pooled, oracle(tokens).pooler_output) <= 1e-5
+        with pytest.raises(UsageError, match="no head for masked tokens"):
+            model(tokens)
+
+
+def test_files_of_older_programs(folder, tmp_path):
+    """Buffers, a pooler that no class uses, and the decoder written out once more; the fields of today left out."""
+
+    def old(weights):
+        weights["roberta.embeddings.position_ids"] = torch.arange(26)[None]
+        weights["roberta.pooler.dense.weight"], weights["roberta.pooler.dense.bias"] = (
+            torch.ones(32, 32),
+            torch.ones(32),
+        )
+        weights["lm_head.decoder.weight"] = weights["roberta.embeddings.word_embeddings.weight"]
+        weights["lm_head.decoder.bias"] = weights["lm_head.bias"]
+        return weights
+
+    config, headed, _ = classes("roberta")
+    hf_folder(tmp_path, headed, config(**SHAPES[0]))
+    rewrite(tmp_path, old, tie_word_embeddings=None, architectures=None, pad_token_id=None, hidden_act=None)
+    model = load(tmp_path)
+    assert model.cfg == replace(load(folder).cfg, pooler=True)
+    assert_equal_to(read_by(headed, folder), model)
+
+
+def test_a_text_begins_after_the_rows_of_padding(folder):
+    """Rows before first_position reach no text; the next one is that of the first token."""
+    model = load(folder)
+    tokens = torch.tensor([[7, 8, 9]])
+    with torch.no_grad():
+        before = model(tokens)
+        model.pos_embed.weight[: model.cfg.first_position] *= 2
+        assert torch.equal(model(tokens), before)
+        model.pos_embed.weight[model.cfg.first_position] *= 2
+        assert not torch.allclose(model(tokens), before, atol=1e-3)
+
+
+def test_padding_inside_a_text_is_a_token_like_any_other(folder):
+    """Equal to transformers if it is given the same positions; by itself it would count fewer."""
+    model, oracle = load(folder), read_by(classes("roberta")[1], folder)
+    tokens = torch.tensor([[7, 1, 9, 11]])
+    with torch.no_grad():
+        ours, theirs = model(tokens), oracle(tokens, position_ids=torch.arange(2, 6)[None]).logits
+        assert error(ours, theirs) <= 1e-5
+        assert error(ours, oracle(tokens).logits) > 0.01
+
+
+def test_segments_are_those_of_transformers(tmp_path):
+    config, headed, _ = classes("roberta")
+    hf_folder(tmp_path, headed, config(**SHAPES[1]))
+    model, oracle = load(tmp_path), read_by(headed, tmp_path)
+    tokens, segments = torch.tensor([[7, 8, 9, 10]]), torch.tensor([[0, 2, 1, 1]])
+    with torch.no_grad():
+        assert error(model(tokens, token_type_ids=segments), oracle(tokens, token_type_ids=segments).logits) <= 1e-5
+    with pytest.raises(UsageError, match=r"token_type_ids lie in 0\.\.2"):
+        model(tokens, token_type_ids=segments + 1)
+
+
+def test_the_identities_of_post_norm_blocks(folder):
+    model = load(folder)
+    with torch.no_grad():
+        _, c = model.run_with_cache(torch.tensor([[7, 8, 9, 10, 11]]))
+    for i in range(model.cfg.n_layers):
+        assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
+        assert torch.equal(c["ln1_normalized", i] + c["mlp_out", i], c["resid_post", i])
+        if i:
+            assert torch.equal(c["resid_pre", i], c["ln2_normalized", i - 1])
+
+
+@pytest.mark.parametrize(
+    ("cfg", "parameters"),
+    [
+        (RobertaConfig(), 124_697_433),
+        (RobertaConfig(d_model=1024, n_heads=16, d_mlp=4096, n_layers=24), 355_412_057),
+        (RobertaConfig(d_vocab=250_002, model_type="xlm-roberta"), 278_295_186),
+    ],
+)
+def test_published_sizes(cfg, parameters):
+    """RobertaForMaskedLM of the two published sizes, and XLMRobertaForMaskedLM of the base size."""
+    with torch.device("meta"):
+        assert sum(p.numel() for p in Roberta(cfg).parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"num_hidden_layers": None}, r"n_layers \(num_hidden_layers\)"),
+        ({"hidden_size": 30}, r"d_model \(hidden_size\) 30 must be a multiple of n_heads"),
+        ({"vocab_size": True}, "vocab_size"),
+        ({"max_position_embeddings": "8"}, "max_position_embeddings must be a whole number"),
+        ({"max_position_embeddings": 2}, r"n_ctx \(max_position_embeddings - pad_token_id - 1\) .*got 0"),
+        ({"pad_token_id": None}, "pad_token_id must be a whole number from 0.*got None"),
+        ({"pad_token_id": -1}, "pad_token_id"),
+        ({"pad_token_id": 25}, "n_ctx"),
+        ({"type_vocab_size": 0}, "type_vocab_size"),
+        ({"hidden_act": "gleu"}, "gelu"),
+        ({"layer_norm_eps": float("nan")}, "layer_norm_eps"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"model_type": "roberts"}, "unknown model_type 'roberts'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key' is not implemented"),
+        ({"is_decoder": True}, "is_decoder"),
+        ({"quantization_config": {}}, "quantization_config"),
+        ({"architectures": ["RobertaForSequenceClassification"]}, r"RobertaModel \(model\.roberta\.save_pretrained\)"),
+        ({"architectures": ["XLMRobertaForMaskedLM"]}, "only RobertaModel, RobertaForMaskedLM; save"),
+        ({"architectures": "RobertaModel"}, "architectures = 'RobertaModel'"),
+    ],
+)
+def test_impossible_config(change, field):
+    with pytest.raises(DataError, match=field):
+        RobertaConfig.from_hf({"model_type": "roberta", **SHAPES[0], **change})
