@@ -155,7 +155,7 @@ def _measured(
     @torch.inference_mode()
     def run(n_blocks: int) -> float:
         start = time.perf_counter()
-        tokens, packed = batch_inputs(batch, device)
+        tokens, packed = batch_inputs(model, batch)
         out = forward(tokens, stop_at_layer=n_blocks, **packed)
         out[0, 0, 0].item()  # waits for the device
         return time.perf_counter() - start

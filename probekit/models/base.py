@@ -1,11 +1,11 @@
 """The base of every family's model: tokenizer, checks of inputs, generation, fingerprint."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -20,25 +20,37 @@ from probekit.options import GenerateOptions
 from probekit.options.option import keywords
 
 
+Batching = Literal["packed", "padded", "one length"]
+
+
 class LanguageModel(HookedModule):
     """A hooked module over token ids; `load_model` sets `name`, `tokenizer` (or None), `folder` and `source`.
 
     Attributes:
         cfg: the family's config; shared fields have one name: d_model, n_layers, n_ctx, d_vocab, ...
+        batching: which batches leave a text's activations unchanged: packed blocks with shared prefixes, texts that are
+            padded on the right, or texts of one length alone.
+        longest_row: the most tokens that one row may hold, of one or several texts; None without a limit.
         causal: whether a token's activations depend only on it and the tokens before it.
         output_point: the point of the last block's output; post-norm blocks end with a norm.
         folder: the folder of the weights.
+        reader: (prompts, use_cache) -> what generation reads logits from, where that is not the model itself.
+        packages: other packages whose code computes, for a store's record.
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.
     """
 
     cfg: Any
+    batching: Batching = "packed"
+    longest_row: int | None = None
     name: str = "unnamed"
     causal: bool = True
     output_point: str = "resid_post"
     tokenizer: Tokenizer | None = None
     folder: Path | None = None
     source: dict[str, Any] | None = None
+    reader: Callable[..., Any] | None = None
+    packages: tuple[str, ...] = ()
     _read: Tensor | None = None
 
     @property

@@ -38,6 +38,7 @@ class GenerativeModel(Protocol):
     name: str
     causal: bool
     tokenizer: Tokenizer | None
+    reader: Any
 
     def need_tokenizer(self) -> Tokenizer:
         """The tokenizer, or a UsageError."""
@@ -215,14 +216,14 @@ def _chooser(sampling: Sampling, n: int) -> Callable[[Tensor], Tensor]:
     return draw
 
 
-def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool) -> "_Reader":
+def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool) -> Any:
     if hasattr(model, "decode"):
         return _TargetReader(model, prompts, use_cache)
     if not model.causal:
         raise UsageError(
             f"{model.name} reads texts in both directions and cannot continue them; take a decoder, such as gpt2"
         )
-    return _Reader(model, prompts, use_cache)
+    return _Reader(model, prompts, use_cache) if model.reader is None else model.reader(prompts, use_cache)
 
 
 class _Reader:

@@ -21,11 +21,13 @@ from torch import Tensor
 from probekit.activations import extract
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
+from probekit.models.adapter.model import AdaptedModel
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
 from probekit.options.check import check_whole
 from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, base_name, split_point
 from probekit.tasks import Task
+from probekit.verification.adapter import BATCHES, adapter_reference
 from probekit.verification.inputs import inputs_for
 from probekit.verification.references import (
     Reference,
@@ -48,6 +50,7 @@ STEP_BY_STEP = (
 NARROW = 8
 FLOAT32 = {"reference": 1e-5}
 FLOAT32_BATCH = 5e-6
+UNSEEN = 16.0  # half the largest attention score that is assumed where a model does not show its scores
 
 TextActivations = dict[str, Tensor]  # name of a point -> one text's activations there
 
@@ -91,13 +94,17 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
         tokens=sum(len(ids) for text in texts for ids in text),
         oracle=oracle,
         bounds=bounds_of(model.dtype),
-        softmax=max(_softmax(errors, name) for name in model.points if name.endswith("attn_scores")),
+        softmax=max((_softmax(errors, name) for name in model.points if name.endswith("attn_scores")), default=UNSEEN),
+        batches=BATCHES[model.batching],
         rows=_rows(figures, references),
         first=next((figure for figure in figures if not figure.passed), None),
     )
 
 
 def _references(model: LanguageModel) -> tuple[list[Reference], str]:
+    if isinstance(model, AdaptedModel):
+        reference, oracle = adapter_reference(model)
+        return [reference], oracle
     own = float64_reference(model)
     try:
         transformers, oracle = transformers_reference(model)
@@ -125,6 +132,10 @@ class Errors:
     def fail(self, check: str, name: str) -> None:
         """Record a check that could not be computed."""
         self._difference[check, name] = torch.inf
+
+    def has(self, name: str) -> bool:
+        """Whether a point was compared with its reference."""
+        return ("reference", name) in self._size
 
     def size(self, name: str) -> float:
         """The largest reference value of a point."""
@@ -190,7 +201,8 @@ def _check(
 ) -> None:
     singles = [run_single(model, text, part.names) for text in texts]
     _check_references(texts, singles, part, references, errors)
-    _check_padded(model, texts, singles, part, errors, "left_pad")
+    if model.batching == "packed":
+        _check_padded(model, texts, singles, part, errors, "left_pad")
     _check_padded(model, texts, singles, part, errors, "right_pad")
     _check_packed(model, texts, singles, part, errors, "packed", np.arange(len(texts)), "all")
     _check_packed(model, texts, singles, part, errors, "packed", np.arange(len(texts)), "last")
@@ -300,7 +312,8 @@ def _softmax(errors: Errors, name: str) -> float:
     """The factor of the bounds of points after the softmax in this point's layer."""
     block = name[: name.index(".", name.index("blocks.") + len("blocks."))]
     attention = "cross_attn" if "cross_attn" in name else "attn"
-    return max(1, errors.size(f"{block}.{attention}.hook_attn_scores") / 2)
+    scores = f"{block}.{attention}.hook_attn_scores"
+    return max(1, errors.size(scores) / 2) if errors.has(scores) else UNSEEN
 
 
 def _figures(model: LanguageModel, errors: Errors) -> list[Figure]:

@@ -6,17 +6,15 @@ bfloat16 shortcut, so the error of a torch setting that allows these shows as we
 Axes: L tokens of one text, D width of a point, H heads, M key position.
 """
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from logging import CRITICAL
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from probekit.hooks import HookPoint
+from probekit.models.adapter.quiet import quiet
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint
@@ -77,12 +75,12 @@ def float64_reference(model: LanguageModel) -> Reference:
     with torch.device("meta"):
         twin: Any = type(model)(model.cfg)
     twin.load_state_dict(model.state_dict(), assign=True)
-    _in_float64(twin.eval(), model.device)
+    in_float64(twin.eval(), model.device)
     points = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
     return Reference("float64", points, lambda text, names: run_single(twin, text, names))
 
 
-def _in_float64(model: nn.Module, device: torch.device) -> nn.Module:
+def in_float64(model: nn.Module, device: torch.device) -> nn.Module:
     """The model computing in float64; blocks are widened one at a time, to save memory."""
     model.to("cpu" if device.type == "mps" else device)  # mps has no float64
     blocks = [block for stack in model.modules() if isinstance(stack, nn.ModuleList) for block in stack]
@@ -120,10 +118,10 @@ def transformers_reference(model: LanguageModel) -> tuple[Reference, str]:
         Unavailable: transformers has no class for the model, or cannot load it.
     """
     family, hf_model = _hf_model(model)
-    with _quiet():
+    with quiet():
         try:
             hf = _loaded(model, hf_model) if model.folder else _copied(model, family, hf_model)
-            hf = _in_float64(hf.eval(), model.device)
+            hf = in_float64(hf.eval(), model.device)
             from transformers import __version__
         except Exception as error:  # whatever it raises is the reason
             reason = " ".join(str(error).split()) or type(error).__name__
@@ -178,7 +176,7 @@ def _runner(hf: nn.Module, hf_model: HfModel, model: LanguageModel) -> Run:
         if first:  # else the model would count them from the ids, where a padding token has no position
             given["position_ids"] = torch.arange(first, first + len(text[0]), device=device)[None]
         try:
-            with _quiet():
+            with quiet():
                 hf(**given)
         finally:
             for handle in handles:
@@ -202,21 +200,3 @@ def _hook(hf: nn.Module, name: str, points: Mapping[str, HfPoint], kept: dict[st
         kept[name] = take(args, output)
 
     return hf.get_submodule(path.format(layer=layer)).register_forward_hook(keep)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings, logs and progress bars of transformers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from transformers.utils import logging
-
-        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity(CRITICAL)
-        logging.disable_progress_bar()
-        try:
-            yield
-        finally:
-            logging.set_verbosity(level)
-            if bars:
-                logging.enable_progress_bar()

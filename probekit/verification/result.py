@@ -94,6 +94,7 @@ class SelfTest:
         softmax: the largest factor on the bounds of `SOFTMAX`: half a layer's largest attention score, at least 1.
         first: the first figure in forward order that exceeds its bound; None if there is none.
         rows: one per point, in forward order.
+        batches: which batches `extract` makes for this model.
     """
 
     model: str
@@ -106,6 +107,7 @@ class SelfTest:
     softmax: float
     rows: tuple[PointErrors, ...]
     first: Figure | None
+    batches: str = ""
 
     @property
     def passed(self) -> bool:
@@ -132,7 +134,7 @@ class SelfTest:
             {"point": row.point, "against": row.against, **{check: f.as_dict() for check, f in row.figures.items()}}
             for row in self.rows
         ]
-        names = ("model", "dtype", "device", "texts", "tokens", "oracle", "bounds", "softmax", "passed", "verdict")
+        names = ("model", "dtype", "device", "texts", "tokens", "oracle", "bounds", "softmax", "batches", "passed", "verdict")
         first = None if self.first is None else {"point": self.first.point, "check": self.first.check}
         first = first and first | self.first.as_dict()  # pyright: ignore[reportOptionalMemberAccess]
         return {**{name: getattr(self, name) for name in names}, "first": first, "rows": rows}
@@ -143,6 +145,7 @@ class SelfTest:
             [
                 f"{printable(self.model)}, {self.dtype} on {self.device}: {self.texts} texts, {self.tokens} tokens",
                 f"transformers: {printable(self.oracle)}",
+                f"extract: {self.batches}",
                 "",
                 text_table([HEADER, *map(_cells, self.rows)], left=3),
                 "",

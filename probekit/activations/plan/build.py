@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from probekit.activations.layout import Layout, row_bytes
-from probekit.activations.plan.packing import Packing, choose_nodes, cut_batches, group_batches, pack
+from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut_batches, group_batches, pack
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import Reading, read_positions
@@ -50,10 +50,15 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     causal = model.causal or stack == "decoder"
     needed = _needed_tokens(causal, places, sequences, reading)
     block_nodes = options.block_nodes
-    if block_nodes is None:
+    if model.batching != "packed":  # a text is a block, or several that are equal, as for the words of a text
+        block_nodes, causal = 1, False
+        needed = needed if task.spans is None else sequences
+    elif block_nodes is None:
         least = MIN_NODES.get(device.type, MIN_NODES_ELSEWHERE)
         block_nodes = choose_nodes(needed, options.share and sources is None, causal, model.cfg.d_model, least)
+        block_nodes = min(block_nodes, model.longest_row or block_nodes)
     packing = pack(needed, block_nodes, options.share, causal, sources)
+    filled = 1 if model.batching == "one length" else FILLED
     example_bytes = row_bytes(layout, places, widths, dtype)
     return ExtractionPlan(
         model=model,
@@ -74,7 +79,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         sequences=sequences,
         sources=sources,
         packing=packing,
-        shards=_cut_shards(packing, batch_tokens, example_bytes, _flops_per_node(model), device),
+        shards=_cut_shards(packing, batch_tokens, example_bytes, _flops_per_node(model), device, filled),
     )
 
 
@@ -96,10 +101,15 @@ def _needed_tokens(causal: bool, places: list[Place], sequences: Sequences, read
 
 
 def _cut_shards(
-    packing: Packing, batch_tokens: int, example_bytes: np.ndarray, flops_per_node: float, device: torch.device
+    packing: Packing,
+    batch_tokens: int,
+    example_bytes: np.ndarray,
+    flops_per_node: float,
+    device: torch.device,
+    filled: float = FILLED,
 ) -> list[list[np.ndarray]]:
     """The batches of each shard: at most SHARD_BYTES of values and SHARD_FLOPS of work."""
-    batches = cut_batches(packing.work, batch_tokens)
+    batches = cut_batches(packing.work, batch_tokens, filled)
     by_work = packing.work * flops_per_node / SHARD_FLOPS.get(device.type, math.inf)
     by_bytes = np.add.reduceat(example_bytes[packing.order], packing.starts[:-1]) / SHARD_BYTES
     return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)

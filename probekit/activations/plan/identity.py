@@ -94,7 +94,7 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
         "output": plan.model.output_of(plan.points[0]),
         "seed": plan.task.info.get("seed"),
         **{name: counts[name] for name in _COUNTS},
-        "versions": versions_of("torch", "numpy", "safetensors", "tokenizers"),
+        "versions": versions_of("torch", "numpy", "safetensors", "tokenizers", *plan.model.packages),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
 

@@ -21,6 +21,11 @@ CONTEXT = {  # by the number of tokens before a text and after it
     (1, 1): "[CLS] before and [SEP] after each text",
     (0, 1): "</s> after each text",
 }
+PADDING = {
+    "packed": "none",
+    "padded": "on the right, in batches of similar lengths, as this class takes no packed texts",
+    "one length": "none, in batches of one length, as this class takes neither packed nor padded texts",
+}
 PADDED_BATCH = 32  # texts in a batch of the usual padded run
 
 
@@ -55,6 +60,7 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "batches": len(plan.batches),
         "batch_tokens": plan.batch_tokens,
         "block_nodes": plan.block_nodes,
+        "batching": plan.model.batching,
         "blocks": len(plan.packing.sizes),
         "shards": len(plan.shards),
         "bos": bool(inputs.n_bos + inputs.n_end),
@@ -77,7 +83,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "tokens": _tokens(n["tokens"], plan.sequences, plan.sources),
         "read": f"{spans_of(plan.places)}; {_tokens_read(plan.places, plan.points, plan.reading.names, task)}",
         "work": f"{n['nodes']:,} nodes{_sharing(n, plan.share and plan.sources is None, plan.packing.causal)}",
-        "padding": f"none; padded batches of {PADDED_BATCH} in this order would compute {n['padded_tokens']:,} tokens",
+        "padding": f"{PADDING[plan.model.batching]}; padded batches of {PADDED_BATCH} in this order would compute {n['padded_tokens']:,} tokens",
         "batches": f"{n['batches']:,} of up to {n['batch_tokens']:,} nodes in blocks of {n['block_nodes']:,}",
         "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
         **_remarks(n, task, cfg.n_ctx),

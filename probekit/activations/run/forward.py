@@ -91,17 +91,21 @@ def run_batch(
 
 
 def _forward(model: Any, batch: PackedBatch, stack: str, stop_at_layer: int | None, read_BR: Tensor | None) -> None:
-    tokens, packed = batch_inputs(batch, model.device)
+    tokens, packed = batch_inputs(model, batch)
     packed |= {"stop_at_layer": stop_at_layer} | ({} if stack == "encoder" else {"return_logits": False})
     if batch.source is not None:
-        source, of_source = batch_inputs(batch.source, model.device)
+        source, of_source = batch_inputs(model, batch.source)
         packed |= {"memory": model.encode(source, **of_source), "cross_mask": batch.cross_mask(model.device)}
     forward = {"": model, "encoder": getattr(model, "encode", None), "decoder": getattr(model, "decode", None)}[stack]
     with model.reading(read_BR):
         forward(tokens, **packed)
 
 
-def batch_inputs(batch: PackedBatch, device: torch.device) -> tuple[Tensor, dict[str, Any]]:
+def batch_inputs(model: LanguageModel, batch: PackedBatch) -> tuple[Tensor, dict[str, Any]]:
     """The tokens of a batch, and the positions and mask that the model takes with them."""
-    mask = batch.mask(device)
-    return batch.tokens.to(device), {"position_ids": batch.position_ids.to(device), "attention_mask": mask}
+    tokens, position_ids = batch.tokens.to(model.device), batch.position_ids.to(model.device)
+    if model.batching != "packed":  # one text in a row, padded on the right with copies that have position 0
+        is_real = position_ids > 0
+        is_real[:, 0] = True
+        return tokens, {"attention_mask": is_real}
+    return tokens, {"position_ids": position_ids, "attention_mask": batch.mask(model.device)}

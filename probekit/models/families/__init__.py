@@ -46,8 +46,8 @@ def family_of(cfg: Any) -> "Family":
 
 
 def shape_of(cfg: Any) -> ModelShape:
-    """The sizes of the model with this config."""
-    return family_of(cfg).shape(cfg)
+    """The sizes of the model with this config; one that transformers computes knows its own."""
+    return cfg.shape if isinstance(getattr(cfg, "shape", None), ModelShape) else family_of(cfg).shape(cfg)
 
 
 def named_shape(name: str) -> ModelShape | None:

@@ -1,0 +1,5 @@
+"""Any other model: the installed transformers' own class for a config, wrapped with this project's points.
+
+`load.py` finds the class, `layouts.py` its blocks, `proof.py` shows on random texts that the points are what their
+names say, `batching.py` which batches leave a text's activations unchanged, and `model.py` is the wrapper.
+"""

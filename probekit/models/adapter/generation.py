@@ -1,0 +1,48 @@
+"""Logits for generation: each prompt by itself, with transformers' own cache where the class has one.
+
+Axes: B batch, L new tokens, V vocab.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CACHES = ("past_key_values", "cache_params")  # the argument and the field of the output
+
+
+class RowReader:
+    """The rows so far, and the logits after them; `used` is the context that each row's prompt takes.
+
+    A row by itself needs no padding, so every class can generate. With the cache a token costs a forward of one token.
+    """
+
+    def __init__(self, model: Any, prompts: list[list[int]], use_cache: bool):
+        self.model = model
+        self.rows = [list(ids) for ids in prompts]
+        self.used = [len(ids) for ids in prompts]
+        self.new = [list(ids) for ids in prompts]
+        self.caches: list[dict[str, Any]] = [{} for _ in prompts]
+        self.use_cache = use_cache
+
+    def logits(self, next_B: Tensor | None) -> Tensor:
+        """Append `next_B` [B] to the rows, and return the logits [B, V] of the next token."""
+        if next_B is not None:
+            for row, token in enumerate(next_B.tolist()):
+                self.rows[row].append(token)
+                self.new[row] = [token]
+        return torch.stack([self._row(row) for row in range(len(self.rows))])
+
+    def _row(self, row: int) -> Tensor:
+        n_ctx = self.model.cfg.n_ctx
+        if len(self.rows[row]) > n_ctx:  # the row has ended; others go on, and its logits are ignored
+            return torch.zeros(self.model.cfg.d_vocab)
+        ids = self.new[row] if self.use_cache and self.caches[row] else self.rows[row]
+        try:
+            logits_V, self.caches[row] = self.model.next_logits(ids, self.caches[row] if self.use_cache else None)
+        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError):
+            if not self.use_cache:
+                raise
+            self.use_cache = False  # some classes' caches do not work for every config; a token then costs more
+            return self._row(row)
+        return logits_V.cpu()

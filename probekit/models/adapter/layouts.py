@@ -1,0 +1,162 @@
+"""Where a class of transformers has its embedding, blocks, sublayers and final norm.
+
+Paths are those of `named_modules()`: of the embedding, blocks and final norm within the base model, of sublayers within
+a block. Blocks are found by structure, and the table names what structure does not show. `proof.py` has the last word.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from probekit.errors import DataError
+
+
+@dataclass(frozen=True)
+class Sublayers:
+    """The points within one block that were proved.
+
+    Attributes:
+        attn_out: path of the module whose output attention adds to the stream; None if there is no such module.
+        mlp_out: the same of the MLP.
+        has_mid: whether the stream between the two exists: not in parallel blocks.
+        scale: what both outputs are multiplied with before they are added.
+    """
+
+    attn_out: str | None = None
+    mlp_out: str | None = None
+    has_mid: bool = False
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the points of a model are.
+
+    Attributes:
+        embed: path of the token embedding.
+        blocks: path of each block; one that several layers share stands there for each.
+        sublayers: of each block.
+        ln_final: path of the norm after the last block; None without one.
+    """
+
+    embed: str
+    blocks: tuple[str, ...]
+    sublayers: tuple[Sublayers, ...]
+    ln_final: str | None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a model_type: its sublayers' modules, as in `Sublayers`, and its list of blocks."""
+
+    attn_out: str | None
+    mlp_out: str | None
+    blocks: str | None = None
+
+
+_SELF_ATTN = Known("self_attn", "mlp")
+_GPT2_LIKE = Known("attn", "mlp")
+_BERT_LIKE = Known("attention.output.dense", "output.dense")
+_SANDWICH = Known("post_attention_layernorm", "post_feedforward_layernorm")  # norms of the sublayers' outputs
+
+KNOWN = {
+    "bloom": Known("self_attention.dense", "mlp.dense_4h_to_h"),  # both modules add the stream themselves
+    "mpt": Known("attn", "ffn.down_proj"),
+    "falcon": Known("self_attention", "mlp"),
+    "opt": Known("self_attn", "fc2"),
+    "xglm": Known("self_attn", "fc2"),
+    "biogpt": Known("self_attn", "fc2"),
+    "albert": Known(
+        "albert_layers.0.attention.dense", "albert_layers.0.ffn_output", "encoder.albert_layer_groups"
+    ),
+    **dict.fromkeys(("gptj", "codegen", "gpt_neo", "gpt_bigcode"), _GPT2_LIKE),
+    **dict.fromkeys(("starcoder2", "cohere", "cohere2", "stablelm", "phi", "olmo", "persimmon"), _SELF_ATTN),
+    **dict.fromkeys(("nemotron", "glm", "smollm3", "granite", "helium", "gemma", "seed_oss"), _SELF_ATTN),
+    **dict.fromkeys(("gemma2", "gemma3_text", "vaultgemma", "olmo2", "olmo3"), _SANDWICH),
+    **dict.fromkeys(("electra", "deberta", "deberta-v2", "camembert", "xlm-roberta", "ernie"), _BERT_LIKE),
+}
+# A module with one of these in its class's name mixes tokens by a recurrence or a convolution and is never called
+# attention, whatever the attribute's name is: "linear attention" has neither scores nor a pattern.
+RECURRENT = re.compile(
+    "Linear(?:Attention|Attn)|Lightning|Delta|Mamba|Recurrent|Rwkv|SSM|xLSTM|Conv1d|ShortConv|ConvLayer|Separable|Fourier|RGLRU|KDA"
+)
+_ATTENTION = re.compile("Attention|Attn")
+_MLP = re.compile(r"(^|\.|_)(mlp|ffn?|ffw|feed_forward|feedforward|moe|fc2|block_sparse_moe)(_block)?$")
+
+
+def find_blocks(base: nn.Module, model_type: str, n_layers: int) -> tuple[str, ...]:
+    """The path of each block.
+
+    Raises:
+        DataError: the class has no list of blocks with this length, or several.
+    """
+    known = KNOWN.get(model_type)
+    if known is not None and known.blocks is not None:
+        n_shared = len(base.get_submodule(known.blocks))  # pyright: ignore[reportArgumentType]
+        return tuple(f"{known.blocks}.{int(i / (n_layers / n_shared))}" for i in range(n_layers))
+    lists = [name for name, module in base.named_modules() if _is_stack(module, n_layers)]
+    outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists if other != name)]
+    if len(outer) != 1:
+        found = f"{len(outer)} lists" if outer else "no list"
+        raise DataError(
+            f"{type(base).__name__} has {found} of {n_layers} blocks, and its layout is not known; "
+            "take a model of another type, or add its list of blocks to KNOWN in probekit/models/adapter/layouts.py"
+        )
+    return tuple(f"{outer[0]}.{i}" for i in range(n_layers))
+
+
+def _is_stack(module: nn.Module, n_layers: int) -> bool:
+    return isinstance(module, nn.ModuleList) and len(module) == n_layers
+
+
+def find_embedding(base: Any) -> str:
+    """The path of the token embedding.
+
+    Raises:
+        DataError: the class names none.
+    """
+    table = base.get_input_embeddings()
+    for name, module in base.named_modules():
+        if module is table:
+            return name
+    raise DataError(f"{type(base).__name__} has no token embedding that get_input_embeddings names; it cannot be wrapped")
+
+
+def attention_of(block: nn.Module) -> str | None:
+    """The path of a block's attention; None if it has none."""
+    for name, module in block.named_modules():
+        kind = type(module).__name__
+        if name and _ATTENTION.search(kind) and not RECURRENT.search(kind):
+            return name
+    return None
+
+
+def is_mlp(path: str) -> bool:
+    """Whether a path ends with a usual name of an MLP."""
+    return bool(_MLP.search(path))
+
+
+def has_recurrence(base: nn.Module) -> bool:
+    """Whether some module carries a state along the text, as in Mamba: then texts cannot share a row."""
+    return any(RECURRENT.search(type(module).__name__) for module in base.modules())
+
+
+def candidates(paths: list[str], attention: str | None) -> Iterator[tuple[str, str]]:
+    """Pairs of modules that may be what attention and the MLP add, the outermost first.
+
+    Args:
+        paths: modules of a block that return a tensor of the stream's shape, in the order in which they ran.
+        attention: path of the attention; None where another sublayer has its place, such as a Mamba.
+    """
+    order = {path: i for i, path in enumerate(paths)}
+    inside = [path for path in paths if attention and (path == attention or path.startswith(f"{attention}."))]
+    outside = [path for path in paths if path not in inside]
+    by_depth = lambda path: path.count(".")  # noqa: E731
+    firsts = sorted(inside, key=by_depth) + outside
+    for first in firsts:
+        for second in sorted(outside, key=lambda path: (not is_mlp(path), by_depth(path), -order[path])):
+            if second != first and (first in inside or order[first] < order[second]):
+                yield first, second

@@ -1,0 +1,276 @@
+"""Load the installed transformers' own class for a config, and wrap it. Remote code and pickles are never loaded."""
+
+import copy
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probekit.errors import DataError, ProbekitError, UsageError
+from probekit.models.adapter.batching import is_causal, prove_batching
+from probekit.models.adapter.config import read_sizes
+from probekit.models.adapter.layouts import find_blocks
+from probekit.models.adapter.model import AdaptedModel
+from probekit.models.adapter.quiet import quiet
+from probekit.models.adapter.proof import layout_unproved, prove_layout
+from probekit.models.weights import choose_weights, shard_names
+from probekit.text import listed, printable
+
+OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "feature_size", "num_channels")
+# weights that a file may hold beside those of the class: buffers of old versions
+BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids", "pooler.dense.weight")
+BUFFERS += ("pooler.dense.bias",)
+# their attention approximates, in ways that depend on the batch's length
+APPROXIMATE = ("big_bird", "longformer", "mra", "nystromformer", "reformer", "yoso")
+
+
+@dataclass(frozen=True)
+class HfSource:
+    """What makes a model of transformers again: its class, config, and its weights' folder or seed.
+
+    Attributes:
+        model_class: the class.
+        config: of transformers.
+        folder: of the weights; None for random ones.
+        seed: of the random weights.
+        dtype: of the weights.
+        options: more arguments of `from_pretrained`.
+    """
+
+    model_class: Any
+    config: Any
+    folder: Path | None
+    seed: int
+    dtype: torch.dtype
+    options: Mapping[str, Any]
+
+
+def load_adapted(
+    folder: Path,
+    hf: Mapping[str, Any],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int | None = None,
+    device_map: str | None = None,
+    quantize: str | None = None,
+) -> AdaptedModel:
+    """The model of a folder, or with random weights, as the installed transformers computes it.
+
+    Args:
+        folder: has config.json and the weights.
+        hf: the fields of config.json.
+        device: of the weights; on "meta" the model has no weights, and points that are not proved.
+        dtype: of the weights.
+        seed: of random weights; None loads the folder's.
+        device_map: "auto" spreads the layers over all devices, by accelerate.
+        quantize: "8bit" or "4bit", by bitsandbytes.
+
+    Raises:
+        UsageError: a package that an option needs is not installed.
+        DataError: no class of text models for this config; weights that are missing, misshapen or pickled; a model that
+            fails its proof.
+    """
+    _check_packages(device_map, quantize)
+    with quiet():
+        config, classes = _classes(hf)
+        source = HfSource(classes[0], config, None if seed is not None else folder, seed or 0, dtype, {})
+        source = replace(source, options=_options(source, device_map, quantize))
+        if device.type == "meta":
+            return _outline(source)
+        model = _loaded(source, classes)
+        if device_map is None and quantize is None:
+            model = model.to(device)
+        return wrap(model.eval(), source, quantize)
+
+
+def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel:
+    """A model of transformers with the points and batches that are proved.
+
+    Raises:
+        DataError: it fails its proof.
+    """
+    base, name = hf.base_model, type(hf).__name__
+    cfg = replace(read_sizes(hf.config, name), quantize=quantize)
+    device = next(hf.parameters()).device
+    try:
+        layout = prove_layout(base, cfg, device, source.dtype)
+    except ProbekitError:
+        raise
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
+        raise DataError(f"{name} cannot be run on token ids alone: {_line(error)}; it cannot be wrapped") from error
+    model = AdaptedModel(hf, cfg, layout)
+    model.hf_source = source
+    model.causal = is_causal(model)
+    model.longest_row = cfg.n_ctx  # tables by place in the row end there
+    model.batching, model.form = prove_batching(model)
+    model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
+    return model.eval()
+
+
+def made_again(source: HfSource) -> Any:
+    """The model of transformers that a source describes, without points, with the eager attention; in eval mode."""
+    config = copy.deepcopy(source.config)
+    config._attn_implementation = "eager"
+    with quiet():
+        return _loaded(replace(source, config=config), [source.model_class]).eval()
+
+
+def _outline(source: HfSource) -> AdaptedModel:
+    with torch.device("meta"):
+        hf = _made(source)
+    cfg = read_sizes(source.config, type(hf).__name__)
+    return AdaptedModel(hf, cfg, layout_unproved(hf.base_model, cfg))
+
+
+def _check_packages(device_map: str | None, quantize: str | None) -> None:
+    needed = {"transformers": True, "accelerate": device_map is not None or quantize is not None}
+    needed["bitsandbytes"] = quantize is not None
+    for package, is_needed in needed.items():
+        if is_needed and importlib.util.find_spec(package) is None:
+            raise UsageError(f"this option needs the package {package}, which is not installed; pip install {package}")
+
+
+def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """The config and the classes that may hold the weights, that with a head first.
+
+    Raises:
+        DataError: transformers has no class of its own for such text models.
+    """
+    import transformers
+    from transformers.models.auto import configuration_auto, modeling_auto
+
+    kind = hf.get("model_type")
+    if not isinstance(kind, str) or kind not in configuration_auto.CONFIG_MAPPING_NAMES:
+        remote = ", and its own code on the Hub is never run" if "auto_map" in hf else ""
+        raise DataError(
+            f"transformers {transformers.__version__} has no model_type {kind!a:.60}{remote}; "
+            "install a version that has, or take another model"
+        )
+    _refuse_other_inputs(hf, kind)
+    if kind in APPROXIMATE:
+        raise DataError(
+            f"the attention of {kind} is approximate and depends on how long the batch is, so that no text has one "
+            "set of activations; take another model"
+        )
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(kind)
+    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    asked = [str(one) for one in hf.get("architectures") or ()]
+    heads = [causal, masked] if causal in asked or hf.get("is_decoder") else [masked, causal]
+    bare = modeling_auto.MODEL_MAPPING_NAMES.get(kind)
+    names = [name for name in (*heads, bare) if isinstance(name, str)]
+    if not any(heads):
+        raise DataError(
+            f"model_type {kind!a:.60} is not a language model that transformers can run on text alone; "
+            "take a decoder or an encoder of text"
+        )
+    return _config(kind, hf), [getattr(transformers, name) for name in dict.fromkeys(names)]
+
+
+def _config(kind: str, hf: Mapping[str, Any]) -> Any:
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    try:
+        config = getattr(transformers, CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
+    except Exception as error:  # whatever its checks raise is the reason
+        raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from error
+    _refuse_other_inputs(vars(config), kind)
+    if config.is_encoder_decoder:
+        raise DataError(
+            f"model_type {kind!a:.60} is an encoder-decoder, which --via transformers does not take; "
+            "take a decoder or an encoder of text"
+        )
+    return config
+
+
+def _refuse_other_inputs(hf: Mapping[str, Any], kind: str) -> None:
+    if (other := [name for name in OTHER_INPUTS if hf.get(name) is not None]) or hf.get("text_config") is not None:
+        field = other[0] if other else "text_config"
+        raise DataError(
+            f"model_type {kind!a:.60} reads more than text (config.json has {field}), which --via transformers does "
+            "not take; take its text model"
+        )
+
+
+def _options(source: HfSource, device_map: str | None, quantize: str | None) -> dict[str, Any]:
+    """More arguments of `from_pretrained`, and the attention kernel that the class allows."""
+    options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
+    if quantize is not None:
+        from transformers import BitsAndBytesConfig
+
+        options["quantization_config"] = BitsAndBytesConfig(**{f"load_in_{quantize}": True})
+    return options
+
+
+def _loaded(source: HfSource, classes: list[Any]) -> Any:
+    """The model of the first class whose weights are all there."""
+    if source.folder is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(source.seed)
+            return _made(source).to(source.dtype)
+    name = choose_weights([path.name for path in source.folder.iterdir()], str(source.folder))
+    if name.endswith(".index.json"):
+        shard_names(source.folder / name)
+    missing: dict[str, list[str]] = {}
+    for model_class in classes:
+        model, missing[model_class.__name__] = _from_folder(replace(source, model_class=model_class))
+        if model is not None:
+            return model
+    which, names = max(missing.items(), key=lambda item: -len(item[1]))
+    raise DataError(
+        f"the weights in {str(source.folder)!a} are not those of {which}: missing or misshapen are {listed(names)}"
+    )
+
+
+def _made(source: HfSource) -> Any:
+    """The model with random weights, or on the meta device."""
+    try:
+        return source.model_class(source.config)
+    except Exception as error:  # whatever it raises is the reason
+        name = source.model_class.__name__
+        raise DataError(f"{name} of transformers cannot be made from this config.json: {_line(error)}") from error
+
+
+def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
+    """The model; None and the names of the weights that it lacks, if there are any."""
+    assert source.folder is not None
+    try:
+        model, info = source.model_class.from_pretrained(
+            source.folder,
+            config=source.config,
+            dtype=source.dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **source.options,
+        )
+    except Exception as error:  # whatever it raises is the reason
+        raise DataError(f"transformers cannot load {str(source.folder)!a}: {_line(error)}") from error
+    lacking = [*info["missing_keys"], *(str(one[0]) for one in info["mismatched_keys"])]
+    lacking += [str(one) for one in info.get("error_msgs") or ()]
+    if lacking:
+        return None, lacking
+    _check_unexpected(model, info["unexpected_keys"], source.folder)
+    return model, []
+
+
+def _check_unexpected(model: Any, names: Any, folder: Path) -> None:
+    """Raise for weights within the blocks that the class does not use."""
+    n_layers = read_sizes(model.config, type(model).__name__).n_layers
+    stem = find_blocks(model.base_model, model.config.model_type, n_layers)[0].rpartition(".")[0]
+    inside = [name for name in names if f"{stem}." in f".{name}" and not name.endswith(BUFFERS)]
+    if inside:
+        raise DataError(
+            f"{str(folder)!a} holds weights that {type(model).__name__} does not use: {listed(inside)}; "
+            "its config.json describes another model"
+        )
+
+
+def _line(error: Exception) -> str:
+    return printable(" ".join(str(error).split()) or type(error).__name__)[:200]

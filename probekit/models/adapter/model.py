@@ -1,0 +1,338 @@
+"""A model of transformers with this project's points, which are hooks on its modules.
+
+`resid_pre.i` is what block i reads and `resid_post.i` what it returns (in post-norm blocks after their last norm), so
+`resid_post.i = resid_pre.{i+1}` always holds. With pre-norm blocks `resid_pre + attn_out + mlp_out = resid_post`.
+`resid_mid` is computed as `resid_pre + attn_out`, and a replacement of it goes through `attn_out`.
+
+Axes: B batch, L query position, M key position, D d_model, V vocab.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from probekit.errors import UsageError
+from probekit.hooks import HookPoint
+from probekit.models.adapter.config import AdapterConfig
+from probekit.models.adapter.generation import CACHES, RowReader
+from probekit.models.adapter.layouts import Layout, Sublayers
+from probekit.models.adapter.proof import accepted, first_of, stream_of
+from probekit.models.base import LanguageModel, check_mask
+from probekit.models.layers import causal_mask
+from probekit.models.windows import in_window
+
+WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre"
+WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
+
+
+@dataclass(frozen=True)
+class MaskForm:
+    """How a class takes packed texts.
+
+    Attributes:
+        kind: "plain": one mask for all layers; "windowed": one mask, narrowed to the window; "by type": a mask for each
+            of the config's layer types.
+        offset: what is added to position ids.
+        sliding: the window in tokens, itself included; None without one.
+    """
+
+    kind: str = "plain"
+    offset: int = 0
+    sliding: int | None = None
+
+
+class _Stopped(Exception):
+    """Ends a forward early; the stream so far, [B, L, D]."""
+
+    def __init__(self, resid_BLD: Tensor):
+        super().__init__()
+        self.resid_BLD = resid_BLD
+
+
+class BlockPoints(nn.Module):
+    """The points of one block."""
+
+    def __init__(self, proved: Sublayers):
+        super().__init__()
+        self.hook_resid_pre = HookPoint("B L D")
+        self.hook_attn_out = HookPoint("B L D") if proved.attn_out else None
+        self.hook_resid_mid = HookPoint("B L D") if proved.attn_out and proved.has_mid else None
+        self.hook_mlp_out = HookPoint("B L D") if proved.mlp_out else None
+        self.hook_resid_post = HookPoint("B L D")
+
+
+class NormPoint(nn.Module):
+    """The point of the final norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hook_normalized = HookPoint("B L D")
+
+
+class AdaptedModel(LanguageModel):
+    """The model; `load_adapted` makes it.
+
+    Attributes:
+        hf: the model of transformers.
+        layout: where its points are.
+        hf_source: what makes `hf` again.
+        form: how it takes packed texts; None if it cannot.
+    """
+
+    packages = ("transformers",)
+
+    def __init__(self, hf: Any, cfg: AdapterConfig, layout: Layout):
+        super().__init__()
+        self.cfg = cfg
+        self.layout = layout
+        self.form: MaskForm | None = None
+        self.hf_source: Any = None
+        base = hf.base_model
+        width = getattr(base.get_submodule(layout.embed), "embedding_dim", cfg.d_model)
+        self.hook_embed = HookPoint("B L D" if width == cfg.d_model else f"B L {width}")
+        self.blocks = nn.ModuleList(BlockPoints(proved) for proved in layout.sublayers)
+        self.ln_final = NormPoint() if layout.ln_final else None
+        self.hf = hf
+        self.absent = _absent(layout)
+        self._layers_at = {path: [i for i, at in enumerate(layout.blocks) if at == path] for path in layout.blocks}
+        self._calls: dict[str, int] = {}
+        self._resid: Tensor | None = None
+        self._stop: int | None = None
+        self._shape: tuple[int, ...] = ()
+        self._attach(base)
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the class has a head."""
+        return self.hf is not self.hf.base_model
+
+    def forward(
+        self,
+        tokens: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        stop_at_layer: int | None = None,
+        return_logits: bool = True,
+    ) -> Tensor:
+        """Logits [B, L, V] of tokens [B, L]; without a head, or with `return_logits=False`, the base model's output.
+
+        Args:
+            tokens: int ids [B, L].
+            position_ids: [B, L]; only for classes that take packed texts (`cfg.packs`).
+            attention_mask: [B, L], true at real tokens, padded on the right unless `cfg.packs`; or, with `cfg.packs`,
+                [B, L, M].
+            stop_at_layer: run the blocks before this one and return its input, [B, L, D]; n_layers gives the last
+                block's output, before the final norm.
+            return_logits: False skips the head.
+
+        Raises:
+            UsageError: an invalid shape, id, length or layer; positions or a mask that the class cannot take.
+        """
+        tokens = self.check_tokens(tokens, position_ids, attention_mask)
+        stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
+        module = self.hf if return_logits and stop_at_layer is None else self.hf.base_model
+        inputs = self._inputs(tokens, position_ids, attention_mask)
+        try:
+            out = self._run(module, inputs, None if stop_at_layer is None else stop)
+        except _Stopped as stopped:
+            return self._at_read(stopped.resid_BLD)
+        is_head = module is self.hf and self.has_logits
+        return out.logits if is_head else self._at_read(out[0])
+
+    def run_hf(self, inputs: Mapping[str, Any]) -> Any:
+        """The base model's output for transformers' own arguments; the points fire."""
+        return self._run(self.hf.base_model, inputs)
+
+    def _run(self, module: Any, inputs: Mapping[str, Any], stop: int | None = None) -> Any:
+        """One forward; its state says which call of a shared block belongs to which layer, and where it stops."""
+        before = self._calls, self._resid, self._stop, self._shape
+        self._calls, self._resid, self._stop, self._shape = {}, None, stop, tuple(inputs["input_ids"].shape)
+        try:
+            return module(**{"return_dict": True, **accepted(module, {"use_cache": False}), **inputs})
+        finally:
+            self._calls, self._resid, self._stop, self._shape = before
+
+    def _at_read(self, x_BLD: Tensor) -> Tensor:
+        """The positions of `reading`; every point has all of them, because transformers' blocks compute all."""
+        if self._read is None:
+            return x_BLD
+        return x_BLD.gather(1, self._read.to(x_BLD.device)[:, :, None].expand(-1, -1, x_BLD.shape[-1]))
+
+    @torch.no_grad()
+    def next_logits(self, ids: list[int], cache: Mapping[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
+        """The logits [V] after some tokens, and the cache over all so far; None computes without a cache."""
+        tokens = self.check_tokens(torch.tensor([ids]))
+        given = {"use_cache": cache is not None, "logits_to_keep": 1, **(cache or {})}
+        out = self._run(self.hf, {"input_ids": tokens, **accepted(self.hf, given)})
+        kept = {name: out[name] for name in CACHES if getattr(out, name, None) is not None}
+        return out.logits[0, -1], kept if cache is not None else {}
+
+    def reader(self, prompts: list[list[int]], use_cache: bool) -> RowReader:
+        """What generation reads logits from: each prompt by itself, with transformers' own cache."""
+        return RowReader(self, prompts, use_cache)
+
+    def window_of(self, layer: int) -> int | None:
+        """The sliding window of packed texts."""
+        types = self.cfg.fields.get("layer_types")
+        sliding = self.form.sliding if self.form else None
+        return sliding if not types or types[layer] == "sliding_attention" else None
+
+    def init_weights(self, seed: int = 0) -> Self:
+        """Refused: transformers initialises its own classes."""
+        raise UsageError("weights of a wrapped model are drawn by transformers; load it with random_init=True and seed")
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """As of any module; a model on several devices, or in 8 or 4 bits, stays where it is."""
+        if getattr(self.hf, "hf_device_map", None) or self.cfg.quantize:
+            return self
+        return super().to(*args, **kwargs)
+
+    def _inputs(self, tokens: Tensor, position_ids: Tensor | None, mask: Tensor | None) -> dict[str, Any]:
+        """The arguments of transformers' forward."""
+        if position_ids is None and mask is None:
+            return {"input_ids": tokens}
+        if self.form is None:
+            return {"input_ids": tokens} | self._right_padding(tokens, position_ids, mask)
+        seen, position_ids = self.mask_and_positions(tokens, mask, position_ids)
+        if not isinstance(seen, Tensor):
+            ones = torch.ones_like(tokens, dtype=torch.bool)
+            seen = causal_mask(ones) if self.causal else ones[:, None].expand(-1, tokens.shape[1], -1)
+        return {"input_ids": tokens, **self.packed_inputs(self.form, seen, position_ids)}
+
+    def packed_inputs(self, form: MaskForm, mask_BLM: Tensor, position_ids: Tensor) -> dict[str, Any]:
+        """The mask [B, L, M] and the positions as a class takes them: masks are added to the scores."""
+        windowed = cast(Tensor, in_window(mask_BLM, form.sliding, position_ids, None))
+        full, sliding = (_added(mask, self.dtype) for mask in (mask_BLM, windowed))
+        types = {"full_attention": full, "sliding_attention": sliding}
+        masks = {"plain": full, "windowed": sliding, "by type": types}
+        return {"attention_mask": masks[form.kind], "position_ids": position_ids + form.offset}
+
+    def _right_padding(self, tokens: Tensor, position_ids: Tensor | None, mask: Tensor | None) -> dict[str, Any]:
+        """The mask for texts padded on the right; none for a causal class, which padding after a text cannot reach."""
+        if position_ids is not None or (mask is not None and mask.dim() != 2):
+            raise UsageError(
+                f"{self.cfg.model_class} takes one text in a row, and counts positions itself; leave out position_ids, "
+                "and give a mask [batch, position]"
+            )
+        if mask is None or tuple(mask.shape) != tuple(tokens.shape):
+            raise UsageError(f"attention_mask is {list(tokens.shape)}; got {None if mask is None else list(mask.shape)}")
+        mask = check_mask(mask).to(tokens.device)
+        if (mask[:, 1:] & ~mask[:, :-1]).any() or not mask[:, 0].all():
+            raise UsageError(f"{self.cfg.model_class} takes padding on the right alone; move the texts to the left")
+        return {} if self.causal else {"attention_mask": mask.long()}
+
+    def _attach(self, base: nn.Module) -> None:
+        base.get_submodule(self.layout.embed).register_forward_hook(self._at(lambda: self.hook_embed))
+        if self.layout.ln_final and self.ln_final is not None:
+            norm = self.ln_final
+            base.get_submodule(self.layout.ln_final).register_forward_hook(self._at(lambda: norm.hook_normalized))
+        for path, layers in self._layers_at.items():
+            block = base.get_submodule(path)
+            block.register_forward_pre_hook(self._before(path), with_kwargs=True)
+            block.register_forward_hook(self._after(path))
+            proved = self.layout.sublayers[layers[0]]
+            if proved.attn_out:
+                block.get_submodule(proved.attn_out).register_forward_hook(self._attention(path, proved.scale))
+            if proved.mlp_out:
+                at = self._at(lambda path=path: self._block(path).hook_mlp_out, proved.scale)
+                block.get_submodule(proved.mlp_out).register_forward_hook(at)
+
+    def _layer(self, path: str) -> int:
+        return self._layers_at[path][self._calls.get(path, 0) % len(self._layers_at[path])]
+
+    def _block(self, path: str) -> BlockPoints:
+        return cast(BlockPoints, self.blocks[self._layer(path)])
+
+    def _at(self, point: Any, scale: float = 1.0) -> Any:
+        """A hook that passes a module's output through a point, times `scale`."""
+
+        def hook(_: nn.Module, args: tuple, output: Any) -> Any:
+            here, x = point(), first_of(output)
+            return _returned(output, self._sublayer(here, x, scale)) if here.hooked else None
+
+        return hook
+
+    def _before(self, path: str) -> Any:
+        def hook(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
+            layer, point = self._layer(path), self._block(path).hook_resid_pre
+            resid = stream_of(args, kwargs)
+            changed = _passed(point, resid) if point.hooked else resid
+            if self._stop == layer:
+                raise _Stopped(changed)
+            self._resid = changed.clone() if self._needs_resid(path) else None
+            if changed is resid:
+                return None
+            return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
+
+        return hook
+
+    def _needs_resid(self, path: str) -> bool:
+        middle = self._block(path).hook_resid_mid
+        return middle is not None and middle.hooked
+
+    def _after(self, path: str) -> Any:
+        def hook(_: nn.Module, args: tuple, output: Any) -> Any:
+            layer, point = self._layer(path), self._block(path).hook_resid_post
+            self._calls[path] = self._calls.get(path, 0) + 1
+            resid = first_of(output)
+            changed = _passed(point, resid) if point.hooked else resid
+            if self._stop == layer + 1 == self.cfg.n_layers:
+                raise _Stopped(changed)
+            return None if changed is resid else _returned(output, changed)
+
+        return hook
+
+    def _sublayer(self, point: HookPoint, x: Tensor, scale: float) -> Tensor:
+        """A sublayer's output behind a point, which shows it as it is added to the stream, [B, L, D]."""
+        shown = x.reshape(*self._shape, x.shape[-1])  # OPT flattens batch and length
+        shown = _passed(point, shown) if scale == 1 else point(shown * scale) / scale  # the product is a copy
+        return shown.reshape(x.shape)
+
+    def _attention(self, path: str, scale: float) -> Any:
+        def hook(_: nn.Module, args: tuple, output: Any) -> Any:
+            block = self._block(path)
+            out, middle = cast(HookPoint, block.hook_attn_out), block.hook_resid_mid
+            if not out.hooked and not self._needs_resid(path):
+                return None
+            added = self._sublayer(out, first_of(output), scale)
+            if middle is not None and middle.hooked:
+                resid = cast(Tensor, self._resid)
+                mid = resid + added.reshape(resid.shape) * scale
+                if not torch.equal(changed := middle(mid.clone()), mid):
+                    added = ((changed - resid) / scale).reshape(added.shape)
+            return _returned(output, added)
+
+        return hook
+
+
+def _passed(point: HookPoint, x: Tensor) -> Tensor:
+    """The tensor behind a point. Some blocks add to theirs in place later, so that hooks see a copy of their own."""
+    return point(x.clone()).clone()
+
+
+def _returned(output: Any, first: Tensor) -> Any:
+    """What a module returns, with another first tensor."""
+    if isinstance(output, tuple):
+        return (first, *output[1:])
+    return [first, *output[1:]] if isinstance(output, list) else first
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask [B, L, M] of bools as numbers that are added to scores, [B, 1, L, M]."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)[:, None]
+
+
+def _absent(layout: Layout) -> Mapping[str, str]:
+    """Why points are absent, for those that people ask for."""
+    inner = ("q", "k", "v", "z", "attn_scores", "attn_pattern", "result", "mlp_pre", "mlp_post", "pos_embed")
+    absent = dict.fromkeys(inner, WHY_NOT_HERE)
+    names = {"attn_out": "attn_out", "mlp_out": "mlp_out", "resid_mid": "has_mid"}
+    for short, proved in names.items():
+        if not all(getattr(one, proved) for one in layout.sublayers):
+            absent[short] = WHY_NO_SUBLAYER
+    if layout.ln_final is None:
+        absent["ln_final"] = "no norm after the last block was found; take resid_post"
+    return absent
