@@ -194,6 +194,7 @@ class LanguageModel(HookedModule):
         """The size of an axis of this point; None for batch and position axes."""
         cfg = self.cfg
         sizes = {"D": cfg.d_model, "H": cfg.n_heads, "G": getattr(cfg, "n_kv_heads", cfg.n_heads), "K": cfg.d_head}
+        sizes |= {"HK": sizes["H"] * sizes["K"], "GK": sizes["G"] * sizes["K"]}
         sizes |= {"F": cfg.d_mlp, "V": cfg.d_vocab, "E": getattr(cfg, "n_experts", None)}
         return int(axis) if axis.isdecimal() else sizes.get(axis)
 

@@ -109,20 +109,25 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """Divide by the root of (mean square + eps), then gain (Zhang and Sennrich 2019); in float32 inside.
 
-    `hook_scale` is that root, [B, L, 1]; `hook_normalized` is the output, gain included.
+    `hook_scale` is that root, [..., 1]; `hook_normalized` is the output, gain included.
+
+    Args:
+        width: of the last axis, which is normalised.
+        eps: see above.
+        axes: of the input.
     """
 
-    def __init__(self, d_model: int, eps: float):
+    def __init__(self, width: int, eps: float, axes: str = "B L D"):
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.empty(d_model))
-        self.hook_scale = HookPoint("B L 1")
-        self.hook_normalized = HookPoint("B L D")
+        self.weight = nn.Parameter(torch.empty(width))
+        self.hook_scale = HookPoint(f"{axes.rpartition(' ')[0]} 1")
+        self.hook_normalized = HookPoint(axes)
 
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        x32_BLD = x_BLD.to(torch.promote_types(x_BLD.dtype, torch.float32))
-        scale_BL1 = self.hook_scale((x32_BLD.square().mean(-1, keepdim=True) + self.eps).sqrt())
-        return self.hook_normalized((x32_BLD / scale_BL1 * self.weight).to(x_BLD.dtype))
+    def forward(self, x: Tensor) -> Tensor:
+        x32 = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = self.hook_scale((x32.square().mean(-1, keepdim=True) + self.eps).sqrt())
+        return self.hook_normalized((x32 / scale * self.weight).to(x.dtype))
 
 
 class FeedForward(nn.Module):

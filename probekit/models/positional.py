@@ -277,8 +277,8 @@ def rope_from_hf(
         raise DataError(f"rope scaling with {fields[0]!a:.60} and no rope_type; give linear, llama3 or default")
     kind = "default" if kind is None else "longrope" if kind == "su" else kind
     if kind not in ("default", *kinds):
-        implemented = ", ".join(("default", *kinds[:-1]))
-        raise DataError(f"rope scaling {kind!a:.60} is not implemented; only {implemented} and {kinds[-1]} are")
+        implemented = f"{', '.join(('default', *kinds[:-1]))} and {kinds[-1]} are" if kinds else "default is"
+        raise DataError(f"rope scaling {kind!a:.60} is not implemented; only {implemented}")
     if unknown := sorted(str(key) for key in rope.keys() - _PLAIN - _KNOWN[kind]):
         raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
     return {"rope_theta": theta, "rope_scaling": None if kind == "default" else _scaling(kind, rope, hf, theta)}

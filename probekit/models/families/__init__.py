@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 FILES = (
     "gpt2",
     "llama",
+    "olmo",
     "bert",
     "transformer",
 )

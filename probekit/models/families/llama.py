@@ -39,7 +39,6 @@ from probekit.models.config_checks import (
 from probekit.models.config_fields import later
 from probekit.models.families import llama_hf
 from probekit.models.family import Family, with_head_bias
-from probekit.models.head_norms import HeadNorm
 from probekit.models.layers import (
     ACTIVATIONS,
     Embedding,
@@ -198,8 +197,8 @@ class NormedAttention(Attention):
 
     def __init__(self, cfg: LlamaConfig):
         super().__init__(cfg)
-        self.q_norm = HeadNorm(cfg.d_head, cfg.norm_eps, "H")
-        self.k_norm = HeadNorm(cfg.d_head, cfg.norm_eps, "G")
+        self.q_norm = RMSNorm(cfg.d_head, cfg.norm_eps, "B L H K")
+        self.k_norm = RMSNorm(cfg.d_head, cfg.norm_eps, "B L G K")
 
     def heads(self, x_BLD: Tensor, read_BR: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         q_BLHK, k_BMGK, v_BMGK = super().heads(x_BLD, read_BR)

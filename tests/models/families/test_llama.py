@@ -39,7 +39,7 @@ from probekit.models.families.llama import Llama, LlamaConfig
 from probekit.models.families.llama_hf import HF_PREFIX, hf_names
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
-from probekit.models.weights import part_of, save_hf
+from probekit.models.weights import our_part, save_hf
 from probekit.models.windows import within
 from probekit.points import POINTS
 
@@ -129,7 +129,7 @@ VARIANTS = {
 
 def from_hf(hf: dict, weights: dict[str, Tensor]) -> Llama:
     model = Llama(LlamaConfig.from_hf(hf))
-    model.load_state_dict({ours: part_of(weights[there.name], there) for ours, there in hf_names(model.cfg).items()})
+    model.load_state_dict({ours: our_part(weights[there.name], there) for ours, there in hf_names(model.cfg).items()})
     return model.eval()
 
 
