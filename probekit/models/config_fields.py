@@ -1,6 +1,7 @@
 """Fields of configs: which of them identify a model. Nothing here needs torch."""
 
-from dataclasses import asdict, field, fields
+from collections.abc import Iterator
+from dataclasses import field, fields, is_dataclass
 from typing import Any
 
 
@@ -14,6 +15,11 @@ def deciding_fields(cfg: Any) -> dict[str, Any]:
 
     A field made by `later` is left out while it has its default, so that older stores keep their identity.
     """
-    new = [each for each in fields(cfg) if each.metadata.get("later")]
-    unset = {each.name for each in new if getattr(cfg, each.name) == each.default}
-    return {name: value for name, value in asdict(cfg).items() if name not in unset}
+    return dict(_deciding(cfg))
+
+
+def _deciding(cfg: Any) -> Iterator[tuple[str, Any]]:
+    for each in fields(cfg):
+        value = getattr(cfg, each.name)
+        if not (each.metadata.get("later") and value == each.default):
+            yield each.name, dict(_deciding(value)) if is_dataclass(value) else value

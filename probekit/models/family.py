@@ -138,6 +138,11 @@ def module_output(_: tuple, output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
+def output_part(weight: HfTensor) -> Callable[[tuple, Any], Tensor]:
+    """What takes the part of a fused module's output that one of its weights computes."""
+    return lambda args, output: output[..., slice(*(weight.rows or (None,)))]
+
+
 def second_output(_: tuple, output: Any) -> Tensor:
     """The second output: transformers' attention modules return the pattern there."""
     return output[1]

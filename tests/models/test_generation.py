@@ -20,10 +20,16 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from probekit.errors import DataError, UsageError
@@ -48,6 +54,15 @@ DECODERS: dict[str, tuple[type[PreTrainedModel], PretrainedConfig]] = {
     "mistral": (MistralForCausalLM, MistralConfig(**LLAMA, sliding_window=6)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**LLAMA)),
     "gptneox": (GPTNeoXForCausalLM, GPTNeoXConfig(**LLAMA | {"num_attention_heads": 2}, rotary_pct=0.5)),
+    "qwen3": (
+        Qwen3ForCausalLM,
+        Qwen3Config(**LLAMA, head_dim=8, use_sliding_window=True, sliding_window=6, max_window_layers=1),
+    ),
+    "phi3": (Phi3ForCausalLM, Phi3Config(**LLAMA, sliding_window=6, pad_token_id=0)),
+    "olmo3": (
+        Olmo3ForCausalLM,
+        Olmo3Config(**LLAMA, sliding_window=5, layer_types=["sliding_attention", "full_attention"]),
+    ),
 }
 NAMES = [*DECODERS, "marian"]
 PROMPTS = [[7, 3, 9, 9, 2], [4], [11, 30, 8, 1, 1, 6, 12, 13], [2, 2, 3]]

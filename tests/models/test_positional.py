@@ -15,11 +15,12 @@ from probekit.models.positional import (
     ComputedTable,
     RopeScaling,
     Rotary,
+    frequencies,
     rope_from_hf,
+    rope_to_hf,
     rotary_table,
     rotate_half,
     rotate_interleaved,
-    scaled_frequencies,
     sinusoids,
     sinusoids_in_halves,
 )
@@ -137,6 +138,10 @@ def test_rotate_half_equals_transformers(dtype):
     assert torch.allclose(ours, theirs, rtol=eps, atol=4 * eps)
 
 
+SHORT = tuple(1 + i / 40 for i in range(32))
+LONG = tuple(1 + i for i in range(32))
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -151,6 +156,30 @@ def test_rotate_half_equals_transformers(dtype):
             {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 3.0,
              "original_max_position_embeddings": 1000},
         ),
+        (
+            RopeScaling("yarn", 4.0, 1, 32, 1024, 0.1 * math.log(4) + 1),
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
+        ),
+        (
+            RopeScaling("yarn", 8.0, 1, 32, 512, 0.7),
+            {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 512, "attention_factor": 0.7,
+             "mscale": 2.0, "mscale_all_dim": 3.0},
+        ),
+        (
+            RopeScaling("yarn", 2.5, 3.0, 17.0, 64, (0.2 * math.log(2.5) + 1) / (0.05 * math.log(2.5) + 1)),
+            {"rope_type": "yarn", "factor": 2.5, "original_max_position_embeddings": 64, "beta_slow": 3.0,
+             "beta_fast": 17.0, "mscale": 2.0, "mscale_all_dim": 0.5, "truncate": True},
+        ),
+        (
+            RopeScaling("longrope", 2.0, 0, 0, 2048, math.sqrt(1 + math.log(2) / math.log(2048)), SHORT, LONG),
+            {"rope_type": "longrope", "short_factor": [*SHORT], "long_factor": [*LONG],
+             "original_max_position_embeddings": 2048},
+        ),
+        (
+            RopeScaling("longrope", 2.0, 0, 0, 2048, math.sqrt(1 + math.log(8) / math.log(2048)), SHORT, LONG),
+            {"rope_type": "longrope", "short_factor": [*SHORT], "long_factor": [*LONG], "factor": 8.0,
+             "original_max_position_embeddings": 2048},
+        ),
     ],
 )  # fmt: skip
 def test_scaled_frequencies_equal_transformers(ours, theirs):
@@ -160,12 +189,15 @@ def test_scaled_frequencies_equal_transformers(ours, theirs):
         max_position_embeddings=4096,
         rope_parameters={"rope_theta": 1e4} | theirs,
     )
-    frequency, _ = ROPE_INIT_FUNCTIONS[ours.kind](config, "cpu")
-    plain = 1.0 / 1e4 ** (torch.arange(0, 64, 2).float() / 64)
-    assert torch.allclose(scaled_frequencies(plain, ours), frequency, rtol=1e-6, atol=0)
-    assert not torch.allclose(frequency, plain, rtol=1e-2, atol=0)
-    expected = torch.cat([(9 * frequency).cos(), (9 * frequency).sin()])
-    assert torch.allclose(rotary_table(10, 64, 1e4, ours)[9], expected, atol=1e-6)
+    expected, attention_factor = ROPE_INIT_FUNCTIONS[ours.kind](config, "cpu")
+    found = frequencies(64, 1e4, ours)
+    assert torch.allclose(found, expected, rtol=1e-6, atol=0)
+    assert not torch.allclose(expected, frequencies(64, 1e4), rtol=1e-2, atol=0)
+    rotated = torch.cat([(9 * expected).cos(), (9 * expected).sin()]) * attention_factor
+    assert torch.allclose(rotary_table(10, 64, 1e4, ours)[9], rotated, atol=1e-6)
+    for rope in ({"rope_theta": 1e4} | theirs, rope_to_hf(1e4, ours)):
+        hf = {"max_position_embeddings": 4096, "rope_parameters": rope}
+        assert rope_from_hf(hf, kinds=(ours.kind,)) == {"rope_theta": 1e4, "rope_scaling": ours}
 
 
 @pytest.mark.parametrize("rotate", ROTATIONS)
@@ -180,6 +212,16 @@ def test_half_precision_turns_extremes_without_overflow_where_the_result_fits():
     for rotate in ROTATIONS:
         assert rotate(x, Rotary(8, 4)(torch.tensor([[0]]))).equal(x)
         assert rotate(x, Rotary(8, 4)(torch.tensor([[5]]))).isfinite().all()
+
+
+def test_longrope_is_exact_in_the_original_context_alone():
+    """transformers takes other factors for every token of a longer text."""
+    scaling = RopeScaling("longrope", 2.0, original_n_ctx=16, short_factors=(1.0, 2.0), long_factors=(1.0, 3.0))
+    Rotary(16, 4, scaling=scaling)
+    with pytest.raises(DataError, match=r"not implemented for a context of 17 tokens; only up to original_.* 16 is"):
+        Rotary(17, 4, scaling=scaling)
+    with pytest.raises(DataError, match=r"short_factor must be 3 numbers, one for each pair of rotated .*; got 2"):
+        Rotary(16, 6, scaling=scaling)
 
 
 def test_an_odd_width_cannot_be_turned():
@@ -198,7 +240,8 @@ def test_a_factor_without_its_rule_is_refused(where, kind):
 @pytest.mark.parametrize(
     ("scaling", "match"),
     [
-        ({"kind": "yarn", "factor": 2.0}, "'yarn' is not implemented; only default, linear and llama3 are"),
+        ({"kind": "ntk", "factor": 2.0}, "'ntk' is not implemented; only default, linear, llama3, yarn, longrope are"),
+        ({"kind": "yarn", "factor": 2.0}, "yarn: low_freq_factor must be a positive number"),
         ({"kind": None, "factor": 2.0}, "not implemented"),
         ({"kind": "linear", "factor": 0}, "factor must be a positive number below 1e.15; got 0"),
         ({"kind": "linear", "factor": "2"}, "factor must be a positive number"),

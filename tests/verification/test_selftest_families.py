@@ -16,6 +16,7 @@ CONFIGS = tiny_configs()
 WITH_ORACLE = [name for name, cfg in CONFIGS.items() if family_of(cfg).hf_model(cfg)]
 SCALES = {"ln1_scale", "ln2_scale", "ln3_scale", "ln_embed_scale", "ln_final_scale", "head_ln_scale"}
 SCALES |= {"q_norm_scale", "k_norm_scale"}
+SCALES |= {"q_norm_scale", "k_norm_scale", "ln1_post_scale", "ln2_post_scale"}
 UNSEEN = SCALES | {"attn_scores", "result", "rot_q", "rot_k"}  # by transformers
 
 

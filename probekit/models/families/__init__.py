@@ -16,6 +16,7 @@ FILES = (
     "llama",
     "gptneox",
     "gemma",
+    "olmo",
     "bert",
     "roberta",
     "distilbert",

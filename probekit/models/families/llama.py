@@ -1,10 +1,13 @@
-"""Llama, written by hand (Touvron et al. 2023; Grattafiori et al. 2024), with its relatives Mistral and Qwen2.
+"""Llama, written by hand (Touvron et al. 2023; Grattafiori et al. 2024); its relatives Mistral, Qwen2, Qwen3 and Phi-3.
 
 A decoder: token embedding, pre-norm blocks (RMSNorm) of causal attention with rotary positions and fewer key/value
 heads than query heads, a gated MLP (SwiGLU), a final norm, and a head that may be tied to the token embedding. In
 Mistral (Jiang et al. 2023) each token sees a sliding window only; Qwen2 (Yang et al. 2024) has biases on queries, keys
-and values. Every point has its name in TransformerLens; its axes are given where it is made. Exact against
+and values; Qwen3 (Yang et al. 2025) normalises queries and keys instead; Phi-3 (Abdin et al. 2024) may rotate a part of
+each head only. Every point has its name in TransformerLens; its axes are given where it is made. Exact against
 `transformers`; `llama_hf.py` translates its files.
+
+Identities: resid_pre + attn_out = resid_mid, resid_mid + mlp_out = resid_post, resid_post.i = resid_pre.{i + 1}.
 
 Axes: B batch, L query position, M key position, R position to read, D d_model, H heads, G key/value heads,
 K d_head, F d_mlp, V vocab.
@@ -50,7 +53,7 @@ from probekit.models.layers import (
     linear,
     projected,
 )
-from probekit.models.positional import RopeScaling, Rotary, rotate_half
+from probekit.models.positional import RopeScaling, Rotary, rotate_first
 from probekit.models.windows import in_window
 
 SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab")
@@ -59,7 +62,7 @@ _named = partial(hf_field, llama_hf.OURS)
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """The sizes and options of a Llama, Mistral or Qwen2; the defaults are those of Llama 2 7B.
+    """The sizes and options of a Llama or one of its relatives; the defaults are those of Llama 2 7B.
 
     Attributes:
         n_kv_heads: heads of keys and values; each serves n_heads / n_kv_heads heads of queries.
@@ -70,6 +73,7 @@ class LlamaConfig:
         init_std: standard deviation of normal initial weights; None for the truncated normal of `layers.init_linear`.
         eos_token_id: an id, or several that each end a text.
         head_bias: whether the head has a bias, as in some files of other programs.
+        rotary_factor: how much of each head is rotated; the first coordinates are.
     """
 
     d_model: int = 4096
@@ -94,6 +98,7 @@ class LlamaConfig:
     bos_token_id: int | None = 1
     eos_token_id: int | tuple[int, ...] | None = 2
     head_bias: bool = later(False)
+    rotary_factor: float = later(1.0)
     model_type: str = "llama"
 
     def __post_init__(self):
@@ -101,8 +106,14 @@ class LlamaConfig:
         for field in SIZES:
             check_dimension(field, getattr(self, field), _named(field))
         check_multiple(self.n_heads, _named("n_heads"), self.n_kv_heads, _named("n_kv_heads"))
-        if self.d_head % 2:
+        if self.rotary_factor == 1 and self.d_head % 2:
             raise DataError(f"{_named('d_head')} must be even, as rotary positions rotate pairs; got {self.d_head}")
+        check_positive_number(self.rotary_factor, _named("rotary_factor"))
+        if self.rotary_factor > 1 or self.n_rotated % 2 or not self.n_rotated:
+            raise DataError(
+                f"{_named('rotary_factor')} must give an even number of coordinates in 2..{self.d_head} to rotate; "
+                f"{self.rotary_factor} gives {self.n_rotated}"
+            )
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_positive_number(self.norm_eps, _named("norm_eps"))
         check_positive_number(self.rope_theta, "rope_theta")
@@ -114,6 +125,11 @@ class LlamaConfig:
             check_dimension("n_ctx", self.sliding_window, "sliding_window")
         check_id(self.bos_token_id, "bos_token_id")
         check_ids(self.eos_token_id, "eos_token_id")
+
+    @property
+    def n_rotated(self) -> int:
+        """How many coordinates of each head are rotated."""
+        return int(self.d_head * self.rotary_factor)
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "LlamaConfig":
@@ -160,16 +176,33 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         read_BR: Tensor | None = None,
     ) -> Tensor:
-        parts = self.q(at_read(x_BLD, read_BR)), self.k(x_BLD), self.v(x_BLD)
-        q, k, v = (rearrange(part, "b l (h k) -> b l h k", k=self.d_head) for part in parts)
-        q_BLHK, k_BMGK, v_BMGK = self.hook_q(q), self.hook_k(k), self.hook_v(v)
+        q_BLHK, k_BMGK, v_BMGK = self.heads(x_BLD, read_BR)
         cos, sin = rotation
-        q_BLHK = self.hook_rot_q(rotate_half(q_BLHK, (at_read(cos, read_BR), at_read(sin, read_BR))))
-        k_BMGK = self.hook_rot_k(rotate_half(k_BMGK, rotation))
+        q_BLHK = self.hook_rot_q(rotate_first(q_BLHK, (at_read(cos, read_BR), at_read(sin, read_BR))))
+        k_BMGK = self.hook_rot_k(rotate_first(k_BMGK, rotation))
         if cache is not None:
             k_BMGK, v_BMGK = cache.append(k_BMGK, v_BMGK)
         z_BLHK = self.hook_z(attend(q_BLHK, k_BMGK, v_BMGK, mask, self.hook_attn_scores, self.hook_pattern))
         return projected(z_BLHK, self.out, self.hook_result)
+
+    def heads(self, x_BLD: Tensor, read_BR: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries at the positions to read, keys and values at all; before the rotation."""
+        parts = self.q(at_read(x_BLD, read_BR)), self.k(x_BLD), self.v(x_BLD)
+        q, k, v = (rearrange(part, "b l (h k) -> b l h k", k=self.d_head) for part in parts)
+        return self.hook_q(q), self.hook_k(k), self.hook_v(v)
+
+
+class NormedAttention(Attention):
+    """Qwen3's: queries and keys are normalised in each head, then rotated."""
+
+    def __init__(self, cfg: LlamaConfig):
+        super().__init__(cfg)
+        self.q_norm = RMSNorm(cfg.d_head, cfg.norm_eps, "B L H K")
+        self.k_norm = RMSNorm(cfg.d_head, cfg.norm_eps, "B L G K")
+
+    def heads(self, x_BLD: Tensor, read_BR: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        q_BLHK, k_BMGK, v_BMGK = super().heads(x_BLD, read_BR)
+        return self.q_norm(q_BLHK), self.k_norm(k_BMGK), v_BMGK
 
 
 class Block(nn.Module):
@@ -179,7 +212,7 @@ class Block(nn.Module):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
         self.ln1 = RMSNorm(cfg.d_model, cfg.norm_eps)
-        self.attn = Attention(cfg)
+        self.attn = (NormedAttention if cfg.model_type == "qwen3" else Attention)(cfg)
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln2 = RMSNorm(cfg.d_model, cfg.norm_eps)
@@ -209,7 +242,7 @@ class Llama(LanguageModel):
         super().__init__()
         self.cfg = cfg
         self.embed = Embedding(cfg.d_vocab, cfg.d_model)
-        self.rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.rope_theta, cfg.rope_scaling)
+        self.rotary = Rotary(cfg.n_ctx, cfg.n_rotated, cfg.rope_theta, cfg.rope_scaling)
         self.hook_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)
@@ -299,4 +332,13 @@ FAMILY = Family(
     hf_ties=llama_hf.hf_ties,
     hf_parts=with_head_bias,
     hf_buffers=llama_hf.HF_BUFFERS,
+    loads="Llama, Mistral, Qwen2, Qwen3, Phi-3",
+    refused="longrope above the original context; layers with a window before layers without",
+    hub_examples=(
+        "meta-llama/Llama-3.2-1B",
+        "mistralai/Mistral-7B-v0.1",
+        "Qwen/Qwen2.5-0.5B",
+        "Qwen/Qwen3-0.6B",
+        "microsoft/Phi-3-mini-4k-instruct",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Llama, Mistral and Qwen2 in `transformers`: their config fields and tensor names, their sizes, and their points.
+"""Llama and its relatives in `transformers`: their config fields and tensor names, their sizes, and their points.
 
 The model is in `llama.py`.
 """
@@ -21,16 +21,19 @@ from probekit.models.family import (
     HfModel,
     HfPoint,
     HfTensor,
+    fused,
     head_names,
     module_input,
     module_output,
+    output_part,
     points_inside,
     second_output,
 )
 from probekit.models.positional import rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
-CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}  # model_type -> how class names begin
+# model_type -> how class names begin
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3"}
 
 OURS = {  # field of config.json -> our field
     "hidden_size": "d_model",
@@ -47,8 +50,15 @@ OURS = {  # field of config.json -> our field
     "initializer_range": "init_std",
     "bos_token_id": "bos_token_id",
     "eos_token_id": "eos_token_id",
+    "partial_rotary_factor": "rotary_factor",
 }
 _named = partial(hf_field, OURS)
+
+
+_DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' for a missing field, where they are not Llama's
+    "qwen3": {"bos_token_id": None, "eos_token_id": None},
+    "phi3": {"norm_eps": 1e-5, "eos_token_id": 32000},
+}
 
 
 def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,11 +69,11 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
     for size in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
         check_dimension(size, given.get(size), _named(size))
-    fields = {"norm_eps": 1e-6, "init_std": None} | given  # transformers' defaults for a missing field
+    fields = {"norm_eps": 1e-6, "init_std": None} | _DEFAULTS.get(model_type, {}) | given
     if isinstance(fields.get("eos_token_id"), list):
         fields["eos_token_id"] = tuple(fields["eos_token_id"]) or None
-    fields |= _heads(hf, model_type) | _biases(hf, model_type) | _window(hf, model_type) | rope_from_hf(hf)
-    return fields | {"model_type": model_type}
+    fields |= _heads(hf, model_type) | _biases(hf, model_type) | _window(hf, model_type)
+    return fields | (_partial_rope(hf) if model_type == "phi3" else rope_from_hf(hf)) | {"model_type": model_type}
 
 
 def fields_to_hf(cfg: Any) -> dict[str, Any]:
@@ -73,22 +83,28 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
         del fields["initializer_range"]
     if isinstance(cfg.eos_token_id, tuple):
         fields["eos_token_id"] = list(cfg.eos_token_id)
+    if cfg.model_type in ("llama", "qwen3"):
+        fields["attention_bias"] = cfg.qkv_bias
     if cfg.model_type == "llama":
-        fields |= {"attention_bias": cfg.qkv_bias, "mlp_bias": cfg.mlp_bias}
+        fields["mlp_bias"] = cfg.mlp_bias
     else:
         fields["sliding_window"] = cfg.sliding_window
-    if cfg.model_type == "qwen2":
+    if cfg.model_type in ("qwen2", "qwen3"):
         fields |= {"use_sliding_window": cfg.sliding_window is not None, "max_window_layers": cfg.n_full_layers}
+    if cfg.model_type == "phi3":
+        fields |= _partial_rope_to_hf(cfg)
     classes = {"model_type": cfg.model_type, "architectures": [f"{CLASSES[cfg.model_type]}ForCausalLM"]}
     return classes | fields | {"rope_parameters": rope_to_hf(cfg.rope_theta, cfg.rope_scaling)}
 
 
 def _heads(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     n_heads, n_kv_heads, d_head = hf["num_attention_heads"], hf.get("num_key_value_heads"), hf.get("head_dim")
-    if n_kv_heads is None and "num_key_value_heads" not in hf and model_type != "llama":
+    if "num_key_value_heads" not in hf and model_type not in ("llama", "phi3"):
         raise DataError(
             f"{_named('n_kv_heads')} is missing; add it"
         )  # transformers' default depends on the family: 8 or 32
+    if d_head is None and model_type == "qwen3":
+        d_head = 128
     if d_head is None:
         check_multiple(hf["hidden_size"], _named("d_model"), n_heads, _named("n_heads"))
     return {
@@ -98,33 +114,79 @@ def _heads(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
 
 
 def _biases(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    qkv_bias = out_bias = mlp_bias = False
+    if model_type in ("llama", "qwen3"):
+        qkv_bias = out_bias = hf.get("attention_bias", False)
+    else:
+        qkv_bias = model_type == "qwen2"
+        check_implemented(hf, {"attention_bias": qkv_bias}, model_type)
     if model_type == "llama":
-        attention_bias = hf.get("attention_bias", False)
-        return {"qkv_bias": attention_bias, "out_bias": attention_bias, "mlp_bias": hf.get("mlp_bias", False)}
-    qkv_bias = model_type == "qwen2"
-    check_implemented(hf, {"attention_bias": qkv_bias, "mlp_bias": False}, model_type)
-    return {"qkv_bias": qkv_bias, "out_bias": False, "mlp_bias": False}
+        mlp_bias = hf.get("mlp_bias", False)
+    else:
+        check_implemented(hf, {"mlp_bias": False}, model_type)
+    return {"qkv_bias": qkv_bias, "out_bias": out_bias, "mlp_bias": mlp_bias}
 
 
 def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """Mistral has a window in every layer; Qwen2, with use_sliding_window, after the first max_window_layers."""
-    n_layers = hf["num_hidden_layers"]
+    """Mistral and Phi-3 have a window in every layer; Qwen, with use_sliding_window, after the first few."""
+    n_layers, n_full, window = hf["num_hidden_layers"], 0, None
     if model_type == "llama":
         check_implemented(hf, {"sliding_window": None}, model_type)
-        window, n_full = None, 0
-    elif model_type == "mistral":
-        window, n_full = hf.get("sliding_window", 4096), 0
+    elif model_type in ("mistral", "phi3"):
+        window = hf.get("sliding_window", 4096 if model_type == "mistral" else None)
     else:
         check_flag(hf.get("use_sliding_window", False), "use_sliding_window")
         window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
-        n_full = 0 if window is None else hf.get("max_window_layers", 28)
-        if isinstance(n_full, bool) or not isinstance(n_full, int) or n_full < 0:
-            raise DataError(f"max_window_layers must be a whole number from 0; got {n_full!a:.60}")
+        n_full = 0 if window is None else _n_full_layers(hf)
     full = n_layers if window is None else min(n_full, n_layers)
     types = ["full_attention"] * full + ["sliding_attention"] * (n_layers - full)
     if hf.get("layer_types") not in (None, types):
         raise DataError(f"layer_types {hf['layer_types']!a:.200} are not implemented; only {types!a:.200} are")
     return {"sliding_window": window, "n_full_layers": n_full}
+
+
+def _n_full_layers(hf: Mapping[str, Any]) -> int:
+    """How many layers come before those with a window: layer_types counts, and max_window_layers without it."""
+    types, n_full = hf.get("layer_types"), hf.get("max_window_layers", 28)
+    if isinstance(types, list):
+        return next((i for i, kind in enumerate(types) if kind != "full_attention"), len(types))
+    if isinstance(n_full, bool) or not isinstance(n_full, int) or n_full < 0:
+        raise DataError(f"max_window_layers must be a whole number from 0; got {n_full!a:.60}")
+    return n_full
+
+
+_PARTIAL = "partial_rotary_factor"
+_LONG = "original_max_position_embeddings"
+
+
+def _partial_rope(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """Phi-3's rotation; with longrope, of a context in which the length of a text does not change the factors."""
+    ropes = {name: hf.get(name) for name in ("rope_parameters", "rope_scaling")}
+    inside = [rope[_PARTIAL] for rope in ropes.values() if isinstance(rope, Mapping) and _PARTIAL in rope]
+    factors = [factor for factor in (*inside, hf.get(_PARTIAL)) if factor is not None]
+    if any(factor != factors[0] for factor in factors):
+        raise DataError(f"{_PARTIAL} is {factors[-1]!a:.60}, but {factors[0]!a:.60} in rope_parameters; leave one out")
+    plain = {_LONG: 4096} | {name: value for name, value in hf.items() if name != _PARTIAL}
+    for name, rope in ropes.items():
+        if isinstance(rope, Mapping):
+            plain[name] = {field: value for field, value in rope.items() if field != _PARTIAL}
+    fields = rope_from_hf(plain, kinds=("longrope",)) | {"rotary_factor": factors[0] if factors else 1.0}
+    scaling = fields["rope_scaling"]
+    n_ctx = (
+        hf["max_position_embeddings"] if scaling is None else min(hf["max_position_embeddings"], scaling.original_n_ctx)
+    )
+    return fields | {"n_ctx": n_ctx}
+
+
+def _partial_rope_to_hf(cfg: Any) -> dict[str, Any]:
+    fields = {
+        _PARTIAL: cfg.rotary_factor,
+        "pad_token_id": None,
+    }  # transformers' default is outside of small vocabularies
+    if cfg.rope_scaling is None:
+        return fields
+    original = cfg.rope_scaling.original_n_ctx
+    return fields | {_LONG: original, "max_position_embeddings": round(original * cfg.rope_scaling.factor)}
 
 
 _BLOCK_NAMES = {
@@ -148,14 +210,32 @@ def _has_bias(cfg: Any, part: str) -> bool:
 
 
 def hf_names(cfg: Any) -> dict[str, HfTensor]:
-    """Our name of every weight -> its name in a Hugging Face file of Llama, Mistral or Qwen2."""
-    bare = {"embed.weight": "embed_tokens.weight", "ln_final.weight": "norm.weight"}
+    """Our name of every weight -> where a Hugging Face file holds it."""
+    names = {
+        "embed.weight": HfTensor(f"{HF_PREFIX}embed_tokens.weight"),
+        "ln_final.weight": HfTensor("model.norm.weight"),
+    }
     for i in range(cfg.n_layers):
+        layer = f"{HF_PREFIX}layers.{i}"
         for ours, name in _BLOCK_NAMES.items():
             for part in ("weight", "bias") if _has_bias(cfg, ours) else ("weight",):
-                bare[f"blocks.{i}.{ours}.{part}"] = f"layers.{i}.{name}.{part}"
-    names = {ours: HfTensor(HF_PREFIX + name) for ours, name in bare.items()}
+                names[f"blocks.{i}.{ours}.{part}"] = HfTensor(f"{layer}.{name}.{part}")
+        if cfg.model_type == "qwen3":
+            names |= {f"blocks.{i}.attn.{x}_norm.weight": HfTensor(f"{layer}.self_attn.{x}_norm.weight") for x in "qk"}
+        if cfg.model_type == "phi3":
+            for fused_name, rows in _fused_rows(cfg).items():
+                ours = {f"blocks.{i}.{name}.weight": n for name, n in rows.items()}
+                names |= fused(f"{layer}.{fused_name}.weight", ours)
     return names | head_names(cfg)
+
+
+def _fused_rows(cfg: Any) -> dict[str, dict[str, int]]:
+    """Phi-3's tensors of several weights -> our weights in them, and how many rows each has."""
+    queries, keys = cfg.n_heads * cfg.d_head, cfg.n_kv_heads * cfg.d_head
+    return {
+        "self_attn.qkv_proj": {"attn.q": queries, "attn.k": keys, "attn.v": keys},
+        "mlp.gate_up_proj": {"mlp.gate": cfg.d_mlp, "mlp.up": cfg.d_mlp},
+    }
 
 
 def hf_ties(cfg: Any) -> dict[str, str | None]:
@@ -166,6 +246,7 @@ def hf_ties(cfg: Any) -> dict[str, str | None]:
 def shape(cfg: Any) -> ModelShape:
     """The sizes of a `LlamaConfig`'s model."""
     biases = {"qkv_bias": cfg.qkv_bias, "out_bias": cfg.out_bias, "mlp_bias": cfg.mlp_bias, "norm_shift": False}
+    biases |= {"qk_norm": "K" if cfg.model_type == "qwen3" else ""}
     stack = stack_shape(cfg, n_kv_heads=cfg.n_kv_heads, gated=True, rotary=True, **biases)
     return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings, cfg.head_bias)
 
@@ -196,9 +277,20 @@ _HF_POINTS = {
 )
 
 
+_FUSED_POINTS = {"attn.q": "q", "attn.k": "k", "attn.v": "v", "mlp.gate": "mlp_pre", "mlp.up": "mlp_pre_linear"}
+
+
 def hf_model(cfg: Any) -> HfModel | None:
     """The classes of transformers for this config, and where they compute our points; they have no bias in the head."""
     if cfg.head_bias:
         return None
-    name = CLASSES[cfg.model_type]
-    return HfModel(f"{name}Config", f"{name}ForCausalLM", _HF_POINTS)
+    name, points = CLASSES[cfg.model_type], dict(_HF_POINTS)
+    if cfg.model_type == "qwen3":
+        norms = {f"{x}_norm": (f"self_attn.{x}_norm", module_output) for x in "qk"}
+        points |= points_inside("model.layers.{layer}", norms)
+    if cfg.model_type == "phi3":
+        for module, rows in _fused_rows(cfg).items():
+            for ours, there in fused(module, rows).items():
+                taken = {_FUSED_POINTS[ours]: (module, output_part(there))}
+                points |= points_inside("model.layers.{layer}", taken)
+    return HfModel(f"{name}Config", f"{name}ForCausalLM", points)

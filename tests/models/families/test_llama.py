@@ -1,14 +1,15 @@
-"""The hand-written Llama, Mistral and Qwen2 against `transformers`, against a trained model, and against themselves."""
+"""Llama and its relatives, written by hand, against `transformers`, against a trained model, and against themselves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tiny_configs import SIZES
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
@@ -22,10 +23,14 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from probekit.errors import DataError, UsageError
@@ -34,7 +39,7 @@ from probekit.models.families.llama import Llama, LlamaConfig
 from probekit.models.families.llama_hf import HF_PREFIX, hf_names
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
-from probekit.models.weights import save_hf
+from probekit.models.weights import our_part, save_hf
 from probekit.models.windows import within
 from probekit.points import POINTS
 
@@ -45,11 +50,31 @@ TINY = {
     "mistral": LlamaConfig(**SIZES, n_kv_heads=2, d_head=8, model_type="mistral"),
     "mistral-window": LlamaConfig(**SIZES, n_kv_heads=2, d_head=8, sliding_window=5, model_type="mistral"),
     "qwen2": LlamaConfig(**SIZES, n_kv_heads=2, d_head=8, qkv_bias=True, model_type="qwen2"),
+    "qwen3": LlamaConfig(
+        **SIZES, n_kv_heads=2, d_head=10, sliding_window=4, n_full_layers=1, bos_token_id=None, model_type="qwen3"
+    ),
+    "phi3": LlamaConfig(**SIZES, n_kv_heads=2, d_head=8, sliding_window=5, rotary_factor=0.5, model_type="phi3"),
+    "phi3-long": LlamaConfig(
+        **SIZES,
+        n_kv_heads=4,
+        d_head=8,
+        rope_scaling=RopeScaling(
+            "longrope",
+            4.0,
+            original_n_ctx=24,
+            attention_factor=1.2,
+            short_factors=(1.0, 1.5, 2.0, 3.0),
+            long_factors=(2.0, 9.0, 20.0, 60.0),
+        ),
+        model_type="phi3",
+    ),
 }
 CLASSES: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel]]] = {
     "llama": (HfLlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
 }
 BASE = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
@@ -57,6 +82,10 @@ BASE = {
 }  # fmt: skip
 MISTRAL = BASE | {"model_type": "mistral", "sliding_window": None}
 QWEN2 = BASE | {"model_type": "qwen2", "rms_norm_eps": 1e-5}
+QWEN3 = QWEN2 | {"model_type": "qwen3", "head_dim": 10}
+PHI3 = BASE | {"model_type": "phi3", "rms_norm_eps": 1e-5, "pad_token_id": None}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6}
+LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.3, 2.0, 5.0], "long_factor": [2.0, 7.0, 30.0, 60.0]}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}  # fmt: skip
 VARIANTS = {
@@ -78,12 +107,29 @@ VARIANTS = {
     "qwen2 with a window in all layers": QWEN2
     | {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0},
     "qwen2 whose window is off": QWEN2 | {"use_sliding_window": False, "sliding_window": 3},
+    "yarn": BASE | {"rope_parameters": {"rope_theta": 300.0} | YARN},
+    "qwen3": QWEN3,
+    "qwen3, tied, with biases": QWEN3 | {"tie_word_embeddings": True, "attention_bias": True, "num_key_value_heads": 1},
+    "qwen3 with yarn": QWEN3 | {"rope_parameters": {"rope_theta": 1e6} | YARN},
+    "qwen3 with a window": QWEN3 | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2},
+    "qwen3 with a window by layer_types": QWEN3
+    | {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["full_attention", *["sliding_attention"] * 2]},
+    "phi3": PHI3,
+    "phi3 with a window": PHI3 | {"sliding_window": 4, "num_key_value_heads": 4},
+    "phi3, rotated in part": PHI3 | {"partial_rotary_factor": 0.5, "tie_word_embeddings": True},
+    "phi3 with longrope": PHI3 | {"original_max_position_embeddings": 12, "rope_parameters": LONG},
+    "phi3 with longrope, rotated in part": PHI3
+    | {
+        "original_max_position_embeddings": 12,
+        "partial_rotary_factor": 0.75,
+        "rope_parameters": LONG | {"short_factor": [1.0, 1.3, 2.0], "long_factor": [2.0, 7.0, 30.0]},
+    },
 }
 
 
 def from_hf(hf: dict, weights: dict[str, Tensor]) -> Llama:
     model = Llama(LlamaConfig.from_hf(hf))
-    model.load_state_dict({ours: weights[theirs.name] for ours, theirs in hf_names(model.cfg).items()})
+    model.load_state_dict({ours: our_part(weights[there.name], there) for ours, there in hf_names(model.cfg).items()})
     return model.eval()
 
 
@@ -109,12 +155,27 @@ def error(ours: Tensor, theirs: Tensor) -> float:
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
 
+def products(cfg: Any) -> list[tuple[str, str, dict[str, Any]]]:
+    """The points that projections compute: our name, their module, and the part of its output and its heads."""
+    heads = {"q": cfg.num_attention_heads, "k": cfg.num_key_value_heads, "v": cfg.num_key_value_heads}
+    if cfg.model_type != "phi3":
+        of_mlp = [("mlp.hook_pre", "mlp.gate_proj", {}), ("mlp.hook_pre_linear", "mlp.up_proj", {})]
+        return [*((f"attn.hook_{x}", f"self_attn.{x}_proj", {"heads": n}) for x, n in heads.items()), *of_mlp]
+    found, start, width = [], 0, cfg.hidden_size // cfg.num_attention_heads
+    for x, n in heads.items():
+        found.append((f"attn.hook_{x}", "self_attn.qkv_proj", {"heads": n, "part": slice(start, start + n * width)}))
+        start += n * width
+    half = cfg.intermediate_size
+    found.append(("mlp.hook_pre", "mlp.gate_up_proj", {"part": slice(half)}))
+    return [*found, ("mlp.hook_pre_linear", "mlp.gate_up_proj", {"part": slice(half, None)})]
+
+
 @contextmanager
 def seen_in(oracle: Any) -> Iterator[dict[str, Tensor]]:
     """What the modules of transformers show of our points, by our full names."""
     seen: dict[str, Tensor] = {}
 
-    def keep(name: str, path: str, of_input: bool = False, heads: int | None = None) -> Any:
+    def keep(name: str, path: str, of_input: bool = False, heads: int | None = None, part: slice = slice(None)) -> Any:
         def hook(_: Any, args: tuple, kwargs: dict, out: Any) -> None:
             x = (
                 (args[0] if args else kwargs["hidden_states"])
@@ -123,6 +184,7 @@ def seen_in(oracle: Any) -> Iterator[dict[str, Tensor]]:
                 if isinstance(out, tuple)
                 else out
             )
+            x = x[..., part]
             seen[name] = x.unflatten(-1, (heads, -1)) if heads else x
 
         return oracle.get_submodule(path).register_forward_hook(hook, with_kwargs=True)
@@ -134,19 +196,17 @@ def seen_in(oracle: Any) -> Iterator[dict[str, Tensor]]:
         handles += [
             keep(f"{ours}.hook_resid_pre", f"{theirs}.input_layernorm", of_input=True),
             keep(f"{ours}.ln1.hook_normalized", f"{theirs}.input_layernorm"),
-            keep(f"{ours}.attn.hook_q", f"{theirs}.self_attn.q_proj", heads=cfg.num_attention_heads),
-            keep(f"{ours}.attn.hook_k", f"{theirs}.self_attn.k_proj", heads=cfg.num_key_value_heads),
-            keep(f"{ours}.attn.hook_v", f"{theirs}.self_attn.v_proj", heads=cfg.num_key_value_heads),
             keep(f"{ours}.attn.hook_z", f"{theirs}.self_attn.o_proj", of_input=True, heads=cfg.num_attention_heads),
             keep(f"{ours}.hook_attn_out", f"{theirs}.self_attn"),
             keep(f"{ours}.hook_resid_mid", f"{theirs}.post_attention_layernorm", of_input=True),
             keep(f"{ours}.ln2.hook_normalized", f"{theirs}.post_attention_layernorm"),
-            keep(f"{ours}.mlp.hook_pre", f"{theirs}.mlp.gate_proj"),
-            keep(f"{ours}.mlp.hook_pre_linear", f"{theirs}.mlp.up_proj"),
             keep(f"{ours}.mlp.hook_post", f"{theirs}.mlp.down_proj", of_input=True),
             keep(f"{ours}.hook_mlp_out", f"{theirs}.mlp"),
             keep(f"{ours}.hook_resid_post", theirs),
+            *(keep(f"{ours}.{name}", f"{theirs}.{path}", **where) for name, path, where in products(cfg)),
         ]
+        if cfg.model_type == "qwen3":
+            handles += [keep(f"{ours}.attn.{x}_norm.hook_normalized", f"{theirs}.self_attn.{x}_norm") for x in "qk"]
     yield seen
     for handle in handles:
         handle.remove()
@@ -162,7 +222,7 @@ def model(pair) -> Llama:
     return pair[1]
 
 
-@pytest.fixture(scope="module", params=["grouped", "biases", "mistral with a window", "qwen2 with a window"])
+@pytest.fixture(scope="module", params=["grouped", "biases", "qwen2 with a window", "qwen3 with a window", "phi3"])
 def each(request) -> Llama:
     return twins(VARIANTS[request.param])[1]
 
@@ -175,7 +235,7 @@ def test_every_point_of_every_layer_equals_the_oracle(hf):
         out = oracle(tokens, output_attentions=True)
         logits, cache = model.run_with_cache(tokens)
     theirs |= {f"blocks.{i}.attn.hook_pattern": pattern for i, pattern in enumerate(out.attentions)}
-    assert len(theirs) == 2 + 15 * model.cfg.n_layers
+    assert len(theirs) == 2 + (17 if hf["model_type"] == "qwen3" else 15) * model.cfg.n_layers
     for name, x in theirs.items():
         assert error(cache[name], x) <= 1e-5, name
     assert error(logits, out.logits) <= 1e-5
@@ -183,7 +243,31 @@ def test_every_point_of_every_layer_equals_the_oracle(hf):
         assert error(model(tokens), out.logits) <= 1e-5  # and through the fused kernels
 
 
-@pytest.mark.parametrize("name", ["grouped", "llama3", "mistral with a window", "qwen2 with a window"])
+TURNED_OFF = [
+    ("qwen3 with a window", {"sliding_window": None}),
+    ("qwen3 with a window", {"n_full_layers": 0}),
+    ("qwen3", {"model_type": "llama"}),
+    ("yarn", {"rope_scaling": None}),
+    ("phi3 with a window", {"sliding_window": None}),
+    ("phi3, rotated in part", {"rotary_factor": 1.0}),
+    ("phi3 with longrope", {"rope_scaling": None}),
+]
+
+
+@pytest.mark.parametrize(("name", "off"), TURNED_OFF)
+def test_what_a_variant_adds_changes_its_logits(name, off):
+    _, model = twins(VARIANTS[name])
+    other = Llama(replace(model.cfg, **off)).eval()
+    other.load_state_dict(model.state_dict(), strict=False)
+    tokens = tokens_for(model, length=11)
+    with torch.no_grad():
+        assert error(other(tokens), model(tokens)) > 1e-2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["grouped", "llama3", "mistral with a window", "qwen2 with a window", "qwen3 with a window", "phi3 with a window"],
+)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_batches_equal_the_oracle(name, side):
     oracle, model = twins(VARIANTS[name])
@@ -265,8 +349,12 @@ def test_identities(each):
             scores = torch.einsum("blhk,bmhk->bhlm", c["rot_q", i], k) / cfg.d_head**0.5
             finite = c["attn_scores", i].isfinite()
             assert torch.allclose(scores[finite], c["attn_scores", i][finite], atol=1e-5)
-            assert torch.allclose(c["rot_q", i].norm(dim=-1), c["q", i].norm(dim=-1), rtol=1e-5)
-            assert torch.equal(c["rot_k", i][:, 0], c["k", i][:, 0])  # at position 0 nothing turns
+            q, k = ("q_norm", "k_norm") if cfg.model_type == "qwen3" else ("q", "k")
+            assert torch.allclose(c["rot_q", i].norm(dim=-1), c[q, i].norm(dim=-1), rtol=1e-5)
+            assert torch.equal(c["rot_k", i][:, 0], c[k, i][:, 0])  # at position 0 nothing turns
+            if cfg.model_type == "qwen3":
+                gain = model.blocks[i].attn.q_norm.weight
+                assert torch.allclose(c["q", i] / c["q_norm_scale", i] * gain, c["q_norm", i], atol=1e-5)
             gate = torch.nn.functional.silu(c["mlp_pre", i])
             assert torch.allclose(gate * c["mlp_pre_linear", i], c["mlp_post", i], atol=1e-5)
             ln1 = model.blocks[i].ln1
@@ -488,17 +576,52 @@ IMPOSSIBLE = [
         {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0, "layer_types": ["x"] * 3},
         "layer_types",
     ),
-    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not implemented; only default, linear and"),
-    ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}, "'yarn' is not implemented"),
+    (
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        "'dynamic' is not implemented; only default, linear, ",
+    ),
+    ({"rope_parameters": YARN | {"truncate": False}}, "yarn with truncate = False is not implemented"),
+    ({"rope_parameters": YARN | {"rope_theta": 1}}, "rope_theta must be above 1 for rope scaling yarn"),
+    ({"rope_parameters": YARN | {"mscale": "2", "mscale_all_dim": 1}}, "yarn: mscale must be a positive number"),
+    ({"rope_parameters": YARN | {"beta_fast": 0.5}}, "low_freq_factor 1 must be below high_freq_factor 0.5"),
+    ({"rope_parameters": YARN | {"short_factor": [1]}}, "'yarn' with 'short_factor' is not implemented"),
+    ({"rope_parameters": YARN, "original_max_position_embeddings": 7}, "is 7, but 6 in rope_parameters; leave one out"),
     ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0]}}, "'longrope'"),
     ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number below 1e.15; got None"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 32}}, "'linear' with 'beta_fast'"),
     ({"rope_scaling": LLAMA3 | {"high_freq_factor": None}}, "high_freq_factor must be a positive number"),
-    ({"rope_scaling": {"type": ["linear"]}}, "not implemented; only default, linear and llama3 are"),
+    ({"rope_scaling": {"type": ["linear"]}}, "not implemented; only default, linear, llama3 and yarn are"),
     ({"rope_scaling": ["linear"]}, "rope_parameters and rope_scaling must be objects"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": LLAMA3}, "they differ"),
     ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, "leave one out"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ({"model_type": "qwen3", "mlp_bias": True}, "mlp_bias = True is not implemented for model_type qwen3"),
+    (
+        {
+            "model_type": "qwen3",
+            "sliding_window": 4,
+            "use_sliding_window": True,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+        "layer_types .* are not implemented",
+    ),
+    ({"model_type": "qwen3", "layer_types": ["sliding_attention"] * 3}, "layer_types"),
+    ({"model_type": "phi3", "attention_bias": True}, "attention_bias = True is not implemented for model_type phi3"),
+    (
+        {"model_type": "phi3", "partial_rotary_factor": 0.4},
+        "an even number of coordinates in 2..8 .* gives 3",
+    ),
+    ({"model_type": "phi3", "partial_rotary_factor": 1.5}, "in 2..8 to rotate; 1.5 gives 12"),
+    (
+        {"model_type": "phi3", "partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 1.0}},
+        "leave one",
+    ),
+    ({"model_type": "phi3", "rope_scaling": LLAMA3}, "'llama3' is not implemented; only default and longrope are"),
+    ({"model_type": "phi3", "rope_scaling": LONG | {"short_factor": 2.0}}, "must be lists of numbers"),
+    (
+        {"model_type": "phi3", "rope_scaling": LONG | {"long_factor": ["a"]}},
+        "each short_factor and long_factor must",
+    ),
     ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     (
         {
@@ -611,7 +734,19 @@ def test_published_sizes(hf, parameters):
 
 
 @pytest.mark.parametrize(
-    "name", ["grouped", "tied", "biases", "llama3", "mistral with a window", "qwen2 with a window"]
+    "name",
+    [
+        "grouped",
+        "tied",
+        "biases",
+        "llama3",
+        "mistral with a window",
+        "qwen2 with a window",
+        "qwen3 with a window",
+        "phi3 with a window",
+        "phi3, rotated in part",
+        "phi3 with longrope",
+    ],
 )
 def test_folders_of_transformers_load(tmp_path, name):
     """Written by transformers, read by us; written by us, read by transformers and by us."""
@@ -626,6 +761,20 @@ def test_folders_of_transformers_load(tmp_path, name):
     with torch.no_grad():
         assert error(loaded(tokens_for(model)), oracle(tokens_for(model)).logits) <= 1e-5
         assert error(again(tokens_for(model)).logits, oracle(tokens_for(model)).logits) <= 1e-5
+
+
+def test_a_fused_tensor_that_does_not_fit_is_named(tmp_path):
+    save_hf(twins(VARIANTS["phi3"])[1], tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    fused = {i: f"model.layers.{i}.self_attn.qkv_proj.weight" for i in range(3)}
+    weights[fused[1]] = weights[fused[1]][:-1]
+    weights["model.layers.0.self_attn.q_proj.weight"] = torch.ones(32, 32)
+    del weights[fused[2]]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError) as caught:
+        load_model(tmp_path, device="cpu")
+    assert f"missing: {fused[2]} [64, 32]; unexpected: model.layers.0.self_attn.q_proj.weight; " in str(caught.value)
+    assert f"misshapen: {fused[1]} (expected [64, 32], found [63, 32])" in str(caught.value)
 
 
 @pytest.mark.parametrize("prefix", [HF_PREFIX, ""])
