@@ -19,7 +19,6 @@ from probekit.models.tokenizer import Tokenizer
 from probekit.options import GenerateOptions
 from probekit.options.option import keywords
 
-
 Batching = Literal["packed", "padded", "one length"]
 
 

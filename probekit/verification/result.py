@@ -134,7 +134,19 @@ class SelfTest:
             {"point": row.point, "against": row.against, **{check: f.as_dict() for check, f in row.figures.items()}}
             for row in self.rows
         ]
-        names = ("model", "dtype", "device", "texts", "tokens", "oracle", "bounds", "softmax", "batches", "passed", "verdict")
+        names = (
+            "model",
+            "dtype",
+            "device",
+            "texts",
+            "tokens",
+            "oracle",
+            "bounds",
+            "softmax",
+            "batches",
+            "passed",
+            "verdict",
+        )
         first = None if self.first is None else {"point": self.first.point, "check": self.first.check}
         first = first and first | self.first.as_dict()  # pyright: ignore[reportOptionalMemberAccess]
         return {**{name: getattr(self, name) for name in names}, "first": first, "rows": rows}

@@ -111,7 +111,7 @@ def _run(model: AdaptedModel, inputs: dict[str, Any]) -> Tensor:
 @torch.no_grad()
 def _proved_packing(model: AdaptedModel, form: MaskForm, share: bool) -> bool:
     """Whether packed texts equal the texts by themselves."""
-    with _narrowed(model.hf.config, form) as form:  # noqa: PLW2901
+    with _narrowed(model.hf.config, form) as form:
         texts, bound = _texts(model), bound_of_batches(model.dtype)
         tokens, positions, mask, paths = _packed(texts, model.causal, share)
         tokens, positions, mask = (x.to(model.device) for x in (tokens, positions, mask))
@@ -155,9 +155,7 @@ def _narrowed(config: Any, form: MaskForm) -> Iterator[MaskForm]:
         config.sliding_window = before
 
 
-def _packed(
-    texts: Sequence[list[int]], causal: bool, share: bool
-) -> tuple[Tensor, Tensor, Tensor, list[list[int]]]:
+def _packed(texts: Sequence[list[int]], causal: bool, share: bool) -> tuple[Tensor, Tensor, Tensor, list[list[int]]]:
     """Tokens [1, L], positions [1, L], mask [1, L, M] and the nodes of each text, which share prefixes with `share`."""
     tokens: list[int] = []
     positions: list[int] = []

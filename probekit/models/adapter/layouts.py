@@ -69,9 +69,7 @@ KNOWN = {
     "opt": Known("self_attn", "fc2"),
     "xglm": Known("self_attn", "fc2"),
     "biogpt": Known("self_attn", "fc2"),
-    "albert": Known(
-        "albert_layers.0.attention.dense", "albert_layers.0.ffn_output", "encoder.albert_layer_groups"
-    ),
+    "albert": Known("albert_layers.0.attention.dense", "albert_layers.0.ffn_output", "encoder.albert_layer_groups"),
     **dict.fromkeys(("gptj", "codegen", "gpt_neo", "gpt_bigcode"), _GPT2_LIKE),
     **dict.fromkeys(("starcoder2", "cohere", "cohere2", "stablelm", "phi", "olmo", "persimmon"), _SELF_ATTN),
     **dict.fromkeys(("nemotron", "glm", "smollm3", "granite", "helium", "gemma", "seed_oss"), _SELF_ATTN),
@@ -122,7 +120,9 @@ def find_embedding(base: Any) -> str:
     for name, module in base.named_modules():
         if module is table:
             return name
-    raise DataError(f"{type(base).__name__} has no token embedding that get_input_embeddings names; it cannot be wrapped")
+    raise DataError(
+        f"{type(base).__name__} has no token embedding that get_input_embeddings names; it cannot be wrapped"
+    )
 
 
 def attention_of(block: nn.Module) -> str | None:

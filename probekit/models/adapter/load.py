@@ -14,8 +14,8 @@ from probekit.models.adapter.batching import is_causal, prove_batching
 from probekit.models.adapter.config import read_sizes
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel
-from probekit.models.adapter.quiet import quiet
 from probekit.models.adapter.proof import layout_unproved, prove_layout
+from probekit.models.adapter.quiet import quiet
 from probekit.models.weights import choose_weights, shard_names
 from probekit.text import listed, printable
 

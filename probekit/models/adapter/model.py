@@ -218,7 +218,9 @@ class AdaptedModel(LanguageModel):
                 "and give a mask [batch, position]"
             )
         if mask is None or tuple(mask.shape) != tuple(tokens.shape):
-            raise UsageError(f"attention_mask is {list(tokens.shape)}; got {None if mask is None else list(mask.shape)}")
+            raise UsageError(
+                f"attention_mask is {list(tokens.shape)}; got {None if mask is None else list(mask.shape)}"
+            )
         mask = check_mask(mask).to(tokens.device)
         if (mask[:, 1:] & ~mask[:, :-1]).any() or not mask[:, 0].all():
             raise UsageError(f"{self.cfg.model_class} takes padding on the right alone; move the texts to the left")

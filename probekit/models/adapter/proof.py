@@ -42,7 +42,7 @@ def bound_of(dtype: torch.dtype) -> float:
 
 
 def relative(got: Tensor, wanted: Tensor) -> float:
-    """max |a - b| / max |b|; infinite for other shapes and for NaN."""
+    """Max |a - b| / max |b|; infinite for other shapes and for NaN."""
     if got.shape != wanted.shape:
         return float("inf")
     difference = (got.double() - wanted.double().to(got.device)).abs().max().nan_to_num(torch.inf)
@@ -178,7 +178,9 @@ def _known(cfg: AdapterConfig, block: nn.Module) -> Iterator[Sublayers]:
 def _prove_stream(seen: Seen, cfg: AdapterConfig, name: str, bound: float) -> str | None:
     """Raise unless the blocks pass the stream on unchanged; the path of the final norm, if there is one."""
     if not len(seen.resid_pre) == len(seen.resid_post) == cfg.n_layers:
-        raise DataError(f"{name} ran {len(seen.resid_post)} blocks where {cfg.n_layers} were expected; it cannot be wrapped")
+        raise DataError(
+            f"{name} ran {len(seen.resid_post)} blocks where {cfg.n_layers} were expected; it cannot be wrapped"
+        )
     shape = (1, seen.last.shape[1], cfg.d_model)
     for layer, x in enumerate((*seen.resid_pre, *seen.resid_post)):
         if tuple(x.shape) != shape:

@@ -177,7 +177,7 @@ class OnePlusRMSNorm(nn.Module):
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
-    """cap tanh(x / cap), which overwrites x where no gradient needs it; x itself without a cap."""
+    """Cap tanh(x / cap), which overwrites x where no gradient needs it; x itself without a cap."""
     if cap is None:
         return x
     return cap * torch.tanh(x / cap) if torch.is_grad_enabled() else x.div_(cap).tanh_().mul_(cap)
