@@ -1,6 +1,7 @@
 """Points that a model does not have, in any layer or in some: the error says why, or where they are."""
 
 import re
+from typing import Any
 
 import pytest
 from store_cases import plan_of
@@ -25,7 +26,7 @@ class Uneven(GPT2):
 
     def __init__(self, cfg: GPT2Config):
         super().__init__(cfg)
-        first = self.blocks[0]
+        first: Any = self.blocks[0]
         first.hook_resid_mid = Identity()
         first.ln1.hook_normalized = Identity()
         self.absent = {"ln1_normalized": "the first block has no norm", "mlp_pre_linear": "it has no gate"}
