@@ -313,6 +313,6 @@ FAMILY = Family(
     hf_buffers=gptneox_hf.HF_BUFFERS,
     hf_renamed=gptneox_hf.hf_renamed,
     loads="Pythia of any size, GPT-NeoX 20B, and their relatives (RedPajama-INCITE, Dolly 2, StableLM alpha)",
-    refused="dynamic, YaRN and longrope rope scaling; activations other than GELU, ReLU and SiLU",
+    refused="dynamic and longrope rope scaling; quick GELU",
     hub_examples=("EleutherAI/pythia-70m", "EleutherAI/pythia-12b", "EleutherAI/gpt-neox-20b"),
 )

@@ -73,9 +73,9 @@ def _rotary(hf: Mapping[str, Any]) -> dict[str, Any]:
                 where = f"{new} in rope_parameters" if new in inner else old
                 raise DataError(f"{name} is {hf[name]!a:.60}, but {where} is {value!a:.60}; leave one out")
         values.append(value)
-    plain = {key: _without_share(fields) for key, fields in rope.items()}
-    scaling = rope_from_hf(plain | {"max_position_embeddings": hf["max_position_embeddings"]})["rope_scaling"]
-    return {"rope_theta": values[0], "rotary_pct": values[1], "rope_scaling": scaling}
+    plain = {**hf, "partial_rotary_factor": None, "rope_theta": values[0]}
+    plain |= {key: _without_share(fields) for key, fields in rope.items()}
+    return rope_from_hf(plain) | {"rotary_pct": values[1]}
 
 
 def _without_share(rope: Any) -> Any:

@@ -31,8 +31,10 @@ BASE = {
     "model_type": "gpt_neox", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "vocab_size": 61,
     "num_attention_heads": 2, "max_position_embeddings": 24, "rotary_pct": 0.25, "rotary_emb_base": 10000,
 }  # fmt: skip
+SILENT = {name: value for name, value in BASE.items() if not name.startswith("rotary")}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}  # fmt: skip
+YARN = {"type": "yarn", "factor": 4.0, "beta_fast": 4, "beta_slow": 1, "original_max_position_embeddings": 16}
 VARIANTS = {
     "parallel": BASE,
     "sequential": BASE | {"use_parallel_residual": False},
@@ -41,7 +43,8 @@ VARIANTS = {
     "no biases, tied": BASE | {"attention_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu_fast"},
     "one head": BASE | {"num_attention_heads": 1, "layer_norm_eps": 1e-3, "hidden_act": "relu"},
     "linear": BASE | {"rope_scaling": {"type": "linear", "factor": 3.0}, "rotary_pct": 0.5},
-    "llama3": BASE | {"rope_parameters": LLAMA3 | {"rope_theta": 5e5, "partial_rotary_factor": 0.5}},
+    "yarn": BASE | {"rope_scaling": YARN, "rotary_pct": 0.8, "rotary_emb_base": 500},
+    "llama3": SILENT | {"rope_parameters": LLAMA3 | {"rope_theta": 5e5, "partial_rotary_factor": 0.5}},
 }
 
 
@@ -115,7 +118,15 @@ def test_every_point_of_every_layer_equals_the_oracle(hf):
         assert error(model(tokens), out.logits) <= 1e-5  # and through the fused kernels
 
 
-@pytest.mark.parametrize("change", [{"rotary_pct": 0.5}, {"rope_theta": 100.0}, {"parallel_residual": False}])
+OPTIONS = [
+    {"rotary_pct": 0.5},
+    {"rope_theta": 100.0},
+    {"parallel_residual": False},
+    *({"rope_scaling": GPTNeoXConfig.from_hf(VARIANTS[name]).rope_scaling} for name in ("linear", "yarn", "llama3")),
+]
+
+
+@pytest.mark.parametrize("change", OPTIONS)
 def test_each_option_changes_the_output(model, change):
     """So that a test with the option would not pass without it."""
     other = GPTNeoX(GPTNeoXConfig(**vars(model.cfg) | change))
@@ -290,7 +301,8 @@ IMPOSSIBLE = [
     ),
     ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotary_pct is 0.25, but partial_rotary_factor in rope_para"),
     ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not implemented"),
-    ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "'yarn' is not implemented"),
+    ({"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, "'longrope' is not implemented"),
+    ({"rope_scaling": {"type": "yarn", "factor": 0}}, "rope scaling yarn: factor must be a positive number"),
     ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number"),
     ({"rope_scaling": ["linear"]}, "rope_parameters and rope_scaling must be objects"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": LLAMA3}, "they differ"),
@@ -319,9 +331,8 @@ def test_impossible_config(change, match):
     ],
 )
 def test_old_and_new_files_say_the_same(old, new):
-    plain = {key: value for key, value in BASE.items() if not key.startswith("rotary")}
-    assert GPTNeoXConfig.from_hf(plain | old) == GPTNeoXConfig.from_hf(plain | new)
-    assert GPTNeoXConfig.from_hf(plain | old) == GPTNeoXConfig.from_hf(HfConfig(**plain | new).to_dict())
+    assert GPTNeoXConfig.from_hf(SILENT | old) == GPTNeoXConfig.from_hf(SILENT | new)
+    assert GPTNeoXConfig.from_hf(SILENT | old) == GPTNeoXConfig.from_hf(HfConfig(**SILENT | new).to_dict())
 
 
 @pytest.mark.parametrize("hf", VARIANTS.values(), ids=VARIANTS)
@@ -333,9 +344,8 @@ def test_config_round_trip(hf):
 
 
 def test_defaults_are_those_of_transformers():
-    sizes = {key: BASE[key] for key in BASE if not key.startswith("rotary")}
-    silent = GPTNeoXConfig.from_hf(sizes)
-    assert silent == GPTNeoXConfig.from_hf(HfConfig(**sizes).to_dict())
+    silent = GPTNeoXConfig.from_hf(SILENT)
+    assert silent == GPTNeoXConfig.from_hf(HfConfig(**SILENT).to_dict())
     assert (silent.parallel_residual, silent.rotary_pct, silent.eos_token_id) == (True, 0.25, 2)
 
 
