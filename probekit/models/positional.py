@@ -265,7 +265,7 @@ def rope_from_hf(
     """
     rope = _rope_fields(hf)
     theta = rope.get("rope_theta", hf.get("rope_theta", default_theta))
-    if hf.get("rope_theta", theta) != theta:
+    if "rope_theta" in hf and hf["rope_theta"] != theta:
         raise DataError(f"rope_theta is {hf['rope_theta']!a:.60}, but {theta!a:.60} in rope_parameters; leave one out")
     for where in (hf, rope):
         if where.get("partial_rotary_factor") not in (None, 1):

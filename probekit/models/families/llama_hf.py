@@ -249,7 +249,7 @@ _FUSED_POINTS = {"attn.q": "q", "attn.k": "k", "attn.v": "v", "mlp.gate": "mlp_p
 
 def _partial_rope(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The rotation in a config.json; with longrope, of a context in which a text's length does not change it."""
-    plain, factors = {_ORIGINAL: 4096} | hf, []
+    plain, factors = {_ORIGINAL: 4096, **hf}, []
     for name in ("rope_parameters", "rope_scaling"):
         if isinstance(rope := plain.get(name), Mapping):
             factors.append(rope.get(_PARTIAL))

@@ -257,6 +257,8 @@ IMPOSSIBLE = [
     (OLMO3, {"sliding_window": None}, "sliding_window must be a whole number"),
     (OLMO3, {"sliding_window": 0}, "sliding_window must be a whole number"),
     (OLMO3, {"layer_types": [FULL] * 2}, "layer_types must name 3 layers; got 2"),
+    (OLMO3, {"layer_types": []}, "layer_types must be a list of 3 types"),
+    (OLMO3, {"rope_parameters": {SLIDING: {"rope_theta": float("nan")}}}, "local_rope_theta must be a positive number"),
     (OLMO3, {"layer_types": "full"}, "layer_types must be a list of 3 types"),
     (OLMO3, {"layer_types": [FULL, SLIDING, "chunked"]}, "unknown layer type 'chunked'"),
     (OLMO3, {"layer_types": [FULL, SLIDING, ["x"]]}, "unknown layer type"),
