@@ -144,7 +144,7 @@ def _kept_by_yarn(n: int, theta: float, scaling: RopeScaling) -> Tensor:
         """Of the frequency that turns so often in the original context."""
         return n * math.log(scaling.original_n_ctx / (turns * 2 * math.pi)) / math.log(theta)
 
-    first = max(math.floor(index(scaling.high_freq_factor)), 0)
+    first = float(max(math.floor(index(scaling.high_freq_factor)), 0))
     last = min(math.ceil(index(scaling.low_freq_factor)), 2 * n - 1)
     width = last - first or 0.001  # as in the authors' code
     return 1 - ((torch.arange(n, dtype=torch.float32) - first) / width).clamp(0, 1)
@@ -265,7 +265,7 @@ def rope_from_hf(
     """
     rope = _rope_fields(hf)
     theta = rope.get("rope_theta", hf.get("rope_theta", default_theta))
-    if hf.get("rope_theta", theta) != theta:
+    if "rope_theta" in hf and hf["rope_theta"] != theta:
         raise DataError(f"rope_theta is {hf['rope_theta']!a:.60}, but {theta!a:.60} in rope_parameters; leave one out")
     for where in (hf, rope):
         if where.get("partial_rotary_factor") not in (None, 1):
@@ -330,8 +330,8 @@ def _yarn(rope: Mapping[str, Any], hf: Mapping[str, Any], theta: Any) -> RopeSca
     grown = 0.1 * math.log(max(factor, 1))
     attention = rope.get("attention_factor")
     attention = (over * grown + 1) / (under * grown + 1) if attention is None else attention
-    turns = {"low_freq_factor": rope.get("beta_slow") or 1, "high_freq_factor": rope.get("beta_fast") or 32}
-    return RopeScaling("yarn", factor, **turns, original_n_ctx=original, attention_factor=attention)
+    slow, fast = rope.get("beta_slow") or 1, rope.get("beta_fast") or 32
+    return RopeScaling("yarn", factor, slow, fast, original, attention)
 
 
 def _longrope(rope: Mapping[str, Any], hf: Mapping[str, Any]) -> RopeScaling:
@@ -343,12 +343,10 @@ def _longrope(rope: Mapping[str, Any], hf: Mapping[str, Any]) -> RopeScaling:
     attention = rope.get("attention_factor")
     if attention is None:
         attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 < original else 1.0
-    lists = [rope.get(name) for name in ("short_factor", "long_factor")]
-    if not all(isinstance(factors, list) for factors in lists):
+    short, long = rope.get("short_factor"), rope.get("long_factor")
+    if not isinstance(short, list) or not isinstance(long, list):
         raise DataError("rope scaling longrope: short_factor and long_factor must be lists of numbers; correct them")
-    short, long = (tuple(factors) for factors in lists)
-    given = {"short_factors": short, "long_factors": long, "original_n_ctx": original, "attention_factor": attention}
-    return RopeScaling("longrope", longest / original, **given)
+    return RopeScaling("longrope", longest / original, 0, 0, original, attention, tuple(short), tuple(long))
 
 
 def rope_to_hf(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:

@@ -108,11 +108,11 @@ class LlamaConfig:
         check_multiple(self.n_heads, _named("n_heads"), self.n_kv_heads, _named("n_kv_heads"))
         if self.rotary_factor == 1 and self.d_head % 2:
             raise DataError(f"{_named('d_head')} must be even, as rotary positions rotate pairs; got {self.d_head}")
-        check_positive_number(self.rotary_factor, _named("rotary_factor"))
+        check_positive_number(self.rotary_factor, "rotary_factor (partial_rotary_factor)")
         if self.rotary_factor > 1 or self.n_rotated % 2 or not self.n_rotated:
             raise DataError(
-                f"{_named('rotary_factor')} must give an even number of coordinates in 2..{self.d_head} to rotate; "
-                f"{self.rotary_factor} gives {self.n_rotated}"
+                f"rotary_factor (partial_rotary_factor) must give an even number of coordinates in 2..{self.d_head} to "
+                f"rotate; {self.rotary_factor} gives {self.n_rotated}"
             )
         check_choice(self.activation, ACTIVATIONS, _named("activation"))
         check_positive_number(self.norm_eps, _named("norm_eps"))

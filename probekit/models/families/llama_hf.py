@@ -29,7 +29,7 @@ from probekit.models.family import (
     points_inside,
     second_output,
 )
-from probekit.models.positional import rope_from_hf, rope_to_hf
+from probekit.models.positional import RopeScaling, rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
 # model_type -> how class names begin
@@ -50,11 +50,8 @@ OURS = {  # field of config.json -> our field
     "initializer_range": "init_std",
     "bos_token_id": "bos_token_id",
     "eos_token_id": "eos_token_id",
-    "partial_rotary_factor": "rotary_factor",
 }
 _named = partial(hf_field, OURS)
-
-
 _DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' for a missing field, where they are not Llama's
     "qwen3": {"bos_token_id": None, "eos_token_id": None},
     "phi3": {"norm_eps": 1e-5, "eos_token_id": 32000},
@@ -146,47 +143,14 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
 
 
 def _n_full_layers(hf: Mapping[str, Any]) -> int:
-    """How many layers come before those with a window: layer_types counts, and max_window_layers without it."""
+    """How many layers come before those with a window: max_window_layers, unless layer_types says otherwise."""
     types, n_full = hf.get("layer_types"), hf.get("max_window_layers", 28)
-    if isinstance(types, list):
-        return next((i for i, kind in enumerate(types) if kind != "full_attention"), len(types))
     if isinstance(n_full, bool) or not isinstance(n_full, int) or n_full < 0:
         raise DataError(f"max_window_layers must be a whole number from 0; got {n_full!a:.60}")
-    return n_full
-
-
-_PARTIAL = "partial_rotary_factor"
-_LONG = "original_max_position_embeddings"
-
-
-def _partial_rope(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """Phi-3's rotation; with longrope, of a context in which the length of a text does not change the factors."""
-    ropes = {name: hf.get(name) for name in ("rope_parameters", "rope_scaling")}
-    inside = [rope[_PARTIAL] for rope in ropes.values() if isinstance(rope, Mapping) and _PARTIAL in rope]
-    factors = [factor for factor in (*inside, hf.get(_PARTIAL)) if factor is not None]
-    if any(factor != factors[0] for factor in factors):
-        raise DataError(f"{_PARTIAL} is {factors[-1]!a:.60}, but {factors[0]!a:.60} in rope_parameters; leave one out")
-    plain = {_LONG: 4096} | {name: value for name, value in hf.items() if name != _PARTIAL}
-    for name, rope in ropes.items():
-        if isinstance(rope, Mapping):
-            plain[name] = {field: value for field, value in rope.items() if field != _PARTIAL}
-    fields = rope_from_hf(plain, kinds=("longrope",)) | {"rotary_factor": factors[0] if factors else 1.0}
-    scaling = fields["rope_scaling"]
-    n_ctx = (
-        hf["max_position_embeddings"] if scaling is None else min(hf["max_position_embeddings"], scaling.original_n_ctx)
-    )
-    return fields | {"n_ctx": n_ctx}
-
-
-def _partial_rope_to_hf(cfg: Any) -> dict[str, Any]:
-    fields = {
-        _PARTIAL: cfg.rotary_factor,
-        "pad_token_id": None,
-    }  # transformers' default is outside of small vocabularies
-    if cfg.rope_scaling is None:
-        return fields
-    original = cfg.rope_scaling.original_n_ctx
-    return fields | {_LONG: original, "max_position_embeddings": round(original * cfg.rope_scaling.factor)}
+    if not isinstance(types, list):
+        return n_full
+    listed = next((i for i, kind in enumerate(types) if kind != "full_attention"), len(types))
+    return n_full if min(n_full, len(types)) == listed else listed
 
 
 _BLOCK_NAMES = {
@@ -200,42 +164,29 @@ _BLOCK_NAMES = {
     "mlp.up": "mlp.up_proj",
     "mlp.down": "mlp.down_proj",
 }
+_HEAD_NORMS = {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}  # Qwen3's
 HF_PREFIX = "model."
 HF_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"  # frequencies, in old files
 
 
 def _has_bias(cfg: Any, part: str) -> bool:
     kind = "mlp" if part.startswith("mlp") else "out" if part == "attn.out" else "qkv"
-    return not part.startswith("ln") and getattr(cfg, f"{kind}_bias")
+    return not part.startswith("ln") and not part.endswith("norm") and getattr(cfg, f"{kind}_bias")
 
 
 def hf_names(cfg: Any) -> dict[str, HfTensor]:
     """Our name of every weight -> where a Hugging Face file holds it."""
-    names = {
-        "embed.weight": HfTensor(f"{HF_PREFIX}embed_tokens.weight"),
-        "ln_final.weight": HfTensor("model.norm.weight"),
-    }
+    inside = _BLOCK_NAMES | (_HEAD_NORMS if cfg.model_type == "qwen3" else {})
+    bare = {"embed.weight": "embed_tokens.weight", "ln_final.weight": "norm.weight"}
     for i in range(cfg.n_layers):
-        layer = f"{HF_PREFIX}layers.{i}"
-        for ours, name in _BLOCK_NAMES.items():
+        for ours, name in inside.items():
             for part in ("weight", "bias") if _has_bias(cfg, ours) else ("weight",):
-                names[f"blocks.{i}.{ours}.{part}"] = HfTensor(f"{layer}.{name}.{part}")
-        if cfg.model_type == "qwen3":
-            names |= {f"blocks.{i}.attn.{x}_norm.weight": HfTensor(f"{layer}.self_attn.{x}_norm.weight") for x in "qk"}
+                bare[f"blocks.{i}.{ours}.{part}"] = f"layers.{i}.{name}.{part}"
+    names = {ours: HfTensor(HF_PREFIX + name) for ours, name in bare.items()}
+    for i in range(cfg.n_layers):
         if cfg.model_type == "phi3":
-            for fused_name, rows in _fused_rows(cfg).items():
-                ours = {f"blocks.{i}.{name}.weight": n for name, n in rows.items()}
-                names |= fused(f"{layer}.{fused_name}.weight", ours)
+            names |= _fused_names(cfg, i)
     return names | head_names(cfg)
-
-
-def _fused_rows(cfg: Any) -> dict[str, dict[str, int]]:
-    """Phi-3's tensors of several weights -> our weights in them, and how many rows each has."""
-    queries, keys = cfg.n_heads * cfg.d_head, cfg.n_kv_heads * cfg.d_head
-    return {
-        "self_attn.qkv_proj": {"attn.q": queries, "attn.k": keys, "attn.v": keys},
-        "mlp.gate_up_proj": {"mlp.gate": cfg.d_mlp, "mlp.up": cfg.d_mlp},
-    }
 
 
 def hf_ties(cfg: Any) -> dict[str, str | None]:
@@ -277,9 +228,6 @@ _HF_POINTS = {
 )
 
 
-_FUSED_POINTS = {"attn.q": "q", "attn.k": "k", "attn.v": "v", "mlp.gate": "mlp_pre", "mlp.up": "mlp_pre_linear"}
-
-
 def hf_model(cfg: Any) -> HfModel | None:
     """The classes of transformers for this config, and where they compute our points; they have no bias in the head."""
     if cfg.head_bias:
@@ -289,8 +237,61 @@ def hf_model(cfg: Any) -> HfModel | None:
         norms = {f"{x}_norm": (f"self_attn.{x}_norm", module_output) for x in "qk"}
         points |= points_inside("model.layers.{layer}", norms)
     if cfg.model_type == "phi3":
-        for module, rows in _fused_rows(cfg).items():
-            for ours, there in fused(module, rows).items():
-                taken = {_FUSED_POINTS[ours]: (module, output_part(there))}
-                points |= points_inside("model.layers.{layer}", taken)
+        points |= _fused_points(cfg)
     return HfModel(f"{name}Config", f"{name}ForCausalLM", points)
+
+
+# Phi-3 alone: its rotation, and tensors of several weights.
+
+_PARTIAL, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
+_FUSED_POINTS = {"attn.q": "q", "attn.k": "k", "attn.v": "v", "mlp.gate": "mlp_pre", "mlp.up": "mlp_pre_linear"}
+
+
+def _partial_rope(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotation in a config.json; with longrope, of a context in which a text's length does not change it."""
+    plain, factors = {_ORIGINAL: 4096, **hf}, []
+    for name in ("rope_parameters", "rope_scaling"):
+        if isinstance(rope := plain.get(name), Mapping):
+            factors.append(rope.get(_PARTIAL))
+            plain[name] = {field: value for field, value in rope.items() if field != _PARTIAL}
+    given = [factor for factor in (*factors, plain.pop(_PARTIAL, None)) if factor is not None] or [1.0]
+    if given[0] != given[-1]:
+        raise DataError(f"{_PARTIAL} is {given[-1]!a:.60}, but {given[0]!a:.60} in rope_parameters; leave one out")
+    fields = rope_from_hf(plain, kinds=("longrope",)) | {"rotary_factor": given[0]}
+    scaling: RopeScaling | None = fields["rope_scaling"]
+    n_ctx = hf["max_position_embeddings"]
+    return fields | {"n_ctx": n_ctx if scaling is None else min(n_ctx, scaling.original_n_ctx)}
+
+
+def _partial_rope_to_hf(cfg: Any) -> dict[str, Any]:
+    # no padding: transformers' default id of it may lie outside the vocabulary, which its embedding refuses
+    fields = {_PARTIAL: cfg.rotary_factor, "pad_token_id": None}
+    if cfg.rope_scaling is None:
+        return fields
+    original = cfg.rope_scaling.original_n_ctx
+    return fields | {_ORIGINAL: original, "max_position_embeddings": round(original * cfg.rope_scaling.factor)}
+
+
+def _fused_rows(cfg: Any) -> dict[str, dict[str, int]]:
+    """Tensors of several weights -> our names of these, and how many rows each has."""
+    queries, keys = cfg.n_heads * cfg.d_head, cfg.n_kv_heads * cfg.d_head
+    return {
+        "self_attn.qkv_proj": {"attn.q": queries, "attn.k": keys, "attn.v": keys},
+        "mlp.gate_up_proj": {"mlp.gate": cfg.d_mlp, "mlp.up": cfg.d_mlp},
+    }
+
+
+def _fused_names(cfg: Any, i: int) -> dict[str, HfTensor]:
+    names: dict[str, HfTensor] = {}
+    for module, rows in _fused_rows(cfg).items():
+        ours = {f"blocks.{i}.{name}.weight": n for name, n in rows.items()}
+        names |= fused(f"{HF_PREFIX}layers.{i}.{module}.weight", ours)
+    return names
+
+
+def _fused_points(cfg: Any) -> dict[str, HfPoint]:
+    points: dict[str, HfPoint] = {}
+    for module, rows in _fused_rows(cfg).items():
+        taken = {_FUSED_POINTS[ours]: (module, output_part(part)) for ours, part in fused(module, rows).items()}
+        points |= points_inside("model.layers.{layer}", taken)
+    return points

@@ -92,7 +92,7 @@ def _layers(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         return {"sliding_window": None, "layer_types": ()}
     if types is None:
         types = [FULL if i % 4 == 3 else SLIDING for i in range(n_layers)]
-    if not isinstance(types, list):
+    if not isinstance(types, list) or not types:
         raise DataError(f"layer_types must be a list of {n_layers} types; got {types!a:.60}")
     return {"sliding_window": hf.get("sliding_window", 4096), "layer_types": tuple(types)}
 

@@ -35,6 +35,7 @@ from transformers import (
 
 from probekit.errors import DataError, UsageError
 from probekit.models.cache import KeyValueCache
+from probekit.models.config_fields import deciding_fields
 from probekit.models.families.llama import Llama, LlamaConfig
 from probekit.models.families.llama_hf import HF_PREFIX, hf_names
 from probekit.models.load import load_model
@@ -682,6 +683,17 @@ def test_config_round_trip(hf):
     assert LlamaConfig.from_hf(theirs.to_dict()) == cfg
 
 
+def test_new_fields_leave_the_identity_of_older_stores_as_it_was():
+    cfg = LlamaConfig.from_hf(BASE | {"rope_scaling": LLAMA3})
+    fields = deciding_fields(cfg)
+    assert fields["rope_scaling"] == {"kind": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                      "original_n_ctx": 16}  # fmt: skip
+    assert not fields.keys() & {"rotary_factor", "head_bias"}
+    phi3 = deciding_fields(LlamaConfig.from_hf(VARIANTS["phi3 with longrope, rotated in part"]))
+    assert phi3["rotary_factor"] == 0.75
+    assert phi3["rope_scaling"].keys() == {*fields["rope_scaling"], "attention_factor", "short_factors", "long_factors"}
+
+
 def test_several_ids_may_end_a_text():
     cfg = LlamaConfig.from_hf(BASE | {"eos_token_id": [3, 5]})
     assert cfg.eos_token_id == (3, 5)
@@ -721,13 +733,58 @@ PUBLISHED = {  # what their config.json says, as transformers wrote it then, and
          "rope_theta": 1000000.0},
         494_032_768,
     ),
+    "Qwen3 0.6B": (
+        {"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+         "max_position_embeddings": 40960, "max_window_layers": 28, "sliding_window": None, "rope_scaling": None,
+         "use_sliding_window": False, "tie_word_embeddings": True, "rope_theta": 1000000, "attention_bias": False},
+        596_049_920,
+    ),
+    "Qwen3 8B, stretched as its card says": (
+        {"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+         "max_position_embeddings": 40960, "max_window_layers": 36, "sliding_window": None, "rope_theta": 1000000,
+         "use_sliding_window": False, "rope_scaling": {
+             "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+        8_190_735_360,
+    ),
+    "Phi-3 mini 4k": (
+        {"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+         "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064, "max_position_embeddings": 4096,
+         "original_max_position_embeddings": 4096, "rope_scaling": None, "rope_theta": 10000.0, "sliding_window": 2047,
+         "auto_map": {}, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attention_bias": False, "rms_norm_eps": 1e-05},
+        3_821_079_552,
+    ),
+    "Phi-3.5 mini": (
+        {"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+         "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064, "max_position_embeddings": 131072,
+         "original_max_position_embeddings": 4096, "rope_theta": 10000.0, "sliding_window": 262144, "rope_scaling": {
+             "type": "longrope", "short_factor": [1.0 + i / 50 for i in range(48)],
+             "long_factor": [1.0 + i for i in range(48)]}},
+        3_821_079_552,
+    ),
+    "Phi-4 mini": (
+        {"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+         "num_attention_heads": 24, "num_key_value_heads": 8, "vocab_size": 200064, "max_position_embeddings": 131072,
+         "original_max_position_embeddings": 4096, "rope_theta": 10000.0, "sliding_window": 262144,
+         "partial_rotary_factor": 0.75, "tie_word_embeddings": True, "rope_scaling": {
+             "type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0 + i for i in range(48)]}},
+        3_836_021_760,
+    ),
+    "Phi-4": (
+        {"model_type": "phi3", "hidden_size": 5120, "intermediate_size": 17920, "num_hidden_layers": 40,
+         "num_attention_heads": 40, "num_key_value_heads": 10, "vocab_size": 100352, "max_position_embeddings": 16384,
+         "original_max_position_embeddings": 16384, "rope_theta": 250000, "rope_scaling": None, "sliding_window": None},
+        14_659_507_200,
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("hf", "parameters"), PUBLISHED.values(), ids=PUBLISHED)
 def test_published_sizes(hf, parameters):
     cfg = LlamaConfig.from_hf(hf)
-    assert cfg.sliding_window == (4096 if hf["model_type"] == "mistral" else None)
+    assert cfg.sliding_window == (hf.get("sliding_window") if hf["model_type"] in ("mistral", "phi3") else None)
+    assert cfg.n_ctx == (4096 if "short_factor" in (hf.get("rope_scaling") or {}) else hf["max_position_embeddings"])
     assert LlamaConfig.from_hf(cfg.to_hf()) == cfg
     with torch.device("meta"):
         assert sum(p.numel() for p in Llama(cfg).parameters()) == parameters

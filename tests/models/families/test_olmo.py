@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM
 
 from probekit.errors import DataError
+from probekit.models.families import olmo_hf
 from probekit.models.families.olmo import FAMILY, Olmo, OlmoConfig
 from probekit.models.families.olmo_hf import FULL, SLIDING
 from probekit.models.family import LOGITS
@@ -95,7 +96,7 @@ def seen_in(oracle: Any, model: Olmo, tokens: Tensor) -> dict[str, Tensor]:
         return lambda module, args, output: kept.__setitem__(name, take(args, output))
 
     handles = []
-    for point, (path, take) in FAMILY.hf_model(model.cfg).points.items():
+    for point, (path, take) in olmo_hf.hf_model(model.cfg).points.items():
         for layer in range(model.cfg.n_layers) if "{layer}" in path else [None]:
             name = point if layer is None else f"{point}.{layer}"
             handles.append(oracle.get_submodule(path.format(layer=layer)).register_forward_hook(keep(name, take)))
@@ -256,6 +257,8 @@ IMPOSSIBLE = [
     (OLMO3, {"sliding_window": None}, "sliding_window must be a whole number"),
     (OLMO3, {"sliding_window": 0}, "sliding_window must be a whole number"),
     (OLMO3, {"layer_types": [FULL] * 2}, "layer_types must name 3 layers; got 2"),
+    (OLMO3, {"layer_types": []}, "layer_types must be a list of 3 types"),
+    (OLMO3, {"rope_parameters": {SLIDING: {"rope_theta": float("nan")}}}, "local_rope_theta must be a positive number"),
     (OLMO3, {"layer_types": "full"}, "layer_types must be a list of 3 types"),
     (OLMO3, {"layer_types": [FULL, SLIDING, "chunked"]}, "unknown layer type 'chunked'"),
     (OLMO3, {"layer_types": [FULL, SLIDING, ["x"]]}, "unknown layer type"),
