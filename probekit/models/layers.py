@@ -234,7 +234,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     A row of nothing but -inf (a query that may attend to nothing) gives zeros; torch's kernel gives NaN.
     """
     shares = x.softmax(dim)
-    if not shares.select(dim, 0).isnan().any():
+    if shares.is_meta or not shares.select(dim, 0).isnan().any():
         return shares
     empty = (x == -math.inf).all(dim, keepdim=True)
     return x.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)

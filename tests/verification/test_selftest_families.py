@@ -10,13 +10,11 @@ from tiny_configs import tiny_configs
 import probekit as pk
 from probekit.models.families import family_of
 from probekit.models.weights import save_hf
-from probekit.points import split_point
+from probekit.points import POINTS, split_point
 
 CONFIGS = tiny_configs()
 WITH_ORACLE = [name for name, cfg in CONFIGS.items() if family_of(cfg).hf_model(cfg)]
-SCALES = {"ln1_scale", "ln2_scale", "ln3_scale", "ln_embed_scale", "ln_final_scale", "head_ln_scale"}
-SCALES |= {"q_norm_scale", "k_norm_scale"}
-SCALES |= {"q_norm_scale", "k_norm_scale", "ln1_post_scale", "ln2_post_scale"}
+SCALES = {point.rpartition(".")[2] for point in POINTS if point.endswith("_scale")}
 UNSEEN = SCALES | {"attn_scores", "result", "rot_q", "rot_k"}  # by transformers
 
 

@@ -177,7 +177,7 @@ class OnePlusRMSNorm(nn.Module):
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
-    """Cap tanh(x / cap), which overwrites x where no gradient needs it; x itself without a cap."""
+    """The soft cap, cap tanh(x / cap), which overwrites x where no gradient needs it; x itself without a cap."""
     if cap is None:
         return x
     return cap * torch.tanh(x / cap) if torch.is_grad_enabled() else x.div_(cap).tanh_().mul_(cap)
@@ -226,9 +226,7 @@ class Attention(nn.Module):
         normed = gemma_hf.VARIANTS[cfg.model_type].qk_norm
         self.q_norm = OnePlusRMSNorm(cfg.d_head, cfg.norm_eps, "B L H K") if normed else nn.Identity()
         self.k_norm = OnePlusRMSNorm(cfg.d_head, cfg.norm_eps, "B L G K") if normed else nn.Identity()
-        self.factor = math.sqrt(
-            cfg.d_head / cfg.query_pre_attn_scalar
-        )  # of queries, before `attend` divides by sqrt(K)
+        self.factor = math.sqrt(cfg.d_head / cfg.query_pre_attn_scalar)  # of queries: attention divides them by sqrt(K)
         cap = cfg.attn_scores_soft_cap
         self.attend = attend if cap is None else partial(capped_attend, cap=cap)
         self.hook_q = HookPoint("B L H K")
@@ -346,10 +344,7 @@ class Gemma(LanguageModel):
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         reads = self.reads(tokens, position_ids, mask, stop)
         windowed = in_window(mask, self.cfg.sliding_window, position_ids, cache)
-        seen = {
-            FULL: (self.rotary(position_ids), mask),
-            SLIDING: (self.local_rotary(position_ids), windowed),
-        }
+        seen = {FULL: (self.rotary(position_ids), mask), SLIDING: (self.local_rotary(position_ids), windowed)}
         resid_BLD = self.hook_embed(self.embedded(tokens))
         for i, block in enumerate(self.blocks[:stop]):
             rotation_and_mask = seen[self.cfg.layer_types[i]]

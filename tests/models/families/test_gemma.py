@@ -24,16 +24,17 @@ from transformers import (
 )
 from transformers import GemmaConfig as HfGemmaConfig
 
-import probekit as pk
 from probekit.errors import DataError
 from probekit.models.accounting import parameters
 from probekit.models.cache import KeyValueCache
 from probekit.models.families import gemma, shape_of
 from probekit.models.families.gemma import FULL, SLIDING, Gemma, GemmaConfig
 from probekit.models.families.gemma_hf import hf_names
+from probekit.models.family import LOGITS
 from probekit.models.load import load_model
 from probekit.models.positional import RopeScaling
 from probekit.models.weights import save_hf
+from probekit.verification.references import transformers_reference
 
 OWN: dict[str, Any] = SIZES | {"n_kv_heads": 2, "d_head": 8, "init_std": 0.3}
 NO_CAPS: dict[str, Any] = {"attn_scores_soft_cap": None, "output_logits_soft_cap": None}
@@ -394,20 +395,25 @@ def test_the_text_model_beside_a_vision_tower(tmp_path, names):
         assert error(again(tokens).logits, logits) <= 1e-5
 
 
-def test_the_selftest_of_a_folder_with_a_vision_tower(tmp_path):
-    """transformers' class for text reads the same folder by the same names."""
+def test_the_reference_of_a_folder_with_a_vision_tower(tmp_path):
+    """transformers' class for text reads the same folder by the same names, for `selftest`."""
     with_vision().save_pretrained(tmp_path)
-    found = pk.selftest(load_model(tmp_path, device="cpu"))
-    assert found.passed, found.describe()
-    assert "read from the model's folder" in found.oracle
+    model, ids = load_model(tmp_path, device="cpu"), [5, 3, 8, 1, 4, 59]
+    reference, line = transformers_reference(model)
+    assert line.endswith("read from the model's folder")
+    seen = reference.run((ids,), [LOGITS, "blocks.1.ln1_post.hook_normalized"])
+    with torch.no_grad():
+        logits, cache = model.run_with_cache(torch.tensor([ids]))
+    assert error(logits[0], seen[LOGITS]) <= 1e-5
+    assert error(cache["ln1_post_normalized", 1][0], seen["blocks.1.ln1_post.hook_normalized"]) <= 1e-5
 
 
 def test_an_unknown_weight_is_named(tmp_path):
     oracle, model = twins("gemma3")
     save_hf(model, tmp_path)
-    more = {"model.layers.0.self_attn.q_proj.bias": torch.ones(48), "model.vision_tower.x": torch.ones(1)}
-    save_file(oracle.state_dict() | more, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"unexpected: model\.layers\.0\.self_attn\.q_proj\.bias$"):
+    more = {"layers.0.self_attn.q_proj.bias": torch.ones(48), "vision_tower.x": torch.ones(1)}
+    save_file(oracle.model.state_dict() | more, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"unexpected: layers\.0\.self_attn\.q_proj\.bias$"):
         load_model(tmp_path, device="cpu")
 
 
