@@ -28,6 +28,9 @@ from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
 CLASSES = {"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}  # model_type -> how class names begin
 
+# Kimi K2 has 23,040. Each has matrices of its own, so a damaged file with more would hang before it is checked.
+MOST_EXPERTS = 1 << 16
+
 _IN_ALL = {  # field of config.json -> our field
     "hidden_size": "d_model",
     "num_attention_heads": "n_heads",
@@ -78,6 +81,11 @@ def check_experts(cfg: Any) -> None:
         raise DataError(
             f"{named('n_active_experts')} {cfg.n_active_experts} is more than {named('n_experts')} {cfg.n_experts}; "
             "correct one of them"
+        )
+    if cfg.n_experts * cfg.n_layers > MOST_EXPERTS:
+        raise DataError(
+            f"{named('n_experts')} {cfg.n_experts} in each of {named('n_layers')} {cfg.n_layers} are more than "
+            f"{MOST_EXPERTS} experts; correct one of them"
         )
     for layer in cfg.dense_layers:
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < cfg.n_layers:

@@ -488,6 +488,7 @@ IMPOSSIBLE = [
     (OLMOE_HF | {"num_experts_per_tok": 0}, r"n_active_experts \(num_experts_per_tok\) must be a whole number"),
     (OLMOE_HF | {"num_experts_per_tok": True}, "num_experts_per_tok"),
     (QWEN3_HF | {"num_experts_per_tok": 6}, r"\(num_experts_per_tok\) 6 is more than n_experts \(num_experts\) 5"),
+    (QWEN3_HF | {"num_experts": 4096, "num_hidden_layers": 1000}, "are more than 65536 experts; correct one of them"),
     (QWEN3_HF | {"mlp_only_layers": [2]}, r"mlp_only_layers must lie in 0\.\.1; got 2"),
     (QWEN3_HF | {"mlp_only_layers": [-1]}, r"mlp_only_layers must lie in 0\.\.1; got -1"),
     (QWEN3_HF | {"mlp_only_layers": [True]}, "mlp_only_layers must lie"),
