@@ -48,6 +48,15 @@ VARIANTS = {
     "mixtral, one of one expert": MIXTRAL | {"num_local_experts": 1, "num_experts_per_tok": 1, "hidden_act": "gelu"},
     "mixtral, all experts": MIXTRAL | {"num_experts_per_tok": 5, "rope_parameters": LINEAR},
     "qwen3_moe": QWEN3_HF,
+    "qwen3_moe, stretched": QWEN3_HF
+    | {
+        "rope_parameters": {
+            "rope_theta": 1e4,
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 6,
+        }
+    },
     "qwen3_moe, weights of sum 1": QWEN3_HF | {"norm_topk_prob": True, "tie_word_embeddings": True},
     "qwen3_moe with dense layers": QWEN3_HF
     | {"num_hidden_layers": 3, "decoder_sparse_step": 2, "attention_bias": True, "num_experts_per_tok": 3},
@@ -501,7 +510,7 @@ IMPOSSIBLE = [
     (QWEN3_HF | {"use_sliding_window": True, "sliding_window": 0}, "sliding_window must be a whole number in 1"),
     (QWEN3_HF | {"layer_types": ["sliding_attention"] * 2}, "layer_types .* not implemented"),
     (QWEN3_HF | {"shared_expert_intermediate_size": 8}, "shared_expert_intermediate_size = 8 is not implemented"),
-    (QWEN3_HF | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+    (QWEN3_HF | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic' is not implemented"),
     (MIXTRAL | {"sliding_window": -4}, "sliding_window must be a whole number in 1"),
     (MIXTRAL | {"attention_bias": True}, "attention_bias = True is not implemented for model_type mixtral"),
     (MIXTRAL | {"norm_topk_prob": False}, "norm_topk_prob = False is not implemented for model_type mixtral"),
