@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.errors import DataError
@@ -41,6 +40,7 @@ from probekit.models.config_checks import (
     check_positive_number,
 )
 from probekit.models.families import moe_hf
+from probekit.models.families.llama import Attention, NormedAttention
 from probekit.models.family import Family
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -50,11 +50,9 @@ from probekit.models.layers import (
     RMSNorm,
     SwiGLU,
     at_read,
-    attend,
     linear,
-    projected,
 )
-from probekit.models.positional import RopeScaling, Rotary, rotate_half
+from probekit.models.positional import RopeScaling, Rotary
 from probekit.models.windows import in_window
 
 SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_experts")
@@ -127,6 +125,16 @@ class MoeConfig:
         check_id(self.bos_token_id, "bos_token_id")
         check_ids(self.eos_token_id, "eos_token_id")
 
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        return self.attention_bias
+
+    @property
+    def out_bias(self) -> bool:
+        """Whether the attention's output projection has a bias."""
+        return self.attention_bias
+
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> "MoeConfig":
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
@@ -144,86 +152,37 @@ class MoeConfig:
         return moe_hf.fields_to_hf(self)
 
 
-class Attention(nn.Module):
-    """Causal grouped-query self-attention over rotated queries and keys (Ainslie et al. 2023; Su et al. 2021)."""
-
-    def __init__(self, cfg: MoeConfig):
-        super().__init__()
-        self.d_head = cfg.d_head
-        self.q = Linear(cfg.d_model, cfg.n_heads * cfg.d_head, cfg.attention_bias)
-        self.k = Linear(cfg.d_model, cfg.n_kv_heads * cfg.d_head, cfg.attention_bias)
-        self.v = Linear(cfg.d_model, cfg.n_kv_heads * cfg.d_head, cfg.attention_bias)
-        self.out = Linear(cfg.n_heads * cfg.d_head, cfg.d_model, cfg.attention_bias)
-        self.hook_q = HookPoint("B L H K")
-        self.hook_k = HookPoint("B L G K")
-        self.hook_v = HookPoint("B L G K")
-        self.hook_rot_q = HookPoint("B L H K")
-        self.hook_rot_k = HookPoint("B L G K")
-        self.hook_attn_scores = HookPoint("B H L M")
-        self.hook_pattern = HookPoint("B H L M")
-        self.hook_z = HookPoint("B L H K")
-        self.hook_result = HookPoint("B L H D")
-
-    def forward(
-        self,
-        x_BLD: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        mask: Mask,
-        cache: LayerCache | None = None,
-        read_BR: Tensor | None = None,
-    ) -> Tensor:
-        parts = self.q(at_read(x_BLD, read_BR)), self.k(x_BLD), self.v(x_BLD)
-        q_BLHK, k_BMGK, v_BMGK = self.unrotated(*(rearrange(x, "b l (h k) -> b l h k", k=self.d_head) for x in parts))
-        cos, sin = rotation
-        q_BLHK = self.hook_rot_q(rotate_half(q_BLHK, (at_read(cos, read_BR), at_read(sin, read_BR))))
-        k_BMGK = self.hook_rot_k(rotate_half(k_BMGK, rotation))
-        if cache is not None:
-            k_BMGK, v_BMGK = cache.append(k_BMGK, v_BMGK)
-        z_BLHK = self.hook_z(attend(q_BLHK, k_BMGK, v_BMGK, mask, self.hook_attn_scores, self.hook_pattern))
-        return projected(z_BLHK, self.out, self.hook_result)
-
-    def unrotated(self, q_BLHK: Tensor, k_BLGK: Tensor, v_BLGK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values before the rotation."""
-        return self.hook_q(q_BLHK), self.hook_k(k_BLGK), self.hook_v(v_BLGK)
-
-
-class HeadNormAttention(Attention):
-    """Queries and keys are normalised before the rotation, each head alone (Qwen3-MoE)."""
-
-    def __init__(self, cfg: MoeConfig):
-        super().__init__(cfg)
-        self.q_norm = RMSNorm(cfg.d_head, cfg.norm_eps, "B L H K")
-        self.k_norm = RMSNorm(cfg.d_head, cfg.norm_eps, "B L G K")
-
-    def unrotated(self, q_BLHK: Tensor, k_BLGK: Tensor, v_BLGK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys after their norms, and values."""
-        return self.q_norm(self.hook_q(q_BLHK)), self.k_norm(self.hook_k(k_BLGK)), self.hook_v(v_BLGK)
-
-
 class WideNormAttention(Attention):
     """Queries and keys are normalised before the rotation, all heads together; then all are clipped (OLMoE).
 
     `q`, `k`, `q_norm` and `k_norm` are before the clipping, `rot_q`, `rot_k` and `v` after it.
     """
 
-    def __init__(self, cfg: MoeConfig):
+    def __init__(self, cfg: Any):
         super().__init__(cfg)
         self.limit = cfg.clip_qkv
         self.q_norm = RMSNorm(cfg.n_heads * cfg.d_head, cfg.norm_eps, "B L HK")
         self.k_norm = RMSNorm(cfg.n_kv_heads * cfg.d_head, cfg.norm_eps, "B L GK")
 
-    def unrotated(self, q_BLHK: Tensor, k_BLGK: Tensor, v_BLGK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys after their norms, and values, all clipped."""
-        q_BLHK = self.q_norm(self.hook_q(q_BLHK).flatten(2)).view_as(q_BLHK)
-        k_BLGK = self.k_norm(self.hook_k(k_BLGK).flatten(2)).view_as(k_BLGK)
-        return self.clipped(q_BLHK), self.clipped(k_BLGK), self.hook_v(self.clipped(v_BLGK))
+    def heads(self, x_BLD: Tensor, read_BR: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        q_BLHK, k_BLGK = (
+            self.hook_q(self.split(self.q(at_read(x_BLD, read_BR)))),
+            self.hook_k(self.split(self.k(x_BLD))),
+        )
+        q_BLHK = self.clipped(self.q_norm(q_BLHK.flatten(2)).view_as(q_BLHK))
+        k_BLGK = self.clipped(self.k_norm(k_BLGK.flatten(2)).view_as(k_BLGK))
+        return q_BLHK, k_BLGK, self.hook_v(self.clipped(self.split(self.v(x_BLD))))
+
+    def split(self, x_BLD: Tensor) -> Tensor:
+        """The width split into heads, [B, L, H, K]."""
+        return x_BLD.unflatten(-1, (-1, self.d_head))
 
     def clipped(self, x: Tensor) -> Tensor:
         """x, with what exceeds the limit cut off."""
         return x if self.limit is None else x.clamp(-self.limit, self.limit)
 
 
-ATTENTION = {"mixtral": Attention, "qwen3_moe": HeadNormAttention, "olmoe": WideNormAttention}
+ATTENTION: dict[str, Any] = {"mixtral": Attention, "qwen3_moe": NormedAttention, "olmoe": WideNormAttention}
 
 
 class Expert(nn.Module):

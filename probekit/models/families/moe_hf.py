@@ -28,6 +28,9 @@ from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
 CLASSES = {"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}  # model_type -> how class names begin
 
+# Kimi K2 has 23,040. Each has matrices of its own, so a damaged file with more would hang before it is checked.
+MOST_EXPERTS = 1 << 16
+
 _IN_ALL = {  # field of config.json -> our field
     "hidden_size": "d_model",
     "num_attention_heads": "n_heads",
@@ -53,9 +56,9 @@ OURS = {
     "olmoe": _IN_ALL | _OF_OLMOE | {"intermediate_size": "d_mlp", "clip_qkv": "clip_qkv"},
 }
 _DEFAULTS = {  # of transformers, for fields that a file lacks
-    "mixtral": {"norm_eps": 1e-5, "rope_theta": 1e6, "bos_token_id": 1, "eos_token_id": 2},
-    "qwen3_moe": {"norm_eps": 1e-6, "rope_theta": 1e4, "bos_token_id": None, "eos_token_id": None},
-    "olmoe": {"norm_eps": 1e-5, "rope_theta": 1e4, "bos_token_id": None, "eos_token_id": 50279},
+    "mixtral": {"norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2},
+    "qwen3_moe": {"norm_eps": 1e-6, "bos_token_id": None, "eos_token_id": None},
+    "olmoe": {"norm_eps": 1e-5, "bos_token_id": None, "eos_token_id": 50279},
 }
 _REQUIRED: dict[str, dict[str, Any]] = {  # fields that change the arithmetic, and their only value that is implemented
     "mixtral": {"attention_bias": False, "norm_topk_prob": True, "clip_qkv": None},
@@ -79,6 +82,11 @@ def check_experts(cfg: Any) -> None:
             f"{named('n_active_experts')} {cfg.n_active_experts} is more than {named('n_experts')} {cfg.n_experts}; "
             "correct one of them"
         )
+    if cfg.n_experts * cfg.n_layers > MOST_EXPERTS:
+        raise DataError(
+            f"{named('n_experts')} {cfg.n_experts} in each of {named('n_layers')} {cfg.n_layers} are more than "
+            f"{MOST_EXPERTS} experts; correct one of them"
+        )
     for layer in cfg.dense_layers:
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < cfg.n_layers:
             raise DataError(f"{named('dense_layers')} must lie in 0..{cfg.n_layers - 1}; got {layer!a:.60}")
@@ -92,13 +100,12 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     check_choice(model_type, CLASSES, "model_type")
     check_implemented(hf, _REQUIRED_OF_ALL | _REQUIRED[model_type], model_type)
     hf = _with_one_name_of_experts(hf, model_type)
-    defaults = dict(_DEFAULTS[model_type])
-    rope = rope_from_hf({"rope_theta": defaults.pop("rope_theta")} | hf if not hf.get("rope_parameters") else hf)
+    rope = rope_from_hf(hf, 1e6 if model_type == "mixtral" else 1e4)
     given = {ours: hf[name] for name, ours in OURS[model_type].items() if name in hf}
     named = naming(model_type)
     for size in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab", "n_experts"):
         check_dimension(size, given.get(size), named(size))
-    fields = defaults | {"norm_top_k": model_type == "mixtral"} | given | rope
+    fields = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
     fields |= _heads(hf, given, model_type) | _window(hf, model_type)
     if model_type == "qwen3_moe":
         fields["dense_layers"] = _dense_layers(hf)

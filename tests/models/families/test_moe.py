@@ -48,6 +48,15 @@ VARIANTS = {
     "mixtral, one of one expert": MIXTRAL | {"num_local_experts": 1, "num_experts_per_tok": 1, "hidden_act": "gelu"},
     "mixtral, all experts": MIXTRAL | {"num_experts_per_tok": 5, "rope_parameters": LINEAR},
     "qwen3_moe": QWEN3_HF,
+    "qwen3_moe, stretched": QWEN3_HF
+    | {
+        "rope_parameters": {
+            "rope_theta": 1e4,
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 6,
+        }
+    },
     "qwen3_moe, weights of sum 1": QWEN3_HF | {"norm_topk_prob": True, "tie_word_embeddings": True},
     "qwen3_moe with dense layers": QWEN3_HF
     | {"num_hidden_layers": 3, "decoder_sparse_step": 2, "attention_bias": True, "num_experts_per_tok": 3},
@@ -488,6 +497,7 @@ IMPOSSIBLE = [
     (OLMOE_HF | {"num_experts_per_tok": 0}, r"n_active_experts \(num_experts_per_tok\) must be a whole number"),
     (OLMOE_HF | {"num_experts_per_tok": True}, "num_experts_per_tok"),
     (QWEN3_HF | {"num_experts_per_tok": 6}, r"\(num_experts_per_tok\) 6 is more than n_experts \(num_experts\) 5"),
+    (QWEN3_HF | {"num_experts": 4096, "num_hidden_layers": 1000}, "are more than 65536 experts; correct one of them"),
     (QWEN3_HF | {"mlp_only_layers": [2]}, r"mlp_only_layers must lie in 0\.\.1; got 2"),
     (QWEN3_HF | {"mlp_only_layers": [-1]}, r"mlp_only_layers must lie in 0\.\.1; got -1"),
     (QWEN3_HF | {"mlp_only_layers": [True]}, "mlp_only_layers must lie"),
@@ -500,7 +510,7 @@ IMPOSSIBLE = [
     (QWEN3_HF | {"use_sliding_window": True, "sliding_window": 0}, "sliding_window must be a whole number in 1"),
     (QWEN3_HF | {"layer_types": ["sliding_attention"] * 2}, "layer_types .* not implemented"),
     (QWEN3_HF | {"shared_expert_intermediate_size": 8}, "shared_expert_intermediate_size = 8 is not implemented"),
-    (QWEN3_HF | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+    (QWEN3_HF | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic' is not implemented"),
     (MIXTRAL | {"sliding_window": -4}, "sliding_window must be a whole number in 1"),
     (MIXTRAL | {"attention_bias": True}, "attention_bias = True is not implemented for model_type mixtral"),
     (MIXTRAL | {"norm_topk_prob": False}, "norm_topk_prob = False is not implemented for model_type mixtral"),
@@ -542,3 +552,15 @@ def test_what_the_router_decides_is_extracted_and_probed(tmp_path):
                 assert error(x[row], cache[place][0, -1]) <= 5e-6
     results = pk.train_probes(acts, point="router_logits")
     assert [layer.layer for layer in results.layers] == [0, 2]
+
+
+def test_a_selftest_says_where_rounding_decides_between_experts():
+    """Six experts whose logits differ by rounding."""
+    model = Moe(replace(TINY["mixtral"], n_active_experts=1, n_layers=2)).init_weights().eval()
+    with torch.no_grad():
+        router = mlps_of(model)[1].router.weight
+        router[1:] = router[0] * (1 + 1e-7 * torch.randn(5, 1, generator=torch.Generator().manual_seed(0)))
+    found = pk.selftest(model)
+    assert found.first is not None
+    assert (found.first.point, found.first.layer) == ("expert_weights", 1)
+    assert "rounding decides between them" in found.verdict
