@@ -38,7 +38,7 @@ def in_window(mask: Mask, window: int | None, position_ids: Tensor, cache: KeyVa
     return mask_BLM & within(window, places[:, -length:], places)
 
 
-def in_two_sided_window(mask: Tensor | None, window: int, position_ids: Tensor) -> Tensor | None:
+def in_two_sided_window(mask: Mask, window: int, position_ids: Tensor) -> Mask:
     """A bidirectional model's mask narrowed to the window on either side; unchanged if every token is within it.
 
     Args:
@@ -46,7 +46,8 @@ def in_two_sided_window(mask: Tensor | None, window: int, position_ids: Tensor) 
         window: how many tokens a token sees on either side, itself included.
         position_ids: [B, L].
     """
-    if mask is None and position_ids.shape[1] <= window:
-        return None
+    is_tensor = isinstance(mask, Tensor)
+    if not is_tensor and position_ids.shape[1] <= window:
+        return mask
     near_BLM = (position_ids[:, :, None] - position_ids[:, None, :]).abs() < window
-    return near_BLM if mask is None else mask & near_BLM
+    return mask & near_BLM if is_tensor else near_BLM

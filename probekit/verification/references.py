@@ -172,7 +172,7 @@ def _runner(hf: nn.Module, hf_model: HfModel, model: LanguageModel) -> Run:
         kept: dict[str, Tensor] = {}
         handles = [_hook(hf, name, hf_model.points, kept) for name in names]
         tokens = [torch.tensor([ids], device=device) for ids in text]
-        given = dict(zip(("input_ids", "decoder_input_ids"), tokens, strict=False))
+        given: dict[str, Tensor] = dict(zip(("input_ids", "decoder_input_ids"), tokens, strict=False))
         if first:  # else the model would count them from the ids, where a padding token has no position
             given["position_ids"] = torch.arange(first, first + len(text[0]), device=device)[None]
         try:

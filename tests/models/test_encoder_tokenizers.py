@@ -1,15 +1,16 @@
 """Tokenizers of RoBERTa, DistilBERT and ModernBERT against `transformers`, and which of their tokens are read."""
 
 import json
+from collections.abc import Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from tiny_configs import SIZES
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-from transformers import AutoModelForMaskedLM, AutoTokenizer, RobertaTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertTokenizer, RobertaTokenizer, XLMRobertaTokenizer
 
 import probekit as pk
 from probekit.models.families import family_of
@@ -91,6 +92,33 @@ def test_robertas_tokenizer_json_is_the_same(tmp_path):
     assert (new.fingerprint, new.bos_token_id, new.sep_token_id) == (old.fingerprint, 0, 2)
 
 
+SPM = [
+    ("<s>", 0.0),
+    ("<pad>", 0.0),
+    ("</s>", 0.0),
+    ("<unk>", 0.0),
+    ("\u2581the", -1.0),
+    ("\u2581", -2.0),
+    ("key", -3.0),
+]
+SAVED: dict[str, Any] = {
+    "roberta": lambda: RobertaTokenizer(ROBERTA, cast(Any, MERGES), add_prefix_space=True),
+    "xlm-roberta": lambda: XLMRobertaTokenizer([*SPM, ("s", -3.0), ("<mask>", 0.0)]),
+    "distilbert": lambda: BertTokenizer({piece: i for i, piece in enumerate(PIECES)}),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_what_transformers_saves_is_the_same_tokenizer(name, tmp_path):
+    theirs = SAVED[name]()
+    theirs.save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer.json").is_file()
+    ours = load_tokenizer(tmp_path, bos_token_id=0, causal=False)
+    assert ours is not None
+    assert ours.encode_batch(TEXTS, bos=True) == theirs(TEXTS)["input_ids"]
+    assert (ours.bos_token_id, ours.sep_token_id) == (theirs.cls_token_id, theirs.sep_token_id)
+
+
 def test_a_causal_model_has_a_bos_and_no_end(tmp_path):
     write_roberta(tmp_path)
     tokenizer = load_tokenizer(tmp_path, bos_token_id=0)
@@ -105,13 +133,16 @@ def test_without_the_two_tokens_there_is_no_context(tmp_path):
     assert (tokenizer.bos_token_id, tokenizer.sep_token_id) == (None, None)
 
 
+def sizes(vocabulary: Sized) -> dict[str, Any]:
+    return SIZES | {"d_vocab": len(vocabulary), "init_std": 0.3}
+
+
 MODELS: dict[str, tuple[Any, Any]] = {
-    "roberta": (RobertaConfig(**SIZES | {"d_vocab": len(ROBERTA)}, init_std=0.3), write_roberta),
-    "distilbert": (DistilBertConfig(**SIZES | {"d_vocab": len(PIECES)}, init_std=0.3), write_distilbert),
+    "roberta": (RobertaConfig(**sizes(ROBERTA)), write_roberta),
+    "distilbert": (DistilBertConfig(**sizes(PIECES)), write_distilbert),
     "modernbert": (
         ModernBertConfig(
-            **SIZES | {"d_vocab": len(MODERN)},
-            init_std=0.3,
+            **sizes(MODERN),
             layer_types=("full_attention", *["sliding_attention"] * 2),
             sliding_window=2,
             pad_token_id=MODERN["[PAD]"],

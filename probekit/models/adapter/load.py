@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.models.adapter.batching import is_causal, prove_batching
@@ -94,7 +95,8 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
         DataError: it fails its proof.
     """
     base, name = hf.base_model, type(hf).__name__
-    cfg = replace(read_sizes(hf.config, name), quantize=quantize)
+    sizes = read_sizes(hf.config, name)
+    cfg = replace(sizes, n_ctx=sizes.n_ctx - _rows_of_padding(base), quantize=quantize)
     device = next(hf.parameters()).device
     try:
         layout = prove_layout(base, cfg, device, source.dtype)
@@ -109,6 +111,14 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
     model.batching, model.form = prove_batching(model)
     model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
     return model.eval()
+
+
+def _rows_of_padding(base: nn.Module) -> int:
+    """How many rows the position table has before that of a text's first token: those for padding, as in RoBERTa."""
+    for name, module in base.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
 
 
 def made_again(source: HfSource) -> Any:

@@ -193,7 +193,7 @@ def post_norm_shape(
         (stack_shape(cfg),),
         V,
         cfg.n_ctx,
-        outside | heads,
+        {**outside, **heads},
         embedding_sums=len(tables),
         outer_norms=2 if cfg.mlm_head else 1,
         head_products=D * D + V * D if cfg.mlm_head else 0,

@@ -160,8 +160,8 @@ def test_initial_weights_are_those_of_transformers():
     """The same deviation and cut for every matrix; transformers draws other numbers."""
     cfg = ModernBertConfig(**SIZES, pad_token_id=0, layer_types=("full_attention",) * 3, init_cutoff=1.5)
     torch.manual_seed(0)
-    theirs = ModernBertForMaskedLM(HfConfig(**cfg.to_hf())).model
-    ours = ModernBert(cfg).init_weights()
+    theirs: Any = ModernBertForMaskedLM(HfConfig(**cfg.to_hf())).model
+    ours: Any = ModernBert(cfg).init_weights()
     for a, b in [
         (ours.blocks[1].attn.qkv, theirs.layers[1].attn.Wqkv),
         (ours.blocks[1].attn.out, theirs.layers[1].attn.Wo),
@@ -213,6 +213,7 @@ def test_published_sizes(cfg, parameters):
         ({"rope_parameters": {"full_attention": {"factor": 2}}}, "rope_parameters of full_attention"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}, "global_rope_theta": 6.0}, "leave one out"),
         ({"local_rope_theta": None}, "local_rope_theta must be a positive number"),
+        ({"layer_norm_eps": 1e-12}, "layer_norm_eps is 1e-12, but norm_eps 1e-05; leave one out"),
         ({"norm_bias": "yes"}, "norm_bias must be true or false"),
         ({"hidden_activation": "gleu"}, r"unknown activation \(hidden_activation\)"),
         ({"initializer_cutoff_factor": 0}, "init_cutoff"),

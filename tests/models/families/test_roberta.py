@@ -10,6 +10,7 @@ from encoder_folders import assert_equal_to, error, hf_folder, load, read_by, re
 from tiny_configs import SIZES
 
 from probekit.errors import DataError, UsageError
+from probekit.models import load_model
 from probekit.models.families.roberta import CLASSES, Roberta, RobertaConfig
 from probekit.models.weights import save_hf
 
@@ -118,6 +119,15 @@ def test_padding_inside_a_text_is_a_token_like_any_other(folder):
         ours, theirs = model(tokens), oracle(tokens, position_ids=torch.arange(2, 6)[None]).logits
         assert error(ours, theirs) <= 1e-5
         assert error(ours, oracle(tokens).logits) > 0.01
+
+
+def test_the_wrapped_class_of_transformers_has_the_same_context(folder):
+    """Its config counts the rows of padding too, where no token of a text can be."""
+    ours, wrapped = load(folder), load_model(folder, device="cpu", via="transformers")
+    assert ours.cfg.n_ctx == wrapped.cfg.n_ctx == 24
+    tokens = torch.arange(5, 29)[None]
+    with torch.no_grad():
+        assert error(ours(tokens), wrapped(tokens)) <= 1e-5
 
 
 def test_segments_are_those_of_transformers(tmp_path):
