@@ -32,7 +32,7 @@ class Sublayers:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModuleLayout:
     """Where the points of a model are.
 
     Attributes:
