@@ -137,6 +137,7 @@ def test_an_encoder_is_bidirectional_and_does_not_generate():
         wrapped("electra").generate([[3, 4]])
 
 
+@torch.no_grad()
 def test_a_window_is_carried_into_packed_blocks():
     model = wrapped("starcoder2")
     assert model.form.kind == "windowed"
