@@ -49,16 +49,10 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)
     causal = model.causal or stack == "decoder"
     needed = _needed_tokens(causal, places, sequences, reading)
-    block_nodes = options.block_nodes
-    if model.batching != "packed":  # a text is a block, or several that are equal, as for the words of a text
-        block_nodes, causal = 1, False
-        needed = needed if task.spans is None else sequences
-    elif block_nodes is None:
-        least = MIN_NODES.get(device.type, MIN_NODES_ELSEWHERE)
-        block_nodes = choose_nodes(needed, options.share and sources is None, causal, model.cfg.d_model, least)
-        block_nodes = min(block_nodes, model.longest_row or block_nodes)
-    packing = pack(needed, block_nodes, options.share, causal, sources)
-    filled = 1 if model.batching == "one length" else FILLED
+    if model.batching == "packed":
+        packing, block_nodes = _packed(model, needed, sources, causal, options, device)
+    else:  # a text is a block; one that is there several times, as for its words, is computed once
+        packing, block_nodes = pack(needed if task.spans is None else sequences, 1, options.share, causal=False), 1
     example_bytes = row_bytes(layout, places, widths, dtype)
     return ExtractionPlan(
         model=model,
@@ -79,7 +73,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         sequences=sequences,
         sources=sources,
         packing=packing,
-        shards=_cut_shards(packing, batch_tokens, example_bytes, _flops_per_node(model), device, filled),
+        shards=_cut_shards(packing, batch_tokens, example_bytes, model, device),
     )
 
 
@@ -100,17 +94,29 @@ def _needed_tokens(causal: bool, places: list[Place], sequences: Sequences, read
     return sequences.first(reading.needed(sequences.lengths))
 
 
-def _cut_shards(
-    packing: Packing,
-    batch_tokens: int,
-    example_bytes: np.ndarray,
-    flops_per_node: float,
+def _packed(
+    model: LanguageModel,
+    needed: Sequences,
+    sources: Sequences | None,
+    causal: bool,
+    options: ExtractOptions,
     device: torch.device,
-    filled: float = FILLED,
+) -> tuple[Packing, int]:
+    """The blocks, and how many nodes each holds at most."""
+    block_nodes = options.block_nodes
+    if block_nodes is None:
+        least = MIN_NODES.get(device.type, MIN_NODES_ELSEWHERE)
+        block_nodes = choose_nodes(needed, options.share and sources is None, causal, model.cfg.d_model, least)
+    block_nodes = min(block_nodes, model.longest_row or block_nodes)
+    return pack(needed, block_nodes, options.share, causal, sources), block_nodes
+
+
+def _cut_shards(
+    packing: Packing, batch_tokens: int, example_bytes: np.ndarray, model: LanguageModel, device: torch.device
 ) -> list[list[np.ndarray]]:
     """The batches of each shard: at most SHARD_BYTES of values and SHARD_FLOPS of work."""
-    batches = cut_batches(packing.work, batch_tokens, filled)
-    by_work = packing.work * flops_per_node / SHARD_FLOPS.get(device.type, math.inf)
+    batches = cut_batches(packing.work, batch_tokens, 1 if model.batching == "one length" else FILLED)
+    by_work = packing.work * _flops_per_node(model) / SHARD_FLOPS.get(device.type, math.inf)
     by_bytes = np.add.reduceat(example_bytes[packing.order], packing.starts[:-1]) / SHARD_BYTES
     return group_batches(batches, np.maximum(by_work, by_bytes), limit=1)
 

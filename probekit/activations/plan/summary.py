@@ -83,7 +83,8 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "tokens": _tokens(n["tokens"], plan.sequences, plan.sources),
         "read": f"{spans_of(plan.places)}; {_tokens_read(plan.places, plan.points, plan.reading.names, task)}",
         "work": f"{n['nodes']:,} nodes{_sharing(n, plan.share and plan.sources is None, plan.packing.causal)}",
-        "padding": f"{PADDING[plan.model.batching]}; padded batches of {PADDED_BATCH} in this order would compute {n['padded_tokens']:,} tokens",
+        "padding": f"{PADDING[plan.model.batching]}; padded batches of {PADDED_BATCH} in this order would compute "
+        f"{n['padded_tokens']:,} tokens",
         "batches": f"{n['batches']:,} of up to {n['batch_tokens']:,} nodes in blocks of {n['block_nodes']:,}",
         "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
         **_remarks(n, task, cfg.n_ctx),

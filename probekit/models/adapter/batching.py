@@ -2,8 +2,8 @@
 
 Packed blocks need a class that takes a mask of pairs and positions. The texts share a prefix, and are packed side by
 side, and as a forest in which the prefix is computed once. The check is sound for small weights too: with a mask that
-lets the texts see one another, and with other positions, the result must change, or packing is not used. So a class that
-counts positions by place in the row (ALiBi) is never packed.
+lets the texts see one another, and with other positions, the result must change, or packing is not used. So a class
+that counts positions by place in the row (ALiBi) is never packed.
 
 A sliding window is narrowed to a few tokens during the proof, so that short texts show whether masks carry it.
 
@@ -52,9 +52,8 @@ def prove_batching(model: AdaptedModel) -> tuple[Batching, MaskForm | None]:
         return "one length", None
     for form in _forms(model):
         try:
-            if _proved_packing(model, form, share=False):
-                if not model.causal or _proved_packing(model, form, share=True):
-                    return "packed", form
+            if all(_proved_packing(model, form, share) for share in ((False, True) if model.causal else (False,))):
+                return "packed", form
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError):
             continue  # the class takes no such mask
     return "padded" if _proved_padding(model) else "one length", None

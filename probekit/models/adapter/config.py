@@ -7,6 +7,7 @@ from typing import Any
 from probekit.errors import DataError
 from probekit.models.base import Batching
 from probekit.models.shapes import ModelShape, StackShape, decoder_shape
+from probekit.text import listed
 
 # names that configs of transformers use for one size, in the order in which they are looked up
 NAMES = {
@@ -78,7 +79,7 @@ def read_sizes(config: Any, model_class: str) -> AdapterConfig:
     if missing := [size for size in ("d_model", "n_layers", "d_vocab") if not found[size]]:
         raise DataError(
             f"the config of {model_class} has no {missing[0]} under any of the names that are known "
-            f"({', '.join(NAMES[missing[0]])}); this model cannot be wrapped"
+            f"({listed(NAMES[missing[0]])}); this model cannot be wrapped"
         )
     heads = found["n_heads"] or 0
     found["d_head"] = found["d_head"] or (found["d_model"] // heads if heads else 0)

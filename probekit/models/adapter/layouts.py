@@ -32,7 +32,7 @@ class Sublayers:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModuleLayout:
     """Where the points of a model are.
 
     Attributes:
@@ -79,7 +79,7 @@ KNOWN = {
 # A module with one of these in its class's name mixes tokens by a recurrence or a convolution and is never called
 # attention, whatever the attribute's name is: "linear attention" has neither scores nor a pattern.
 RECURRENT = re.compile(
-    "Linear(?:Attention|Attn)|Lightning|Delta|Mamba|Recurrent|Rwkv|SSM|xLSTM|Conv1d|ShortConv|ConvLayer|Separable|Fourier|RGLRU|KDA"
+    "Linear(?:Attention|Attn)|Lightning|Delta|Mamba|RecurrentBlock|Rwkv|SSM|xLSTM|Conv1d|ShortConv|ConvLayer|Separable|Fourier|Rglru|KDA"
 )
 _ATTENTION = re.compile("Attention|Attn")
 _MLP = re.compile(r"(^|\.|_)(mlp|ffn?|ffw|feed_forward|feedforward|moe|fc2|block_sparse_moe)(_block)?$")

@@ -122,9 +122,9 @@ def _rows_of_padding(base: nn.Module) -> int:
 
 
 def made_again(source: HfSource) -> Any:
-    """The model of transformers that a source describes, without points, with the eager attention; in eval mode."""
+    """The model of transformers that a source describes, without points, with eager attention; in eval mode."""
     config = copy.deepcopy(source.config)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"  # others lack float64
     with quiet():
         return _loaded(replace(source, config=config), [source.model_class]).eval()
 

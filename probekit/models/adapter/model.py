@@ -18,8 +18,8 @@ from probekit.errors import UsageError
 from probekit.hooks import HookPoint
 from probekit.models.adapter.config import AdapterConfig
 from probekit.models.adapter.generation import CACHES, RowReader
-from probekit.models.adapter.layouts import Layout, Sublayers
-from probekit.models.adapter.proof import accepted, first_of, stream_of
+from probekit.models.adapter.layouts import ModuleLayout, Sublayers
+from probekit.models.adapter.proof import accepted, first_of, stream_argument
 from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import causal_mask
 from probekit.models.windows import in_window
@@ -84,7 +84,7 @@ class AdaptedModel(LanguageModel):
 
     packages = ("transformers",)
 
-    def __init__(self, hf: Any, cfg: AdapterConfig, layout: Layout):
+    def __init__(self, hf: Any, cfg: AdapterConfig, layout: ModuleLayout):
         super().__init__()
         self.cfg = cfg
         self.layout = layout
@@ -260,7 +260,7 @@ class AdaptedModel(LanguageModel):
     def _before(self, path: str) -> Any:
         def hook(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
             layer, point = self._layer(path), self._block(path).hook_resid_pre
-            resid = stream_of(args, kwargs)
+            resid = stream_argument(args, kwargs)
             changed = _passed(point, resid) if point.hooked else resid
             if self._stop == layer:
                 raise _Stopped(changed)
@@ -327,7 +327,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)[:, None]
 
 
-def _absent(layout: Layout) -> Mapping[str, str]:
+def _absent(layout: ModuleLayout) -> Mapping[str, str]:
     """Why points are absent, for those that people ask for."""
     inner = ("q", "k", "v", "z", "attn_scores", "attn_pattern", "result", "mlp_pre", "mlp_post", "pos_embed")
     absent = dict.fromkeys(inner, WHY_NOT_HERE)

@@ -21,7 +21,7 @@ from probekit.errors import DataError
 from probekit.models.adapter.config import AdapterConfig
 from probekit.models.adapter.layouts import (
     KNOWN,
-    Layout,
+    ModuleLayout,
     Sublayers,
     attention_of,
     candidates,
@@ -29,6 +29,7 @@ from probekit.models.adapter.layouts import (
     find_embedding,
     is_mlp,
 )
+from probekit.points import place_name
 
 FLOAT32_BOUND = 1e-5  # relative to the largest value
 NARROW = 8  # machine epsilons of bfloat16 and float16
@@ -66,7 +67,7 @@ def first_of(output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple | list) else output
 
 
-def stream_of(args: tuple, kwargs: Mapping[str, Any]) -> Tensor:
+def stream_argument(args: tuple, kwargs: Mapping[str, Any]) -> Tensor:
     """The stream among the arguments of a block: the first, or `hidden_states`."""
     return args[0] if args else kwargs["hidden_states"]
 
@@ -107,7 +108,7 @@ def look(base: nn.Module, blocks: Sequence[str], ids: list[int], device: torch.d
 
     def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         seen.calls.append((args, kwargs))
-        seen.resid_pre.append(stream_of(args, kwargs).clone())
+        seen.resid_pre.append(stream_argument(args, kwargs).clone())
 
     def after(_: nn.Module, args: tuple, output: Any) -> None:
         seen.resid_post.append(first_of(output).clone())
@@ -136,7 +137,7 @@ def look(base: nn.Module, blocks: Sequence[str], ids: list[int], device: torch.d
     return seen
 
 
-def prove_layout(base: Any, cfg: AdapterConfig, device: torch.device, dtype: torch.dtype) -> Layout:
+def prove_layout(base: Any, cfg: AdapterConfig, device: torch.device, dtype: torch.dtype) -> ModuleLayout:
     """The layout of a base model with every point that two random texts prove.
 
     Raises:
@@ -152,13 +153,13 @@ def prove_layout(base: Any, cfg: AdapterConfig, device: torch.device, dtype: tor
         block = base.get_submodule(path)
         likely = dict.fromkeys((*_known(cfg, block), *sublayers[::-1]))  # blocks mostly have one layout
         sublayers.append(_prove_block(block, runs, layer, bound, list(likely), base.config))
-    return Layout(find_embedding(base), blocks, tuple(sublayers), norms.pop() if len(norms) == 1 else None)
+    return ModuleLayout(find_embedding(base), blocks, tuple(sublayers), norms.pop() if len(norms) == 1 else None)
 
 
-def layout_unproved(base: Any, cfg: AdapterConfig) -> Layout:
+def layout_unproved(base: Any, cfg: AdapterConfig) -> ModuleLayout:
     """The layout of a model without weights: what the table says of its type; nothing is run."""
     blocks = find_blocks(base, cfg.model_type, cfg.n_layers)
-    return Layout(
+    return ModuleLayout(
         find_embedding(base),
         blocks,
         tuple(next(iter(_known(cfg, base.get_submodule(path))), Sublayers()) for path in blocks),
@@ -191,7 +192,8 @@ def _prove_stream(seen: Seen, cfg: AdapterConfig, name: str, bound: float) -> st
     for layer in range(cfg.n_layers - 1):
         if (error := relative(seen.resid_post[layer], seen.resid_pre[layer + 1])) > bound:
             raise DataError(
-                f"{name} fails its proof: resid_post.{layer} and resid_pre.{layer + 1} differ by {error:.1e} "
+                f"{name} fails its proof: {place_name(('resid_post', layer))} and "
+                f"{place_name(('resid_pre', layer + 1))} differ by {error:.1e} "
                 f"(bound {bound:.1e}); the model changes the stream between its blocks"
             )
     norm = next((path for path, x, y in seen.outside[::-1] if _is_norm(seen, x, y, bound)), None)
@@ -276,7 +278,7 @@ def _proved(block: nn.Module, runs: list[Seen], layer: int, bound: float, one: S
 
 @torch.no_grad()
 def _prove_edits(block: nn.Module, seen: Seen, layer: int, bound: float, one: Sublayers) -> bool | None:
-    """Replace both outputs by random numbers; None unless the block's output follows, else whether there is a middle."""
+    """With random numbers for both outputs, None unless the block's output follows; else whether there is a middle."""
     assert one.attn_out is not None
     assert one.mlp_out is not None
     resid = seen.resid_pre[layer]

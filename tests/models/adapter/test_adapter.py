@@ -1,0 +1,248 @@
+"""A wrapped model's points are transformers' own values, however its texts are batched, and replacing them is causal."""
+
+import numpy as np
+import pytest
+import torch
+from models.adapter.wrapped import CONFIGS, config_of, load, wrapped
+
+import probekit as pk
+from probekit.errors import DataError, UsageError
+from probekit.models.adapter.load import made_again
+from probekit.points import UnknownPoint
+
+RNG = np.random.default_rng(0)
+TEXTS = [RNG.integers(3, 60, size=n).tolist() for n in (9, 1, 14, 6, 14, 3, 20, 11, 6)]
+TEXTS += [TEXTS[0][:5] + [7, 8], TEXTS[0][:5], TEXTS[2]]
+# the kind of batch that each class allows: attention with positions of their own is packed, ALiBi and states are not
+PACKED = {"gptj", "codegen", "opt", "falcon", "starcoder2", "cohere", "cohere2", "stablelm", "phi", "granite", "glm4"}
+PACKED |= {"gemma2", "vaultgemma", "electra", "albert"}
+PARALLEL = {"gptj", "codegen", "falcon", "cohere", "cohere2", "phi"}
+# the layers that are attention, where not all are
+ATTENTION = {"mamba": [], "jamba": [1], "recurrent_gemma": [1]}
+
+
+def relative(got, wanted):
+    return float((got - wanted).abs().max() / wanted.abs().max())
+
+
+def hidden_states(model, ids):
+    """Straight from transformers, from a model made again without points."""
+    with torch.no_grad():
+        out = made_again(model.hf_source).base_model(torch.tensor([ids]), output_hidden_states=True)
+    return out.hidden_states
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_extracted_streams_are_the_hidden_states(kind):
+    model = wrapped(kind)
+    acts = pk.extract(model, pk.Task("t", TEXTS), position="all", progress=False)
+    before = 1 if kind == "mamba" else 0  # whose list begins after the first block
+    reference = made_again(model.hf_source).base_model
+    for i, ids in enumerate(TEXTS):
+        with torch.no_grad():
+            states = reference(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        for layer in range(before, model.cfg.n_layers):
+            wanted = states[layer - before][0]
+            assert relative(acts.per_text(f"resid_pre.{layer}")[i], wanted) < 1e-5
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_selftest_passes(kind):
+    found = pk.selftest(wrapped(kind))
+    assert found.passed, found.describe()
+    assert {row.against for row in found.rows} == {"transformers"}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_kind_of_batch_is_what_the_class_allows(kind):
+    assert (wrapped(kind).batching == "packed") == (kind in PACKED)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_sublayers_add_up_to_the_stream(kind):
+    model = wrapped(kind)
+    _, cache = model.run_with_cache(torch.tensor([TEXTS[0]]), return_logits=False)
+    for layer, block in enumerate(model.blocks):
+        names = {name for name in ("hook_attn_out", "hook_resid_mid", "hook_mlp_out") if getattr(block, name)}
+        is_attention = layer in ATTENTION.get(kind, range(99))
+        assert ("hook_attn_out" in names) == is_attention
+        assert ("hook_resid_mid" in names) == (is_attention and kind not in PARALLEL)
+        if layer:
+            assert torch.equal(cache["resid_pre", layer], cache["resid_post", layer - 1])
+        if is_attention and kind not in ("electra", "albert", "deberta-v2"):
+            total = cache["resid_pre", layer] + cache["attn_out", layer] + cache["mlp_out", layer]
+            assert relative(total, cache["resid_post", layer]) < 1e-5
+        if "hook_resid_mid" in names:
+            assert torch.equal(cache["resid_mid", layer], cache["resid_pre", layer] + cache["attn_out", layer])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_what_is_added_at_a_point_arrives_in_the_stream(kind):
+    model = wrapped(kind)
+    tokens, last = torch.tensor([TEXTS[0]]), model.cfg.n_layers - 1
+    added = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(0))
+    plain, before = model.run_with_cache(tokens, return_logits=False)
+    for point in ("attn_out", "resid_mid", "mlp_out", "resid_pre", "resid_post"):
+        if not getattr(model.blocks[last], f"hook_{point}"):
+            continue
+        with model.hooks([((point, last), lambda x, hook: x + added)]):
+            edited, after = model.run_with_cache(tokens, return_logits=False)
+        torch.testing.assert_close(after[point, last], before[point, last] + added)
+        assert relative(edited, plain) > 1e-3
+        if point != "resid_pre" and kind not in ("deberta-v2", "electra", "albert"):  # beside what the MLP makes of it
+            moved = after["resid_post", last] - before["resid_post", last]
+            is_before = point in ("attn_out", "resid_mid")
+            by_mlp = after["mlp_out", last] - before["mlp_out", last] if is_before else 0
+            torch.testing.assert_close(moved - by_mlp, added, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_forward_that_stops_does_not_compute_the_rest(kind):
+    model = wrapped(kind)
+    tokens, ran = torch.tensor([TEXTS[0]]), []
+    shared = kind == "albert"
+    last = model.hf.base_model.get_submodule(model.layout.blocks[-1])
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens)
+        handle = last.register_forward_hook(lambda *_: ran.append(1))
+        for stop in range(model.cfg.n_layers):
+            assert torch.equal(model(tokens, stop_at_layer=stop), cache["resid_pre", stop])
+            assert len(ran) == (sum(range(stop + 1)) if shared else 0)
+        handle.remove()
+        end = model(tokens, stop_at_layer=model.cfg.n_layers)
+    assert torch.equal(end, cache["resid_post", model.cfg.n_layers - 1])
+
+
+@pytest.mark.parametrize("kind", sorted(set(CONFIGS) - {"deberta-v2", "electra", "albert"}))
+def test_generation_is_that_of_transformers(kind):
+    model = wrapped(kind)
+    prompts = [TEXTS[0], TEXTS[3][:2]]
+    made = model.generate(prompts, max_new_tokens=5, stop_tokens=[])
+    assert made == model.generate(prompts, max_new_tokens=5, stop_tokens=[], use_cache=False)
+    hf = made_again(model.hf_source)
+    for prompt, new in zip(prompts, made, strict=True):
+        ids = list(prompt)
+        for _ in range(5):
+            with torch.no_grad():
+                ids.append(int(hf(torch.tensor([ids])).logits[0, -1].argmax()))
+        assert ids[len(prompt) :] == new
+
+
+def test_an_encoder_is_bidirectional_and_does_not_generate():
+    assert not wrapped("electra").causal
+    assert wrapped("gptj").causal
+    with pytest.raises(UsageError, match="both directions"):
+        wrapped("electra").generate([[3, 4]])
+
+
+@torch.no_grad()
+def test_a_window_is_carried_into_packed_blocks():
+    model = wrapped("starcoder2")
+    assert model.form.kind == "windowed"
+    assert wrapped("cohere2").form.kind == wrapped("gemma2").form.kind == "by type"
+    wide = load(config_of("starcoder2") | {"sliding_window": None})
+    _, narrow = model.run_with_cache(torch.tensor([TEXTS[6]]))
+    _, full = wide.run_with_cache(torch.tensor([TEXTS[6]]))
+    assert relative(narrow["resid_post", 2], full["resid_post", 2]) > 1e-4  # so that the window is active in the texts
+
+
+def test_what_a_recurrent_layer_adds_is_not_called_attention():
+    with pytest.raises(UnknownPoint, match="attn_out"):
+        wrapped("mamba").resolve("attn_out")
+    acts = pk.extract(wrapped("jamba"), pk.Task("t", TEXTS), points="attn_out", progress=False)
+    assert [place for place in acts] == [("attn_out", 1)]
+    with pytest.raises(UnknownPoint, match="attn_scores"):
+        wrapped("gptj").resolve("attn_scores")
+
+
+def test_words_of_a_text_are_computed_once_where_texts_are_padded():
+    task = pk.Task("t", TEXTS[:3] * 4)
+    acts = pk.extract(wrapped("bloom"), task, progress=False)
+    assert acts.meta["nodes"] == sum(map(len, TEXTS[:3]))
+    for row in range(12):
+        assert torch.equal(acts["resid_pre", 2][row], acts["resid_pre", 2][row % 3])
+
+
+def test_a_class_that_takes_one_text_in_a_row_refuses_packed_texts():
+    model, tokens = wrapped("bloom"), torch.tensor([TEXTS[0]])
+    with pytest.raises(UsageError, match="one text in a row"):
+        model(tokens, position_ids=torch.arange(9)[None])
+    mask = torch.ones_like(tokens)
+    mask[0, 0] = 0
+    with pytest.raises(UsageError, match="padding on the right"):
+        model(tokens, attention_mask=mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_types(dtype):
+    for kind in ("gptj", "bloom"):
+        model = load(config_of(kind), dtype=dtype)
+        assert model.dtype == dtype
+        found = pk.selftest(model)
+        assert found.passed, found.describe()
+
+
+def test_equal_seeds_give_equal_weights():
+    one, same, other = load(config_of("gptj")), load(config_of("gptj")), load(config_of("gptj"), seed=1)
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
+
+
+def test_a_long_text_changes_nothing_in_the_others():
+    """Rotations that depend on the batch's longest text are run in batches of one length."""
+    hf = config_of("stablelm") | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}
+    hf |= {"max_position_embeddings": 40, "partial_rotary_factor": 1.0}
+    model = load(hf)
+    assert model.batching == "one length"
+    acts = pk.extract(model, pk.Task("t", TEXTS), position="all", progress=False)
+    for i, ids in enumerate(TEXTS):
+        assert relative(acts.per_text("resid_post.2")[i], hidden_state_before_norm(model, ids)) < 1e-5
+
+
+def hidden_state_before_norm(model, ids):
+    _, cache = model.run_with_cache(torch.tensor([ids]))
+    return cache["resid_post", 2][0]
+
+
+def test_a_config_that_decides_otherwise_is_another_identity():
+    assert load(config_of("cohere")).cfg != load(config_of("cohere") | {"logit_scale": 0.5}).cfg
+
+
+@pytest.mark.parametrize(
+    ("hf", "message"),
+    [
+        ({"model_type": "no-such", "auto_map": {"AutoModel": "m.M"}}, "no model_type 'no-such', and its own code"),
+        ({"model_type": "no-such"}, "no model_type 'no-such'; install"),
+        ({"model_type": "t5"}, "encoder-decoder|not a language model"),
+        ({"model_type": "whisper"}, "reads more than text|encoder-decoder"),
+        ({"model_type": "llava", "vision_config": {}}, "reads more than text"),
+        ({"model_type": "vit"}, "not a language model|more than text"),
+        ({"model_type": "big_bird"}, "approximate"),
+        ({"model_type": "gptj", "n_layer": "three"}, "transformers refuses the config.json|cannot be made"),
+        ({"model_type": "xlnet", "n_layer": 2, "d_model": 16, "n_head": 2, "d_inner": 16}, "wrapped"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_refused_in_one_line(hf, message):
+    with pytest.raises(DataError, match=message) as error:
+        load(hf)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_that_changes_the_stream_between_its_blocks_fails_its_proof(monkeypatch):
+    from transformers.models.phi.modeling_phi import PhiDecoderLayer
+
+    right = PhiDecoderLayer.forward
+    monkeypatch.setattr(
+        PhiDecoderLayer, "forward", lambda self, hidden_states, **kw: right(self, hidden_states, **kw)[:, :, :16]
+    )
+    with pytest.raises(DataError, match="fails its proof|cannot be run"):
+        load(config_of("phi"))
+
+
+def test_a_class_that_ignores_the_mask_is_not_packed(monkeypatch):
+    import transformers.models.stablelm.modeling_stablelm as modeling
+
+    right = modeling.create_causal_mask
+    monkeypatch.setattr(modeling, "create_causal_mask", lambda **kw: right(**{**kw, "attention_mask": None}))
+    assert load(config_of("stablelm")).batching == "padded"
