@@ -15,9 +15,11 @@ from probekit.hooks import HookedModule
 from probekit.models import generation
 from probekit.models.cache import KeyValueCache
 from probekit.models.layers import Mask, causal_mask, padding_mask, positions_from_mask
+from probekit.models.placement import Placement
 from probekit.models.tokenizer import Tokenizer
 from probekit.options import GenerateOptions
 from probekit.options.option import keywords
+from probekit.text import listed
 
 Batching = Literal["packed", "padded", "one length"]
 
@@ -37,6 +39,7 @@ class LanguageModel(HookedModule):
         packages: other packages whose code computes, for a store's record.
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.
+        placement: the devices of its parts, if it is spread over several.
     """
 
     cfg: Any
@@ -50,12 +53,13 @@ class LanguageModel(HookedModule):
     source: dict[str, Any] | None = None
     reader: Callable[..., Any] | None = None
     packages: tuple[str, ...] = ()
+    placement: Placement | None = None
     _read: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
+        """Where the weights are; of a model on several devices, where its inputs go."""
+        return next(self.parameters()).device if self.placement is None else torch.device(self.placement.before)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -225,6 +229,14 @@ class LanguageModel(HookedModule):
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; the seed fixes them."""
         raise NotImplementedError
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        if self.placement is not None:
+            raise UsageError(
+                f"{self.name} is spread over {listed(self.placement.devices)}, where it stays; load it again "
+                "without device_map"
+            )
+        return super()._apply(fn, recurse)
 
     def fingerprint(self) -> str:
         """Hex sha256 over every weight's name, type, shape and bytes."""

@@ -21,6 +21,7 @@ from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place, parse_points
 from probekit.tasks.base import Task
+from probekit.text import listed
 
 SHARD_BYTES = 64_000_000
 SHARD_FLOPS = {"cpu": 1.4e12}  # a few seconds of work: what a run that is stopped can lose
@@ -42,7 +43,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     points = [model.in_stack(point) for point in parse_points(options.points)]
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
-    dtype, device = dtype_name(options.dtype), find_device(options.device, default=model.device)
+    dtype, device = dtype_name(options.dtype), _device(model, options.device)
     sequences, sources = _tokenise(model, task, options, stack)
     reading = read_positions(options.position, sequences, task)
     layout = Layout(reading.names, sequences.lengths, sequences.n_bos, reading.token_ids(sequences), sequences.n_end)
@@ -81,6 +82,14 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         packing=packing,
         shards=_cut_shards(packing, batch_tokens, example_bytes, _flops_per_node(model), device, filled),
     )
+
+
+def _device(model: LanguageModel, wanted: str | torch.device) -> torch.device:
+    """The device to run on, which a model on several devices does not leave."""
+    device = find_device(wanted, default=model.device)
+    if model.placement is not None and device.type != model.device.type:
+        raise UsageError(f"the model is spread over {listed(model.placement.devices)}; leave out device {device}")
+    return model.device if model.placement is not None else device
 
 
 def _tokenise(
