@@ -205,13 +205,13 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
     """The family's own model."""
     family, cfg = _described(found, hf)
     from probekit.devices import DTYPES, find_device  # torch: not before the model is found
-    from probekit.models.spread import choose_placement, spread
+    from probekit.models.spread import choose_placement, spread_over
 
     dtype = DTYPES[dtype_name(options.dtype)]
     device = None if options.device_map else find_device(options.device)
     if options.random_init:
         model = family.model(cfg).to(dtype).init_weights(options.seed)
-        return spread(model, choose_placement(model, dtype)) if device is None else model.to(device)
+        return spread_over(model, choose_placement(model, dtype)) if device is None else model.to(device)
     _fetch_weights(found)
     return _trained(found, family, cfg, device, dtype)
 
@@ -254,7 +254,7 @@ def _trained(
 ) -> "LanguageModel":
     import torch
 
-    from probekit.models.spread import choose_placement, home_of, spread
+    from probekit.models.spread import choose_placement, home_of, spread_over
     from probekit.models.weights import load_weights, named_tensors
 
     stored = named_tensors(found.folder, family, cfg)
@@ -265,4 +265,4 @@ def _trained(
         return model
     placement = choose_placement(model, dtype)
     load_weights(model, found.folder, family, stored, home_of(model, placement), dtype)
-    return spread(model, placement)
+    return spread_over(model, placement)

@@ -49,7 +49,7 @@ class Placement:
         return tuple(dict.fromkeys([self.before, *self.blocks, self.after]))
 
 
-def place(parts: PartBytes, free: Mapping[str, int], host: int | None) -> Placement:
+def placement_of(parts: PartBytes, free: Mapping[str, int], host: int | None) -> Placement:
     """The placement of a model's parts: as many blocks on devices as fit, the others on the host.
 
     Args:

@@ -17,9 +17,10 @@ from probekit.errors import UsageError
 from probekit.models.accounting import block_width
 from probekit.models.base import LanguageModel
 from probekit.models.families import shape_of
-from probekit.models.placement import PartBytes, Placement, place
+from probekit.models.placement import PartBytes, Placement, placement_of
 
 BATCH_TOKENS = 16384  # the default batch of an extraction on a GPU
+TEXT_TOKENS = 1024  # in a text of such a batch; capped scores take memory by its square
 SPARE = 0.05  # of the free memory, for what the allocator rounds up and what kernels need
 HOST = torch.device("cpu")
 M = TypeVar("M", bound=LanguageModel)
@@ -38,13 +39,13 @@ def choose_placement(model: LanguageModel, dtype: torch.dtype) -> Placement:
     (stack, *more) = shape_of(model.cfg).stacks
     if more:
         raise UsageError("device_map (--device-map) is for models of one stack; leave it out for an encoder-decoder")
-    parts, room = part_bytes(model, dtype), BATCH_TOKENS * block_width(stack) * dtype.itemsize
+    parts, room = part_bytes(model, dtype), BATCH_TOKENS * block_width(stack, TEXT_TOKENS) * dtype.itemsize
     gpus = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
     host = int((1 - SPARE) * (free_bytes(HOST) or 1 << 62))
     if not gpus:
-        return place(parts, {str(HOST): host}, host=None)
+        return placement_of(parts, {str(HOST): host}, host=None)
     free = {str(gpu): int((1 - SPARE) * (free_bytes(gpu) or 0)) - room for gpu in gpus}
-    return place(parts, {gpu: max(0, size) for gpu, size in free.items()}, host)
+    return placement_of(parts, {gpu: max(0, size) for gpu, size in free.items()}, host)
 
 
 def part_bytes(model: LanguageModel, dtype: torch.dtype) -> PartBytes:
@@ -69,7 +70,7 @@ def home_of(model: LanguageModel, placement: Placement) -> Callable[[str], torch
     return home
 
 
-def spread(model: M, placement: Placement) -> M:
+def spread_over(model: M, placement: Placement) -> M:
     """The model itself: every weight moved to its home, and from now on every part computes on its own device.
 
     A model that fits one device is as usual, and can be moved again.

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from probekit.errors import UsageError
-from probekit.models.placement import PartBytes, Placement, place
+from probekit.models.placement import PartBytes, Placement, placement_of
 
 SIZE = st.integers(0, 30)
 PARTS = st.builds(PartBytes, SIZE, st.lists(SIZE, min_size=1, max_size=6).map(tuple), SIZE)
@@ -23,7 +23,7 @@ def named(free: list[int]) -> dict[str, int]:
 def placed(parts: PartBytes, free: list[int], host: int | None) -> tuple[Placement | None, int, int]:
     """The placement, or the bytes that its error says are missing on the last device and on the host."""
     try:
-        return place(parts, named(free), host), 0, 0
+        return placement_of(parts, named(free), host), 0, 0
     except UsageError as error:
         missing = str(error).partition("; it needs ")[2]
         device, on_host = (re.findall(rf"(\d+) B more on {where}", missing) for where in ("cuda", "the host"))
@@ -103,11 +103,13 @@ def test_the_error_counts_the_bytes_that_are_missing(parts, free, host):
 
 def test_by_example():
     parts = PartBytes(4, (10, 10, 10, 10), 3)
-    assert place(parts, named([100]), 0) == Placement("cuda:0", ("cuda:0",) * 4, "cuda:0")
-    assert place(parts, named([25, 25]), 0) == Placement("cuda:0", ("cuda:0",) * 2 + ("cuda:1",) * 2, "cuda:1")
-    assert place(parts, named([25, 13]), 99) == Placement("cuda:0", ("cuda:0",) * 2 + ("cuda:1",) * 2, "cuda:1", 2)
-    assert place(parts, named([25, 2, 23]), 0).devices == ("cuda:0", "cuda:2")
+    assert placement_of(parts, named([100]), 0) == Placement("cuda:0", ("cuda:0",) * 4, "cuda:0")
+    assert placement_of(parts, named([25, 25]), 0) == Placement("cuda:0", ("cuda:0",) * 2 + ("cuda:1",) * 2, "cuda:1")
+    assert placement_of(parts, named([25, 13]), 99) == Placement(
+        "cuda:0", ("cuda:0",) * 2 + ("cuda:1",) * 2, "cuda:1", 2
+    )
+    assert placement_of(parts, named([25, 2, 23]), 0).devices == ("cuda:0", "cuda:2")
     with pytest.raises(UsageError, match=r"takes 47 B, and free are 20 B on cpu; it needs 27 B more on cpu$"):
-        place(parts, {"cpu": 20}, None)
+        placement_of(parts, {"cpu": 20}, None)
     with pytest.raises(UsageError, match=r"free are 27 B on cuda:0, 5 B on the host; it needs 25 B more on the host$"):
-        place(parts, named([27]), 5)
+        placement_of(parts, named([27]), 5)

@@ -49,7 +49,7 @@ def test_every_point_is_bit_identical_with_blocks_on_the_host(cfg):
     out, cache = everything(model)
     fingerprint, n = model.fingerprint(), cfg.n_layers
     kept = [weight.data_ptr() for weight in model.parameters()]
-    ran = [weight.data_ptr() for weight in _while_running(spread.spread(model, over(model, "cpu", "cpu", n - 1)))]
+    ran = [weight.data_ptr() for weight in _while_running(spread.spread_over(model, over(model, "cpu", "cpu", n - 1)))]
     assert torch.equal(everything(model)[0], out)
     assert all(torch.equal(x, cache[name]) for name, x in everything(model)[1].items())
     assert model.fingerprint() == fingerprint
@@ -77,7 +77,7 @@ def test_no_operation_mixes_devices(cfg):
         out, cache = everything(made(cfg).to(FIRST))  # the kernels of a GPU, whatever the CPU has
         model = made(cfg)
         placement = over(model, FIRST, SECOND)
-        spread.spread(model, placement)
+        spread.spread_over(model, placement)
         got, there = everything(model)
         assert torch.equal(got.cpu(), out.cpu())
         for name, x in there.items():
@@ -99,7 +99,7 @@ def test_generation_with_a_cache_mixes_no_devices(cfg):
     prompts = [[3, 4, 5], [7]]
     wanted = model.generate(prompts, max_new_tokens=5, stop_tokens=[])
     with SimulatedDevices():
-        spread.spread(model, over(model, FIRST, SECOND))
+        spread.spread_over(model, over(model, FIRST, SECOND))
         assert model.generate(prompts, max_new_tokens=5, stop_tokens=[]) == wanted
 
 
