@@ -19,7 +19,6 @@ from probekit.models.placement import Placement
 from probekit.models.tokenizer import Tokenizer
 from probekit.options import GenerateOptions
 from probekit.options.option import keywords
-from probekit.text import listed
 
 Batching = Literal["packed", "padded", "one length"]
 
@@ -40,6 +39,7 @@ class LanguageModel(HookedModule):
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.
         placement: the devices of its parts, if it is spread over several.
+        stays: whether the weights stay on the devices and in the type in which they were loaded.
     """
 
     cfg: Any
@@ -54,6 +54,7 @@ class LanguageModel(HookedModule):
     reader: Callable[..., Any] | None = None
     packages: tuple[str, ...] = ()
     placement: Placement | None = None
+    stays: bool = False
     _read: Tensor | None = None
 
     @property
@@ -231,10 +232,10 @@ class LanguageModel(HookedModule):
         raise NotImplementedError
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        if self.placement is not None:
+        if self.stays:
             raise UsageError(
-                f"{self.name} is spread over {listed(self.placement.devices)}, where it stays; load it again "
-                "without device_map"
+                f"{self.name} was loaded with device_map or quantize, and its weights stay as they are; load it again "
+                "without"
             )
         return super()._apply(fn, recurse)
 

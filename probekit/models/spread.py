@@ -90,7 +90,7 @@ def spread_over(model: M, placement: Placement) -> M:
         if i >= n_placed:
             _bring_while_it_runs(block, device)
     blocks[-1].register_forward_hook(lambda block, args, out: out.to(home("ln_final.weight")))  # where the head is
-    model.placement = placement
+    model.placement, model.stays = placement, True
     return model
 
 

@@ -81,8 +81,8 @@ def float64_reference(model: LanguageModel) -> Reference:
 
 
 def _room(model: LanguageModel) -> torch.device:
-    """Where a second model fits: a model on several devices has left no room there."""
-    return model.device if model.placement is None else torch.device("cpu")
+    """Where a second model fits: one on several devices has left no room there."""
+    return torch.device("cpu") if model.stays else model.device
 
 
 def in_float64(model: nn.Module, device: torch.device) -> nn.Module:

@@ -21,7 +21,6 @@ from probekit.models.base import LanguageModel
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place, parse_points
 from probekit.tasks.base import Task
-from probekit.text import listed
 
 SHARD_BYTES = 64_000_000
 SHARD_FLOPS = {"cpu": 1.4e12}  # a few seconds of work: what a run that is stopped can lose
@@ -85,11 +84,11 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
 
 
 def _device(model: LanguageModel, wanted: str | torch.device) -> torch.device:
-    """The device to run on, which a model on several devices does not leave."""
+    """The device to run on, which a model that was loaded with device_map or quantize does not leave."""
     device = find_device(wanted, default=model.device)
-    if model.placement is not None and device.type != model.device.type:
-        raise UsageError(f"the model is spread over {listed(model.placement.devices)}; leave out device {device}")
-    return model.device if model.placement is not None else device
+    if model.stays and device.type != model.device.type:
+        raise UsageError(f"{model.name} was loaded with device_map or quantize, and stays there; leave out {device}")
+    return model.device if model.stays else device
 
 
 def _tokenise(

@@ -26,9 +26,9 @@ from probekit.points import PAIR_POINTS, Place
 def running(model: LanguageModel, device: torch.device) -> Iterator[None]:
     """The model on this device, its weights prepared for inference; afterwards it is as and where it was before.
 
-    A model on several devices stays there. Its weights are not prepared: those of the host would be held twice.
+    The weights of a model on several devices stay there, and are not prepared: those of the host would be held twice.
     """
-    if model.placement is not None:
+    if model.stays:
         yield
         return
     home = model.device
