@@ -300,7 +300,8 @@ class ActivationCache(Mapping[str, Tensor]):
         )
         if not found:
             raise UnknownPoint(f"no layer of {short} is in this cache; {nearest(short, self._tensors)}")
-        return torch.stack([self._tensors[name] for _, name in found])
+        device = self._tensors[found[0][1]].device  # the layers of a model may be on several
+        return torch.stack([self._tensors[name].to(device) for _, name in found])
 
     def to(self, device: torch.device | str) -> "ActivationCache":
         """A cache with every tensor on `device`."""

@@ -15,6 +15,7 @@ from probekit.hooks import HookedModule
 from probekit.models import generation
 from probekit.models.cache import KeyValueCache
 from probekit.models.layers import Mask, causal_mask, padding_mask, positions_from_mask
+from probekit.models.placement import Placement
 from probekit.models.tokenizer import Tokenizer
 from probekit.options import GenerateOptions
 from probekit.options.option import keywords
@@ -37,6 +38,8 @@ class LanguageModel(HookedModule):
         packages: other packages whose code computes, for a store's record.
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.
+        placement: the devices of its parts, if it is spread over several.
+        stays: whether the weights stay on the devices and in the type in which they were loaded.
     """
 
     cfg: Any
@@ -50,12 +53,14 @@ class LanguageModel(HookedModule):
     source: dict[str, Any] | None = None
     reader: Callable[..., Any] | None = None
     packages: tuple[str, ...] = ()
+    placement: Placement | None = None
+    stays: bool = False
     _read: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
+        """Where the weights are; of a model on several devices, where its inputs go."""
+        return next(self.parameters()).device if self.placement is None else torch.device(self.placement.before)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -225,6 +230,14 @@ class LanguageModel(HookedModule):
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training; the seed fixes them."""
         raise NotImplementedError
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        if self.stays:
+            raise UsageError(
+                f"{self.name} was loaded with device_map or quantize, and its weights stay as they are; load it again "
+                "without"
+            )
+        return super()._apply(fn, recurse)
 
     def fingerprint(self) -> str:
         """Hex sha256 over every weight's name, type, shape and bytes."""

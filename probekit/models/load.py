@@ -205,10 +205,13 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
     """The family's own model."""
     family, cfg = _described(found, hf)
     from probekit.devices import DTYPES, find_device  # torch: not before the model is found
+    from probekit.models.spread import choose_placement, spread_over
 
-    device, dtype = find_device(options.device), DTYPES[dtype_name(options.dtype)]
+    dtype = DTYPES[dtype_name(options.dtype)]
+    device = None if options.device_map else find_device(options.device)
     if options.random_init:
-        return family.model(cfg).to(dtype).init_weights(options.seed).to(device)
+        model = family.model(cfg).to(dtype).init_weights(options.seed)
+        return spread_over(model, choose_placement(model, dtype)) if device is None else model.to(device)
     _fetch_weights(found)
     return _trained(found, family, cfg, device, dtype)
 
@@ -222,7 +225,7 @@ def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "La
 
     if not options.random_init:
         _fetch_weights(found)
-    return load_adapted(
+    model = load_adapted(
         found.folder,
         hf,
         device=find_device(options.device),
@@ -231,6 +234,8 @@ def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "La
         device_map=options.device_map,
         quantize=options.quantize,
     )
+    model.stays = options.device_map is not None or options.quantize is not None
+    return model
 
 
 def _fetch_weights(found: _Found) -> None:
@@ -247,14 +252,19 @@ def _fetch_weights(found: _Found) -> None:
 
 
 def _trained(
-    found: _Found, family: "Family", cfg: Any, device: "torch.device", dtype: "torch.dtype"
+    found: _Found, family: "Family", cfg: Any, device: "torch.device | None", dtype: "torch.dtype"
 ) -> "LanguageModel":
     import torch
 
+    from probekit.models.spread import choose_placement, home_of, spread_over
     from probekit.models.weights import load_weights, named_tensors
 
     stored = named_tensors(found.folder, family, cfg)
     with torch.device("meta"):
         model = family.model(family.hf_parts(cfg, stored))
-    load_weights(model, found.folder, family, stored, device, dtype)
-    return model
+    if device is not None:
+        load_weights(model, found.folder, family, stored, device, dtype)
+        return model
+    placement = choose_placement(model, dtype)
+    load_weights(model, found.folder, family, stored, home_of(model, placement), dtype)
+    return spread_over(model, placement)

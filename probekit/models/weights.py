@@ -6,7 +6,7 @@ The format: https://github.com/huggingface/safetensors#format
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,7 +159,7 @@ def load_weights(
     folder: Path,
     family: Family,
     stored: Mapping[str, TensorInFile],
-    device: torch.device,
+    device: torch.device | Callable[[str], torch.device],
     dtype: torch.dtype,
 ) -> None:
     """Fill `model`, which may be on the meta device, with the weights of a folder.
@@ -171,7 +171,7 @@ def load_weights(
         folder: a model folder in Hugging Face format.
         family: the model's.
         stored: the tensors there, from `named_tensors`.
-        device: the device of the weights.
+        device: the device of the weights, or a function from our name of a weight to its device.
         dtype: the type of the weights.
 
     Raises:
@@ -184,8 +184,15 @@ def load_weights(
     for copy, original in ties.items():
         if copy in stored and original is not None:
             _check_tied(stored[copy], stored[original])
-    state = {ours: _copy(our_part(_read(stored[there.name]), there), device, dtype) for ours, there in names.items()}
+    state = {
+        ours: _copy(our_part(_read(stored[there.name]), there), _home(device, ours), dtype)
+        for ours, there in names.items()
+    }
     model.load_state_dict(state, assign=True)
+
+
+def _home(device: torch.device | Callable[[str], torch.device], name: str) -> torch.device:
+    return device if isinstance(device, torch.device) else device(name)
 
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:

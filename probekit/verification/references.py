@@ -75,9 +75,14 @@ def float64_reference(model: LanguageModel) -> Reference:
     with torch.device("meta"):
         twin: Any = type(model)(model.cfg)
     twin.load_state_dict(model.state_dict(), assign=True)
-    in_float64(twin.eval(), model.device)
+    in_float64(twin.eval(), _room(model))
     points = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
     return Reference("float64", points, lambda text, names: run_single(twin, text, names))
+
+
+def _room(model: LanguageModel) -> torch.device:
+    """Where a second model fits: one on several devices has left no room there."""
+    return torch.device("cpu") if model.stays else model.device
 
 
 def in_float64(model: nn.Module, device: torch.device) -> nn.Module:
@@ -121,7 +126,7 @@ def transformers_reference(model: LanguageModel) -> tuple[Reference, str]:
     with quiet():
         try:
             hf = _loaded(model, hf_model) if model.folder else _copied(model, family, hf_model)
-            hf = in_float64(hf.eval(), model.device)
+            hf = in_float64(hf.eval(), _room(model))
             from transformers import __version__
         except Exception as error:  # whatever it raises is the reason
             reason = " ".join(str(error).split()) or type(error).__name__

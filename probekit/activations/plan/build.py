@@ -42,7 +42,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     points = [model.in_stack(point) for point in parse_points(options.points)]
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
-    dtype, device = dtype_name(options.dtype), find_device(options.device, default=model.device)
+    dtype, device = dtype_name(options.dtype), _device(model, options.device)
     sequences, sources = _tokenise(model, task, options, stack)
     reading = read_positions(options.position, sequences, task)
     layout = Layout(reading.names, sequences.lengths, sequences.n_bos, reading.token_ids(sequences), sequences.n_end)
@@ -75,6 +75,14 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         packing=packing,
         shards=_cut_shards(packing, batch_tokens, example_bytes, model, device),
     )
+
+
+def _device(model: LanguageModel, wanted: str | torch.device) -> torch.device:
+    """The device to run on, which a model that was loaded with device_map or quantize does not leave."""
+    device = find_device(wanted, default=model.device)
+    if model.stays and device.type != model.device.type:
+        raise UsageError(f"{model.name} was loaded with device_map or quantize, and stays there; leave out {device}")
+    return model.device if model.stays else device
 
 
 def _tokenise(

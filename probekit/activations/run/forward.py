@@ -24,7 +24,13 @@ from probekit.points import PAIR_POINTS, Place
 
 @contextmanager
 def running(model: LanguageModel, device: torch.device) -> Iterator[None]:
-    """The model on this device, its weights prepared for inference; afterwards it is as and where it was before."""
+    """The model on this device, its weights prepared for inference; afterwards it is as and where it was before.
+
+    The weights of a model on several devices stay there, and are not prepared: those of the host would be held twice.
+    """
+    if model.stays:
+        yield
+        return
     home = model.device
     try:
         model.to(device)  # inside the try: if memory ends halfway, everything goes back
@@ -82,7 +88,7 @@ def run_batch(
     pooled: dict[str, Tensor] = {}
 
     def keep(x: Tensor, hook: HookPoint) -> None:
-        pooled[hook.name] = pools[hook.name](x)
+        pooled[hook.name] = pools[hook.name](x).to(model.device)  # few rows; x may be on another device
 
     with model.hooks([(list(pools), keep)]):
         _forward(model, batch, stack, stop_at_layer, None if read is None else read.positions.to(model.device))

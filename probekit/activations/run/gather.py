@@ -95,7 +95,7 @@ def _gather(batch: PackedBatch, nodes: np.ndarray, device: torch.device, read: R
     N = batch.tokens.shape[1]
     b, n = (torch.from_numpy(i).to(device) for i in divmod(nodes, N))
     slots = n if read is None else torch.from_numpy(read.slots[nodes]).to(device)
-    return lambda x: x[b, n if x.shape[1] == N else slots].flatten(1)
+    return lambda x: x[b.to(x.device), (n if x.shape[1] == N else slots).to(x.device)].flatten(1)
 
 
 def _mean(rows: Pool, lengths: Tensor) -> Pool:
@@ -104,7 +104,9 @@ def _mean(rows: Pool, lengths: Tensor) -> Pool:
     def mean(x: Tensor) -> Tensor:
         own = rows(x)
         wide = own.to(torch.promote_types(own.dtype, torch.float32))
-        return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0, unsafe=True)  # unchecked: no GPU waits
+        return torch.segment_reduce(  # unchecked: no GPU waits
+            wide, "mean", lengths=lengths.to(x.device), axis=0, unsafe=True
+        )
 
     return mean
 
@@ -125,7 +127,7 @@ def _pairs(batch: PackedBatch, device: torch.device) -> Pool:
     N = batch.tokens.shape[1]
     query, key = _pair_nodes(batch)
     b, n, m = (torch.from_numpy(i).to(device) for i in (query // N, query % N, key % N))
-    return lambda x: x[b, :, n, m]
+    return lambda x: x[b.to(x.device), :, n.to(x.device), m.to(x.device)]
 
 
 def masked_pairs(batch: PackedBatch, causal: bool, window: int | None, device: torch.device) -> Tensor:

@@ -119,7 +119,7 @@ def _with_one_name_of_experts(hf: Mapping[str, Any], model_type: str) -> dict[st
     ours, other = "num_experts", "num_local_experts"
     if model_type == "mixtral":
         ours, other = other, ours
-    if hf.get(ours, hf.get(other)) != hf.get(other, hf.get(ours)):
+    if ours in hf and other in hf and hf[ours] != hf[other]:
         raise DataError(f"{ours} is {hf[ours]!a:.60}, but {other} is {hf[other]!a:.60}; leave one out")
     return {**hf, ours: hf[other]} if other in hf else dict(hf)
 

@@ -108,7 +108,7 @@ class OlmoConfig:
         for field in ("attention_bias", "tie_embeddings"):
             check_flag(getattr(self, field), _named(field))
         for kind in self.layer_types:
-            check_choice(kind, (FULL, SLIDING), "layer type")
+            check_choice(kind, (FULL, SLIDING), "layer_types")
         if self.layer_types and len(self.layer_types) != self.n_layers:
             raise DataError(f"layer_types must name {self.n_layers} layers; got {len(self.layer_types)}")
         if SLIDING in self.layer_types:

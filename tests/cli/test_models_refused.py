@@ -1,0 +1,187 @@
+"""Models that cannot be had, through the command line: one line that names the field or the type, and the exit code."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_configs import tiny_configs
+
+CONFIGS: dict[str, dict[str, Any]] = {}  # model_type -> the config.json of its first tiny model
+for _cfg in tiny_configs().values():
+    CONFIGS.setdefault(_cfg.to_hf()["model_type"], _cfg.to_hf())
+
+Refused = Callable[..., str]
+BY_FIELD = [
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
+    ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights"),
+    ("llama", {"rope_parameters": {"rope_type": "weird", "rope_theta": 1e4}}, "'weird'"),
+    ("llama", {"rope_scaling": {"type": "weird", "factor": 2.0}, "rope_parameters": None}, "'weird'"),
+    ("llama", {"hidden_act": "xielu"}, "hidden_act"),
+    ("mistral", {"sliding_window": 0}, "sliding_window"),
+    ("mistral", {"sliding_window": -4}, "sliding_window"),
+    ("mistral", {"sliding_window": 2.5}, "sliding_window"),
+    ("qwen3", {"num_key_value_heads": 3}, "num_key_value_heads"),
+    ("qwen3", {"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "layer_types"),
+    ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}, "rope_parameters": None}, "long_factor"),
+    ("phi3", {"partial_rotary_factor": 3.0}, "partial_rotary_factor"),
+    ("gpt_neox", {"rotary_pct": 0.0, "rope_parameters": None}, "rotary_pct"),
+    ("gpt_neox", {"rotary_pct": 1.5, "rope_parameters": None}, "rotary_pct"),
+    ("gpt_neox", {"use_parallel_residual": "yes"}, "use_parallel_residual"),
+    ("gemma2", {"sliding_window": 0}, "sliding_window"),
+    ("gemma2", {"attn_logit_softcapping": -1.0}, "attn_logit_softcapping"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+    ("gemma2", {"layer_types": ["full_attention"]}, "layer_types"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("olmo3", {"layer_types": ["sliding_attention", "chunked_attention", "full_attention"]}, "layer_types"),
+    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+    ("bert", {"is_decoder": True}, "is_decoder"),
+    ("roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+    ("distilbert", {"activation": "swiglu"}, "activation"),
+    ("modernbert", {"local_attention": -2}, "local_attention"),
+    ("mixtral", {"num_experts_per_tok": 0}, "num_experts_per_tok"),
+    ("mixtral", {"num_experts_per_tok": 99}, "num_experts_per_tok"),
+    ("mixtral", {"num_local_experts": 0}, "num_local_experts"),
+    ("mixtral", {"num_local_experts": float("nan")}, "num_local_experts"),
+    ("qwen3_moe", {"norm_topk_prob": "true"}, "norm_topk_prob"),
+    ("qwen3_moe", {"mlp_only_layers": [17]}, "mlp_only_layers"),
+    ("olmoe", {"clip_qkv": -1.0}, "clip_qkv"),
+    ("olmoe", {"num_experts_per_tok": 2.5}, "num_experts_per_tok"),
+    ("marian", {"activation_function": "swish2"}, "activation"),
+]
+QUANTIZED = (
+    "quantization_config: weights quantized by 'gptq' are not implemented here; take a folder with the weights in"
+)
+
+
+@pytest.fixture
+def folder(here: Path) -> Callable[..., Path]:
+    """Makes a folder with this config.json."""
+
+    def make(hf: dict[str, Any]) -> Path:
+        (here / "model").mkdir()
+        (here / "model/config.json").write_text(json.dumps(hf))
+        return here / "model"
+
+    return make
+
+
+@pytest.mark.parametrize(("model_type", "fields", "named"), BY_FIELD, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_a_family_does_not_implement_is_refused_by_field(
+    folder: Callable[..., Path], refused: Refused, model_type: str, fields: dict[str, Any], named: str
+) -> None:
+    line = refused(3, "points", "--model", folder({**CONFIGS[model_type], **fields}))
+    assert "model/config.json': " in line
+    assert named in line
+
+
+@pytest.mark.parametrize("model_type", CONFIGS)
+def test_quantized_weights_are_refused_with_the_way(
+    folder: Callable[..., Path], refused: Refused, model_type: str
+) -> None:
+    hf = {**CONFIGS[model_type], "quantization_config": {"quant_method": "gptq", "bits": 4}}
+    assert QUANTIZED in refused(3, "points", "--model", folder(hf))
+
+
+@pytest.mark.parametrize("command", ["points", "extract"])
+@pytest.mark.parametrize(
+    ("hf", "says"),
+    [
+        ({"model_type": "gptj"}, "model_type 'gptj' is not implemented here; add --via transformers, which runs the"),
+        ({"model_type": "whisper"}, "model_type 'whisper' is for sound, not text; take a model of one of these: gpt2"),
+        (
+            {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "modeling_own.OwnLM"}},
+            "model_type 'own' needs code from its own repository ('modeling_own.OwnLM'), which is never run",
+        ),
+        ({"architectures": ["GPT2LMHeadModel"]}, "model_type None is not supported"),
+    ],
+)
+def test_a_type_without_a_file(
+    folder: Callable[..., Path], texts: Path, refused: Refused, command: str, hf: dict[str, Any], says: str
+) -> None:
+    more = ["--dataset", texts] if command == "extract" else []
+    assert says in refused(3, command, "--model", folder(hf), *more)
+
+
+@pytest.mark.parametrize(
+    ("hf", "says"),
+    [
+        ({"model_type": "llava"}, "model_type 'llava' is for images, not text; leave out --via transformers, or take"),
+        ({"model_type": "t5"}, "model_type 't5' is an encoder-decoder"),
+        ({"model_type": "own", "auto_map": {"AutoModel": "modeling_own.Own"}}, "which is never run"),
+        ({"model_type": "newest"}, "model_type 'newest' is not supported, and transformers 5"),
+        ({"model_type": "gptj", "n_layer": "three"}, "transformers"),
+        ({"model_type": "big_bird"}, "approximate"),
+        ({"model_type": "xlnet", "n_layer": 2, "d_model": 16, "n_head": 2, "d_inner": 16, "vocab_size": 50}, "wrapped"),
+    ],
+)
+def test_what_the_adapter_cannot_take(
+    folder: Callable[..., Path], refused: Refused, hf: dict[str, Any], says: str
+) -> None:
+    line = refused(3, "selftest", "--model", folder(hf), "--via", "transformers", "--random-init")
+    assert says in line
+
+
+def test_a_model_that_fails_its_proof(
+    folder: Callable[..., Path], refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.phi.modeling_phi import PhiDecoderLayer
+
+    right = PhiDecoderLayer.forward
+
+    def wrong(self: Any, hidden_states: Any, **more: Any) -> Any:
+        return right(self, hidden_states, **more)[:, :, :16]
+
+    monkeypatch.setattr(PhiDecoderLayer, "forward", wrong)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
+    hf = {"model_type": "phi", "vocab_size": 50, "max_position_embeddings": 32, **sizes}
+    line = refused(3, "selftest", "--model", folder(hf), "--via", "transformers", "--random-init")
+    assert "Phi" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--quantize", "8bit"], "quantize (--quantize) works with transformers' models alone; add --via transformers"),
+        (["--quantize", "8bit", "--via", "transformers", "--random-init"], "random weights are not quantized"),
+        (
+            ["--device-map", "auto", "--device", "cpu"],
+            "device_map (--device-map) chooses the devices; leave out device",
+        ),
+        (["--model", "agreement-gpt2", "--via", "transformers"], "'agreement-gpt2' is probekit's own model; leave out"),
+        (["--model", "counting-gpt", "--via", "transformers"], "'counting-gpt' is probekit's own model; leave out"),
+    ],
+)
+def test_options_that_contradict(
+    gpt2_folder: Path, texts: Path, refused: Refused, options: list[str], says: str
+) -> None:
+    assert says in refused(2, "extract", "--model", gpt2_folder, "--dataset", texts, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "package"),
+    [(["--quantize", "4bit"], "bitsandbytes"), (["--device-map", "auto"], "accelerate")],
+)
+def test_packages_that_are_not_installed(
+    gpt2_folder: Path, texts: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, options: list[str], package: str
+) -> None:
+    from probekit.models import model_types
+
+    found = model_types.importlib.util.find_spec
+    monkeypatch.setattr(
+        model_types.importlib.util, "find_spec", lambda name, *more: None if name == package else found(name, *more)
+    )
+    for command in (["extract", "--dataset", texts], ["selftest"]):
+        line = refused(2, *command, "--model", gpt2_folder, "--via", "transformers", *options)
+        assert (
+            f"{' '.join(options)} with --via transformers needs the package {package}, which is not installed" in line
+        )
+
+
+@pytest.mark.parametrize("options", [["--via", "jax"], ["--device-map", "0"], ["--quantize", "3bit"]])
+def test_values_that_do_not_exist(gpt2_folder: Path, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    from probekit.cli.main import run
+
+    assert run(["selftest", "--model", str(gpt2_folder), *options]) == 2
+    assert options[1] in capsys.readouterr().err
