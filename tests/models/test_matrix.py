@@ -262,14 +262,14 @@ def test_a_saved_folder_loads(name: str, folders: Any) -> None:
 
 @pytest.mark.parametrize("name", [x for x in IN_TRANSFORMERS if getattr(CONFIGS[x], "positions", "") != "learned"])
 def test_folders_go_to_transformers_and_come_back(name: str, folders: Any, tmp_path: Any) -> None:
-    """Every weight; `transformers` adds what the model lacks, such as a pooler. Its Marian has no learned positions."""
+    """Every weight but a pooler, which `transformers` adds or leaves out; its Marian has no learned positions."""
     cfg = CONFIGS[name]
     found = family_of(cfg).hf_model(cfg)
     assert found
     getattr(transformers, found.model).from_pretrained(folders(name)).save_pretrained(tmp_path / "theirs")
     came_back = pk.load_model(tmp_path / "theirs", device="cpu").state_dict()
     for weight, x in tiny_model(name).state_dict().items():
-        assert torch.equal(came_back[weight], x), weight
+        assert weight.startswith("pooler") or torch.equal(came_back[weight], x), weight
 
 
 @every_family
