@@ -41,6 +41,7 @@ lint: .venv/installed-dev
 docs: .venv/installed-dev
 	$(BIN)/python -m probekit.cli.reference commands > docs/reference/commands.md
 	$(BIN)/python -m probekit.cli.reference python > docs/reference/python.md
+	$(BIN)/python -m probekit.cli.reference models > docs/will-my-model-load.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 .venv/installed: pyproject.toml constraints.txt

@@ -1,4 +1,7 @@
-"""Tables as text for a terminal and as HTML for a notebook. Cells may come from data, so each one is escaped."""
+"""Tables as text for a terminal, HTML for a notebook, and Markdown for documents.
+
+Cells of the first two may come from data, so each one is escaped.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
@@ -41,6 +44,12 @@ def html_page(title: str, table: str, notes: Iterable[str]) -> str:
     """A bold title, an HTML table, and lines of text under it; title and lines are escaped."""
     paragraphs = "".join(f"<p>{escape(printable(note))}</p>" for note in notes)
     return f"<div><p><b>{escape(printable(title))}</b></p>{table}{paragraphs}</div>"
+
+
+def markdown_table(header: Row, rows: Iterable[Row]) -> str:
+    """A header and rows as a Markdown table; the cells are Markdown already."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def without_empty_columns(rows: Sequence[Row]) -> list[list[str]]:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from probekit.cli.model_pages import readme_table, will_it_load_page
 from probekit.cli.reference import commands_page, python_page
+from probekit.models.families import families
 
 REPO = Path(__file__).parents[1]
 DOCUMENTS = [REPO / name for name in ("README.md", "CONTRIBUTING.md", "experiments/README.md", "benchmarks/RESULTS.md")]
@@ -26,3 +28,16 @@ def test_links_lead_to_files(document):
 def test_the_reference_is_what_the_options_say(page, made):
     """`make docs` writes it again."""
     assert (REPO / f"docs/reference/{page}.md").read_text(encoding="utf-8") == made()
+
+
+def test_the_pages_of_models_are_what_the_registry_says():
+    """`make docs` writes the page again; README's table is that of `python -m probekit.cli.reference readme-models`."""
+    page = (REPO / "docs/will-my-model-load.md").read_text(encoding="utf-8")
+    assert page == will_it_load_page()
+    assert readme_table() in (REPO / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{model_type}`" in page for model_type in families())
+
+
+def test_every_family_says_what_it_loads_and_what_it_refuses():
+    for model_type, family in families().items():
+        assert all((family.loads, family.refused, family.hub_examples)), model_type

@@ -202,4 +202,7 @@ FAMILY = Family(
     hf_buffers=bert_hf.HF_BUFFERS,
     hf_renamed=bert_hf.hf_renamed,
     hf_parts=bert_hf.hf_parts,
+    loads="BERT with any of its heads, old files included",
+    refused="decoders, relative positions, classification heads",
+    hub_examples=("google-bert/bert-base-uncased", "google-bert/bert-large-cased"),
 )

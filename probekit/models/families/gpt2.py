@@ -391,4 +391,7 @@ FAMILY = Family(
     hf_ties=hf_ties,
     hf_parts=with_head_bias,
     hf_buffers=r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",  # causal masks, in old files
+    loads="GPT-2 of any size, DistilGPT-2",
+    refused="cross-attention, unscaled attention",
+    hub_examples=("openai-community/gpt2", "openai-community/gpt2-xl", "distilbert/distilgpt2"),
 )

@@ -393,4 +393,7 @@ FAMILY = Family(
     hf_model=transformer_hf.hf_model,
     hf_ties=transformer_hf.hf_ties,
     hf_parts=transformer_hf.hf_parts,
+    loads="Marian, the original encoder-decoder",
+    refused="pre-norm blocks, a norm of the embeddings",
+    hub_examples=("Helsinki-NLP/opus-mt-en-de",),
 )

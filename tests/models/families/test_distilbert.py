@@ -69,17 +69,6 @@ def test_sinusoids_are_where_training_starts():
     torch.testing.assert_close(DistilBert(cfg).init_weights().pos_embed.weight, theirs)
 
 
-def test_the_identities_of_post_norm_blocks():
-    model = DistilBert(TINY["distilbert"]).init_weights()
-    with torch.no_grad():
-        _, c = model.run_with_cache(torch.tensor([[7, 8, 9, 10, 11]]))
-    for i in range(model.cfg.n_layers):
-        assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
-        assert torch.equal(c["ln1_normalized", i] + c["mlp_out", i], c["resid_post", i])
-        if i:
-            assert torch.equal(c["resid_pre", i], c["ln2_normalized", i - 1])
-
-
 @pytest.mark.parametrize(
     ("cfg", "parameters"),
     [(DistilBertConfig(), 66_985_530), (DistilBertConfig(mlm_head=False), 66_362_880)],

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpt2_points import GPT2_POINTS
 from safetensors.torch import load_file
 from tiny_configs import SIZES
 from torch import Tensor
@@ -18,7 +17,6 @@ from transformers import GPT2LMHeadModel
 
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config, hf_names
-from probekit.points import POINTS
 
 TINY = {
     "gpt2": GPT2Config(**SIZES),
@@ -200,71 +198,6 @@ def test_identities(model):
         assert torch.equal(model.head(c["ln_final"]), logits)
 
 
-def test_fused_and_explicit_attention_agree(model):
-    tokens = tokens_for(model)
-    with torch.no_grad():
-        assert error(model.run_with_cache(tokens)[0], model(tokens)) <= 1e-6
-
-
-def test_every_point_has_the_axes_that_it_declares(model):
-    cfg = model.cfg
-    sizes = dict(zip("BLMDHKF1", [3, 9, 9, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, 1], strict=True))
-    _, cache = model.run_with_cache(tokens_for(model))
-    assert (
-        set(cache)
-        == set(model.points)
-        == {POINTS[short].format(layer=i) for short in GPT2_POINTS for i in range(cfg.n_layers)}
-    )
-    for name, x in cache.items():
-        assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
-
-
-def test_padding_changes_no_point(model):
-    """Left, right and both: at every real token every point has the value of the unpadded text."""
-    text = tokens_for(model, batch=1, length=6)
-    with torch.no_grad():
-        _, plain = model.run_with_cache(text)
-        for left, right in [(4, 0), (0, 4), (2, 3)]:
-            width = left + 6 + right
-            tokens = torch.full((2, width), 5)
-            mask = torch.zeros(2, width, dtype=torch.bool)
-            tokens[0, left : left + 6], mask[0, left : left + 6] = text[0], True
-            tokens[1], mask[1] = tokens_for(model, 1, width, seed=9)[0], True
-            logits, padded = model.run_with_cache(tokens, attention_mask=mask)
-            assert logits.isfinite().all()
-            real = slice(left, left + 6)
-            for name, x in padded.items():
-                axes = model.points[name].axes
-                x = x[:1, :, real, real] if axes == "B H L M" else x[:1, real]
-                finite = plain[name].isfinite()
-                assert torch.equal(x.isfinite(), finite), name
-                assert error(x[finite], plain[name][finite]) <= 1e-5, name
-
-
-def test_batch_and_order_change_no_point(model):
-    tokens = tokens_for(model, batch=5)
-    order = torch.tensor([3, 0, 4, 1, 2])
-    with torch.no_grad():
-        _, batch = model.run_with_cache(tokens)
-        _, shuffled = model.run_with_cache(tokens[order])
-        for b in range(5):
-            _, single = model.run_with_cache(tokens[b : b + 1])
-            for name, x in batch.items():
-                finite = single[name][0].isfinite()
-                assert error(x[b][finite], single[name][0][finite]) <= 1e-5, name
-                assert error(shuffled[name][order.tolist().index(b)][finite], single[name][0][finite]) <= 1e-5, name
-
-
-def test_block_mask_packs_two_texts_in_one_row(model):
-    """A mask [B, L, M] and the positions that follow from it: two texts side by side do not see each other."""
-    a, b = tokens_for(model, 1, 5, seed=2), tokens_for(model, 1, 4, seed=3)
-    mask = torch.block_diag(torch.ones(5, 5).tril(), torch.ones(4, 4).tril())[None].bool()
-    with torch.no_grad():
-        packed = model(torch.cat([a, b], 1), attention_mask=mask)
-        assert error(packed[:, :5], model(a)) <= 1e-5
-        assert error(packed[:, 5:], model(b)) <= 1e-5
-
-
 def test_a_row_that_sees_nothing_stays_finite(model):
     tokens, mask = tokens_for(model, 1), torch.ones(1, 9, 9, dtype=torch.bool).tril()
     mask[0, 2] = False
@@ -274,28 +207,6 @@ def test_a_row_that_sees_nothing_stays_finite(model):
     assert fused.isfinite().all()
     assert error(explicit, fused) <= 1e-6
     assert (cache["attn_pattern", 0][0, :, 2] == 0).all()
-
-
-def test_stopping_returns_the_input_of_that_block(model):
-    tokens = tokens_for(model)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens)
-        for i in range(model.cfg.n_layers):
-            out, stopped = model.run_with_cache(tokens, points=("resid_pre", i), stop_at_layer=i)
-            assert torch.equal(out, stopped["resid_pre", i])
-            assert error(out, cache["resid_pre", i]) <= 1e-6
-        last = model.cfg.n_layers
-        assert error(model(tokens, stop_at_layer=last), cache["resid_post", last - 1]) <= 1e-6
-        assert error(model(tokens, return_logits=False), cache["ln_final"]) <= 1e-6
-    with pytest.raises(UsageError, match=r"stop_at_layer 4 is not in 0\.\.3"):
-        model(tokens, stop_at_layer=4)
-
-
-def test_same_seed_same_weights():
-    cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=32, n_layers=2, n_ctx=8, d_vocab=11)
-    one, two, other = (GPT2(cfg).init_weights(seed) for seed in (3, 3, 4))
-    assert one.fingerprint() == two.fingerprint() != other.fingerprint()
-    assert all(torch.isfinite(p).all() for p in one.parameters())
 
 
 @pytest.mark.parametrize(
@@ -369,20 +280,6 @@ def test_config_round_trip():
     cfg = GPT2Config.from_hf(SHAPES[1])
     assert GPT2Config.from_hf(cfg.to_hf()) == cfg
     assert (cfg.d_mlp, cfg.d_head) == (40, 16)
-
-
-@pytest.mark.parametrize(
-    ("cfg", "parameters"),
-    [
-        (GPT2Config(), 124_439_808),
-        (GPT2Config(d_model=1024, n_heads=16, d_mlp=4096, n_layers=24), 354_823_168),
-        (GPT2Config(d_model=1280, n_heads=20, d_mlp=5120, n_layers=36), 774_030_080),
-        (GPT2Config(d_model=1600, n_heads=25, d_mlp=6400, n_layers=48), 1_557_611_200),
-    ],
-)
-def test_published_sizes(cfg, parameters):
-    with torch.device("meta"):
-        assert sum(p.numel() for p in GPT2(cfg).parameters()) == parameters
 
 
 @pytest.mark.shared

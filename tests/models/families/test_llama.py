@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from transformers import (
 )
 
 from probekit.errors import DataError, UsageError
-from probekit.models.cache import KeyValueCache
 from probekit.models.config_fields import deciding_fields
 from probekit.models.families.llama import Llama, LlamaConfig
 from probekit.models.families.llama_hf import HF_PREFIX, hf_names
@@ -366,16 +364,6 @@ def test_identities(each):
         assert torch.equal(model.head(c["ln_final"]), logits)
 
 
-def test_every_point_has_the_axes_that_it_declares(each):
-    model, cfg = each, each.cfg
-    sizes = {"B": 3, "L": 9, "M": 9, "D": cfg.d_model, "H": cfg.n_heads, "G": cfg.n_kv_heads, "K": cfg.d_head}
-    sizes |= {"F": cfg.d_mlp, "1": 1}
-    _, cache = model.run_with_cache(tokens_for(model))
-    assert set(cache) == set(model.points)
-    for name, x in cache.items():
-        assert list(x.shape) == [sizes[axis] for axis in model.points[name].axes.split()], name
-
-
 def test_it_has_every_point_of_a_pre_norm_decoder_but_learned_positions(model):
     elsewhere = ("pos_embed", "token_type_embed", "ln_embed", "ln_embed_scale", "head_ln", "head_ln_scale")
     others = ("q_norm", "k_norm", "ln1_post", "ln2_post", "router_logits", "expert_weights")
@@ -401,42 +389,6 @@ def test_a_hook_changes_what_follows(model):
         assert torch.equal(model.run_with_cache(tokens)[1]["resid_post", 2], cache["resid_post", 2])
 
 
-def test_padding_changes_no_point(each):
-    """Left, right and both: at every real token every point has the value of the unpadded text."""
-    model, text = each, tokens_for(each, batch=1, length=6)
-    with torch.no_grad():
-        _, plain = model.run_with_cache(text)
-        for left, right in [(4, 0), (0, 4), (2, 3)]:
-            width = left + 6 + right
-            tokens = torch.full((2, width), 5)
-            mask = torch.zeros(2, width, dtype=torch.bool)
-            tokens[0, left : left + 6], mask[0, left : left + 6] = text[0], True
-            tokens[1], mask[1] = tokens_for(model, 1, width, seed=9)[0], True
-            logits, padded = model.run_with_cache(tokens, attention_mask=mask)
-            assert logits.isfinite().all()
-            real = slice(left, left + 6)
-            for name, x in padded.items():
-                axes = model.points[name].axes
-                x = x[:1, :, real, real] if axes == "B H L M" else x[:1, real]
-                finite = plain[name].isfinite()
-                assert torch.equal(x.isfinite(), finite), name
-                assert error(x[finite], plain[name][finite]) <= 1e-5, name
-
-
-def test_batch_and_order_change_no_point(each):
-    model, tokens = each, tokens_for(each, batch=5)
-    order = torch.tensor([3, 0, 4, 1, 2])
-    with torch.no_grad():
-        _, batch = model.run_with_cache(tokens)
-        _, shuffled = model.run_with_cache(tokens[order])
-        for b in range(5):
-            _, single = model.run_with_cache(tokens[b : b + 1])
-            for name, x in batch.items():
-                finite = single[name][0].isfinite()
-                assert error(x[b][finite], single[name][0][finite]) <= 1e-5, name
-                assert error(shuffled[name][order.tolist().index(b)][finite], single[name][0][finite]) <= 1e-5, name
-
-
 def test_block_mask_packs_two_texts_in_one_row(each):
     """A mask [B, L, M] and the positions that follow from it: two texts side by side do not see each other."""
     model, (a, b) = each, (tokens_for(each, 1, 8, seed=2), tokens_for(each, 1, 7, seed=3))
@@ -445,37 +397,6 @@ def test_block_mask_packs_two_texts_in_one_row(each):
         packed = model(torch.cat([a, b], 1), attention_mask=mask)
         assert error(packed[:, :8], model(a)) <= 1e-5
         assert error(packed[:, 8:], model(b)) <= 1e-5
-
-
-def test_a_forest_of_shared_prefixes_equals_its_texts(each):
-    """Two texts with one prefix of 5, in one row: a token sees its ancestors, and its position is its depth."""
-    model, stem = each, tokens_for(each, 1, 5, seed=2)
-    ends = [tokens_for(model, 1, 4, seed=seed) for seed in (3, 4)]
-    mask = torch.ones(13, 13, dtype=torch.bool).tril()
-    mask[9:, 5:9] = False
-    position_ids = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8]])
-    with torch.no_grad():
-        forest = model(torch.cat([stem, *ends], 1), position_ids=position_ids, attention_mask=mask[None])
-        for end, rows in zip(ends, (slice(5, 9), slice(9, 13)), strict=True):
-            assert error(forest[:, rows], model(torch.cat([stem, end], 1))[:, 5:]) <= 1e-5
-
-
-def test_a_cache_changes_nothing(each):
-    """Token by token, in pieces and at once; one row of the batch is padded on the left."""
-    model, tokens = each, tokens_for(each, 2, 10)
-    real = torch.ones(2, 10, dtype=torch.bool)
-    real[1, :3] = False
-    position_ids = (real.long().cumsum(1) - 1).clamp(min=0)
-    mask = torch.ones(10, 10, dtype=torch.bool).tril() & real[:, None] | torch.eye(10, dtype=torch.bool)
-    with torch.no_grad():
-        whole = model(tokens, attention_mask=real)
-        for cuts in [range(11), (0, 7, 8, 9, 10), (0, 4, 10)]:
-            cache = KeyValueCache(model.cfg.n_layers)
-            parts = [
-                model(tokens[:, i:j], position_ids[:, i:j], mask[:, i:j, :j], cache=cache) for i, j in pairwise(cuts)
-            ]
-            assert cache.length == 10
-            assert error(torch.cat(parts, 1)[real], whole[real]) <= 1e-5
 
 
 def test_a_window_is_of_the_last_tokens():
@@ -492,21 +413,6 @@ def test_a_window_as_wide_as_the_text_is_none():
         assert torch.equal(model(tokens_for(model)), wide(tokens_for(model)))
         longer = tokens_for(model, length=11)
         assert error(model(longer)[:, 9:], wide(longer)[:, 9:]) > 1e-3
-
-
-def test_stopping_returns_the_input_of_that_block(each):
-    model, tokens = each, tokens_for(each)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens)
-        for i in range(model.cfg.n_layers):
-            out, stopped = model.run_with_cache(tokens, points=("resid_pre", i), stop_at_layer=i)
-            assert torch.equal(out, stopped["resid_pre", i])
-            assert error(out, cache["resid_pre", i]) <= 1e-5
-        last = model.cfg.n_layers
-        assert error(model(tokens, stop_at_layer=last), cache["resid_post", last - 1]) <= 1e-5
-        assert error(model(tokens, return_logits=False), cache["ln_final"]) <= 1e-5
-    with pytest.raises(UsageError, match=r"stop_at_layer 4 is not in 0\.\.3"):
-        model(tokens, stop_at_layer=4)
 
 
 @pytest.mark.parametrize("init_std", [0.02, None])

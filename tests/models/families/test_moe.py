@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.nn.functional import cross_entropy, silu
 
 import probekit as pk
 from probekit.errors import DataError, UsageError
-from probekit.models.cache import KeyValueCache
 from probekit.models.families import moe_hf
 from probekit.models.families.moe import Moe, MoeConfig, SparseMLP
 from probekit.models.families.moe_hf import CLASSES, hf_names, slots
@@ -300,41 +298,6 @@ def test_the_batch_changes_neither_the_choice_nor_the_values(each):
         assert torch.equal(alone > 0, batch["expert_weights", i] > 0)
         top = batch["router_logits", i].topk(each.cfg.n_active_experts + 1).values
         assert 1e-5 < (top[..., -2] - top[..., -1]).min() < 0.03
-
-
-def test_a_cache_changes_nothing(each):
-    """Token by token, in pieces and at once; one row of the batch is padded on the left."""
-    tokens = tokens_for(each, 2, 10)
-    real = torch.ones(2, 10, dtype=torch.bool)
-    real[1, :3] = False
-    position_ids = (real.long().cumsum(1) - 1).clamp(min=0)
-    mask = torch.ones(10, 10, dtype=torch.bool).tril() & real[:, None] | torch.eye(10, dtype=torch.bool)
-    with torch.no_grad():
-        whole = each(tokens, attention_mask=real)
-        for cuts in [range(11), (0, 7, 8, 9, 10), (0, 4, 10)]:
-            cache = KeyValueCache(each.cfg.n_layers)
-            parts = [
-                each(tokens[:, i:j], position_ids[:, i:j], mask[:, i:j, :j], cache=cache) for i, j in pairwise(cuts)
-            ]
-            assert error(torch.cat(parts, 1)[real], whole[real]) <= 1e-5
-
-
-def test_a_forest_of_shared_prefixes_equals_its_texts(each):
-    """Two texts with one prefix of 5, in one row; read at their last tokens alone, the last block computes two."""
-    stem, *ends = tokens_for(each, 1, 5, seed=2), tokens_for(each, 1, 4, seed=3), tokens_for(each, 1, 4, seed=4)
-    mask = torch.ones(13, 13, dtype=torch.bool).tril()
-    mask[9:, 5:9] = False
-    position_ids = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8]])
-    row, masked = torch.cat([stem, *ends], 1), {"position_ids": position_ids, "attention_mask": mask[None]}
-    with torch.no_grad():
-        forest = each(row, **masked)
-        with each.reading(torch.tensor([[8, 12]])):
-            read, cache = each.run_with_cache(row, **masked)
-        for j, (end, rows) in enumerate(zip(ends, (slice(5, 9), slice(9, 13)), strict=True)):
-            alone = each(torch.cat([stem, end], 1))
-            assert error(forest[:, rows], alone[:, 5:]) <= 1e-5
-            assert error(read[:, j], alone[:, -1]) <= 1e-5
-    assert cache["mlp_out", each.cfg.n_layers - 1].shape[1] == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -141,17 +141,6 @@ def test_segments_are_those_of_transformers(tmp_path):
         model(tokens, token_type_ids=segments + 1)
 
 
-def test_the_identities_of_post_norm_blocks(folder):
-    model = load(folder)
-    with torch.no_grad():
-        _, c = model.run_with_cache(torch.tensor([[7, 8, 9, 10, 11]]))
-    for i in range(model.cfg.n_layers):
-        assert torch.equal(c["resid_pre", i] + c["attn_out", i], c["resid_mid", i])
-        assert torch.equal(c["ln1_normalized", i] + c["mlp_out", i], c["resid_post", i])
-        if i:
-            assert torch.equal(c["resid_pre", i], c["ln2_normalized", i - 1])
-
-
 @pytest.mark.parametrize(
     ("cfg", "parameters"),
     [
