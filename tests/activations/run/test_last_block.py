@@ -109,7 +109,7 @@ def test_the_last_block_runs_on_all_rows_where_they_are_needed(task: Task, famil
 def test_reading_needs_the_mask_of_a_packed_batch(task: Task) -> None:
     model = MADE["gpt2"]().init_weights(0)
     planned = plan_of(model, task, points="resid_pre")
-    tokens, packed = batch_inputs(planned.packing.batch(planned.batches[0]), model.device)
+    tokens, packed = batch_inputs(model, planned.packing.batch(planned.batches[0]))
     read = torch.tensor([[1, 0]]).expand(len(tokens), 2)
     with torch.inference_mode(), model.reading(read):
         assert model(tokens, **packed).shape == (len(tokens), 2, 9)
