@@ -15,6 +15,7 @@ K d_head, F d_mlp, V vocab.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -217,8 +218,16 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
+_NO_INPUT_NORM = "its attention and MLP read the stream without a norm; take {}, or the norm of the output, {}"
+
+
 class Olmo(LanguageModel):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
+
+    absent = MappingProxyType(
+        dict.fromkeys(("ln1_scale", "ln1_normalized"), _NO_INPUT_NORM.format("resid_pre", "ln1_post_normalized"))
+        | dict.fromkeys(("ln2_scale", "ln2_normalized"), _NO_INPUT_NORM.format("resid_mid", "ln2_post_normalized"))
+    )
 
     def __init__(self, cfg: OlmoConfig):
         super().__init__()
