@@ -15,7 +15,6 @@ K d_head, F d_mlp, V vocab.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -218,16 +217,18 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
-_NO_INPUT_NORM = "its attention and MLP read the stream without a norm; take {}, or the norm of the output, {}"
+_WHY = "its attention and MLP read the stream without a norm; take {}, or the norm of the output, {}"
+ABSENT: dict[str, str] = {
+    f"{norm}_{what}": _WHY.format(stream, f"{norm}_post_normalized")
+    for norm, stream in (("ln1", "resid_pre"), ("ln2", "resid_mid"))
+    for what in ("scale", "normalized")
+}
 
 
 class Olmo(LanguageModel):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
-    absent = MappingProxyType(
-        dict.fromkeys(("ln1_scale", "ln1_normalized"), _NO_INPUT_NORM.format("resid_pre", "ln1_post_normalized"))
-        | dict.fromkeys(("ln2_scale", "ln2_normalized"), _NO_INPUT_NORM.format("resid_mid", "ln2_post_normalized"))
-    )
+    absent = ABSENT
 
     def __init__(self, cfg: OlmoConfig):
         super().__init__()
