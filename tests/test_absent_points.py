@@ -4,7 +4,9 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from store_cases import plan_of
+from tiny_configs import tiny_configs
 from torch.nn import Identity
 
 import probekit as pk
@@ -15,9 +17,10 @@ from probekit.activations.repair import plan_again
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
 from probekit.errors import UsageError
+from probekit.models.families import family_of
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.point_rows import point_rows
-from probekit.points import UnknownPoint, place_name
+from probekit.points import POINTS, UnknownPoint, place_name
 from probekit.tasks.base import Task
 
 
@@ -106,3 +109,15 @@ def test_a_selftest_checks_the_points_that_there_are(uneven):
     found = pk.selftest(uneven)
     assert found.passed, found.describe()
     assert {"resid_mid", "ln1_normalized", "resid_post"} <= {row.point for row in found.rows}
+
+
+@pytest.mark.parametrize("cfg", tiny_configs().values(), ids=tiny_configs())
+def test_what_a_family_says_of_absent_points_is_so(cfg):
+    """Its reason is the error's, and the points that it offers instead exist."""
+    with torch.device("meta"):
+        model = family_of(cfg).model(cfg)
+    for short, why in model.absent.items():
+        assert all(model.resolve(word) for word in re.findall(r"\w+", why) if word in POINTS)
+        for layer in set(range(model.n_layers)) - set(model.layers_of(short)):
+            with pytest.raises(UnknownPoint, match=re.escape(f": {why}")):
+                model.resolve((short, layer))

@@ -27,12 +27,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
-_GELUS = {
-    "gelu_new": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_fast": "tanh",
-    "gelu": "none",
-}  # activation -> torch's `approximate`
+_GELUS = dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "tanh") | {"gelu": "none"}  # `approximate`
 
 Mask = Tensor | Literal["causal"] | None
 """Who may attend to whom: boolean [B, L, M], "causal" (each to itself and those before it), or None (all to all)."""

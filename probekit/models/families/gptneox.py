@@ -312,7 +312,7 @@ FAMILY = Family(
     hf_ties=gptneox_hf.hf_ties,
     hf_buffers=gptneox_hf.HF_BUFFERS,
     hf_renamed=gptneox_hf.hf_renamed,
-    loads="Pythia of any size, GPT-NeoX 20B, and their relatives (RedPajama-INCITE, Dolly 2, StableLM alpha)",
+    loads="Pythia, GPT-NeoX 20B, RedPajama-INCITE, Dolly 2, StableLM alpha",
     refused="dynamic and longrope rope scaling; quick GELU",
     hub_examples=("EleutherAI/pythia-70m", "EleutherAI/pythia-12b", "EleutherAI/gpt-neox-20b"),
 )

@@ -217,8 +217,18 @@ class Block(nn.Module):
         return self.hook_resid_post(resid_mid + mlp_out)
 
 
+_WHY = "its attention and MLP read the stream without a norm; take {}, or the norm of the output, {}"
+ABSENT: dict[str, str] = {
+    f"{norm}_{what}": _WHY.format(stream, f"{norm}_post_normalized")
+    for norm, stream in (("ln1", "resid_pre"), ("ln2", "resid_mid"))
+    for what in ("scale", "normalized")
+}
+
+
 class Olmo(LanguageModel):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
+
+    absent = ABSENT
 
     def __init__(self, cfg: OlmoConfig):
         super().__init__()
