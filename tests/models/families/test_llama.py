@@ -223,7 +223,7 @@ def model(pair) -> Llama:
     return pair[1]
 
 
-@pytest.fixture(scope="module", params=["grouped", "biases", "qwen2 with a window", "qwen3 with a window", "phi3"])
+@pytest.fixture(scope="module", params=["grouped", "biases", "qwen2 with a window", "qwen3 with a window"])
 def each(request) -> Llama:
     return twins(VARIANTS[request.param])[1]
 
