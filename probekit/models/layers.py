@@ -110,12 +110,8 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """Divide by the root of (mean square + eps), then gain (Zhang and Sennrich 2019); in float32 inside.
 
-    `hook_scale` is that root, [..., 1]; `hook_normalized` is the output, gain included.
-
-    Args:
-        width: of the last axis, which is normalised.
-        eps: see above.
-        axes: of the input.
+    The last of the input's `axes` is normalised. `hook_scale` is that root, [..., 1]; `hook_normalized` is the output,
+    gain included.
     """
 
     def __init__(self, width: int, eps: float, axes: str = "B L D"):

@@ -16,6 +16,7 @@ from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.families.gptneox import GPTNeoX, GPTNeoXConfig
 from probekit.models.families.llama import Llama, LlamaConfig
 from probekit.models.families.modernbert import ModernBert, ModernBertConfig
+from probekit.models.families.olmo import Olmo, OlmoConfig
 from probekit.models.families.transformer import Transformer, TransformerConfig
 from probekit.models.layers import Linear
 from probekit.tasks.base import Task
@@ -30,6 +31,12 @@ WINDOWS: dict[str, Any] = {
 MADE: dict[str, Any] = {
     "gpt2": lambda: GPT2(GPT2Config(**SIZES, init_std=0.3)),
     "llama": lambda: Llama(LlamaConfig(**SIZES, n_kv_heads=1, d_head=8, init_std=0.3, sliding_window=4, qkv_bias=True)),
+    "qwen3": lambda: Llama(
+        LlamaConfig(
+            **SIZES, n_kv_heads=1, d_head=8, init_std=0.3, sliding_window=3, n_full_layers=1, model_type="qwen3"
+        )
+    ),
+    "olmo": lambda: Olmo(OlmoConfig(**SIZES, **WINDOWS, n_kv_heads=1, d_head=8, init_std=0.3, model_type="olmo3")),
     "gptneox": lambda: GPTNeoX(GPTNeoXConfig(**SIZES, rotary_pct=0.5, init_std=0.3)),
     "bert": lambda: Bert(BertConfig(**SIZES, init_std=0.3)),
     "modernbert": lambda: ModernBert(ModernBertConfig(**SIZES, **WINDOWS, init_std=0.3)),
@@ -39,6 +46,8 @@ MADE["decoder"] = MADE["encoder"]
 POINTS = {
     "gpt2": ["resid_pre", "ln_final", *PRE_NORM],
     "llama": ["resid_pre", "ln_final", "rot_q", *PRE_NORM],
+    "qwen3": ["resid_pre", "ln_final", "q_norm", "k_norm", "rot_q", *PRE_NORM],
+    "olmo": ["resid_pre", "q_norm", "rot_q", "ln1_post_normalized", *(x for x in PRE_NORM if x != "ln2_normalized")],
     "gptneox": ["resid_pre", "ln_final", "rot_q", *(point for point in PRE_NORM if point != "resid_mid")],
     "bert": ["resid_pre", "ln1_normalized", "ln2_normalized", *PRE_NORM],
     "modernbert": ["resid_pre", "ln_final", "rot_q", *PRE_NORM],

@@ -85,6 +85,7 @@ QWEN3 = QWEN2 | {"model_type": "qwen3", "head_dim": 10}
 PHI3 = BASE | {"model_type": "phi3", "rms_norm_eps": 1e-5, "pad_token_id": None}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6}
 LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.3, 2.0, 5.0], "long_factor": [2.0, 7.0, 30.0, 60.0]}
+LONG_OF_2024 = {"type": "su", "short_factor": LONG["short_factor"], "long_factor": LONG["long_factor"]}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}  # fmt: skip
 VARIANTS = {
@@ -221,7 +222,7 @@ def model(pair) -> Llama:
     return pair[1]
 
 
-@pytest.fixture(scope="module", params=["grouped", "biases", "qwen2 with a window", "qwen3 with a window", "phi3"])
+@pytest.fixture(scope="module", params=["grouped", "biases", "qwen2 with a window", "qwen3 with a window"])
 def each(request) -> Llama:
     return twins(VARIANTS[request.param])[1]
 
@@ -568,6 +569,14 @@ def test_missing_kv_heads_are_all_heads_in_llama_alone():
             {"rope_theta": 5e5, "rope_parameters": LLAMA3 | {"rope_theta": 5e5}},
         ),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, {"rope_parameters": {"rope_type": "linear", "factor": 2}}),
+        (
+            PHI3 | {"original_max_position_embeddings": 12, "partial_rotary_factor": 1.0, "rope_scaling": LONG_OF_2024},
+            PHI3
+            | {
+                "rope_parameters": LONG | {"original_max_position_embeddings": 12, "partial_rotary_factor": 1.0},
+                "original_max_position_embeddings": 12,
+            },
+        ),
     ],
 )
 def test_old_and_new_files_say_the_same(old, new):
