@@ -197,9 +197,10 @@ def capped_attend(
     Heads of queries that share keys are one product, so keys and values are not repeated. Without hooks on scores and
     pattern, only those of some queries are in memory at once.
     """
+    assert mask is not None, "every model with a cap is causal"
     batch, length, n_heads, d_head = q_BLHK.shape
     k_BGKM, v_BGMK = k_BMGK.permute(0, 2, 3, 1), v_BMGK.transpose(1, 2)
-    unseen_BLM = ~(causal_mask(q_BLHK.new_ones(1, length)) if isinstance(mask, str) else mask)
+    unseen_BLM = ~(mask if isinstance(mask, Tensor) else causal_mask(q_BLHK.new_ones(1, length)))
     hooked = hook_scores.hooked or hook_pattern.hooked
     rows = length if hooked else max(1, SCORES // (batch * n_heads * k_BMGK.shape[1]))
     parts = []
