@@ -59,7 +59,9 @@ from probekit.models.windows import in_window
 
 SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab")
 FULL, SLIDING = "full_attention", "sliding_attention"
-SCORES = 4_000_000  # at once in capped attention without hooks
+# At once in capped attention without hooks. With 2,048 tokens, 8 heads of 256: 0.53 of the time of transformers' eager
+# attention; 0.64 with all scores at once, 1.24 with 100,000.
+SCORES = 4_000_000
 _named = partial(hf_field, gemma_hf.OURS)
 
 
