@@ -297,16 +297,7 @@ def test_capped_attention_does_not_depend_on_how_many_queries_it_takes_at_once(m
         assert error(model(tokens_for(model)), whole) <= 1e-6
 
 
-def test_generation_equals_the_oracles(each):
-    oracle = twins({"gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3"}[each.cfg.model_type])[0]
-    prompt = tokens_for(each, batch=1, length=5)
-    theirs = oracle.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)[0, 5:]
-    for use_cache in (True, False):
-        ours = each.generate(prompt[0].tolist(), max_new_tokens=12, stop_tokens=[], temperature=0, use_cache=use_cache)
-        assert ours == theirs.tolist()
-
-
-@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma2, untied", "gemma3", "gemma3, capped logits"])
+@pytest.mark.parametrize("name", ["gemma", "gemma2, untied", "gemma3, capped logits"])
 def test_folders_of_transformers_load(tmp_path, name):
     """Written by transformers, in shards too; written by us, read by transformers and by us."""
     oracle, model = twins(name)
