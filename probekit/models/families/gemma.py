@@ -59,7 +59,9 @@ from probekit.models.windows import in_window
 
 SIZES = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_mlp", "n_layers", "n_ctx", "d_vocab")
 FULL, SLIDING = "full_attention", "sliding_attention"
-SCORES = 4_000_000  # at once in capped attention without hooks
+# At once in capped attention without hooks. With 2,048 tokens, 8 heads of 256: 0.53 of the time of transformers' eager
+# attention; 0.64 with all scores at once, 1.24 with 100,000.
+SCORES = 4_000_000
 _named = partial(hf_field, gemma_hf.OURS)
 
 
@@ -197,9 +199,10 @@ def capped_attend(
     Heads of queries that share keys are one product, so keys and values are not repeated. Without hooks on scores and
     pattern, only those of some queries are in memory at once.
     """
+    assert mask is not None, "every model with a cap is causal"
     batch, length, n_heads, d_head = q_BLHK.shape
     k_BGKM, v_BGMK = k_BMGK.permute(0, 2, 3, 1), v_BMGK.transpose(1, 2)
-    unseen_BLM = ~(causal_mask(q_BLHK.new_ones(1, length)) if isinstance(mask, str) else mask)
+    unseen_BLM = ~(mask if isinstance(mask, Tensor) else causal_mask(q_BLHK.new_ones(1, length)))
     hooked = hook_scores.hooked or hook_pattern.hooked
     rows = length if hooked else max(1, SCORES // (batch * n_heads * k_BMGK.shape[1]))
     parts = []

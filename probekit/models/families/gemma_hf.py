@@ -132,9 +132,10 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     check_choice(model_type, VARIANTS, "model_type")
     _check_implemented(hf, model_type)
     given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
-    for size in ("d_model", "d_mlp", "n_layers"):  # every published file gives these
-        check_dimension(size, given.get(size), _named(size))
     fields = {**VARIANTS[model_type].defaults, **given}
+    for size in ("d_model", "d_mlp", "n_layers", "n_ctx"):  # every published file gives all but the last
+        check_dimension(size, fields.get(size), _named(size))
+    hf = {**hf, "max_position_embeddings": fields["n_ctx"]}
     if model_type == "gemma":
         fields |= _of_first_generation(hf, fields)
     if isinstance(fields.get("eos_token_id"), list):
@@ -194,22 +195,16 @@ def _rope_by_layer(hf: Mapping[str, Any]) -> dict[str, Any]:
     transformers 5 writes both into rope_parameters; earlier versions wrote rope_theta and rope_scaling for the first
     kind, rope_local_base_freq for the second.
     """
-    by_layer = hf.get("rope_parameters") or {}
+    by_layer, base = hf.get("rope_parameters") or {}, hf.get("rope_local_base_freq", 10_000.0)
     if not isinstance(by_layer, Mapping) or not by_layer.keys() <= {FULL, SLIDING}:
         raise DataError(
             f"rope_parameters of Gemma 3 must be given by layer type, {FULL} and {SLIDING}; got {by_layer!a:.120}"
         )
-    full = _rope(by_layer.get(FULL), hf.get("rope_scaling"), hf.get("rope_theta"), 1_000_000.0, hf)
-    local = _rope(by_layer.get(SLIDING), None, hf.get("rope_local_base_freq"), 10_000.0, hf)
-    if local["rope_scaling"] is not None:
-        raise DataError(f"rope scaling {local['rope_scaling'].kind} of {SLIDING} is not implemented; only default is")
+    full = rope_from_hf({**hf, "rope_parameters": by_layer.get(FULL)}, default_theta=1_000_000.0)
+    local = rope_from_hf({"rope_parameters": by_layer.get(SLIDING)}, default_theta=base, kinds=())
+    if local["rope_theta"] != hf.get("rope_local_base_freq", local["rope_theta"]):
+        raise DataError(f"rope_local_base_freq is {base!a:.60}, but {SLIDING} has another rope_theta; leave one out")
     return full | {"local_rope_theta": local["rope_theta"]}
-
-
-def _rope(new: Any, old: Any, theta: Any, default: float, hf: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {"rope_parameters": new, "rope_scaling": old, "max_position_embeddings": hf.get("max_position_embeddings")}
-    in_new = new.get("rope_theta") if isinstance(new, Mapping) else None
-    return rope_from_hf(fields | {"rope_theta": (default if in_new is None else in_new) if theta is None else theta})
 
 
 def fields_to_hf(cfg: Any) -> dict[str, Any]:
@@ -324,11 +319,12 @@ def hf_model(cfg: Any) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
     variant = VARIANTS[cfg.model_type]
     norms = dict(variant.norms)
-    inside = {f"{ours}_normalized": (name, module_output) for ours, name in norms.items()}
+    inside: dict[str, tuple[str, Any]] = {f"{ours}_normalized": (norms[ours], module_output) for ours in norms}
     inside["resid_mid"] = (norms["ln2"], module_input)
     inside["attn_out"] = (norms.get("ln1_post", "self_attn"), module_output)
     inside["mlp_out"] = (norms.get("ln2_post", "mlp"), module_output)
     if variant.qk_norm:
         inside |= {norm: (f"self_attn.{norm}", _by_position) for norm in ("q_norm", "k_norm")}
     points = _HF_POINTS | points_inside("model.layers.{layer}", inside)
-    return HfModel(variant.config, variant.model, points, _BESIDE_VISION if cfg.model_type == "gemma3_text" else {})
+    beside_vision = _BESIDE_VISION if cfg.model_type == "gemma3_text" else {}
+    return HfModel(variant.config, variant.model, points, renamed=beside_vision)
