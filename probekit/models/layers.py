@@ -115,12 +115,7 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """Divide by the root of (mean square + eps), then gain (Zhang and Sennrich 2019); in float32 inside.
 
-    `hook_scale` is that root, [..., 1]; `hook_normalized` is the output, gain included.
-
-    Args:
-        width: of the last axis, which is normalised.
-        eps: see above.
-        axes: of the input.
+    `hook_scale` is that root, [..., 1]; `hook_normalized` is the output, gain included. `axes` are those of the input.
     """
 
     def __init__(self, width: int, eps: float, axes: str = "B L D"):
