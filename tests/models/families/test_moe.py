@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -22,9 +23,9 @@ from probekit.models.load import load_model
 from probekit.models.weights import save_hf
 from probekit.points import split_point
 
-MOE_SIZES = SIZES | {"d_mlp": 24, "n_kv_heads": 2, "d_head": 8, "n_experts": 6}
-QWEN3 = {"model_type": "qwen3_moe", "norm_top_k": False, "dense_layers": (1,), "d_dense_mlp": 40}
-OLMOE = {"model_type": "olmoe", "norm_top_k": False}
+MOE_SIZES: dict[str, Any] = SIZES | {"d_mlp": 24, "n_kv_heads": 2, "d_head": 8, "n_experts": 6}
+QWEN3: dict[str, Any] = {"model_type": "qwen3_moe", "norm_top_k": False, "dense_layers": (1,), "d_dense_mlp": 40}
+OLMOE: dict[str, Any] = {"model_type": "olmoe", "norm_top_k": False}
 TINY = {
     "mixtral": MoeConfig(**MOE_SIZES, sliding_window=4),
     "qwen3-moe": MoeConfig(**MOE_SIZES | {"d_head": 6}, **QWEN3, n_active_experts=3, tie_embeddings=True),
@@ -220,7 +221,8 @@ def test_the_output_is_the_weighted_sum_over_all_experts(each):
     _, cache = each.run_with_cache(tokens_for(each))
     for i, mlp in mlps_of(each).items():
         x = cache["ln2_normalized", i]
-        outputs = [(silu(x @ e.gate.weight.T) * (x @ e.up.weight.T)) @ e.down.weight.T for e in mlp.experts]
+        experts: list[Any] = list(mlp.experts)
+        outputs = [(silu(x @ e.gate.weight.T) * (x @ e.up.weight.T)) @ e.down.weight.T for e in experts]
         wanted = torch.einsum("ble,bled->bld", cache["expert_weights", i], torch.stack(outputs, 2))
         assert error(cache["mlp_out", i], wanted) <= 1e-6
 
@@ -505,7 +507,7 @@ def test_what_the_router_decides_is_extracted_and_probed(tmp_path):
     model = Moe(TINY["qwen3-moe"]).init_weights()
     generator = torch.Generator().manual_seed(0)
     texts = torch.randint(50, (60, 6), generator=generator).tolist()
-    task = pk.Task(name="ids", inputs=texts, labels=[text[-1] % 2 for text in texts])
+    task = pk.Task(name="ids", inputs=texts, labels={"label": np.array([text[-1] % 2 for text in texts])})
     acts = pk.extract(model, task, points=["router_logits", "expert_weights"], progress=False)
     assert list(acts) == [(point, i) for point in ("router_logits", "expert_weights") for i in (0, 2)]
     with torch.no_grad():
