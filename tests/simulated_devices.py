@@ -57,7 +57,7 @@ class SimulatedDevices(TorchFunctionMode):
         types = [one for one in [*args, kwargs.get("dtype")] if isinstance(one, torch.dtype)]
         for one in [*args, kwargs.get("device")]:
             there = torch.device(one) if isinstance(one, torch.device | str) else there
-        out = x.to(*types)
+        out = x.to(types[0]) if types else x
         if here == there:
             return out if out is x else self._put(out, here)
         self.copies.append((here, there))

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probekit.cli import console
+from probekit.cli.adapted_params import show_adapted_params
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.errors import UsageError
 from probekit.options import ModelOptions, parse
+from probekit.options.load import Via
 from probekit.options.option import like, option
 from probekit.text import listed
 
@@ -36,6 +38,7 @@ class ParamsJob(Output):
     batch: int = option(1, "Texts in a batch.", metavar="B")
     dtype: str = like(ModelOptions, "dtype", "Type of weights and activations: fp32, bf16 or fp16.")
     revision: str | None = like(ModelOptions, "revision")
+    via: Via = like(ModelOptions, "via", "transformers counts the parameters of that library's class, and no FLOPs.")
     out: Path | None = option(None, f"The picture of --compare.  [default: {PICTURE}]", metavar="PATH")
 
 
@@ -56,6 +59,9 @@ def params(job: ParamsJob) -> None:
 
     names = _names(job)
     console.hush_downloads(job.quiet)
+    if job.via == "transformers":
+        show_adapted_params(names[0], job.revision, job.dtype, job.json, job.quiet)
+        return
     for size, name in ((job.batch, "--batch"), (1 if job.context is None else job.context, "--context")):
         if size < 1:
             raise UsageError(f"{name} is a whole number above 0; got {size}")
@@ -87,6 +93,8 @@ def _names(job: ParamsJob) -> list[str]:
         raise UsageError(f"--compare takes two or more models; got {given}")
     if not job.compare and len(names) != 1:
         raise UsageError(f"expected one model, or several with --compare; got {given}")
+    if job.via == "transformers" and (job.compare or job.context is not None or job.batch != 1):
+        raise UsageError("--via transformers counts one model's parameters; leave out --compare, --context and --batch")
     if job.compare and job.revision is not None:
         raise UsageError("--revision is for one model; give folders to compare others")
     if job.out is not None and not job.compare:

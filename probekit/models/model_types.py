@@ -54,7 +54,7 @@ def _tables(module: ast.Module) -> dict[str, list[str]]:
     """Name of a table -> its model types: `NAMES = OrderedDict([("gptj", "GPTJModel"), ...])`."""
     return {
         ast.unparse(node.targets[0]): [
-            pair.elts[0].value
+            str(pair.elts[0].value)
             for pair in node.value.args[0].elts
             if isinstance(pair, ast.Tuple) and isinstance(pair.elts[0], ast.Constant)
         ]

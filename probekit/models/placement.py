@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from probekit.errors import UsageError
-from probekit.text import metric
+from probekit.text import counted, metric
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class Placement:
     def devices(self) -> tuple[str, ...]:
         """Every device that is used, in order."""
         return tuple(dict.fromkeys([self.before, *self.blocks, self.after]))
+
+
+def describe_placement(placement: Placement) -> str:
+    """`"cuda:0 (12 blocks), cuda:1 (20 blocks, 8 of them kept on the host)"`."""
+    counts = {device: counted(placement.blocks.count(device), "block") for device in placement.devices}
+    if placement.n_on_host:
+        counts[placement.after] += f", {placement.n_on_host} of them kept on the host"
+    return ", ".join(f"{device} ({count})" for device, count in counts.items())
 
 
 def placement_of(parts: PartBytes, free: Mapping[str, int], host: int | None) -> Placement:

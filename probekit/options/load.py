@@ -34,12 +34,12 @@ class DeviceOptions:
     via: Via = option(
         "probekit",
         "Whose code runs: probekit's own families, or the class of transformers for any other text model.",
-        notes="The second has the residual stream's points alone, and never runs code of the Hub.",
+        notes="The latter offers the points of the stream that it can prove, and never runs code of the Hub.",
     )
     device_map: DeviceMap | None = option(
         None,
-        "auto: the layers of a model larger than one device over all GPUs, and what is left on the host.",
-        notes="Layers on the host are copied to the last GPU one at a time while the model runs.",
+        "auto spreads the layers of a large model over all GPUs; those that are left stay on the host.",
+        notes="A layer of the host is copied to the last GPU when it runs.",
     )
     quantize: Quantize | None = option(
         None,

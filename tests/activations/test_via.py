@@ -10,7 +10,7 @@ import pytest
 import torch
 from store_cases import assert_equal, flip, lasting, run, shard_of
 
-from probekit.activations import repair
+from probekit.activations import Store, repair
 from probekit.activations.random_init import random_init_of
 from probekit.activations.store.format import read_plan
 from probekit.durable import unseal
@@ -73,9 +73,9 @@ def test_the_options_lead_to_the_adapter(adapter: StandIn, folder: Path) -> None
 def test_a_store_says_whose_code_computed_it_and_another_does_not_resume_it(
     adapter: StandIn, folder: Path, ids: Task, path: Path
 ) -> None:
-    run(load_model(folder, via="transformers", quantize="8bit", device="cpu"), ids, path)
+    run(load_model(folder, via="transformers", quantize="8bit", device_map="auto"), ids, path)
     manifest, _ = unseal(path / "manifest.json")
-    assert (manifest["via"], manifest["quantize"]) == ("transformers", "8bit")
+    assert [manifest[name] for name in ("via", "quantize", "device_map")] == ["transformers", "8bit", "auto"]
     ours = load_model(folder, device="cpu")
     with pytest.raises(ResumeMismatch, match="via: 'transformers' there, 'probekit' here; quantize: '8bit'"):
         run(ours, ids, path)
@@ -104,6 +104,7 @@ def test_repair_and_the_baseline_load_the_model_in_the_same_way(
     assert adapter.asked[1] == adapter.asked[0]
     found = random_init_of(path, seed=2, progress=False)
     assert adapter.asked[2] == {**adapter.asked[0], "seed": 2, "quantize": None}
+    assert isinstance(found, Store)
     assert (found.path / "manifest.json").is_file()
     n = len(adapter.asked)
     assert_equal(random_init_of(path, seed=2, progress=False), found)

@@ -183,3 +183,25 @@ def test_a_size_by_name_takes_no_torch_and_no_network(here: Path) -> None:
 )
 def test_three_digits_and_a_prefix(n: float, text: str) -> None:
     assert metric(n) == text
+
+
+def test_a_class_of_transformers_is_counted_as_it_counts_itself(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import GPTJConfig, GPTJForCausalLM
+
+    config = GPTJConfig(n_layer=2, n_head=2, n_embd=16, rotary_dim=4, vocab_size=50, n_positions=32)
+    (here / "model").mkdir()
+    (here / "model/config.json").write_text(json.dumps(config.to_dict()))
+    assert run(["params", "model", "--via", "transformers", "--dtype", "bf16", "--json"]) == 0
+    parts = json.loads(capsys.readouterr().out)["parts"]
+    model = GPTJForCausalLM(config)
+    blocks = sum(weight.numel() for weight in model.transformer.h.parameters())
+    assert parts["blocks"] == {"parameters": blocks, "bytes": 2 * blocks}
+    assert parts["token embedding"]["parameters"] == 50 * 16
+    assert parts["total"]["parameters"] == model.num_parameters() < 10_000
+    assert run(["params", "model", "--via", "transformers"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("model, GPTJForCausalLM in float32\n")
+    assert f"{model.num_parameters():,}" in out
+    assert "FLOPs are counted for probekit's own families alone" in err
+    for more in (["--compare", "gpt2"], ["--context", "8"], ["--batch", "2"]):
+        assert run(["params", "model", "--via", "transformers", *more]) == 2

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from probekit.errors import UsageError
-from probekit.models.placement import PartBytes, Placement, placement_of
+from probekit.models.placement import PartBytes, Placement, describe_placement, placement_of
 
 SIZE = st.integers(0, 30)
 PARTS = st.builds(PartBytes, SIZE, st.lists(SIZE, min_size=1, max_size=6).map(tuple), SIZE)
@@ -109,6 +109,8 @@ def test_by_example():
         "cuda:0", ("cuda:0",) * 2 + ("cuda:1",) * 2, "cuda:1", 2
     )
     assert placement_of(parts, named([25, 2, 23]), 0).devices == ("cuda:0", "cuda:2")
+    two = placement_of(parts, named([25, 13]), 99)
+    assert describe_placement(two) == "cuda:0 (2 blocks), cuda:1 (2 blocks, 2 of them kept on the host)"
     with pytest.raises(UsageError, match=r"takes 47 B, and free are 20 B on cpu; it needs 27 B more on cpu$"):
         placement_of(parts, {"cpu": 20}, None)
     with pytest.raises(UsageError, match=r"free are 27 B on cuda:0, 5 B on the host; it needs 25 B more on the host$"):

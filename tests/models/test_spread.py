@@ -71,6 +71,19 @@ def _while_running(model: Any) -> Iterator[Tensor]:
     yield from seen
 
 
+def test_gradients_pass_blocks_of_the_host():
+    cfg = ONE_STACK["llama"]
+    gradients = []
+    for n_on_host in (0, 2):
+        model = spread.spread_over(made(cfg), over(made(cfg), "cpu", "cpu", n_on_host))
+        leaf = torch.zeros(2, 9, cfg.d_model, requires_grad=True)
+        with model.hooks(("embed", lambda x, hook, leaf=leaf: x + leaf)):
+            model(TOKENS).square().sum().backward()
+        gradients.append(leaf.grad)
+    assert torch.equal(*gradients)
+    assert gradients[0].abs().max() > 0
+
+
 @pytest.mark.parametrize("cfg", ONE_STACK.values(), ids=ONE_STACK)
 def test_no_operation_mixes_devices(cfg):
     with SimulatedDevices():
@@ -129,7 +142,11 @@ def test_weights_are_loaded_straight_to_their_devices(gpus):
     assert model.source["device_map"] == "auto"
     assert model.fingerprint() == small.fingerprint()
     small.to("cuda:0")
-    for how in ({"points": ["resid_pre", "q"], "position": ["last", "mean"]}, {"points": "attn_pattern"}):
+    options: list[dict[str, Any]] = [
+        {"points": ["resid_pre", "q"], "position": ["last", "mean"]},
+        {"points": "attn_pattern"},
+    ]
+    for how in options:
         got, wanted = (extract(one, task, progress=False, **how) for one in (model, small))
         for place in wanted:
             pairs = zip(got.per_text(place), wanted.per_text(place), strict=True)

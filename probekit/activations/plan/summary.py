@@ -8,6 +8,7 @@ from probekit.activations.layout import row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import ALL
 from probekit.activations.plan.token_ids import Sequences
+from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import origin_of_splits
@@ -78,7 +79,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
     n, cfg, task = plan_as_dict(plan), plan.model.cfg, plan.task
     compute = str(plan.model.dtype).removeprefix("torch.")
     lines = {
-        "model": f"{n['model']}: {counted(cfg.n_layers, 'layer')}, d_model {cfg.d_model}, {compute} on {n['device']}",
+        "model": f"{n['model']}: {counted(cfg.n_layers, 'layer')}, d_model {cfg.d_model}, {compute} on {_where(plan)}",
         "task": f"{n['task']}: {_examples(n)}",
         "tokens": _tokens(n["tokens"], plan.sequences, plan.sources),
         "read": f"{spans_of(plan.places)}; {_tokens_read(plan.places, plan.points, plan.reading.names, task)}",
@@ -90,6 +91,11 @@ def describe_plan(plan: ExtractionPlan) -> str:
         **_remarks(n, task, cfg.n_ctx),
     }
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
+
+
+def _where(plan: ExtractionPlan) -> str:
+    spread = plan.model.placement
+    return str(plan.device) if spread is None else describe_placement(spread)
 
 
 def _padded_tokens(lengths: np.ndarray) -> int:
