@@ -331,4 +331,5 @@ def hf_model(cfg: Any) -> HfModel:
     if variant.qk_norm:
         inside |= {norm: (f"self_attn.{norm}", _by_position) for norm in ("q_norm", "k_norm")}
     points = _HF_POINTS | points_inside("model.layers.{layer}", inside)
-    return HfModel(variant.config, variant.model, points, _BESIDE_VISION if cfg.model_type == "gemma3_text" else {})
+    renamed = _BESIDE_VISION if cfg.model_type == "gemma3_text" else {}
+    return HfModel(variant.config, variant.model, points, renamed=renamed)

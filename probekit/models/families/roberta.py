@@ -245,10 +245,10 @@ def hf_model(cfg: RobertaConfig) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
     name = CLASSES[cfg.model_type]
     if not cfg.mlm_head:
-        return HfModel(f"{name}Config", f"{name}Model", bert_hf.BODY_POINTS, cfg.first_position)
+        return HfModel(f"{name}Config", f"{name}Model", bert_hf.BODY_POINTS, first_position=cfg.first_position)
     points = {point: HfPoint(HF_PREFIX + module, take) for point, (module, take) in bert_hf.BODY_POINTS.items()}
     points |= {"head_ln": HfPoint("lm_head.layer_norm", module_output), LOGITS: HfPoint("lm_head", module_output)}
-    return HfModel(f"{name}Config", f"{name}ForMaskedLM", points, cfg.first_position)
+    return HfModel(f"{name}Config", f"{name}ForMaskedLM", points, first_position=cfg.first_position)
 
 
 FAMILY = Family(
