@@ -91,7 +91,7 @@ MADE: dict[str, tuple[str, Callable[[int, int], Fields], Fields]] = {  # name ->
     "qwen3-moe": ("qwen3_moe", decoder, {**EIGHT, "moe_intermediate_size": 512, "norm_topk_prob": True}),
     "olmoe": ("olmoe", decoder, EIGHT),
     "bert": ("bert", encoder, {}),
-    "roberta": ("roberta", encoder, {"max_position_embeddings": 514}),
+    "roberta": ("roberta", encoder, {"max_position_embeddings": 514, "pad_token_id": 1}),
     "distilbert": ("distilbert", distilbert, {}),
     "modernbert": ("modernbert", encoder, {"local_attention": 16}),
     "encoder": ("marian", pairs, {}),
@@ -218,6 +218,7 @@ def main() -> None:
     parser.add_argument("--families", help="names with commas; all of them without")
     args = parser.parse_args()
     texts = neighbours(sst2(args.dataset, args.tokenizer), args.texts, runs=10)
+    texts = [[2 if i == 1 else i for i in ids] for ids in texts]  # 1 is RoBERTa's padding
     print("| family | weights | worst layer | tokens/s | x in order | x sorted |\n|---|---|---|---|---|---|")
     for which in (args.families or ",".join(ADAPTED if args.via == "transformers" else MADE)).split(","):
         print(measure(which, texts, args), flush=True)
