@@ -159,9 +159,10 @@ def test_norms_are_counted_by_element(cfg: Any) -> None:
 
 
 @every_config
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_points_are_as_large_as_a_cache_of_all_of_them(cfg: Any, dtype: str) -> None:
-    model = build(cfg, "cpu").to(getattr(torch, dtype))
+def test_points_are_as_large_as_a_cache_of_all_of_them(cfg: Any) -> None:
+    """In bfloat16, where scales of norms are wider than the rest."""
+    dtype = "bfloat16"
+    model = build(cfg, "cpu").to(torch.bfloat16)
     _, cache = model.run_with_cache(*inputs(cfg, "cpu"), return_logits=model.has_logits)
     sizes = point_sizes(shape_of(cfg), L, B, dtype)
     assert sum(size.layers for size in sizes) == len(cache) == len(model.points)

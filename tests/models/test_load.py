@@ -148,17 +148,17 @@ def test_the_hub_gives_the_model_that_it_serves(hub, folder):
 
 def test_only_what_is_needed_is_fetched_and_then_nothing(tmp_path):
     files = SERVED | {"rust_model.ot": b"x", "onnx/model.onnx": b"x"}
-    server = HubServer({"models/openai-community/gpt2": files}, tmp_path / "home")
-    code = "from probekit.models import load_model; load_model('gpt2', 'cpu', random_init={})"
-    run(code.format(True), server.env)
-    got = {request.rpartition("/")[2] for request in server.requests if request.startswith("GET /openai")}
-    assert got == {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}
-    server.requests.clear()
-    run(code.format(False), server.env)
-    got = {request.rpartition("/")[2] for request in server.requests if request.startswith("GET /openai")}
-    assert got == {"model.safetensors"}
+    server = HubServer({"models/some/random": files, "models/some/trained": files}, tmp_path / "home")
+    code = "from probekit.models import load_model; load_model('some/{}', 'cpu', random_init={})"
+    run("; ".join([code.format("random", True), code.format("trained", False)]), server.env)
+    got = {name: set() for name in ("random", "trained")}
+    for request in server.requests:
+        if request.startswith("GET /some/"):
+            got[request.split("/")[2]].add(request.rpartition("/")[2])
+    needed = {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}
+    assert got == {"random": needed, "trained": needed | {"model.safetensors"}}
     server.close()
-    run(code.format(False), server.env)
+    run(code.format("trained", False), server.env)
 
 
 def test_shards_are_fetched_as_the_index_names_them(tmp_path, folder):
@@ -170,31 +170,33 @@ def test_shards_are_fetched_as_the_index_names_them(tmp_path, folder):
     fingerprint = load_model(folder, device="cpu").fingerprint()
     assert run(LOAD.format(["some/gpt2"]), server.env) == f"some/gpt2 {fingerprint}"
     server.close()
-    assert run(LOAD.format(["some/gpt2"]), server.env) == f"some/gpt2 {fingerprint}"
 
 
-@pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        (
-            {"config.json": b'{"model_type": "t5"}'},
-            "model_type 't5' is an encoder-decoder, and of those only Marian is implemented; take a model of one of",
-        ),
-        ({"config.json": SERVED["config.json"], "pytorch_model.bin": b"x"}, "a pickle, which is never read"),
-        ({"model.safetensors": b"x"}, "config.json"),
-    ],
-)
-def test_a_repository_that_cannot_be_used_says_so_before_its_weights_are_fetched(tmp_path, files, says):
-    server = HubServer({"models/some/model": files | {"model-00001-of-00002.safetensors": b"x"}}, tmp_path / "home")
+UNUSABLE = {
+    "pair": (
+        {"config.json": b'{"model_type": "t5"}'},
+        "model_type 't5' is an encoder-decoder, and of those only Marian is implemented; take a model of one of",
+    ),
+    "pickle": ({"config.json": SERVED["config.json"], "pytorch_model.bin": b"x"}, "a pickle, which is never read"),
+    "bare": ({"model.safetensors": b"x"}, "config.json"),
+}
+
+
+def test_a_repository_that_cannot_be_used_says_so_before_its_weights_are_fetched(tmp_path):
+    weights = {"model-00001-of-00002.safetensors": b"x"}
+    server = HubServer({f"models/some/{name}": of | weights for name, (of, _) in UNUSABLE.items()}, tmp_path / "home")
     code = """
 from probekit.errors import DataError
 from probekit.models import load_model
-try:
-    load_model("some/model", "cpu")
-except DataError as error:
-    print(error)
+for name in {!r}:
+    try:
+        load_model("some/" + name, "cpu")
+    except DataError as error:
+        print(error)
 """
-    assert says in run(code, server.env)
+    lines = run(code.format(list(UNUSABLE)), server.env).splitlines()
+    for (_, says), line in zip(UNUSABLE.values(), lines, strict=True):
+        assert says in line
     server.close()
     assert not any("safetensors" in request for request in server.requests)
 

@@ -141,23 +141,23 @@ def test_a_layer_sees_its_window(name: str) -> None:
 
 
 @every_stack
-@pytest.mark.parametrize("share", [True, False])
-def test_packed_texts_equal_each_text_alone(name: str, share: bool) -> None:
-    """Texts that begin alike, share and follow each other in blocks of 14: every point, every token, in every layer."""
+def test_packed_texts_equal_each_text_alone(name: str) -> None:
+    """Every point of every token, in blocks of 14, where texts that begin alike share nodes and where they do not."""
     model = tiny_model(name)
     rng = np.random.default_rng(1)
-    stem = rng.integers(8, 50, size=8).tolist()
-    texts = [[*stem[:k], *rng.integers(8, 50, size=k % 4).tolist()] for k in range(1, 9)] + [stem[:4]]
-    points = list(dict.fromkeys(split_point(point)[0] for point in model.points))
-    task = ids_task(texts)
-    acts = extract(model, task, points=points, position="all", block_nodes=14, share=share, progress=False)
-    assert {place[0] for place in acts} >= set(points)
+    stem = rng.integers(8, 50, size=9).tolist()
+    texts = [[*stem[:k], *rng.integers(8, 50, size=n).tolist()] for k, n in ((9, 0), (5, 3), (5, 2), (4, 0), (1, 6))]
     with torch.no_grad():
-        for i, text in enumerate(texts):
-            _, alone = model.run_with_cache(torch.tensor([text]), return_logits=model.has_logits)
-            for place in acts:
-                x = alone[place][0]
-                assert_near(acts.per_text(place)[i], x if place[0] in PAIRS else x.flatten(1), (place, i))
+        alone = [model.run_with_cache(torch.tensor([ids]), return_logits=model.has_logits)[1] for ids in texts]
+    points = list(dict.fromkeys(split_point(point)[0] for point in model.points))
+    for share in (True, False):
+        how: dict[str, Any] = {"position": "all", "block_nodes": 14, "share": share, "progress": False}
+        acts = extract(model, ids_task(texts), points=points, **how)
+        assert {place[0] for place in acts} >= set(points)
+        for place in acts:
+            for got, own in zip(acts.per_text(place), alone, strict=True):
+                wanted = own[place][0]
+                assert_near(got, wanted if place[0] in PAIRS else wanted.flatten(1), (place, share))
 
 
 def ids_task(texts: list[list[int]]) -> Task:
@@ -253,6 +253,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return saved
 
 
+@pytest.fixture(scope="session")
+def in_transformers(folders: Any) -> Any:
+    """name -> the model that `transformers` reads from that folder, once."""
+
+    @cache
+    def loaded(name: str) -> Any:
+        found = family_of(CONFIGS[name]).hf_model(CONFIGS[name])
+        assert found
+        return getattr(transformers, found.model).from_pretrained(folders(name)).eval()
+
+    return loaded
+
+
 @every_family
 def test_a_saved_folder_loads(name: str, folders: Any) -> None:
     loaded = pk.load_model(folders(name), device="cpu")
@@ -261,12 +274,9 @@ def test_a_saved_folder_loads(name: str, folders: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [x for x in IN_TRANSFORMERS if getattr(CONFIGS[x], "positions", "") != "learned"])
-def test_folders_go_to_transformers_and_come_back(name: str, folders: Any, tmp_path: Any) -> None:
+def test_folders_go_to_transformers_and_come_back(name: str, in_transformers: Any, tmp_path: Any) -> None:
     """Every weight but a pooler, which `transformers` adds or leaves out; its Marian has no learned positions."""
-    cfg = CONFIGS[name]
-    found = family_of(cfg).hf_model(cfg)
-    assert found
-    getattr(transformers, found.model).from_pretrained(folders(name)).save_pretrained(tmp_path / "theirs")
+    in_transformers(name).save_pretrained(tmp_path / "theirs")
     came_back = pk.load_model(tmp_path / "theirs", device="cpu").state_dict()
     for weight, x in tiny_model(name).state_dict().items():
         assert weight.startswith("pooler") or torch.equal(came_back[weight], x), weight
@@ -287,11 +297,8 @@ def test_a_correct_model_passes_its_self_test_at_every_point(name: str, folders:
 
 
 @pytest.mark.parametrize("name", [name for name in DECODERS if name in IN_TRANSFORMERS])
-def test_greedy_text_is_that_of_transformers_with_a_cache_and_without(name: str, folders: Any) -> None:
-    model = tiny_model(name)
-    found = family_of(model.cfg).hf_model(model.cfg)
-    assert found
-    theirs = getattr(transformers, found.model).from_pretrained(folders(name)).eval()
+def test_greedy_text_is_that_of_transformers_with_a_cache_and_without(name: str, in_transformers: Any) -> None:
+    model, theirs = tiny_model(name), in_transformers(name)
     theirs.generation_config.forced_eos_token_id = None
     prompt = tokens_of(name, 1, 7)[0]
     made = theirs.generate(

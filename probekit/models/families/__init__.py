@@ -64,5 +64,5 @@ def named_shape(name: str) -> ModelShape | None:
         D, H = fields["n_embd"], fields["n_head"]
         stack = StackShape(fields["n_layer"], D, H, H, D // H, d_mlp=4 * D)
         return decoder_shape("gpt2", stack, fields["vocab_size"], fields["n_positions"], tied=True)
-    family = families().get(fields["model_type"])
-    return family.shape(family.config.from_hf(fields)) if family else None
+    family = families()[fields["model_type"]]
+    return family.shape(family.config.from_hf(fields))
