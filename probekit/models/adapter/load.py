@@ -4,6 +4,7 @@ import copy
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from probekit.errors import DataError, ProbekitError, UsageError
+from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
 from probekit.models.adapter.config import read_sizes
 from probekit.models.adapter.layouts import find_blocks
@@ -85,7 +87,7 @@ def load_adapted(
         model = _loaded(source, classes)
         if device_map is None and quantize is None:
             model = model.to(device)
-        return wrap(model.eval(), source, quantize)
+        return wrap(model.eval(), replace(source, model_class=type(model)), quantize)
 
 
 def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel:
@@ -105,6 +107,8 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
         raise DataError(f"{name} cannot be run on token ids alone: {_line(error)}; it cannot be wrapped") from error
     model = AdaptedModel(hf, cfg, layout)
+    if not quantize and not getattr(hf, "hf_device_map", None):  # those have products of their own
+        _use_kernels(hf)
     model.hf_source = source
     model.causal = is_causal(model)
     model.longest_row = cfg.n_ctx  # tables by place in the row end there
@@ -119,6 +123,17 @@ def _rows_of_padding(base: nn.Module) -> int:
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             return 0 if module.padding_idx is None else module.padding_idx + 1
     return 0
+
+
+def _use_kernels(hf: Any) -> None:
+    """Compute products with weights through `kernels.linear`, which is up to twice as fast on a CPU."""
+    for module in hf.modules():
+        if type(module) is nn.Linear:
+            module.forward = partial(_product, module)
+
+
+def _product(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  the name in nn.Linear
+    return kernels.linear(input, module.weight, module.bias)
 
 
 def made_again(source: HfSource) -> Any:
