@@ -1,22 +1,25 @@
 """Load the installed transformers' own class for a config, and wrap it. Remote code and pickles are never loaded."""
 
 import copy
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from probekit.errors import DataError, ProbekitError, UsageError
+from probekit.errors import DataError, ProbekitError
+from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
 from probekit.models.adapter.config import read_sizes
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel
+from probekit.models.adapter.precision import in_float32
 from probekit.models.adapter.proof import layout_unproved, prove_layout
 from probekit.models.adapter.quiet import quiet
+from probekit.models.model_types import check_packages
 from probekit.models.weights import choose_weights, shard_names
 from probekit.text import listed, printable
 
@@ -75,7 +78,7 @@ def load_adapted(
         DataError: no class of text models for this config; weights that are missing, misshapen or pickled; a model that
             fails its proof.
     """
-    _check_packages(device_map, quantize)
+    check_packages(quantize, device_map)
     with quiet():
         config, classes = _classes(hf)
         source = HfSource(classes[0], config, None if seed is not None else folder, seed or 0, dtype, {})
@@ -83,9 +86,9 @@ def load_adapted(
         if device.type == "meta":
             return _outline(source)
         model = _loaded(source, classes)
-        if device_map is None and quantize is None:
+        if seed is not None or (device_map is None and quantize is None):
             model = model.to(device)
-        return wrap(model.eval(), source, quantize)
+        return wrap(model.eval(), replace(source, model_class=type(model)), quantize)
 
 
 def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel:
@@ -99,16 +102,20 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
     cfg = replace(sizes, n_ctx=sizes.n_ctx - _rows_of_padding(base), quantize=quantize)
     device = next(hf.parameters()).device
     try:
-        layout = prove_layout(base, cfg, device, source.dtype)
+        with in_float32(hf):
+            layout = prove_layout(base, cfg, device, next(hf.parameters()).dtype)
     except ProbekitError:
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
         raise DataError(f"{name} cannot be run on token ids alone: {_line(error)}; it cannot be wrapped") from error
     model = AdaptedModel(hf, cfg, layout)
+    if not quantize and not getattr(hf, "hf_device_map", None):  # those have products of their own
+        _use_kernels(hf)
     model.hf_source = source
-    model.causal = is_causal(model)
     model.longest_row = cfg.n_ctx  # tables by place in the row end there
-    model.batching, model.form = prove_batching(model)
+    with in_float32(hf):
+        model.causal = is_causal(model)
+        model.batching, model.form = prove_batching(model)
     model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
     return model.eval()
 
@@ -119,6 +126,17 @@ def _rows_of_padding(base: nn.Module) -> int:
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             return 0 if module.padding_idx is None else module.padding_idx + 1
     return 0
+
+
+def _use_kernels(hf: Any) -> None:
+    """Compute products with weights through `kernels.linear`, which is up to twice as fast on a CPU."""
+    for module in hf.modules():
+        if type(module) is nn.Linear:
+            module.forward = partial(_product, module)
+
+
+def _product(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
+    return kernels.linear(input, module.weight, module.bias)
 
 
 def made_again(source: HfSource) -> Any:
@@ -134,14 +152,6 @@ def _outline(source: HfSource) -> AdaptedModel:
         hf = _made(source)
     cfg = read_sizes(source.config, type(hf).__name__)
     return AdaptedModel(hf, cfg, layout_unproved(hf.base_model, cfg))
-
-
-def _check_packages(device_map: str | None, quantize: str | None) -> None:
-    needed = {"transformers": True, "accelerate": device_map is not None or quantize is not None}
-    needed["bitsandbytes"] = quantize is not None
-    for package, is_needed in needed.items():
-        if is_needed and importlib.util.find_spec(package) is None:
-            raise UsageError(f"this option needs the package {package}, which is not installed; pip install {package}")
 
 
 def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
@@ -221,7 +231,7 @@ def _loaded(source: HfSource, classes: list[Any]) -> Any:
     if source.folder is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(source.seed)
-            return _made(source).to(source.dtype)
+            return _made(source)
     name = choose_weights([path.name for path in source.folder.iterdir()], str(source.folder))
     if name.endswith(".index.json"):
         shard_names(source.folder / name)
@@ -239,7 +249,7 @@ def _loaded(source: HfSource, classes: list[Any]) -> Any:
 def _made(source: HfSource) -> Any:
     """The model with random weights, or on the meta device."""
     try:
-        return source.model_class(source.config)
+        return source.model_class._from_config(source.config, dtype=source.dtype)
     except Exception as error:  # whatever it raises is the reason
         name = source.model_class.__name__
         raise DataError(f"{name} of transformers cannot be made from this config.json: {_line(error)}") from error

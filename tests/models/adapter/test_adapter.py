@@ -12,7 +12,7 @@ from probekit.points import UnknownPoint
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(3, 60, size=n).tolist() for n in (9, 1, 14, 6, 14, 3, 20, 11, 6)]
-TEXTS += [TEXTS[0][:5] + [7, 8], TEXTS[0][:5], TEXTS[2]]
+TEXTS += [[*TEXTS[0][:5], 7, 8], TEXTS[0][:5], TEXTS[2]]
 # the kind of batch that each class allows: attention with positions of their own is packed, ALiBi and states are not
 PACKED = {"gptj", "codegen", "opt", "falcon", "starcoder2", "cohere", "cohere2", "stablelm", "phi", "granite", "glm4"}
 PACKED |= {"gemma2", "vaultgemma", "electra", "albert"}
@@ -152,7 +152,7 @@ def test_what_a_recurrent_layer_adds_is_not_called_attention():
     with pytest.raises(UnknownPoint, match="attn_out"):
         wrapped("mamba").resolve("attn_out")
     acts = pk.extract(wrapped("jamba"), pk.Task("t", TEXTS), points="attn_out", progress=False)
-    assert [place for place in acts] == [("attn_out", 1)]
+    assert list(acts) == [("attn_out", 1)]
     with pytest.raises(UnknownPoint, match="attn_scores"):
         wrapped("gptj").resolve("attn_scores")
 
@@ -179,7 +179,8 @@ def test_a_class_that_takes_one_text_in_a_row_refuses_packed_texts():
 def test_narrow_types(dtype):
     for kind in ("gptj", "bloom"):
         model = load(config_of(kind), dtype=dtype)
-        assert model.dtype == dtype
+        assert {p.dtype for p in model.parameters()} == {dtype}
+        assert model.batching == wrapped(kind).batching  # proved in float32
         found = pk.selftest(model)
         assert found.passed, found.describe()
 
@@ -236,7 +237,7 @@ def test_a_model_that_changes_the_stream_between_its_blocks_fails_its_proof(monk
     monkeypatch.setattr(
         PhiDecoderLayer, "forward", lambda self, hidden_states, **kw: right(self, hidden_states, **kw)[:, :, :16]
     )
-    with pytest.raises(DataError, match="fails its proof|cannot be run"):
+    with pytest.raises(DataError, match=r"fails its proof|cannot be run"):
         load(config_of("phi"))
 
 

@@ -1,0 +1,100 @@
+"""Folders that transformers wrote load through the adapter; damaged and pickled ones are refused in one line."""
+
+import json
+
+import pytest
+import torch
+from models.adapter.wrapped import wrapped
+from safetensors.torch import load_file, save_file
+
+import probekit as pk
+from probekit.errors import DataError
+from probekit.models.adapter.quiet import quiet
+
+
+def saved(kind, folder, bare=False, **options):
+    model = wrapped(kind).hf
+    with quiet():
+        (model.base_model if bare else model).save_pretrained(folder, **options)
+    return folder
+
+
+def loaded(folder, **options):
+    return pk.load_model(folder, via="transformers", device="cpu", **options)
+
+
+def changed(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bloom", "electra", "jamba"])
+def test_a_folder_gives_the_same_weights(kind, tmp_path):
+    model = loaded(saved(kind, tmp_path / "model", max_shard_size="40KB"))
+    assert model.fingerprint() == wrapped(kind).fingerprint()
+    assert model.batching == wrapped(kind).batching
+    assert model.source["via"] == "transformers"
+
+
+def test_a_folder_without_a_head_loads_the_bare_class(tmp_path):
+    model = loaded(saved("gptj", tmp_path / "model", bare=True))
+    assert model.cfg.model_class == "GPTJModel"
+    assert not model.has_logits
+    found = pk.selftest(model)
+    assert found.passed
+    assert "read from the model's folder" in found.oracle
+
+
+def test_buffers_of_old_files_are_no_weights(tmp_path):
+    def add(weights):
+        weights["transformer.h.1.attn.bias"] = torch.zeros(1, 1, 40, 40)
+        weights["transformer.h.1.attn.masked_bias"] = torch.tensor(-1e9)
+
+    assert loaded(changed(saved("gptj", tmp_path / "model"), add)).fingerprint() == wrapped("gptj").fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights.pop("transformer.h.1.attn.q_proj.weight"), r"missing .*h\.1\.attn\.q_proj\.weight"),
+        (lambda weights: weights.update({"transformer.h.1.attn.q_proj.weight": torch.zeros(3, 3)}), "misshapen"),
+        (lambda weights: weights.update({"transformer.h.1.attn.more.weight": torch.zeros(3)}), "does not use"),
+    ],
+)
+def test_weights_of_another_model_are_named(change, message, tmp_path):
+    with pytest.raises(DataError, match=message):
+        loaded(changed(saved("gptj", tmp_path / "model"), change))
+
+
+def test_pickles_and_damaged_files_are_refused(tmp_path):
+    folder = saved("gptj", tmp_path / "model")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(DataError, match="cannot load"):
+        loaded(folder)
+    weights.rename(folder / "pytorch_model.bin")
+    with pytest.raises(DataError, match="a pickle, which is never read"):
+        loaded(folder)
+
+
+def test_remote_code_is_never_asked_for_where_transformers_has_the_class(tmp_path):
+    folder = saved("gptj", tmp_path / "model")
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fields | {"auto_map": {"AutoModelForCausalLM": "other.Other"}}))
+    (folder / "other.py").write_text("raise SystemExit('remote code ran')")
+    assert loaded(folder).cfg.model_class == "GPTJForCausalLM"
+
+
+def test_a_store_says_whose_code_computed_it_and_is_resumed_by_the_same(tmp_path):
+    folder = saved("stablelm", tmp_path / "model")
+    task = pk.Task("t", [[3, 4, 5], [6, 7], [3, 4, 8, 9]])
+    store = pk.extract(loaded(folder), task, out=tmp_path / "store", progress=False)
+    assert store.meta["via"] == "transformers"
+    assert store.meta["config"]["model_class"] == "StableLmForCausalLM"
+    assert store.meta["config"]["batching"] == "packed"
+    assert "transformers" in store.meta["versions"]
+    assert store.meta["config"]["fields"]["intermediate_size"] == 48
+    again = pk.extract(loaded(folder), task, out=tmp_path / "store", progress=False)
+    assert torch.equal(again["resid_pre", 2], store["resid_pre", 2])
