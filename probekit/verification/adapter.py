@@ -56,12 +56,13 @@ def _activations(
         for handle in handles:
             handle.remove()
     shape = seen.resid_pre[0].shape
-    pre, hidden = seen.resid_pre, seen.hidden_states or ()
+    pre, hidden = seen.resid_pre, list(seen.hidden_states or [])
     if len(hidden) == len(pre) + 1 and torch.equal(hidden[0], pre[0]):  # Mamba's list begins after the first block
-        pre = list(hidden[:-1])
+        pre = hidden[:-1]
     found: dict[str, Tensor] = {}
     for name in names:
-        point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
+        point, of_layer = (LOGITS, None) if name == LOGITS else split_point(name)
+        layer = of_layer or 0  # only points of a layer use it
         found[name] = {
             LOGITS: lambda: hf(torch.tensor([ids], device=device)).logits,
             "embed": lambda: added[layout.embed][0],

@@ -222,7 +222,9 @@ def _options(source: HfSource, device_map: str | None, quantize: str | None) -> 
     if quantize is not None:
         from transformers import BitsAndBytesConfig
 
-        options["quantization_config"] = BitsAndBytesConfig(**{f"load_in_{quantize}": True})
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_8bit=quantize == "8bit", load_in_4bit=quantize == "4bit"
+        )
     return options
 
 

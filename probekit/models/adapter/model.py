@@ -329,8 +329,19 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _absent(layout: ModuleLayout) -> Mapping[str, str]:
     """Why points are absent, for those that people ask for."""
-    inner = ("q", "k", "v", "z", "attn_scores", "attn_pattern", "result", "mlp_pre", "mlp_post", "pos_embed")
-    absent = dict.fromkeys(inner, WHY_NOT_HERE)
+    inner: tuple[str, ...] = (
+        "q",
+        "k",
+        "v",
+        "z",
+        "attn_scores",
+        "attn_pattern",
+        "result",
+        "mlp_pre",
+        "mlp_post",
+        "pos_embed",
+    )
+    absent: dict[str, str] = dict.fromkeys(inner, WHY_NOT_HERE)
     names = {"attn_out": "attn_out", "mlp_out": "mlp_out", "resid_mid": "has_mid"}
     for short, proved in names.items():
         if not all(getattr(one, proved) for one in layout.sublayers):
