@@ -1,4 +1,4 @@
-"""A wrapped model's points are transformers' own values, however its texts are batched, and edits there are causal."""
+"""A wrapped model's points are transformers' own values however texts are batched, and replacing them is causal."""
 
 import numpy as np
 import pytest
