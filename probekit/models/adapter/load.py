@@ -163,8 +163,8 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     import transformers
     from transformers.models.auto import configuration_auto, modeling_auto
 
-    kind = hf.get("model_type")
-    if not isinstance(kind, str) or kind not in configuration_auto.CONFIG_MAPPING_NAMES:
+    kind, known, mappings = hf.get("model_type"), vars(configuration_auto), vars(modeling_auto)
+    if not isinstance(kind, str) or kind not in known["CONFIG_MAPPING_NAMES"]:
         remote = ", and its own code on the Hub is never run" if "auto_map" in hf else ""
         raise DataError(
             f"transformers {transformers.__version__} has no model_type {kind!a:.60}{remote}; "
@@ -176,11 +176,11 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
             f"the attention of {kind} is approximate and depends on how long the batch is, so that no text has one "
             "set of activations; take another model"
         )
-    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(kind)
-    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    masked = mappings["MODEL_FOR_MASKED_LM_MAPPING_NAMES"].get(kind)
+    causal = mappings["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"].get(kind)
     asked = [str(one) for one in hf.get("architectures") or ()]
     heads = [causal, masked] if causal in asked or hf.get("is_decoder") else [masked, causal]
-    bare = modeling_auto.MODEL_MAPPING_NAMES.get(kind)
+    bare = mappings["MODEL_MAPPING_NAMES"].get(kind)
     names = [name for name in (*heads, bare) if isinstance(name, str)]
     if not any(heads):
         raise DataError(
@@ -192,10 +192,11 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
 
 def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto import configuration_auto
 
+    classes: Any = configuration_auto
     try:
-        config = getattr(transformers, CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
+        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
         raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from error
     _refuse_other_inputs(vars(config), kind)
