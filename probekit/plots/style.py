@@ -153,7 +153,7 @@ def write_figure(figure: Figure, path: Path) -> Path:
 def _lay_out(figure: Figure) -> None:
     """Make room for all texts once; `savefig` would do it again for each file, and draw the figure twice for that."""
     engine = figure.get_layout_engine()
-    if engine is not None:
-        figure.set_dpi(DPI)
-        engine.execute(figure)
-        figure.set_layout_engine(None)
+    assert engine is not None  # `new_figure` makes one
+    figure.set_dpi(DPI)
+    engine.execute(figure)
+    figure.set_layout_engine(None)
