@@ -14,6 +14,9 @@ from probekit.models.families import FILES, family_of
 
 SIZES: dict[str, Any] = {"d_model": 32, "n_heads": 4, "d_mlp": 80, "n_layers": 3, "n_ctx": 24, "d_vocab": 50}
 
+# names of configs that compute what another one does, and differ in the head, in biases or in the names of weights
+LIKE_ANOTHER = {"gpt2-untied", "mistral", "qwen2", "bert-untied", "distilbert-headless", "modernbert-headless"}
+
 
 @cache
 def tiny_configs() -> dict[str, Any]:

@@ -13,6 +13,8 @@ for _pool in ("OMP", "OPENBLAS", "MKL"):
     os.environ[f"{_pool}_NUM_THREADS"] = "1"  # so that a fork copies the whole process
 
 import argparse
+import contextlib
+import io
 import json
 import resource
 import shutil
@@ -52,6 +54,7 @@ from tqdm import tqdm
 
 from probekit.activations import Store, list_stores, load_activations, run_plan
 from probekit.activations.plan.identity import identity_of
+from probekit.cli.main import run as run_command
 from probekit.errors import DataError, ResumeMismatch, StorageError
 
 FAULTS = ("create", "write", "fsync", "rename", "link", "mkdir")  # what must not fail unnoticed
@@ -689,6 +692,8 @@ def main() -> None:
     torch.set_num_threads(1)
     _no_shared_locks()
     run(None)
+    with contextlib.redirect_stderr(io.StringIO()):
+        run_command(["ls", "no such folder"])  # so that no child imports what every command needs
     if not args.serve:
         print(json.dumps(in_folder(args.campaign, args.rounds, args.folder, args.seed), indent=1))
         return

@@ -105,9 +105,8 @@ def test_products_are_those_that_torch_counts(cfg: Any) -> None:
     assert list(flops) == list(COMPONENTS)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-xl"])
-def test_products_of_the_real_sizes(name: str) -> None:
-    cfg = gpt2_config(name)
+def test_products_of_a_real_size() -> None:
+    cfg = gpt2_config("gpt2")
     with FlopCounterMode(display=False) as counter:
         build(cfg)(*inputs(cfg, batch=1, context=1024))
     flops = forward_flops(shape_of(cfg), 1024)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_configs import tiny_configs, tiny_model
+from tiny_configs import LIKE_ANOTHER, tiny_configs, tiny_model
 from torch import Tensor
 
 import probekit as pk
@@ -43,6 +43,7 @@ DECODERS = [name for name in CONFIGS if shape_of(CONFIGS[name]).cached]
 IN_TRANSFORMERS = [name for name, cfg in CONFIGS.items() if family_of(cfg).hf_model(cfg)]
 every_family = pytest.mark.parametrize("name", CONFIGS)
 every_stack = pytest.mark.parametrize("name", SINGLE)
+every_arithmetic = pytest.mark.parametrize("name", [name for name in CONFIGS if name not in LIKE_ANOTHER])
 
 
 def tokens_of(name: str, batch: int = B, length: int = L, seed: int = 0) -> list[Tensor]:
@@ -283,7 +284,7 @@ def test_folders_go_to_transformers_and_come_back(name: str, in_transformers: An
         assert weight.startswith("pooler") or torch.equal(came_back[weight], x), weight
 
 
-@every_family
+@every_arithmetic
 def test_a_correct_model_passes_its_self_test_at_every_point(name: str, folders: Any) -> None:
     model = tiny_model(name)
     found = pk.selftest(pk.load_model(folders(name), device="cpu"))

@@ -95,13 +95,17 @@ def test_gpt2s_own_files_give_the_known_ids(shared_dir):
     assert len(tokenizer) == 50257
 
 
+@pytest.fixture(scope="module")
+def bpe(bpe_folder):
+    return load(bpe_folder)
+
+
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60))
-def test_bytes_come_back_as_they_were(text, bpe_folder):
-    tokenizer = load(bpe_folder)
-    ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text
-    assert len(tokenizer.tokens(ids)) == len(ids)
+def test_bytes_come_back_as_they_were(text, bpe):
+    ids = bpe.encode(text)
+    assert bpe.decode(ids) == text
+    assert len(bpe.tokens(ids)) == len(ids)
 
 
 @pytest.mark.parametrize("text", ["the dog", "  the  dog", "a\n b ", " ", "▁", ""])

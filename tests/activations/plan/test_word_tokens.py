@@ -275,11 +275,16 @@ def test_random_weights_read_the_same_words(tmp_path):
     assert noise["resid_pre", 1].shape == store["resid_pre", 1].shape
 
 
+@pytest.fixture(scope="module")
+def english_words(shared_dir) -> Any:
+    return load_task(shared_dir / "data" / "ud-english-ewt" / "en_ewt-ud-dev.conllu", label_column="upos")
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["gpt2-tokenizer", "stories260k-llama"])
-def test_words_of_the_english_web_treebank(shared_dir, name):
+def test_words_of_the_english_web_treebank(shared_dir, english_words, name):
     """No word of its dev part is lost, and each is spelled by its tokens' bytes."""
-    task: Any = load_task(shared_dir / "data" / "ud-english-ewt" / "en_ewt-ud-dev.conllu", label_column="upos")
+    task = english_words
     tokenizer = load_tokenizer(shared_dir / "models" / name)
     assert tokenizer is not None
     before = int(name.startswith("stories"))
