@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from probekit.models.adapter.load import made_again
 from probekit.models.adapter.model import AdaptedModel
-from probekit.models.adapter.proof import first_of, look
+from probekit.models.adapter.proof import accepted, first_of, look
 from probekit.models.adapter.quiet import quiet
 from probekit.models.family import LOGITS
 from probekit.points import split_point
 from probekit.verification.references import Reference, TextIds, in_float64
 
+NO_CACHE = {"use_cache": False}  # Jamba's fails where no layer is attention
 BATCHES = {
     "packed": "packed blocks with shared prefixes",
     "padded": "texts of similar lengths, padded on the right: the class does not take packed texts",
@@ -66,7 +67,7 @@ def _activations(
         point, of_layer = (LOGITS, None) if name == LOGITS else split_point(name)
         layer = of_layer or 0  # only points of a layer use it
         found[name] = {
-            LOGITS: lambda: hf(torch.tensor([ids], device=device), **positions).logits,
+            LOGITS: lambda: hf(torch.tensor([ids], device=device), **positions, **accepted(hf, NO_CACHE)).logits,
             "embed": lambda: added[layout.embed][0],
             "ln_final": lambda: seen.last,
             "resid_pre": lambda layer=layer: pre[layer],

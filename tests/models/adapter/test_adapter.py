@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from models.adapter.wrapped import CONFIGS, GATED, config_of, load, wrapped
+from models.adapter.wrapped import CONFIGS, GATED, NEW, config_of, load, wrapped
 
 import probekit as pk
 from probekit.errors import DataError, UsageError
@@ -159,6 +159,26 @@ def test_a_padding_id_within_a_text_has_a_position_like_any_other_token():
         assert relative(cache["resid_post", 2][0], wanted) < 1e-5
     model.name = "xlm-roberta"
     assert pk.selftest(model).passed
+
+
+def test_local_experts_are_no_local_attention():
+    """`num_local_experts` is a field of GPT-OSS, whose attention has sinks and windows."""
+    fields = {**GATED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5}
+    types = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    model = load({"model_type": "gpt_oss", **fields, **types, "rope_parameters": {"rope_type": "default"}})
+    model.name = "gpt_oss"
+    assert (model.batching, model.form.kind) == ("packed", "by type")
+    assert pk.selftest(model).passed
+
+
+def test_a_class_whose_texts_see_their_padding_runs_texts_of_one_length():
+    model = load({**NEW, "model_type": "fnet", "intermediate_size": 48})
+    model.name = "fnet"
+    found = pk.selftest(model)
+    assert model.batching == "one length"
+    assert found.passed, found.describe()
+    assert not any({"left_pad", "right_pad"} & row.figures.keys() for row in found.rows)
+    assert any("packed" in row.figures for row in found.rows)
 
 
 def test_what_a_recurrent_layer_adds_is_not_called_attention():
