@@ -14,7 +14,7 @@ import torch
 from tiny_configs import SIZES, tiny_configs
 
 import probekit as pk
-from probekit.errors import UsageError
+from probekit.errors import DataError, UsageError
 from probekit.models.accounting import parameters
 from probekit.models.families import FILES, families, family_of
 from probekit.models.families.gpt2 import GPT2Config
@@ -24,7 +24,7 @@ REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
 FAMILIES = PACKAGE / "models/families"
 TRANSLATIONS = {f"{file}_hf" for file in FILES if (FAMILIES / f"{file}_hf.py").exists()}  # FILE.py would be too long
-HUB = {"hub.py"}  # short names of models on the Hub, one of which is also the name of a family
+HUB = {"hub.py", "published.py"}  # short names and config fields of models on the Hub
 
 
 def names_of_families() -> set[str]:
@@ -80,6 +80,19 @@ def test_a_config_is_the_same_after_config_json_and_names_of_weights(name, cfg):
     hf = json.loads(json.dumps(cfg.to_hf()))
     assert families()[hf["model_type"]] is family
     assert family.hf_parts(family.config.from_hf(hf), {tensor.name for tensor in family.hf_names(cfg).values()}) == cfg
+
+
+@pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
+def test_fields_that_transformers_reads_in_the_config_of_any_model_are_refused(name, cfg):
+    family = family_of(cfg)
+    fields: dict[str, Any] = {"quantization_config": {"bits": 4}, "per_layer_config": {"0": {"intermediate_size": 8}}}
+    if family.model.causal:
+        fields["is_causal"] = False
+    for field, value in fields.items():
+        with pytest.raises(
+            DataError, match=f"^{field} = .* is not implemented for .*; only (None|True) is$"
+        ):
+            family.config.from_hf(cfg.to_hf() | {field: value})
 
 
 @pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
