@@ -35,8 +35,8 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
+from probekit.models.config_fields import FULL, SLIDING
 from probekit.models.families import olmo_hf
-from probekit.models.families.olmo_hf import FULL, SLIDING
 from probekit.models.family import Family
 from probekit.models.layers import (
     ACTIVATIONS,

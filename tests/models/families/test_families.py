@@ -14,7 +14,7 @@ import torch
 from tiny_configs import SIZES, tiny_configs
 
 import probekit as pk
-from probekit.errors import UsageError
+from probekit.errors import DataError, UsageError
 from probekit.models.accounting import parameters
 from probekit.models.families import FILES, families, family_of
 from probekit.models.families.gpt2 import GPT2Config
@@ -80,6 +80,19 @@ def test_a_config_is_the_same_after_config_json_and_names_of_weights(name, cfg):
     hf = json.loads(json.dumps(cfg.to_hf()))
     assert families()[hf["model_type"]] is family
     assert family.hf_parts(family.config.from_hf(hf), {tensor.name for tensor in family.hf_names(cfg).values()}) == cfg
+
+
+@pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
+def test_fields_that_transformers_reads_in_the_config_of_any_model_are_refused(name, cfg):
+    family = family_of(cfg)
+    fields: dict[str, Any] = {"quantization_config": {"bits": 4}, "per_layer_config": {"0": {"intermediate_size": 8}}}
+    if family.model.causal:
+        fields["is_causal"] = False
+    for field, value in fields.items():
+        with pytest.raises(
+            DataError, match=f"^{field} = .* is not implemented for .*; only (None|True) is$"
+        ):
+            family.config.from_hf(cfg.to_hf() | {field: value})
 
 
 @pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
