@@ -365,7 +365,7 @@ def test_the_reference_of_a_folder_with_a_vision_tower(tmp_path):
     """transformers' class for text reads the same folder by the same names, for `selftest`."""
     with_vision().save_pretrained(tmp_path)
     model, ids = load_model(tmp_path, device="cpu"), [5, 3, 8, 1, 4, 59]
-    reference, line = transformers_reference(model)
+    reference, line = transformers_reference(model, ([1, 2],))
     assert line.endswith("read from the model's folder")
     seen = reference.run((ids,), [LOGITS, "blocks.1.ln1_post.hook_normalized"])
     with torch.no_grad():

@@ -283,7 +283,7 @@ def test_a_folder_of_transformers_is_its_own_reference(pairs, tmp_path):
     _, model = pairs["olmo3 with yarn"]
     save_hf(model, tmp_path)
     loaded = load_model(tmp_path, device="cpu")
-    reference, _ = transformers_reference(loaded)
+    reference, _ = transformers_reference(loaded, ([1, 2],))
     text = ([3, 1, 4, 1, 5, 9, 2, 6],)
     names = [name for name in loaded.points if name.endswith(("resid_post", "q_norm.hook_normalized"))]
     ours, theirs = run_single(loaded, text, names), reference.run(text, names)
