@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from probekit.models.adapter.load import made_again
 from probekit.models.adapter.model import AdaptedModel
@@ -19,6 +20,7 @@ from probekit.models.family import LOGITS
 from probekit.points import split_point
 from probekit.verification.references import Reference, TextIds, in_float64
 
+MASKED = 9e3  # in size: classes mask with -10,000, or with the smallest number of a type
 NO_CACHE = {"use_cache": False}  # Jamba's fails where no layer is attention
 BATCHES = {
     "packed": "packed blocks with shared prefixes",
@@ -27,21 +29,55 @@ BATCHES = {
 }
 
 
+class ScoreSizes(TorchFunctionMode):
+    """Within the context, the largest attention score that enters a softmax is kept in `largest`.
+
+    Scores are the arguments with 4 axes [B, H, L, M]; those of routers have 2 or 3. Masked ones, which are infinite or
+    about the type's smallest number, do not count.
+    """
+
+    largest = 0.0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        """Call the function, and look at what a softmax is given."""
+        if getattr(func, "__name__", "") == "softmax":
+            x = args[0] if args else (kwargs or {})["input"]
+            if x.dim() == 4:
+                size = x.abs()
+                self.largest = max(self.largest, float(size.masked_fill(size > MASKED, 0).max()))
+        return func(*args, **(kwargs or {}))
+
+
 def adapter_reference(model: AdaptedModel) -> tuple[Reference, str]:
-    """The class of transformers in float64, and a line that says where its weights come from."""
+    """The class of transformers in float64, and a line that says where its weights come from.
+
+    A class that does not run in float64, such as XGLM, runs in float32.
+    """
     from transformers import __version__
 
-    source = model.hf_source
-    hf: Any = in_float64(made_again(source), model.device)
+    source, scores = model.hf_source, ScoreSizes()
+    hf, precision = _exact(model)
     device = next(hf.parameters()).device
 
     def run(text: TextIds, names: Sequence[str]) -> dict[str, Tensor]:
-        with quiet():
+        with quiet(), scores:
             return _activations(hf, model, text[0], names, device)
 
     points = frozenset(split_point(name)[0] for name in model.points) | ({LOGITS} if model.has_logits else set())
     weights = "with random weights of the same seed" if source.folder is None else "read from the model's folder"
-    return Reference("transformers", points, run), f"{model.cfg.model_class} of {__version__}, {weights}"
+    oracle = f"{model.cfg.model_class} of {__version__}{precision}, {weights}"
+    return Reference("transformers", points, run, lambda: scores.largest), oracle
+
+
+def _exact(model: AdaptedModel) -> tuple[Any, str]:
+    """The class of transformers in float64, or else in float32, which the words then say."""
+    hf: Any = in_float64(made_again(model.hf_source), model.device)
+    try:
+        with quiet():
+            hf.base_model(torch.tensor([[0, 0]], device=next(hf.parameters()).device))
+    except (RuntimeError, TypeError, NotImplementedError):
+        return made_again(model.hf_source).float().to(model.device), " in float32, as it does not run in float64"
+    return hf, ""
 
 
 def _activations(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from models.adapter.wrapped import CONFIGS, GATED, NEW, config_of, load, wrapped
+from models.adapter.wrapped import CONFIGS, GATED, NEW, SIZES, config_of, load, wrapped
 
 import probekit as pk
 from probekit.errors import DataError, UsageError
@@ -169,6 +169,16 @@ def test_local_experts_are_no_local_attention():
     model.name = "gpt_oss"
     assert (model.batching, model.form.kind) == ("packed", "by type")
     assert pk.selftest(model).passed
+
+
+def test_a_class_that_does_not_run_in_float64_is_its_own_reference_in_float32():
+    sizes = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48, "max_position_embeddings": 40}
+    model = load({**SIZES, **sizes, "model_type": "xglm"})
+    model.name = "xglm"
+    found = pk.selftest(model)
+    assert found.passed, found.describe()
+    assert "in float32, as it does not run in float64" in found.oracle
+    assert "float32" not in pk.selftest(wrapped("gptj")).oracle
 
 
 def test_a_class_whose_texts_see_their_padding_runs_texts_of_one_length():
