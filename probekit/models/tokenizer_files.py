@@ -75,7 +75,7 @@ def load_tokenizer(
 
 
 def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
-    """The ids that a tokenizer puts around a text: BERT's [CLS] and [SEP], Gemma's <bos> first, or Marian's </s> last."""
+    """The ids that a tokenizer puts around a text: BERT's [CLS] and [SEP], Gemma's <bos>, or Marian's </s> last."""
     ids = backend.encode("", add_special_tokens=True).ids
     if len(ids) == 2:
         return ids[0], ids[1]

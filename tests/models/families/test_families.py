@@ -90,16 +90,16 @@ def test_fields_that_transformers_reads_in_the_config_of_any_model_are_refused(n
     if family.model.causal:
         fields["is_causal"] = False
     for field, value in fields.items():
-        with pytest.raises(
-            DataError, match=f"^{field} = .* is not implemented for .*; only (None|True) is$"
-        ):
+        with pytest.raises(DataError, match=f"^{field} = .* is not implemented for .*; only (None|True) is$"):
             family.config.from_hf(cfg.to_hf() | {field: value})
 
 
 ONE_OF_EACH_TYPE = {cfg.to_hf()["model_type"]: cfg for cfg in tiny_configs().values()}
 
 
-@pytest.mark.parametrize("model_type", ONE_OF_EACH_TYPE.keys() - {"marian"})  # which has no default size of a vocabulary
+@pytest.mark.parametrize(
+    "model_type", ONE_OF_EACH_TYPE.keys() - {"marian"}
+)  # which has no default size of a vocabulary
 def test_a_field_that_a_file_leaves_out_means_what_transformers_takes_for_it(model_type):
     cfg = ONE_OF_EACH_TYPE[model_type]
     from_hf, fields, compared = family_of(cfg).config.from_hf, cfg.to_hf(), 0
