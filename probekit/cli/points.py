@@ -36,9 +36,10 @@ def points(job: PointsJob) -> None:
     from probekit.models.load import check_model, outline
 
     check_model(job.model, ModelOptions(revision=job.revision, via=job.via))
-    from probekit.models.point_rows import point_rows
 
     model = outline(job.model, job.revision, job.via)
+    from probekit.models.point_rows import point_rows  # torch: not before the model is found
+
     rows = point_rows(model)
     if job.json:
         console.result_json({"model": model.name, "n_layers": model.n_layers, "points": rows})

@@ -13,7 +13,7 @@ from probekit import builtin
 from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
-from probekit.models.families import families
+from probekit.models.families import MODEL_TYPES, families
 from probekit.models.files import read_json
 from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
 from probekit.models.tokenizer_files import FILES, load_tokenizer
@@ -65,17 +65,19 @@ def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "p
     _check_via(str(name_or_path), ModelOptions(via=via))
     found = _find(str(name_or_path), revision, weights=False)
     hf = read_json(found.folder / "config.json")
-    import torch
-
     if via == "transformers":
         with _naming(found):
             check_adaptable(hf)
+        import torch
+
         from probekit.models.adapter.load import load_adapted
 
         where = {"device": torch.device("meta"), "dtype": torch.float32, "device_map": None}
         model = load_adapted(found.folder, hf, **where, seed=0, quantize=None)
     else:
         family, cfg = _described(found, hf)
+        import torch
+
         with torch.device("meta"):
             model = family.model(cfg)
     model.name = found.name
@@ -191,10 +193,9 @@ def _exists(name: str) -> bool:
 
 def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
     """The family and the config that config.json describes."""
-    known = families()
     with _naming(found):
-        check_implemented_here(hf, known)
-        family = known[hf["model_type"]]
+        check_implemented_here(hf, MODEL_TYPES)
+        family = families()[hf["model_type"]]
         return family, family.config.from_hf(hf)
 
 

@@ -1,7 +1,8 @@
 """The reference of a wrapped model: the same class of transformers, made again without points, in float64.
 
 The stream is read from its `hidden_states` where it gives them for every block, sublayers from the modules that the
-layout names; one unbatched text at a time, with token ids alone, through the eager attention.
+layout names; one unbatched text at a time through the eager attention, with token ids alone, and positions where the
+class would count them from the ids (`AdaptedModel.first_positions`).
 """
 
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 
 from probekit.models.adapter.load import made_again
 from probekit.models.adapter.model import AdaptedModel
-from probekit.models.adapter.proof import first_of, look
+from probekit.models.adapter.proof import accepted, first_of, look
 from probekit.models.adapter.quiet import quiet
 from probekit.models.family import LOGITS
 from probekit.points import split_point
 from probekit.verification.references import Reference, TextIds, in_float64
 
+NO_CACHE = {"use_cache": False}  # Jamba's fails where no layer is attention
 BATCHES = {
     "packed": "packed blocks with shared prefixes",
     "padded": "texts of similar lengths, padded on the right: the class does not take packed texts",
@@ -50,20 +52,22 @@ def _activations(
     watched = {f"{path}.{one.attn_out}" for path, one in zip(layout.blocks, layout.sublayers, strict=True)}
     watched |= {f"{path}.{one.mlp_out}" for path, one in zip(layout.blocks, layout.sublayers, strict=True)}
     handles = [_keep(base, path, added) for path in (*watched, layout.embed) if not path.endswith(".None")]
+    positions = model.first_positions(len(ids))
     try:
-        seen = look(base, layout.blocks, ids, device)
+        seen = look(base, layout.blocks, ids, device, positions)
     finally:
         for handle in handles:
             handle.remove()
     shape = seen.resid_pre[0].shape
-    pre, hidden = seen.resid_pre, seen.hidden_states or ()
+    pre, hidden = seen.resid_pre, list(seen.hidden_states or [])
     if len(hidden) == len(pre) + 1 and torch.equal(hidden[0], pre[0]):  # Mamba's list begins after the first block
-        pre = list(hidden[:-1])
+        pre = hidden[:-1]
     found: dict[str, Tensor] = {}
     for name in names:
-        point, layer = (LOGITS, None) if name == LOGITS else split_point(name)
+        point, of_layer = (LOGITS, None) if name == LOGITS else split_point(name)
+        layer = of_layer or 0  # only points of a layer use it
         found[name] = {
-            LOGITS: lambda: hf(torch.tensor([ids], device=device)).logits,
+            LOGITS: lambda: hf(torch.tensor([ids], device=device), **positions, **accepted(hf, NO_CACHE)).logits,
             "embed": lambda: added[layout.embed][0],
             "ln_final": lambda: seen.last,
             "resid_pre": lambda layer=layer: pre[layer],

@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import probekit as pk
 from probekit.errors import DataError, UsageError
 from probekit.models.accounting import parameters
-from probekit.models.families import FILES, families, family_of
+from probekit.models.families import FILES, MODEL_TYPES, families, family_of
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.family import Family
 
@@ -25,7 +25,8 @@ REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
 FAMILIES = PACKAGE / "models/families"
 TRANSLATIONS = {f"{file}_hf" for file in FILES if (FAMILIES / f"{file}_hf.py").exists()}  # FILE.py would be too long
-OF_OTHERS = {"hub.py", "published.py", "models/adapter/layouts.py"}  # names of models and types for their own sake
+# published models by type and short name; transformers' module layouts, by its types
+OTHER_TABLES = {"published.py", "models/adapter/layouts.py"}
 
 
 def names_of_families() -> set[str]:
@@ -53,19 +54,21 @@ def test_only_its_own_file_and_the_registry_name_a_family():
     assert {"gpt2", "GPT2Config", "Llama", "mistral", "qwen2", "bert_hf", "marian", "Transformer"} <= named
     for path in PACKAGE.rglob("*.py"):
         place = str(path.relative_to(PACKAGE))
-        if path.parent != FAMILIES and place not in OF_OTHERS and not place.startswith("worlds/"):
+        if path.parent != FAMILIES and place not in OTHER_TABLES and not place.startswith("worlds/"):
             assert not names_in(path) & named, place
 
 
 def test_the_registry_has_one_entry_for_each_file_with_a_family():
     with_family = {path.stem for path in FAMILIES.glob("*.py") if "\nFAMILY = Family(" in path.read_text("utf-8")}
     assert with_family == set(FILES)
-    assert len(FILES) == len(set(FILES))
+    assert len(MODEL_TYPES) == len(set(MODEL_TYPES))
 
 
 def test_families_are_found_by_type_and_by_config():
     registered = [importlib.import_module(f"probekit.models.families.{file}").FAMILY for file in FILES]
     assert all(isinstance(family, Family) for family in registered)
+    assert {file: family.model_types for file, family in zip(FILES, registered, strict=True)} == FILES
+    assert tuple(families()) == MODEL_TYPES
     assert list(families().items()) == [(name, family) for family in registered for name in family.model_types]
     assert {"gpt2", "llama", "mistral", "qwen2", "bert", "marian"} <= families().keys()
     assert family_of(GPT2Config()) is families()["gpt2"]
