@@ -25,8 +25,10 @@ LARGEST = {
 }
 
 
-CAUSAL = {"is_causal": True}  # a decoder's only value; with another, transformers lets every token see all others
-_OF_EVERY_MODEL = {"quantization_config": None, "per_layer_config": None}  # fields that transformers reads in any file
+# The only value of a decoder: with another, transformers lets every token see all others.
+CAUSAL: dict[str, Any] = {"is_causal": True}
+# Fields that transformers reads in the config of any model.
+_OF_EVERY_MODEL: dict[str, Any] = {"quantization_config": None, "per_layer_config": None}
 
 
 def hf_field(ours: Mapping[str, str], field: str) -> str:

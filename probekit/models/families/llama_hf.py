@@ -56,6 +56,7 @@ OURS = {  # field of config.json -> our field
 }
 _named = partial(hf_field, OURS)
 _DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' for a missing field, where they are not Llama's
+    "qwen2": {"bos_token_id": None, "eos_token_id": None},
     "qwen3": {"bos_token_id": None, "eos_token_id": None},
     "phi3": {"norm_eps": 1e-5, "eos_token_id": 32000},
 }

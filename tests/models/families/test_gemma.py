@@ -11,6 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_configs import SIZES
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -359,6 +362,18 @@ def test_the_text_model_beside_a_vision_tower(tmp_path, names):
     again = Gemma3ForCausalLM.from_pretrained(tmp_path / "ours").eval()
     with torch.no_grad():
         assert error(again(tokens).logits, logits) <= 1e-5
+
+
+def test_the_bos_of_a_folder_with_a_vision_tower_is_in_the_text_models_fields_or_the_tokenizers_template(tmp_path):
+    save_hf(twins("gemma3")[1], tmp_path)
+    backend = Backend(WordLevel({"<bos>": 0, "a": 1, "b": 2}))
+    backend.post_processor = TemplateProcessing("<bos> $A", None, [("<bos>", 0)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    text = {name: x for name, x in twins("gemma3")[1].cfg.to_hf().items() if name != "bos_token_id"}
+    for fields, bos in (({}, 0), ({"bos_token_id": 2}, 2)):
+        hf = {"model_type": "gemma3", "text_config": text | fields}
+        (tmp_path / "config.json").write_text(json.dumps(hf))
+        assert load_model(tmp_path, device="cpu").to_tokens("a", bos=True).tolist() == [[bos, 1]]
 
 
 def test_the_reference_of_a_folder_with_a_vision_tower(tmp_path):
