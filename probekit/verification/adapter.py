@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probekit.errors import DataError
 from probekit.models.adapter.load import made_again
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import first_of, look
 from probekit.models.adapter.quiet import quiet
 from probekit.models.family import LOGITS
 from probekit.points import split_point
-from probekit.verification.references import Reference, TextIds, in_float64
+from probekit.text import printable
+from probekit.verification.references import Reference, TextIds, in_float64, room_for
 
 BATCHES = {
     "packed": "packed blocks with shared prefixes",
@@ -26,19 +28,31 @@ BATCHES = {
 
 
 def adapter_reference(model: AdaptedModel) -> tuple[Reference, str]:
-    """The class of transformers in float64, and a line that says where its weights come from."""
+    """The class of transformers in float64, and a line that says where its weights come from.
+
+    Raises:
+        DataError: it cannot compute in float64.
+    """
     from transformers import __version__
 
     source = model.hf_source
-    hf: Any = in_float64(made_again(source), model.device)
-    device = next(hf.parameters()).device
+    try:
+        hf: Any = in_float64(made_again(source), room_for(model))
+        device = next(hf.parameters()).device
+        look(hf.base_model, model.layout.blocks, [0], device)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:  # GPTQ cannot be widened
+        reason = printable(" ".join(str(error).split()) or type(error).__name__)[:200]
+        raise DataError(
+            f"{model.cfg.model_class} cannot be run in float64, so nothing is compared: {reason}"
+        ) from error
 
     def run(text: TextIds, names: Sequence[str]) -> dict[str, Tensor]:
         with quiet():
             return _activations(hf, model, text[0], names, device)
 
     points = frozenset(split_point(name)[0] for name in model.points) | ({LOGITS} if model.has_logits else set())
-    weights = "with random weights of the same seed" if source.folder is None else "read from the model's folder"
+    bits = f" ({model.cfg.quantize})" if model.cfg.quantize else ""
+    weights = "with random weights of the same seed" if source.folder is None else f"read from the model's folder{bits}"
     return Reference("transformers", points, run), f"{model.cfg.model_class} of {__version__}, {weights}"
 
 
