@@ -232,7 +232,7 @@ def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "La
 
     if not options.random_init:
         _fetch_weights(found)
-    model = load_adapted(
+    return load_adapted(
         found.folder,
         hf,
         device=find_device(options.device),
@@ -241,8 +241,6 @@ def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "La
         device_map=options.device_map,
         quantize=options.quantize,
     )
-    model.stays = options.device_map is not None or options.quantize is not None
-    return model
 
 
 def _fetch_weights(found: _Found) -> None:

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from probekit.errors import DataError
 from probekit.models.adapter.load import made_again
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import accepted, first_of, look
 from probekit.models.adapter.quiet import quiet
 from probekit.models.family import LOGITS
 from probekit.points import split_point
-from probekit.verification.references import Reference, TextIds, in_float64
+from probekit.text import printable
+from probekit.verification.references import Reference, TextIds, in_float64, room_for
 
 MASKED = 9e3  # in size: classes mask with -10,000, or with the smallest number of a type
 NO_CACHE = {"use_cache": False}  # Jamba's fails where no layer is attention
@@ -52,6 +54,9 @@ def adapter_reference(model: AdaptedModel) -> tuple[Reference, str]:
     """The class of transformers in float64, and a line that says where its weights come from.
 
     A class that does not run in float64, such as XGLM, runs in float32.
+
+    Raises:
+        DataError: quantised weights cannot be widened to float64.
     """
     from transformers import __version__
 
@@ -64,19 +69,26 @@ def adapter_reference(model: AdaptedModel) -> tuple[Reference, str]:
             return _activations(hf, model, text[0], names, device)
 
     points = frozenset(split_point(name)[0] for name in model.points) | ({LOGITS} if model.has_logits else set())
-    weights = "with random weights of the same seed" if source.folder is None else "read from the model's folder"
+    bits = f" ({model.cfg.quantize})" if model.cfg.quantize else ""
+    weights = "with random weights of the same seed" if source.folder is None else f"read from the model's folder{bits}"
     oracle = f"{model.cfg.model_class} of {__version__}{precision}, {weights}"
     return Reference("transformers", points, run, lambda: scores.largest), oracle
 
 
 def _exact(model: AdaptedModel) -> tuple[Any, str]:
-    """The class of transformers in float64, or else in float32, which the words then say."""
-    hf: Any = in_float64(made_again(model.hf_source), model.device)
+    """The class of transformers in float64, or else in float32, which the words then say; errors as above."""
+    room = room_for(model)
     try:
+        hf: Any = in_float64(made_again(model.hf_source), room)
         with quiet():
             hf.base_model(torch.tensor([[0, 0]], device=next(hf.parameters()).device))
-    except (RuntimeError, TypeError, NotImplementedError):
-        return made_again(model.hf_source).float().to(model.device), " in float32, as it does not run in float64"
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        if not model.cfg.quantize:
+            return made_again(model.hf_source).float().to(room), " in float32, as it does not run in float64"
+        reason = printable(" ".join(str(error).split()) or type(error).__name__)[:200]  # GPTQ cannot be widened
+        raise DataError(
+            f"{model.cfg.model_class} cannot be run in float64, so nothing is compared: {reason}"
+        ) from error
     return hf, ""
 
 

@@ -81,12 +81,12 @@ def float64_reference(model: LanguageModel) -> Reference:
     with torch.device("meta"):
         twin: Any = type(model)(model.cfg)
     twin.load_state_dict(model.state_dict(), assign=True)
-    in_float64(twin.eval(), _room(model))
+    in_float64(twin.eval(), room_for(model))
     points = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
     return Reference("float64", points, lambda text, names: run_single(twin, text, names))
 
 
-def _room(model: LanguageModel) -> torch.device:
+def room_for(model: LanguageModel) -> torch.device:
     """Where a second model fits: one on several devices has left no room there."""
     return torch.device("cpu") if model.stays else model.device
 
@@ -137,7 +137,7 @@ def transformers_reference(model: LanguageModel, text: TextIds) -> tuple[Referen
     with quiet():
         try:
             hf = _loaded(model, hf_model) if model.folder else _copied(model, family, hf_model)
-            run = _runner(in_float64(hf.eval(), _room(model)), hf_model, model)
+            run = _runner(in_float64(hf.eval(), room_for(model)), hf_model, model)
             run(text, ())
         except Exception as error:  # whatever it raises is the reason
             reason = printable(" ".join(str(error).split()) or type(error).__name__)[:200]

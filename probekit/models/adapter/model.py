@@ -105,6 +105,11 @@ class AdaptedModel(LanguageModel):
         self._attach(base)
 
     @property
+    def device(self) -> torch.device:
+        """Where the inputs go."""
+        return device_of(self.hf)
+
+    @property
     def has_logits(self) -> bool:
         """Whether the class has a head."""
         return self.hf is not self.hf.base_model
@@ -185,11 +190,14 @@ class AdaptedModel(LanguageModel):
         """Refused: transformers initialises its own classes."""
         raise UsageError("weights of a wrapped model are drawn by transformers; load it with random_init=True and seed")
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """As of any module; a model on several devices, or in 8 or 4 bits, stays where it is."""
-        if getattr(self.hf, "hf_device_map", None) or self.cfg.quantize:
-            return self
-        return super().to(*args, **kwargs)
+    def stored_weights(self) -> dict[str, Tensor]:
+        """Every weight by name; accelerate leaves those that it keeps on the host without data."""
+        found = self.state_dict()
+        if away := [name for name, weight in found.items() if weight.device.type == "meta"]:
+            from transformers.integrations.accelerate import load_offloaded_parameter
+
+            found |= {name: load_offloaded_parameter(self.hf, name.removeprefix("hf.")) for name in away}
+        return found
 
     def _inputs(self, tokens: Tensor, position_ids: Tensor | None, mask: Tensor | None) -> dict[str, Any]:
         """The arguments of transformers' forward."""
@@ -319,6 +327,12 @@ class AdaptedModel(LanguageModel):
             return _returned(output, added)
 
         return hook
+
+
+def device_of(hf: Any) -> torch.device:
+    """Where the inputs of a model of transformers go; weights that accelerate keeps on the host are on no device."""
+    placed = getattr(hf, "hf_device_map", None)
+    return torch.device(next(iter(placed.values()))) if placed else next(hf.parameters()).device
 
 
 def _passed(point: HookPoint, x: Tensor) -> Tensor:
