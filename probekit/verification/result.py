@@ -102,6 +102,7 @@ class SelfTest:
         first: the first figure in forward order that exceeds its bound; None if there is none.
         rows: one per point, in forward order.
         batches: which batches `extract` makes for this model.
+        oracle_failed: whether transformers has a class for the model that could not run it; `oracle` says why.
     """
 
     model: str
@@ -115,11 +116,12 @@ class SelfTest:
     rows: tuple[PointErrors, ...]
     first: Figure | None
     batches: str = ""
+    oracle_failed: bool = False
 
     @property
     def passed(self) -> bool:
-        """Whether every figure is within its bound."""
-        return self.first is None
+        """Whether every figure is within its bound, and transformers ran the model if it has a class for it."""
+        return self.first is None and not self.oracle_failed
 
     @property
     def worst(self) -> Figure:
@@ -131,9 +133,12 @@ class SelfTest:
         """One line: passed, or the worst point, layer and check with figure and bound."""
         n = sum(len(row.figures) for row in self.rows)
         if self.first is None:
+            if self.oracle_failed:
+                return f"failed: {printable(self.oracle)}; against float64, {n} figures are within their bounds"
             return f"passed: {n} figures within their bounds; closest to its bound: {self.worst}"
         failed = sum(not figure.passed for row in self.rows for figure in row.figures.values())
-        text = f"failed: {failed} of {n} figures; first in forward order: {self.first}; worst: {self.worst}"
+        text = f"failed: {printable(self.oracle)}; " if self.oracle_failed else "failed: "
+        text += f"{failed} of {n} figures; first in forward order: {self.first}; worst: {self.worst}"
         return text + (NEAR_TIES if self.first.point == "expert_weights" else "")
 
     def as_dict(self) -> dict[str, Any]:
