@@ -27,8 +27,8 @@ from probekit.models.base import Batching
 FLOAT32_BOUND = 5e-6
 NARROWED = 3  # tokens of a sliding window during the proof
 POWER = 10  # times the bound: what a wrong mask must change
-# Fields of configs that may make attention local by place in the row, farther than the proof's texts reach; a model
-# with such a field is not packed. Sliding windows are masks; the last of those understood computes the same in pieces.
+# Fields of configs that may make attention local by place in the row, farther than the proof's texts reach: a model
+# with one is not packed. Of those understood, sliding windows are masks, and the last computes the same in pieces.
 LOCAL = re.compile("window|chunk|local_attention|block_size|stride|conv_kernel")
 UNDERSTOOD = ("sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern")
 UNDERSTOOD += ("_sliding_window_pattern", "chunk_size_feed_forward")

@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
-from models.adapter.wrapped import wrapped
+from models.adapter.wrapped import config_of, wrapped
 from safetensors.torch import load_file, save_file
 
 import probekit as pk
+from probekit.cli.main import run
 from probekit.errors import DataError
 from probekit.models.adapter.quiet import quiet
 from probekit.models.families.gpt2 import GPT2, GPT2Config
@@ -111,3 +112,13 @@ def test_the_scores_that_widen_a_bound_are_those_of_our_own_model(tmp_path):
     assert wrapped_one.passed
     assert own.softmax > 10
     assert abs(wrapped_one.softmax / own.softmax - 1) < 1e-5
+
+
+def test_points_are_listed_with_a_line_that_says_what_is_proved_only_at_load(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(config_of("mpt")))
+    assert run(["points", "--model", str(tmp_path), "--via", "transformers"]) == 0
+    shown = capsys.readouterr()
+    assert "hook_attn_out" in shown.out
+    assert "proved when the weights are loaded" in shown.err
+    assert run(["points", "--model", str(tmp_path), "--via", "transformers", "--json"]) == 0
+    assert "proved" not in capsys.readouterr().err
