@@ -54,7 +54,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     hf = read_json(found.folder / "config.json")
     model = _adapted(found, hf, options) if options.via == "transformers" else _own(found, hf, options)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
-    model.tokenizer = load_tokenizer(found.folder, _named_bos(hf, model.cfg), model.cfg.d_vocab, model.causal)
+    model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
     model.folder = None if random_init else found.folder
     model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype, **_as_chosen(options)}
     return model.eval()
@@ -84,13 +84,10 @@ def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "p
     return model
 
 
-def _named_bos(hf: Mapping[str, Any], cfg: Any) -> int | None:
-    """The BOS id of config.json, as the model read it; None where it names none, so that the tokenizer's counts.
-
-    Files of models that see pictures may name it for the text model.
-    """
-    places = [fields for fields in (hf, hf.get("text_config")) if isinstance(fields, Mapping)]
-    return getattr(cfg, "bos_token_id", None) if any("bos_token_id" in fields for fields in places) else None
+def _bos_token_id(hf: Mapping[str, Any]) -> int | None:
+    """The id in config.json; beside a vision tower it may be among the fields of the text model."""
+    text = hf.get("text_config")
+    return hf.get("bos_token_id", text.get("bos_token_id") if isinstance(text, Mapping) else None)
 
 
 def _as_chosen(options: ModelOptions) -> dict[str, Any]:

@@ -34,11 +34,13 @@ class Reference:
         name: its name in the table.
         points: short names of the points that it computes.
         run: (token ids, full names of points) -> name -> [L, D], or [H, L, M] for scores and patterns.
+        largest_score: the largest attention score so far, of a model that has no point for scores.
     """
 
     name: str
     points: frozenset[str]
     run: Run
+    largest_score: Callable[[], float] = lambda: 0.0
 
 
 class Unavailable(Exception):

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,20 +45,6 @@ def run(code: str, env: dict[str, str]) -> str:
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-@pytest.mark.parametrize(
-    ("hf", "bos"),
-    [
-        ({"bos_token_id": 7}, 7),
-        ({"text_config": {"bos_token_id": 7}}, 7),
-        ({"text_config": 5}, None),
-        ({}, None),  # a class's default may be another than the tokenizer's
-    ],
-)
-def test_the_bos_is_that_of_config_json_where_it_names_one(hf, bos):
-    assert load._named_bos(hf, SimpleNamespace(bos_token_id=7)) == bos
-    assert load._named_bos(hf, object()) is None
 
 
 def test_a_folder_equals_transformers_on_text(folder):

@@ -13,7 +13,7 @@ from torch import nn
 from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
-from probekit.models.adapter.config import read_sizes
+from probekit.models.adapter.config import AdapterConfig, read_sizes
 from probekit.models.adapter.held_weights import bits_config, quantization_of, widen_for_products
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of
@@ -116,36 +116,41 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
     Raises:
         DataError: it fails its proof.
     """
-    base, name = hf.base_model, type(hf).__name__
+    name = type(hf).__name__
     sizes = read_sizes(hf.config, name)
-    cfg = replace(sizes, n_ctx=sizes.n_ctx - _rows_of_padding(base), quantize=quantize or quantization_of(hf))
-    device = device_of(hf)
+    rows = sizes.n_ctx - _rows_of_padding(hf.base_model)
+    cfg = replace(sizes, n_ctx=rows, quantize=quantize or quantization_of(hf))
     try:
         with in_float32(hf):
-            layout = prove_layout(base, cfg, device, next(hf.parameters()).dtype)
+            model = _proved(hf, cfg, source)
     except ProbekitError:
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
         how = f"with weights in {cfg.quantize}" if cfg.quantize else "on token ids alone"
         raise DataError(f"{name} cannot be run {how}: {_line(error)}; it cannot be wrapped") from error
-    model = AdaptedModel(hf, cfg, layout)
-    if not cfg.quantize and not getattr(hf, "hf_device_map", None):  # those have products of their own
-        _use_kernels(hf)
-    model.hf_source = source
-    model.longest_row = cfg.n_ctx  # tables by place in the row end there
-    with in_float32(hf):
-        model.causal = is_causal(model)
-        model.batching, model.form = prove_batching(model)
     model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
     model.stays = bool(cfg.quantize or getattr(hf, "hf_device_map", None))
     return model.eval()
 
 
+def _proved(hf: Any, cfg: AdapterConfig, source: HfSource) -> AdaptedModel:
+    """The wrapper, with its points, and then its batches, proved; errors are those of the class, or DataError."""
+    model = AdaptedModel(hf, cfg, prove_layout(hf.base_model, cfg, device_of(hf), next(hf.parameters()).dtype))
+    if not cfg.quantize and not getattr(hf, "hf_device_map", None):  # those have products of their own
+        _use_kernels(hf)
+    model.hf_source = source
+    model.longest_row = cfg.n_ctx  # tables by place in the row end there
+    model.causal = is_causal(model)
+    model.batching, model.form = prove_batching(model)
+    return model
+
+
 def _rows_of_padding(base: nn.Module) -> int:
     """How many rows the position table has before that of a text's first token: those for padding, as in RoBERTa."""
     for name, module in base.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
+        if name.endswith("position_embeddings"):
+            padding = getattr(module, "padding_idx", None)
+            return padding + 1 if isinstance(padding, int) else 0
     return 0
 
 
@@ -189,8 +194,8 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     import transformers
     from transformers.models.auto import configuration_auto, modeling_auto
 
-    kind = hf.get("model_type")
-    if not isinstance(kind, str) or kind not in configuration_auto.CONFIG_MAPPING_NAMES:
+    kind, known, mappings = hf.get("model_type"), vars(configuration_auto), vars(modeling_auto)
+    if not isinstance(kind, str) or kind not in known["CONFIG_MAPPING_NAMES"]:
         remote = ", and its own code on the Hub is never run" if "auto_map" in hf else ""
         raise DataError(
             f"transformers {transformers.__version__} has no model_type {kind!a:.60}{remote}; "
@@ -202,11 +207,11 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
             f"the attention of {kind} is approximate and depends on how long the batch is, so that no text has one "
             "set of activations; take another model"
         )
-    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(kind)
-    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    masked = mappings["MODEL_FOR_MASKED_LM_MAPPING_NAMES"].get(kind)
+    causal = mappings["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"].get(kind)
     asked = [str(one) for one in hf.get("architectures") or ()]
     heads = [causal, masked] if causal in asked or hf.get("is_decoder") else [masked, causal]
-    bare = modeling_auto.MODEL_MAPPING_NAMES.get(kind)
+    bare = mappings["MODEL_MAPPING_NAMES"].get(kind)
     names = [name for name in (*heads, bare) if isinstance(name, str)]
     if not any(heads):
         raise DataError(
@@ -218,10 +223,11 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
 
 def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto import configuration_auto
 
+    classes: Any = configuration_auto
     try:
-        config = getattr(transformers, CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
+        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
         raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from error
     _refuse_other_inputs(vars(config), kind)

@@ -168,10 +168,11 @@ class AdaptedModel(LanguageModel):
         return x_BLD.gather(1, self._read.to(x_BLD.device)[:, :, None].expand(-1, -1, x_BLD.shape[-1]))
 
     @torch.no_grad()
-    def next_logits(self, ids: list[int], cache: Mapping[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
-        """The logits [V] after some tokens, and the cache over all so far; None computes without a cache."""
+    def next_logits(self, ids: list[int], start: int, cache: Mapping[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
+        """The logits [V] after the tokens from `start` on, and the cache over all so far; None computes without one."""
         tokens = self.check_tokens(torch.tensor([ids]))
         given = {"use_cache": cache is not None, "logits_to_keep": 1, **(cache or {})}
+        given |= self.first_positions(len(ids), start)
         out = self._run(self.hf, {"input_ids": tokens, **accepted(self.hf, given)})
         kept = {name: out[name] for name in CACHES if getattr(out, name, None) is not None}
         return out.logits[0, -1], kept if cache is not None else {}
@@ -199,7 +200,7 @@ class AdaptedModel(LanguageModel):
     def _inputs(self, tokens: Tensor, position_ids: Tensor | None, mask: Tensor | None) -> dict[str, Any]:
         """The arguments of transformers' forward."""
         if position_ids is None and mask is None:
-            return {"input_ids": tokens}
+            return {"input_ids": tokens, **self.first_positions(tokens.shape[1])}
         if self.form is None:
             return {"input_ids": tokens} | self._right_padding(tokens, position_ids, mask)
         seen, position_ids = self.mask_and_positions(tokens, mask, position_ids)
@@ -207,6 +208,16 @@ class AdaptedModel(LanguageModel):
             ones = torch.ones_like(tokens, dtype=torch.bool)
             seen = causal_mask(ones) if self.causal else ones[:, None].expand(-1, tokens.shape[1], -1)
         return {"input_ids": tokens, **self.packed_inputs(self.form, seen, position_ids)}
+
+    def first_positions(self, n: int, start: int = 0) -> dict[str, Any]:
+        """The positions [1, L] of n tokens from `start` on, for a class that counts them from the ids.
+
+        RoBERTa's kind gives padding ids no position, and packed blocks do; so that a text by itself has the same ones,
+        every forward of such a class is given them.
+        """
+        if self.form is None or not self.form.offset:
+            return {}
+        return {"position_ids": torch.arange(start, start + n, device=self.device)[None] + self.form.offset}
 
     def packed_inputs(self, form: MaskForm, mask_BLM: Tensor, position_ids: Tensor) -> dict[str, Any]:
         """The mask [B, L, M] and the positions as a class takes them: masks are added to the scores."""
