@@ -60,6 +60,7 @@ ONLY_IN = {
     "transformers": {
         "verification/references.py",
         "verification/adapter.py",
+        "models/adapter/held_weights.py",
         "models/adapter/load.py",
         "models/adapter/quiet.py",
     },

@@ -1,6 +1,5 @@
 """Which models load, generated from the registry of families: a page of the documentation, and README's table."""
 
-import itertools
 from typing import TYPE_CHECKING
 
 from probekit.published import PUBLISHED
@@ -37,8 +36,9 @@ _OTHERS = """\
 - **Batches**: packed blocks where the class honours masks of pairs and positions, which is proved when the model
   loads; else batches of texts of like length. `selftest` says which, and checks them against each text alone.
 - **The same as for the families**: hooks and edits at these points, `generate`, stores, probes, causal experiments.
-- **Larger than one device**: `--device-map auto` spreads the layers over GPUs and host memory (for the families too).
-  `--quantize 8bit` or `4bit` needs bitsandbytes.
+- **Larger than one device**: `--device-map auto` spreads the layers over GPUs and host memory (for the families too;
+  here it needs the package accelerate). `--quantize 8bit` or `4bit` needs accelerate and bitsandbytes, and a class
+  whose products are linear modules. [What was tried](models.md#models-larger-than-one-device).
 
 Refused in one line: classes that need code from the model's repository, weights in pickles, models that read images
 or sound, encoder-decoders, attention that approximates (Longformer, Reformer), and a model that fails its proof. A
@@ -74,10 +74,9 @@ def will_it_load_page() -> str:
 
 
 def readme_table() -> str:
-    """README's table of the families, two in a row."""
-    cells = [(f"[`{file}.py`]({FAMILIES}/{file}.py)", family.loads) for file, family in _families().items()]
-    pairs = itertools.zip_longest(cells[::2], cells[1::2], fillvalue=("", ""))
-    return markdown_table(("family", "loads", "family", "loads"), [(*left, *right) for left, right in pairs])
+    """README's table of the families."""
+    rows = [(family.loads, f"[`{file}.py`]({FAMILIES}/{file}.py)") for file, family in _families().items()]
+    return markdown_table(("models", "file"), rows)
 
 
 def _families() -> "dict[str, Family]":

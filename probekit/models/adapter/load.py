@@ -14,11 +14,11 @@ from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
 from probekit.models.adapter.config import AdapterConfig, read_sizes
+from probekit.models.adapter.held_weights import bits_config, quantization_of, widen_for_products
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of
 from probekit.models.adapter.precision import in_float32
 from probekit.models.adapter.proof import layout_unproved, prove_layout
-from probekit.models.adapter.quantized import bits_config, quantization_of, widen_for_products
 from probekit.models.adapter.quiet import quiet
 from probekit.models.model_types import check_packages
 from probekit.models.weights import choose_weights, shard_names

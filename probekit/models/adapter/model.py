@@ -18,6 +18,7 @@ from probekit.errors import UsageError
 from probekit.hooks import HookPoint
 from probekit.models.adapter.config import AdapterConfig
 from probekit.models.adapter.generation import CACHES, RowReader
+from probekit.models.adapter.held_weights import host_weight
 from probekit.models.adapter.layouts import ModuleLayout, Sublayers
 from probekit.models.adapter.proof import accepted, first_of, stream_argument
 from probekit.models.base import LanguageModel, check_mask
@@ -193,11 +194,8 @@ class AdaptedModel(LanguageModel):
     def stored_weights(self) -> dict[str, Tensor]:
         """Every weight by name; accelerate leaves those that it keeps on the host without data."""
         found = self.state_dict()
-        if away := [name for name, weight in found.items() if weight.device.type == "meta"]:
-            from transformers.integrations.accelerate import load_offloaded_parameter
-
-            found |= {name: load_offloaded_parameter(self.hf, name.removeprefix("hf.")) for name in away}
-        return found
+        away = [name for name, weight in found.items() if weight.device.type == "meta"]
+        return found | {name: host_weight(self.hf, name.removeprefix("hf.")) for name in away}
 
     def _inputs(self, tokens: Tensor, position_ids: Tensor | None, mask: Tensor | None) -> dict[str, Any]:
         """The arguments of transformers' forward."""

@@ -15,7 +15,7 @@ import probekit as pk
 from probekit.errors import ProbekitError, UsageError
 from probekit.models import model_types
 from probekit.models.adapter import load as adapter_load
-from probekit.models.adapter.quantized import widen_for_products
+from probekit.models.adapter.held_weights import widen_for_products
 from probekit.models.adapter.quiet import quiet
 
 KIND = "stablelm"
@@ -73,7 +73,7 @@ def test_one_device_by_accelerate_changes_nothing(folder):
     model = loaded(folder, device_map="auto")
     assert not model.stays or torch.cuda.device_count() > 1
     assert model.fingerprint() == wrapped(KIND).fingerprint()
-    assert model.source["device_map"] == "auto"
+    assert (model.source or {})["device_map"] == "auto"
     assert pk.selftest(model).passed
 
 
@@ -125,7 +125,8 @@ def test_an_outlier_changes_no_other_token(folder, bits):
     """bitsandbytes' own 8-bit product fails this: columns with an outlier are computed differently for all tokens."""
     pytest.importorskip("bitsandbytes")
     pytest.importorskip("accelerate")
-    module = loaded(folder, quantize=bits).hf.model.layers[0].mlp.up_proj
+    model: Any = loaded(folder, quantize=bits)
+    module = model.hf.model.layers[0].mlp.up_proj
     x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
     x[0, 0] = 50.0
     torch.testing.assert_close(module(x)[1:], module(x[1:]), rtol=0, atol=1e-6)

@@ -1,8 +1,9 @@
-"""Weights in 8 or 4 bits by bitsandbytes; every product widens them to the type of the model and rounds nothing else.
+"""Weights that are not held in full where they compute: in 8 or 4 bits, by bitsandbytes, or on the host, by accelerate.
 
-bitsandbytes' own 8-bit product (LLM.int8, Dettmers et al. 2022) rounds the stream too, except in columns where any
-token of the batch exceeds 6: one token's outlier changed its neighbours by 6e-4. Its 4-bit product has another kernel
-for a single token. So both are replaced: a token's activations depend on its own text alone, as in other models.
+A product with quantized weights widens them to the type of the model, and rounds nothing else. bitsandbytes' own 8-bit
+product (LLM.int8, Dettmers et al. 2022) rounds the stream too, except in columns where a token of the batch exceeds 6:
+one token's outlier changed its neighbours by 6e-4. Its 4-bit product has another kernel for a single token. So both are
+replaced: a token's activations depend on its own text alone, as in other models.
 """
 
 from collections.abc import Iterator
@@ -36,6 +37,13 @@ def quantization_of(hf: Any) -> str | None:
     """What quantized the weights of a model of transformers ("bitsandbytes", "gptq"); None for weights in full."""
     method = getattr(hf, "quantization_method", None)
     return None if method is None else str(getattr(method, "value", method))
+
+
+def host_weight(hf: Any, name: str) -> Tensor:
+    """A weight that accelerate keeps on the host: its module has it only while it runs."""
+    from transformers.integrations.accelerate import load_offloaded_parameter
+
+    return load_offloaded_parameter(hf, name)
 
 
 def _quantized(hf: nn.Module) -> Iterator[Any]:
