@@ -28,8 +28,6 @@ OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "
 # weights that a file may hold beside those of the class: buffers of old versions
 BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids", "pooler.dense.weight")
 BUFFERS += ("pooler.dense.bias",)
-# their attention approximates, in ways that depend on the batch's length
-APPROXIMATE = ("big_bird", "longformer", "mra", "nystromformer", "reformer", "yoso")
 
 
 @dataclass(frozen=True)
@@ -202,11 +200,6 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
             "install a version that has, or take another model"
         )
     _refuse_other_inputs(hf, kind)
-    if kind in APPROXIMATE:
-        raise DataError(
-            f"the attention of {kind} is approximate and depends on how long the batch is, so that no text has one "
-            "set of activations; take another model"
-        )
     masked = mappings["MODEL_FOR_MASKED_LM_MAPPING_NAMES"].get(kind)
     causal = mappings["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"].get(kind)
     asked = [str(one) for one in hf.get("architectures") or ()]

@@ -262,7 +262,6 @@ def test_a_config_that_decides_otherwise_is_another_identity():
         ({"model_type": "whisper"}, "reads more than text|encoder-decoder"),
         ({"model_type": "llava", "vision_config": {}}, "reads more than text"),
         ({"model_type": "vit"}, "not a language model|more than text"),
-        ({"model_type": "big_bird"}, "approximate"),
         ({"model_type": "gptj", "n_layer": "three"}, "transformers refuses the config.json|cannot be made"),
         ({"model_type": "xlnet", "n_layer": 2, "d_model": 16, "n_head": 2, "d_inner": 16}, "wrapped"),
     ],

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import probekit as pk
 from probekit.cli.main import run
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.models.adapter.quiet import quiet
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.weights import save_hf
@@ -48,6 +48,8 @@ def test_a_folder_without_a_head_loads_the_bare_class(tmp_path):
     found = pk.selftest(model)
     assert found.passed
     assert "read from the model's folder" in found.oracle
+    with pytest.raises(UsageError, match="has no head .*GPTJModel.*cannot generate"):
+        model.generate([3, 4, 5], max_new_tokens=2)
 
 
 def test_buffers_of_old_files_are_no_weights(tmp_path):
