@@ -14,6 +14,7 @@ from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
 from probekit.models.adapter.config import AdapterConfig, read_sizes
+from probekit.models.adapter.fields import checked_fields
 from probekit.models.adapter.held_weights import bits_config, quantization_of, widen_for_products
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of
@@ -219,11 +220,13 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     from transformers.models.auto import configuration_auto
 
     classes: Any = configuration_auto
+    fields = checked_fields(hf)
     try:
-        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
+        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(fields)
     except Exception as error:  # whatever its checks raise is the reason
         raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from error
     _refuse_other_inputs(vars(config), kind)
+    read_sizes(config, kind)  # before a class is built that would not fit the memory
     if config.is_encoder_decoder:
         raise DataError(
             f"model_type {kind!a:.60} is an encoder-decoder, which --via transformers does not take; "

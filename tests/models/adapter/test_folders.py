@@ -1,6 +1,7 @@
 """Folders that transformers wrote load through the adapter; damaged and pickled ones are refused in one line."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_a_folder_without_a_head_loads_the_bare_class(tmp_path):
     found = pk.selftest(model)
     assert found.passed
     assert "read from the model's folder" in found.oracle
-    with pytest.raises(UsageError, match="has no head .*GPTJModel.*cannot generate"):
+    with pytest.raises(UsageError, match=r"has no head .*GPTJModel.*cannot generate"):
         model.generate([3, 4, 5], max_new_tokens=2)
 
 
@@ -90,6 +91,17 @@ def test_remote_code_is_never_asked_for_where_transformers_has_the_class(tmp_pat
     (folder / "config.json").write_text(json.dumps(fields | {"auto_map": {"AutoModelForCausalLM": "other.Other"}}))
     (folder / "other.py").write_text("raise SystemExit('remote code ran')")
     assert loaded(folder).cfg.model_class == "GPTJForCausalLM"
+
+
+def test_infinity_as_transformers_writes_it_is_read_back(tmp_path):
+    from transformers import Mamba2Config
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_heads": 2, "head_dim": 16, "state_size": 4, "n_groups": 1}
+    Mamba2Config(**sizes, vocab_size=60, chunk_size=8).save_pretrained(tmp_path)
+    assert "__float__" in (tmp_path / "config.json").read_text()
+    model = loaded(tmp_path, random_init=True)
+    assert model.hf.config.time_step_limit == [0.0, math.inf]
+    assert pk.extract(model, pk.Task("t", [[3, 4, 5]]), out=tmp_path / "store", progress=False).meta["via"]
 
 
 def test_a_store_says_whose_code_computed_it_and_is_resumed_by_the_same(tmp_path):
