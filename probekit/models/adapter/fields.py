@@ -55,6 +55,16 @@ def check_hf_size(size: str, value: Any, named: str) -> None:
     check_dimension(size, value, named)
 
 
+def field_of(value: Any, fields: Mapping[str, Any]) -> str | None:
+    """The first field with this text as its value, also within others; None if there is none."""
+    for name, one in fields.items():
+        if isinstance(one, str) and one == value:
+            return name
+        if isinstance(one, Mapping) and (inner := field_of(value, one)):
+            return inner
+    return None
+
+
 def _each(value: Any) -> list[Any]:
     """The sizes in a field: none for null, several where each layer has its own."""
     return value if isinstance(value, list) else [] if value is None else [value]

@@ -25,7 +25,7 @@ from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import causal_mask
 from probekit.models.windows import in_window
 
-WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre"
+WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre or resid_post"
 WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
 
 

@@ -74,11 +74,27 @@ def test_weights_of_another_model_are_named(change, message, tmp_path):
         loaded(changed(saved("gptj", tmp_path / "model"), change))
 
 
+@pytest.mark.parametrize(
+    ("n_layers", "message"),
+    [
+        (12, r"missing .* transformer\.h\.3\.[^,]*, .* and \d+ more; correct the sizes in config\.json"),
+        (2, r"does not use: transformer\.h\.2\..*with 2 layers, describes another model"),
+    ],
+)
+def test_another_number_of_layers_is_refused_with_the_names_in_order(n_layers, message, tmp_path):
+    folder = saved("gptj", tmp_path / "model")
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fields | {"n_layer": n_layers}))
+    with pytest.raises(DataError, match=message) as error:
+        loaded(folder)
+    assert ".h.10." not in str(error.value)
+
+
 def test_pickles_and_damaged_files_are_refused(tmp_path):
     folder = saved("gptj", tmp_path / "model")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(DataError, match="cannot load"):
+    with pytest.raises(DataError, match=r"header claims [\d,]+ bytes, the file has 1,000; download it again"):
         loaded(folder)
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(DataError, match="a pickle, which is never read"):
