@@ -13,6 +13,7 @@ from probekit import builtin
 from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
+from probekit.models.adapter.fields import checked_fields
 from probekit.models.families import MODEL_TYPES, families
 from probekit.models.files import read_json
 from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
@@ -66,8 +67,7 @@ def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "p
     found = _find(str(name_or_path), revision, weights=False)
     hf = read_json(found.folder / "config.json")
     if via == "transformers":
-        with _naming(found):
-            check_adaptable(hf, own=MODEL_TYPES)
+        hf = _adaptable(found, hf)
         import torch
 
         from probekit.models.adapter.load import load_adapted
@@ -199,6 +199,13 @@ def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
         return family, family.config.from_hf(hf)
 
 
+def _adaptable(found: _Found, hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of config.json as transformers reads them, for a model that it can make."""
+    with _naming(found):
+        check_adaptable(hf, own=MODEL_TYPES)
+        return checked_fields(hf)
+
+
 @contextmanager
 def _naming(found: _Found) -> Iterator[None]:
     """Put the path of config.json before an error about its fields."""
@@ -225,8 +232,7 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
 
 def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
     """The class of transformers for this config, wrapped."""
-    with _naming(found):
-        check_adaptable(hf, own=MODEL_TYPES)
+    hf = _adaptable(found, hf)
     from probekit.devices import DTYPES, find_device
     from probekit.models.adapter.load import load_adapted
 

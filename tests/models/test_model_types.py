@@ -61,6 +61,19 @@ def test_a_model_without_a_file_here_is_refused_without_torch(tmp_path):
     assert done.stderr.count("add --via transformers") == 3
 
 
+def test_impossible_sizes_are_refused_via_transformers_with_the_file_and_without_torch(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bloom", "n_layer": 100000000}')
+    code = (
+        "import sys\n"
+        "from probekit.cli.main import run\n"
+        "commands = ['points', '--model'], ['selftest', '--model']\n"
+        "assert [run([*command, sys.argv[1], '--via', 'transformers']) for command in commands] == [3, 3]\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stderr.count("config.json': n_layer must be a whole number in 1..1000; got 100000000") == 2
+
+
 @pytest.mark.parametrize("model_type", ["gptj", "bloom", "mamba", "electra"])
 def test_a_type_that_transformers_has_is_offered(model_type):
     said = refused({"model_type": model_type, "auto_map": {"AutoModel": "modeling.Own"}})  # never needed

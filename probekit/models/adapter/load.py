@@ -14,7 +14,7 @@ from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
 from probekit.models.adapter.config import AdapterConfig, read_sizes
-from probekit.models.adapter.fields import checked_fields, field_of
+from probekit.models.adapter.fields import field_of
 from probekit.models.adapter.held_weights import bits_config, quantization_of, widen_for_products
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of
@@ -66,7 +66,7 @@ def load_adapted(
 
     Args:
         folder: has config.json and the weights.
-        hf: the fields of config.json.
+        hf: the fields of config.json, as `checked_fields` gives them.
         device: of the weights; on "meta" the model has no weights, and points that are not proved.
         dtype: of the weights.
         seed: of random weights; None loads the folder's.
@@ -220,9 +220,8 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     from transformers.models.auto import configuration_auto
 
     classes: Any = configuration_auto
-    fields = checked_fields(hf)
     try:
-        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(fields)
+        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
         raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from error
     _refuse_other_inputs(vars(config), kind)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from probekit.models.adapter.fields import checked_fields
 from probekit.models.adapter.load import load_adapted
 
 SIZES: dict[str, Any] = {"vocab_size": 60, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -55,8 +56,8 @@ def config_of(kind: str) -> dict[str, Any]:
 
 
 def load(hf: dict[str, Any], folder: Path = Path("nowhere"), seed: int | None = 0, dtype=torch.float32) -> Any:
-    """`load_adapted` on the CPU."""
-    return load_adapted(folder, hf, device=torch.device("cpu"), dtype=dtype, seed=seed)
+    """`load_adapted` of a config.json with these fields, on the CPU."""
+    return load_adapted(folder, checked_fields(hf), device=torch.device("cpu"), dtype=dtype, seed=seed)
 
 
 @cache
