@@ -107,11 +107,14 @@ def test_a_type_without_a_file(
 @pytest.mark.parametrize(
     ("hf", "says"),
     [
-        ({"model_type": "llava"}, "model_type 'llava' is for images, not text; leave out --via transformers, or take"),
+        ({"model_type": "llava"}, "model_type 'llava' is for images, not text; take a decoder or an encoder of text"),
         ({"model_type": "t5"}, "model_type 't5' is an encoder-decoder"),
         ({"model_type": "own", "auto_map": {"AutoModel": "modeling_own.Own"}}, "which is never run"),
         ({"model_type": "newest"}, "model_type 'newest' is not supported, and transformers 5"),
-        ({"model_type": "gptj", "n_layer": "three"}, "transformers"),
+        (
+            {"model_type": "gptj", "n_layer": "three"},
+            "config.json': n_layer must be a whole number in 1..1000; got 'three'",
+        ),
         ({"model_type": "big_bird"}, "approximate"),
         ({"model_type": "xlnet", "n_layer": 2, "d_model": 16, "n_head": 2, "d_inner": 16, "vocab_size": 50}, "wrapped"),
     ],
