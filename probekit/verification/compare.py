@@ -27,7 +27,7 @@ from probekit.options.check import check_whole
 from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, base_name, place_name, split_point
 from probekit.tasks import Task
 from probekit.verification.adapter import BATCHES, adapter_reference
-from probekit.verification.comparison import Comparison, Errors, TextActivations
+from probekit.verification.compared_runs import ComparedRuns, Errors, TextActivations
 from probekit.verification.inputs import inputs_for
 from probekit.verification.near_ties import ROUTED, LeftOut
 from probekit.verification.references import (
@@ -104,13 +104,13 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
     )
 
 
-def _comparisons(model: LanguageModel, references: list[Reference], errors: Errors) -> dict[str, Comparison]:
+def _comparisons(model: LanguageModel, references: list[Reference], errors: Errors) -> dict[str, ComparedRuns]:
     """The kinds of runs: each reference by its name, each kind of batch by that of its check, and "last"."""
     checks = {**{reference.name: "reference" for reference in references}, **{check: check for check in BATCHED}}
-    return {run: Comparison(check, model, errors) for run, check in {**checks, "last": "packed"}.items()}
+    return {run: ComparedRuns(check, model, errors) for run, check in {**checks, "last": "packed"}.items()}
 
 
-def _left_out(runs: dict[str, Comparison], texts: list[TextIds]) -> dict[str, LeftOut]:
+def _left_out(runs: dict[str, ComparedRuns], texts: list[TextIds]) -> dict[str, LeftOut]:
     """For each check that could not compare every token at every point, how many tokens are left out."""
     left_out = {}
     for check in CHECKS:
@@ -192,7 +192,7 @@ def _check(
     texts: list[TextIds],
     part: _Part,
     references: list[Reference],
-    runs: dict[str, Comparison],
+    runs: dict[str, ComparedRuns],
     seed: int,
 ) -> None:
     singles = [run_single(model, text, part.names) for text in texts]
@@ -213,7 +213,7 @@ def _check_reference(
     part: _Part,
     reference: Reference,
     references: list[Reference],
-    run: Comparison,
+    run: ComparedRuns,
 ) -> None:
     """Compare the points that no earlier reference computes; its routers' points come along in any case."""
     own = {name for name in part.names if _reference_of(_point(name), references) is reference}
@@ -234,7 +234,7 @@ def _point(name: str) -> str:
 
 
 def _check_padded(
-    model: LanguageModel, texts: list[TextIds], singles: list[TextActivations], part: _Part, run: Comparison
+    model: LanguageModel, texts: list[TextIds], singles: list[TextActivations], part: _Part, run: ComparedRuns
 ) -> None:
     """Compare one padded batch of all texts, three tokens wider than the longest."""
     sides = [_padded(model, side, left=run.check == "left_pad") for side in zip(*texts, strict=True)]
@@ -272,7 +272,7 @@ def _check_packed(
     texts: list[TextIds],
     singles: list[TextActivations],
     part: _Part,
-    run: Comparison,
+    run: ComparedRuns,
     order: np.ndarray,
     last: bool = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_configs import new_model
+from tiny_configs import new_model, tiny_model
 from torch import Tensor
 
 import probekit as pk
@@ -49,7 +49,7 @@ def test_without_that_a_right_model_would_fail(tied, monkeypatch):
 
 
 def test_nothing_is_left_out_without_near_ties():
-    found = pk.selftest(new_model("qwen3-moe"))
+    found = pk.selftest(tiny_model("qwen3-moe"))
     assert found.passed
     assert found.left_out == {}
     assert "left out" not in found.describe()
@@ -97,7 +97,7 @@ def test_wrong_logits_fail_and_excuse_no_choice():
 
 def test_nothing_left_to_compare_is_no_pass(monkeypatch):
     monkeypatch.setattr(near_ties, "chosen_by_rounding", lambda logits, *_: torch.ones(len(logits), dtype=torch.bool))
-    found = pk.selftest(new_model("qwen3-moe"))
+    found = pk.selftest(tiny_model("qwen3-moe"))
     assert found.first is None
     assert not found.passed
     assert found.unchecked == "expert_weights.0, reference"

@@ -57,7 +57,7 @@ class Errors:
         return difference and (difference / size if size else torch.inf)
 
 
-class Comparison:
+class ComparedRuns:
     """Runs of one kind compared with others, each text in the order of the forward.
 
     Args:
