@@ -173,7 +173,8 @@ def made(which: str, folder: str, width: int, depth: int, via: Any) -> tuple[Lan
     if via == "transformers":
         config = CONFIG_MAPPING[model_type](**{"vocab_size": D_VOCAB, **fields})
         torch.manual_seed(0)
-        name = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
+        model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        name = model_class.__name__
         getattr(transformers, name)(config).save_pretrained(folder)
     else:
         family = families()[model_type]

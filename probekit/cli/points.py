@@ -12,6 +12,10 @@ from probekit.options.option import like
 from probekit.tables import text_table
 
 _LEGEND = "B batch, L query position, M key position; the other axes are shown by their sizes"
+_UNPROVED = (
+    "attn_out, resid_mid and mlp_out are proved when the weights are loaded: those that fail are left out, and those "
+    "of a class whose layout is not in probekit's table are added then."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +40,10 @@ def points(job: PointsJob) -> None:
     from probekit.models.load import check_model, outline
 
     check_model(job.model, ModelOptions(revision=job.revision, via=job.via))
-    from probekit.models.point_rows import point_rows
 
     model = outline(job.model, job.revision, job.via)
+    from probekit.models.point_rows import point_rows  # torch: not before the model is found
+
     rows = point_rows(model)
     if job.json:
         console.result_json({"model": model.name, "n_layers": model.n_layers, "points": rows})
@@ -46,3 +51,5 @@ def points(job: PointsJob) -> None:
     cells = [[row["short"], row["full"], f"[{', '.join(map(str, row['shape']))}]"] for row in rows]
     console.result(text_table(cells, left=3))
     console.note(f"{model.n_layers} layers. {_LEGEND}.")
+    if job.via == "transformers":
+        console.note(_UNPROVED)

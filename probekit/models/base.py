@@ -239,9 +239,13 @@ class LanguageModel(HookedModule):
             )
         return super()._apply(fn, recurse)
 
+    def stored_weights(self) -> dict[str, Tensor]:
+        """Every weight by name, wherever it is while the model does not run."""
+        return self.state_dict()
+
     def fingerprint(self) -> str:
         """Hex sha256 over every weight's name, type, shape and bytes."""
-        weights = sorted(self.state_dict().items())
+        weights = sorted(self.stored_weights().items())
         with ThreadPoolExecutor() as pool:  # hashing releases the GIL
             digests = pool.map(lambda item: _sha256(item[1]), weights)
             lines = [f"{name} {x.dtype} {list(x.shape)} {d}\n" for (name, x), d in zip(weights, digests, strict=True)]

@@ -25,6 +25,12 @@ LARGEST = {
 }
 
 
+# The only value of a decoder: with another, transformers lets every token see all others.
+CAUSAL: dict[str, Any] = {"is_causal": True}
+# Fields that transformers reads in the config of any model.
+_OF_EVERY_MODEL: dict[str, Any] = {"quantization_config": None, "per_layer_config": None}
+
+
 def hf_field(ours: Mapping[str, str], field: str) -> str:
     """Our field's name followed by config.json's, where they differ: "n_layers (num_hidden_layers)".
 
@@ -37,8 +43,14 @@ def hf_field(ours: Mapping[str, str], field: str) -> str:
 
 
 def check_implemented(hf: Mapping[str, Any], required: Mapping[str, Any], model_type: str) -> None:
-    """Refuse fields of config.json that change the arithmetic, unless they have the one value that is implemented."""
-    for field, value in required.items():
+    """Refuse fields of config.json that change the arithmetic, unless they have the one value that is implemented.
+
+    Args:
+        hf: the fields of config.json.
+        required: field -> that value, beside those fields that are refused for every model type.
+        model_type: for the error.
+    """
+    for field, value in (_OF_EVERY_MODEL | dict(required)).items():
         if hf.get(field, value) != value:
             raise DataError(
                 f"{field} = {hf[field]!a:.60} is not implemented for model_type {model_type}; only {value!r} is"

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import field, fields, is_dataclass
 from typing import Any
 
+FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
+
 
 def later(default: Any) -> Any:
     """A config field that came after stores had been written: see `deciding_fields`."""

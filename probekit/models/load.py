@@ -13,7 +13,7 @@ from probekit import builtin
 from probekit.dtypes import dtype_name
 from probekit.errors import DataError, UsageError, nearest
 from probekit.hub import ALIASES, REPO_ID, HubRepo, fetch, find_repo
-from probekit.models.families import families
+from probekit.models.families import MODEL_TYPES, families
 from probekit.models.files import read_json
 from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages
 from probekit.models.tokenizer_files import FILES, load_tokenizer
@@ -54,7 +54,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     hf = read_json(found.folder / "config.json")
     model = _adapted(found, hf, options) if options.via == "transformers" else _own(found, hf, options)
     model.name = f"{found.name}-random{seed}" if random_init else found.name
-    model.tokenizer = load_tokenizer(found.folder, hf.get("bos_token_id"), model.cfg.d_vocab, model.causal)
+    model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
     model.folder = None if random_init else found.folder
     model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype, **_as_chosen(options)}
     return model.eval()
@@ -65,21 +65,29 @@ def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "p
     _check_via(str(name_or_path), ModelOptions(via=via))
     found = _find(str(name_or_path), revision, weights=False)
     hf = read_json(found.folder / "config.json")
-    import torch
-
     if via == "transformers":
         with _naming(found):
             check_adaptable(hf)
+        import torch
+
         from probekit.models.adapter.load import load_adapted
 
         where = {"device": torch.device("meta"), "dtype": torch.float32, "device_map": None}
         model = load_adapted(found.folder, hf, **where, seed=0, quantize=None)
     else:
         family, cfg = _described(found, hf)
+        import torch
+
         with torch.device("meta"):
             model = family.model(cfg)
     model.name = found.name
     return model
+
+
+def _bos_token_id(hf: Mapping[str, Any]) -> int | None:
+    """The id in config.json; beside a vision tower it may be among the fields of the text model."""
+    text = hf.get("text_config")
+    return hf.get("bos_token_id", text.get("bos_token_id") if isinstance(text, Mapping) else None)
 
 
 def _as_chosen(options: ModelOptions) -> dict[str, Any]:
@@ -185,10 +193,9 @@ def _exists(name: str) -> bool:
 
 def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
     """The family and the config that config.json describes."""
-    known = families()
     with _naming(found):
-        check_implemented_here(hf, known)
-        family = known[hf["model_type"]]
+        check_implemented_here(hf, MODEL_TYPES)
+        family = families()[hf["model_type"]]
         return family, family.config.from_hf(hf)
 
 
@@ -225,7 +232,7 @@ def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "La
 
     if not options.random_init:
         _fetch_weights(found)
-    model = load_adapted(
+    return load_adapted(
         found.folder,
         hf,
         device=find_device(options.device),
@@ -234,8 +241,6 @@ def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "La
         device_map=options.device_map,
         quantize=options.quantize,
     )
-    model.stays = options.device_map is not None or options.quantize is not None
-    return model
 
 
 def _fetch_weights(found: _Found) -> None:

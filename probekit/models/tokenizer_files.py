@@ -75,12 +75,15 @@ def load_tokenizer(
 
 
 def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
-    """The ids that a tokenizer without a BOS puts around a text: BERT's [CLS] and [SEP], or Marian's </s> last."""
+    """The ids that a tokenizer puts around a text: BERT's [CLS] and [SEP], Gemma's <bos>, or Marian's </s> last."""
     ids = backend.encode("", add_special_tokens=True).ids
     if len(ids) == 2:
         return ids[0], ids[1]
-    template = (json.loads(backend.to_str()).get("post_processor") or {}).get("single") or [{}]
-    return None, ids[0] if len(ids) == 1 and "SpecialToken" in template[-1] else None
+    post = json.loads(backend.to_str()).get("post_processor") or {}
+    templates = [each["single"] for each in post.get("processors", [post]) if each.get("single")]
+    if len(ids) != 1 or not templates:
+        return None, None
+    return (None, ids[0]) if "SpecialToken" in templates[0][-1] else (ids[0], None)
 
 
 def _given(folder: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ PALE_BLUE = "#74B3DA"
 PALETTE = (BLUE, RED, GREEN, "#CC79A7", "#E69F00", "#56B4E9", INK)  # of several curves, in this order
 NAME_LENGTH = 28  # longer names are cut in the middle
 SMALL = 8.33  # points; the size of everything but titles, whatever the user's style
+DPI = 200  # of a PNG
 LINE = 14.0  # points from one small line of text to the next
 TITLE, SMALL_TITLE = 12.0, 9.0  # points; a title that is too long for the latter goes on in the next line
 TITLE_LINES = 3  # at most; the rest of a title is cut
@@ -141,8 +142,18 @@ def write_figure(figure: Figure, path: Path) -> Path:
         StorageError: the disk refused.
     """
     png, svg = io.BytesIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=200, metadata={"Software": None})
+    _lay_out(figure)
+    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
     figure.savefig(svg, format="svg", metadata={"Date": None})
     write_as(path.with_suffix(".svg"), svg.getvalue())
     write_as(path.with_suffix(".png"), png.getvalue())
     return path.with_suffix(".png")
+
+
+def _lay_out(figure: Figure) -> None:
+    """Make room for all texts once; `savefig` would do it again for each file, and draw the figure twice for that."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        figure.set_dpi(DPI)
+        engine.execute(figure)
+        figure.set_layout_engine(None)

@@ -13,9 +13,14 @@ TextActivations = Mapping[str, Tensor]  # full name of a point -> one text's act
 
 
 class Errors:
-    """For every check and point, the largest difference and the largest reference value over all texts."""
+    """For every check and point, the largest difference and the largest reference value over all texts.
+
+    Attributes:
+        largest_score: of attention in any layer, for models that have no point for scores.
+    """
 
     def __init__(self) -> None:
+        self.largest_score = 0.0
         self._difference: dict[tuple[str, str], float] = defaultdict(float)
         self._size: dict[tuple[str, str], float] = defaultdict(float)
         self._skipped: set[tuple[str, str]] = set()

@@ -34,15 +34,21 @@ class Reference:
         name: its name in the table.
         points: short names of the points that it computes.
         run: (token ids, full names of points) -> name -> [L, D], or [H, L, M] for scores and patterns.
+        largest_score: the largest attention score so far, of a model that has no point for scores.
     """
 
     name: str
     points: frozenset[str]
     run: Run
+    largest_score: Callable[[], float] = lambda: 0.0
 
 
 class Unavailable(Exception):
-    """`transformers` cannot run this model; the text says why."""
+    """The installed `transformers` has no class for this model, or none for float64; the text says which."""
+
+
+class NotRun(Exception):
+    """The class of `transformers` for this model raised an error; the text says which."""
 
 
 def run_single(model: LanguageModel, text: TextIds, names: Sequence[str]) -> dict[str, Tensor]:
@@ -75,12 +81,12 @@ def float64_reference(model: LanguageModel) -> Reference:
     with torch.device("meta"):
         twin: Any = type(model)(model.cfg)
     twin.load_state_dict(model.state_dict(), assign=True)
-    in_float64(twin.eval(), _room(model))
+    in_float64(twin.eval(), room_for(model))
     points = frozenset(split_point(name)[0] for name in model.points) | {LOGITS}
     return Reference("float64", points, lambda text, names: run_single(twin, text, names))
 
 
-def _room(model: LanguageModel) -> torch.device:
+def room_for(model: LanguageModel) -> torch.device:
     """Where a second model fits: one on several devices has left no room there."""
     return torch.device("cpu") if model.stays else model.device
 
@@ -113,35 +119,53 @@ def _widen_during_forward(block: nn.Module) -> None:
     block.register_forward_hook(restore, always_call=True)
 
 
-def transformers_reference(model: LanguageModel) -> tuple[Reference, str]:
+def transformers_reference(model: LanguageModel, text: TextIds) -> tuple[Reference, str]:
     """Transformers' implementation with the same weights, and a line that says where these come from.
 
     If the model was loaded from a folder, transformers loads that folder itself, so that loading is tested too.
     Otherwise it gets the model's own weights.
 
+    Args:
+        model: of one of the families.
+        text: which it runs once.
+
     Raises:
-        Unavailable: transformers has no class for the model, or cannot load it.
+        Unavailable: transformers has no class for the model, or the class cannot compute in float64.
+        NotRun: it has one, which cannot load the weights or run the text.
     """
-    family, hf_model = _hf_model(model)
+    family, hf_model, version = _hf_model(model)
     with quiet():
         try:
             hf = _loaded(model, hf_model) if model.folder else _copied(model, family, hf_model)
-            hf = in_float64(hf.eval(), _room(model))
-            from transformers import __version__
+            run = _runner(in_float64(hf.eval(), room_for(model)), hf_model, model)
+            run(text, ())
         except Exception as error:  # whatever it raises is the reason
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise Unavailable(f"not available: {printable(reason)[:200]}") from error
+            reason = printable(" ".join(str(error).split()) or type(error).__name__)[:200]
+            if "not implemented for 'Double'" in reason:
+                raise Unavailable(f"not available: {hf_model.model} of {version}: {reason}") from error
+            raise NotRun(f"{hf_model.model} of {version} cannot be run: {reason}") from error
     source = "read from the model's folder" if model.folder else "with this model's weights"
-    run = _runner(hf, hf_model, model)
-    return Reference("transformers", frozenset(hf_model.points), run), f"{hf_model.model} of {__version__}, {source}"
+    return Reference("transformers", frozenset(hf_model.points), run), f"{hf_model.model} of {version}, {source}"
 
 
-def _hf_model(model: LanguageModel) -> tuple[Family, HfModel]:
+def _hf_model(model: LanguageModel) -> tuple[Family, HfModel, str]:
+    """The family, its classes of transformers, and the version of transformers.
+
+    Raises:
+        Unavailable: transformers is not installed, or has no such classes.
+    """
     family = next((family for family in families().values() if family.config is type(model.cfg)), None)
     hf_model = family and family.hf_model(model.cfg)
     if family is None or hf_model is None:
         raise Unavailable(f"not available: no class of transformers is known for {type(model).__name__}")
-    return family, hf_model
+    try:
+        import transformers
+    except ImportError as error:
+        raise Unavailable("not available: transformers is not installed") from error
+    for name in (hf_model.config, hf_model.model):
+        if not hasattr(transformers, name):
+            raise Unavailable(f"not available: transformers {transformers.__version__} has no {name}")
+    return family, hf_model, transformers.__version__
 
 
 def _loaded(model: LanguageModel, hf_model: HfModel) -> Any:

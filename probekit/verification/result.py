@@ -98,6 +98,7 @@ class SelfTest:
         batches: which batches `extract` makes for this model.
         left_out: check -> the tokens that it did not compare at every point, because rounding decided between experts.
         unchecked: the first point and check for which this left no token at all; None if there is none.
+        oracle_failed: whether transformers has a class for the model that could not run it; `oracle` says why.
     """
 
     model: str
@@ -113,11 +114,12 @@ class SelfTest:
     batches: str = ""
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     unchecked: str | None = None
+    oracle_failed: bool = False
 
     @property
     def passed(self) -> bool:
-        """Whether every figure is within its bound, and every point was checked."""
-        return self.first is None and self.unchecked is None
+        """Whether all is within its bound, every point was checked, and transformers ran a model that it has."""
+        return self.first is None and self.unchecked is None and not self.oracle_failed
 
     @property
     def worst(self) -> Figure:
@@ -128,15 +130,18 @@ class SelfTest:
     def verdict(self) -> str:
         """One line: passed, or the worst point, layer and check with figure and bound, or what was not checked."""
         n = sum(len(row.figures) for row in self.rows)
-        if self.first is None and self.unchecked is not None:
+        if self.first is None and self.unchecked is not None and not self.oracle_failed:
             return (
                 f"undecided: rounding chose between experts in every text, so that nothing was left to compare at "
                 f"{self.unchecked}; in float32 this is rare, so try --dtype float32 or another --seed"
             )
         if self.first is None:
+            if self.oracle_failed:
+                return f"failed: {printable(self.oracle)}; against float64, {n} figures are within their bounds"
             return f"passed: {n} figures within their bounds; closest to its bound: {self.worst}"
         failed = sum(not figure.passed for row in self.rows for figure in row.figures.values())
-        return f"failed: {failed} of {n} figures; first in forward order: {self.first}; worst: {self.worst}"
+        text = f"failed: {printable(self.oracle)}; " if self.oracle_failed else "failed: "
+        return text + f"{failed} of {n} figures; first in forward order: {self.first}; worst: {self.worst}"
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as JSON-able values; an error that is not finite is None."""

@@ -70,6 +70,22 @@ def store(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
+def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files without content for pictures: drawing them takes most of the time of a probe of so few examples.
+
+    Pictures are the subject of tests/plots; those that a command draws, of `test_train.py` and `test_two_commands.py`.
+    """
+
+    def write(_: object, path: Path) -> Path:
+        for suffix in (".svg", ".png"):
+            path.with_suffix(suffix).write_bytes(b"")
+        return path.with_suffix(".png")
+
+    for module in ("curve", "panels", "heatmap"):
+        monkeypatch.setattr(f"probekit.plots.{module}.write_figure", write)
+
+
+@pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a command that must fail; its one line of error."""
 

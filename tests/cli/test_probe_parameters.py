@@ -75,6 +75,7 @@ def test_a_wrong_parameter_ends_with_exit_2_before_the_work(
     assert "expected a name and its parameters" in refused(2, "train-probe", store, "--config", "c.yaml")
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_results_with_parameters_have_a_folder_of_their_own(here: Path, store: Path) -> None:
     shutil.copytree(store, "store")
     Path("c.yaml").write_text("train-probe: {probe: {name: k-sparse, k: 4}, layer: 0, quiet: true, C: [1]}")

@@ -45,6 +45,7 @@ def test_points_with_commas_make_a_folder_of_curves(here: Path, store: Path, cap
     assert printed["results"] in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_results_of_another_question_are_kept(
     here: Path, store: Path, refused: Callable[..., str], capsys: Capture
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_name_that_exists_is_taken_whole(store: Path) -> None:
     assert several(point="all") == {"point": None, "points": "all"}
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_without_a_selected_layer_the_command_prints_all_of_them(here: Path, store: Path, capsys: Capture) -> None:
     from dataclasses import replace
 

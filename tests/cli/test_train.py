@@ -34,6 +34,7 @@ def test_results_are_in_a_folder_named_after_the_question(here: Path, store: Pat
     assert load_activations("store").n_examples == 90
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_other_strengths_and_seeds_have_results_of_their_own(here: Path, store: Path) -> None:
     shutil.copytree(store, "store")
     job = ["train-probe", "store", "--layer", "0", "--probe", "ridge", "--quiet"]
@@ -66,6 +67,7 @@ def test_ctrl_c_says_what_was_saved_and_how_to_resume(
     assert capsys.readouterr() == ("", line)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_every_option_reaches_the_probes(here: Path, store: Path, capsys: Capture) -> None:
     job = ["train-probe", str(store), "--point", "attn_out", "--layer", "0,2", "--label", "label", "--probe", "ridge"]
     assert run([*job, "--C", "0.5,2", "--seed", "3", "--out", "there", "--json"]) == 0
@@ -79,11 +81,13 @@ def test_every_option_reaches_the_probes(here: Path, store: Path, capsys: Captur
     assert not (store / "results").exists()
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_quiet_prints_where_the_results_are_and_nothing_else(here: Path, store: Path, capsys: Capture) -> None:
     assert run(["train-probe", str(store), "--layer", "1", "--probe", "mean-diff", "--out", "o", "--quiet"]) == 0
     assert capsys.readouterr() == ("o/accuracy_by_layer.png\n", "")
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_newest_complete_store_is_taken_and_named(here: Path, store: Path, capsys: Capture) -> None:
     for name in ("runs/a", "runs/b", "runs/deep/c"):
         shutil.copytree(store, name)
@@ -96,6 +100,7 @@ def test_the_newest_complete_store_is_taken_and_named(here: Path, store: Path, c
     assert "runs/b/results/" in out
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_names_from_data_make_safe_paths(here: Path, gpt2_folder: Path, capsys: Capture) -> None:
     rows = "".join(f"t {i} {'x' * (i % 2)},{i % 2}\n" for i in range(40))
     Path("t.csv").write_text(f"text,../../\x1b[1mup\n{rows}")

@@ -25,6 +25,7 @@ def make_store(gpt2_folder: Path, labels: list[str], *more: str) -> None:
     assert run([*job, *more]) == 0
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_full_answer_needs_no_options(here: Path, store: Path, capsys: Capture) -> None:
     shutil.copytree(store, "store")
     assert run(["train-probe", "store", "--layer", "0-1"]) == 0
@@ -35,6 +36,7 @@ def test_the_full_answer_needs_no_options(here: Path, store: Path, capsys: Captu
     assert [path.name for path in Path("store/results").iterdir()] == ["label-resid_pre-logistic-layers-0-1"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_each_option_has_its_own_results_and_its_effect(here: Path, store: Path, capsys: Capture) -> None:
     shutil.copytree(store, "store")
     job = ["train-probe", "store", *FAST, "--quiet"]
@@ -51,6 +53,7 @@ def test_each_option_has_its_own_results_and_its_effect(here: Path, store: Path,
     assert (one.headline, one.meta["metric"], bare.meta["metric"]) == ("f1", "f1", None)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_random_weights_are_a_baseline(here: Path, store: Path, gpt2_folder: Path, capsys: Capture) -> None:
     shutil.copytree(store, "store")
     assert run(["train-probe", "store", *FAST, "--baseline", "random-init"]) == 0
@@ -125,6 +128,7 @@ def test_two_runs_write_the_same_bytes(here: Path, store: Path) -> None:
         assert path.read_bytes() == (Path("b") / path.relative_to("a")).read_bytes()
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("labels", [["yes", "no"], ["true", "false"], ["1", "0"], ["0.0", "1.0"]])
 def test_classes_may_be_texts_booleans_and_whole_numbers(
     here: Path, gpt2_folder: Path, capsys: Capture, labels: list[str]
@@ -135,6 +139,7 @@ def test_classes_may_be_texts_booleans_and_whole_numbers(
     assert (meta["n_classes"], meta["headline"], meta["probe"]) == (2, "accuracy", "logistic")
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_numbers_are_a_regression(here: Path, gpt2_folder: Path, capsys: Capture, refused: Callable[..., str]) -> None:
     make_store(gpt2_folder, [f"{x:.3f}" for x in np.linspace(-1, 1, 60)])
     capsys.readouterr()
@@ -165,6 +170,7 @@ def test_activations_that_are_no_numbers(here: Path, gpt2_folder: Path, refused:
     assert "NaN" in line
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_results_of_another_question_are_not_replaced(
     here: Path, store: Path, refused: Callable[..., str], capsys: Capture
 ) -> None:
@@ -178,6 +184,7 @@ def test_results_of_another_question_are_not_replaced(
     assert Path("one/results.json").read_bytes() == before
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_every_question_has_a_folder_of_its_own(here: Path, store: Path) -> None:
     shutil.copytree(store, "store")
     for layers in ("0-1", "0,1"):
@@ -185,6 +192,7 @@ def test_every_question_has_a_folder_of_its_own(here: Path, store: Path) -> None
     assert len(list(Path("store/results").iterdir())) == 2
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_results_by_another_metric_are_another_question(
     here: Path, store: Path, refused: Callable[..., str], capsys: Capture
 ) -> None:
@@ -194,6 +202,7 @@ def test_results_by_another_metric_are_another_question(
     assert "other settings or data (different: metric)" in refused(5, *job)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_quick_look_has_its_own_folder_and_a_number_of_controls_wins(
     here: Path, store: Path, capsys: Capture
 ) -> None:
@@ -211,6 +220,7 @@ def test_a_quick_look_has_its_own_folder_and_a_number_of_controls_wins(
     assert control["draws"] == 3
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_results_of_bytes_that_were_not_compared_say_so(here: Path, store: Path) -> None:
     job = ["train-probe", str(store), *FAST, "--quick", "--out", "o", "--quiet"]
     assert run([*job, "--check", "size"]) == 0
@@ -219,6 +229,7 @@ def test_results_of_bytes_that_were_not_compared_say_so(here: Path, store: Path)
     assert "check" not in ProbeResults.load("o").meta["activations"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_terminal_shows_the_part_that_runs_and_stdout_the_results(
     here: Path, store: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def test_the_matrix_is_printed_and_kept_in_the_first_store(job: list[str], capsy
     assert [one.state for one in list_stores(".")] == ["complete", "complete"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_every_option_reaches_it(job: list[str], capsys: Capture) -> None:
     more = ["--layer", "1", "--point", "resid_post", "--label", "label", "--seed", "3", "--out", "there"]
     assert run([*job[:3], "--probe", "ridge", "--C", "0.5,2", *more, "--json"]) == 0
@@ -65,6 +66,7 @@ def test_every_option_reaches_it(job: list[str], capsys: Capture) -> None:
     assert not Path("plain/results").exists()
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_quiet_prints_only_the_picture_and_other_questions_have_other_folders(job: list[str], capsys: Capture) -> None:
     for more in ([], ["--layer", "0"], ["--seed", "1"], []):
         assert run([*job, *more, "--quiet"]) == 0

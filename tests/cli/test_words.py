@@ -29,6 +29,7 @@ def treebank(tmp_path_factory):
     return folder
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(("label", "kind"), [("upos", "logistic"), ("depth", "ridge")])
 def test_a_treebank_in_two_commands(gpt2_folder, treebank, here, capsys, label, kind):
     model, data = str(gpt2_folder), str(treebank)

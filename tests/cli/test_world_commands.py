@@ -23,6 +23,7 @@ def small(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("task", ["counting", "spans"])
 def test_extract_and_train_probe_work_out_of_the_box(task, small, capsys):
     config = ["--config", str(CONFIGS / f"{task}.yaml")]
@@ -59,6 +60,7 @@ def test_points_that_no_model_has_together_are_refused_before_a_model_is_trained
     assert "training" not in err
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("name", MODELS)
 def test_every_command_takes_every_world(name, small, capsys):
     """Train, count, generate, extract and probe; each by the world's own config file where it has a section there."""

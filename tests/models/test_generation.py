@@ -14,8 +14,6 @@ from torch import Tensor
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -53,7 +51,6 @@ DECODERS: dict[str, tuple[type[PreTrainedModel], PretrainedConfig]] = {
     "llama": (LlamaForCausalLM, LlamaConfig(**LLAMA)),
     "mistral": (MistralForCausalLM, MistralConfig(**LLAMA, sliding_window=6)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**LLAMA)),
-    "gptneox": (GPTNeoXForCausalLM, GPTNeoXConfig(**LLAMA | {"num_attention_heads": 2}, rotary_pct=0.5)),
     "qwen3": (
         Qwen3ForCausalLM,
         Qwen3Config(**LLAMA, head_dim=8, use_sliding_window=True, sliding_window=6, max_window_layers=1),

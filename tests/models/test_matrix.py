@@ -200,8 +200,9 @@ def test_stopping_returns_the_input_of_that_block(name: str) -> None:
         for i in range(model.n_layers + 1):
             out = model(*tokens_of(name), stop_at_layer=i)
             assert_near(out, c["resid_pre", i] if i < model.n_layers else c[model.output_point, i - 1], i)
-    with pytest.raises(UsageError, match=rf"stop_at_layer {i + 1} is not in 0\.\.{i}"):
-        model(*tokens_of(name), stop_at_layer=i + 1)
+    n = model.n_layers
+    with pytest.raises(UsageError, match=rf"stop_at_layer {n + 1} is not in 0\.\.{n}"):
+        model(*tokens_of(name), stop_at_layer=n + 1)
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -48,6 +48,19 @@ def test_reading_them_imports_neither_torch_nor_transformers():
     assert "ast" in modules
 
 
+def test_a_model_without_a_file_here_is_refused_without_torch(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gptj"}')
+    code = (
+        "import sys\n"
+        "from probekit.cli.main import run\n"
+        "commands = ['points', '--model'], ['params'], ['selftest', '--model']\n"
+        "assert [run([*command, sys.argv[1]]) for command in commands] == [3, 3, 3]\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stderr.count("add --via transformers") == 3
+
+
 @pytest.mark.parametrize("model_type", ["gptj", "bloom", "mamba", "electra"])
 def test_a_type_that_transformers_has_is_offered(model_type):
     said = refused({"model_type": model_type, "auto_map": {"AutoModel": "modeling.Own"}})  # never needed

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -16,21 +17,20 @@ from probekit.models.positional import (
     RopeScaling,
     Rotary,
     frequencies,
-    rope_from_hf,
-    rope_to_hf,
     rotary_table,
     rotate_half,
     rotate_interleaved,
     sinusoids,
     sinusoids_in_halves,
 )
+from probekit.models.rope_fields import rope_from_hf, rope_to_hf
 
 ROTATIONS = [rotate_half, rotate_interleaved]
 
 
 @pytest.mark.parametrize("d_model", [6, 7, 1])
 def test_sinusoids_are_the_papers(d_model):
-    table = sinusoids(50, d_model)
+    table = sinusoids(torch.arange(50), d_model)
     assert table.shape == (50, d_model)
     for position in (0, 1, 7, 49):
         for j in range(d_model):
@@ -42,27 +42,45 @@ def test_sinusoids_are_the_papers(d_model):
 @pytest.mark.parametrize("d_model", [8, 7])
 def test_sinusoids_in_halves_are_marians(d_model):
     theirs = MarianSinusoidalPositionalEmbedding(30, d_model)
-    assert torch.equal(sinusoids_in_halves(30, d_model), theirs.create_weight())
-    ours, halves = sinusoids(30, d_model), sinusoids_in_halves(30, d_model)
+    assert torch.equal(sinusoids_in_halves(torch.arange(30), d_model), theirs.create_weight())
+    ours, halves = sinusoids(torch.arange(30), d_model), sinusoids_in_halves(torch.arange(30), d_model)
     assert torch.equal(torch.cat([ours[:, 0::2], ours[:, 1::2]], 1), halves)
 
 
 def test_a_table_gives_rows_by_index():
     rows = torch.randn(5, 3)
     index = torch.tensor([[4, 0], [2, 2]])
-    assert torch.equal(ComputedTable(lambda: rows)(index), rows[index])
+    assert torch.equal(ComputedTable(lambda at: rows[at], 5)(index), rows[index])
+
+
+def test_a_table_has_the_rows_that_were_read_and_the_same_numbers_whatever_was_read_before():
+    make = partial(rotary_table, d_head=6, theta=500.0, scaling=None)
+    n, asked = 5000, []
+
+    def counting(positions):
+        asked.extend(positions.tolist())
+        return make(positions)
+
+    one, other = ComputedTable(counting, n), ComputedTable(make, n)
+    for largest, made in ((0, 1024), (1023, 1024), (1024, 2048), (7, 2048), (n - 1, n)):
+        rows = one(torch.tensor([0, largest]))
+        assert asked[-1] == made - 1
+        assert torch.equal(rows, other(torch.arange(n))[[0, largest]])
+    with pytest.raises(IndexError):
+        one(torch.tensor([n]))
+    assert torch.allclose(other(torch.arange(n)), make(torch.arange(n)), atol=1e-6)
 
 
 @pytest.mark.parametrize("how", ["meta", "bfloat16 and back", "float64", "copy", "inference"])
 def test_a_table_survives_what_happens_to_models(how):
-    expected = sinusoids(6, 4)
     index = torch.arange(6)
+    expected = sinusoids(index, 4)
     if how == "meta":
         with torch.device("meta"):
-            table = ComputedTable(lambda: sinusoids(6, 4))
+            table = ComputedTable(partial(sinusoids, d_model=4), 6)
         table.to("cpu")
     else:
-        table = ComputedTable(lambda: sinusoids(6, 4))
+        table = ComputedTable(partial(sinusoids, d_model=4), 6)
         with torch.inference_mode(how == "inference"):
             table(index)
     if how == "bfloat16 and back":
@@ -79,9 +97,9 @@ def test_a_table_survives_what_happens_to_models(how):
 
 def test_a_table_can_be_outlined_on_the_meta_device():
     with torch.device("meta"):
-        table = ComputedTable(lambda: sinusoids(6, 4))
+        table = ComputedTable(partial(sinusoids, d_model=4), 6)
         assert table(torch.arange(3)).is_meta
-    assert torch.equal(table(torch.arange(3)), sinusoids(3, 4))
+    assert torch.equal(table(torch.arange(3)), sinusoids(torch.arange(3), 4))
 
 
 def turned_by_complex_numbers(x, position_ids, theta, rotate):
@@ -194,7 +212,7 @@ def test_scaled_frequencies_equal_transformers(ours, theirs):
     assert torch.allclose(found, expected, rtol=1e-6, atol=0)
     assert not torch.allclose(expected, frequencies(64, 1e4), rtol=1e-2, atol=0)
     rotated = torch.cat([(9 * expected).cos(), (9 * expected).sin()]) * attention_factor
-    assert torch.allclose(rotary_table(10, 64, 1e4, ours)[9], rotated, atol=1e-6)
+    assert torch.allclose(rotary_table(torch.arange(10), 64, 1e4, ours)[9], rotated, atol=1e-6)
     for rope in ({"rope_theta": 1e4} | theirs, rope_to_hf(1e4, ours)):
         hf = {"max_position_embeddings": 4096, "rope_parameters": rope}
         assert rope_from_hf(hf, kinds=(ours.kind,)) == {"rope_theta": 1e4, "rope_scaling": ours}

@@ -90,9 +90,10 @@ def counted(name: str) -> int:
 def in_transformers(fields: dict[str, Any], n_layers: int) -> int:
     """Parameters of transformers' model with so many layers."""
     depth = next(name for name in DEPTHS if name in fields)
-    config = CONFIG_MAPPING[fields["model_type"]](**fields | {depth: n_layers})
+    config_class: Any = CONFIG_MAPPING[fields["model_type"]]
+    config = config_class(**fields | {depth: n_layers})
     masked = "architectures" in fields
-    model_class = (MODEL_FOR_MASKED_LM_MAPPING if masked else MODEL_FOR_CAUSAL_LM_MAPPING)[type(config)]
+    model_class: Any = (MODEL_FOR_MASKED_LM_MAPPING if masked else MODEL_FOR_CAUSAL_LM_MAPPING)[type(config)]
     with torch.device("meta"):
         return sum(p.numel() for p in model_class(config).parameters())
 

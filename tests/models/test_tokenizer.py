@@ -181,10 +181,10 @@ def test_the_bos_id_comes_from_config_json_and_then_from_the_settings(tmp_path, 
 
 @pytest.mark.parametrize(
     ("template", "first", "last"),
-    [("the $A", None, None), ("$A keys", None, 2), ("the $A keys", 0, 2), ("$A", None, None)],
+    [("the $A", 0, None), ("$A keys", None, 2), ("the $A keys", 0, 2), ("$A", None, None)],
 )
 def test_what_a_tokenizer_puts_around_a_text(tmp_path, template, first, last):
-    """Of one token that stands before a text, the config says whether it is a BOS; one behind ends every text."""
+    """One token before a text is its BOS, where no file says another; one behind ends every text."""
     backend = Backend.from_str(words().to_json())
     ids = {word: i for word, i in backend.get_vocab().items() if word in template}
     backend.post_processor = processors.TemplateProcessing(template, None, list(ids.items()))

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 import probekit as pk
 from probekit.models import load_model
 from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.models.family import HfModel
 from probekit.models.weights import save_hf
 from probekit.verification import SelfTest, compare, references
 from probekit.verification.inputs import MOST, inputs_for
@@ -173,13 +175,42 @@ def test_a_folder_is_read_by_transformers_itself(tmp_path: Path):
     assert first(pk.selftest(model)) == ("mlp_pre", 2, "reference")
 
 
-def test_a_folder_that_transformers_cannot_read_is_no_failure(tmp_path: Path):
+def test_a_folder_that_transformers_cannot_read_is_a_failure(tmp_path: Path):
     save_hf(tiny(), tmp_path)
     model = load_model(tmp_path, device="cpu")
     (tmp_path / "model.safetensors").unlink()
     found = pk.selftest(model)
+    assert not found.passed
+    assert found.as_dict()["passed"] is False
+    assert "GPT2LMHeadModel of 5" in found.oracle
+    assert "cannot be run: " in found.oracle
+    assert found.verdict.startswith(f"failed: {found.oracle}; against float64, ")
+    assert found.first is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "passes"),
+    [("an index is out of range", False), ("\"addmm\" not implemented for 'Double'", True)],
+)
+def test_a_class_of_transformers_that_raises_fails_unless_it_lacks_float64(monkeypatch, raised, passes):
+    def forward(*_, **__):
+        raise RuntimeError(raised)
+
+    monkeypatch.setattr("transformers.models.gpt2.modeling_gpt2.GPT2Model.forward", forward)
+    found = pk.selftest(tiny())
+    assert found.passed is passes
+    assert raised in found.oracle
+    assert (raised in found.verdict) is not passes
+
+
+def test_a_class_that_the_installed_transformers_lacks_is_no_failure(monkeypatch):
+    family = references.families()["gpt2"]
+    newer = replace(family, hf_model=lambda cfg: HfModel("GPT2Config", "GPT9Model", {}))
+    monkeypatch.setattr(references, "families", lambda: {"gpt2": newer})
+    found = pk.selftest(tiny())
     assert found.passed
-    assert found.oracle.startswith("not available: ")
+    assert found.oracle.startswith("not available: transformers 5")
+    assert found.oracle.endswith("has no GPT9Model")
 
 
 def test_it_leaves_everything_as_it_was(capfd):

@@ -27,11 +27,11 @@ from probekit.models.base import Batching
 FLOAT32_BOUND = 5e-6
 NARROWED = 3  # tokens of a sliding window during the proof
 POWER = 10  # times the bound: what a wrong mask must change
-# fields of configs that make attention local by place in the row, which a mask of pairs does not see; those of sliding
-# windows are understood, and the last computes the same in pieces
-LOCAL = re.compile("window|chunk|local|conv_kernel")
+# Fields of configs that may make attention local by place in the row, farther than the proof's texts reach; a model
+# with such a field is not packed. Sliding windows are masks; the last of those understood computes the same in pieces.
+LOCAL = re.compile("window|chunk|local_attention|block_size|stride|conv_kernel")
 UNDERSTOOD = ("sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern")
-UNDERSTOOD += ("chunk_size_feed_forward",)
+UNDERSTOOD += ("_sliding_window_pattern", "chunk_size_feed_forward")
 CHANGING_ROTATIONS = ("dynamic", "longrope")  # depend on the longest text of the batch
 
 

@@ -75,7 +75,7 @@ def read_sizes(config: Any, model_class: str) -> AdapterConfig:
     Raises:
         DataError: a width, a number of layers or a vocabulary is missing.
     """
-    found = {size: _first(config, names) for size, names in NAMES.items()}
+    found: dict[str, Any] = {size: _first(config, names) for size, names in NAMES.items()}
     if missing := [size for size in ("d_model", "n_layers", "d_vocab") if not found[size]]:
         raise DataError(
             f"the config of {model_class} has no {missing[0]} under any of the names that are known "

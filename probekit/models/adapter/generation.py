@@ -38,8 +38,10 @@ class RowReader:
         if len(self.rows[row]) > n_ctx:  # the row has ended; others go on, and its logits are ignored
             return torch.zeros(self.model.cfg.d_vocab)
         ids = self.new[row] if self.use_cache and self.caches[row] else self.rows[row]
+        start = len(self.rows[row]) - len(ids)
         try:
-            logits_V, self.caches[row] = self.model.next_logits(ids, self.caches[row] if self.use_cache else None)
+            cache = self.caches[row] if self.use_cache else None
+            logits_V, self.caches[row] = self.model.next_logits(ids, start, cache)
         except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError):
             if not self.use_cache:
                 raise

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from probekit.errors import DataError, ProbekitError
+from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
-from probekit.models.adapter.config import read_sizes
+from probekit.models.adapter.config import AdapterConfig, read_sizes
 from probekit.models.adapter.layouts import find_blocks
-from probekit.models.adapter.model import AdaptedModel
+from probekit.models.adapter.model import AdaptedModel, device_of
 from probekit.models.adapter.precision import in_float32
 from probekit.models.adapter.proof import layout_unproved, prove_layout
+from probekit.models.adapter.quantized import bits_config, quantization_of, widen_for_products
 from probekit.models.adapter.quiet import quiet
 from probekit.models.model_types import check_packages
 from probekit.models.weights import choose_weights, shard_names
@@ -74,11 +75,14 @@ def load_adapted(
         quantize: "8bit" or "4bit", by bitsandbytes.
 
     Raises:
-        UsageError: a package that an option needs is not installed.
+        UsageError: a package that an option needs is not installed; a model that does not fit the devices; weights that
+            are quantized already.
         DataError: no class of text models for this config; weights that are missing, misshapen or pickled; a model that
             fails its proof.
     """
     check_packages(quantize, device_map)
+    if quantize is not None and hf.get("quantization_config") is not None:
+        raise UsageError("the weights are quantized already (quantization_config in config.json); leave out --quantize")
     with quiet():
         config, classes = _classes(hf)
         source = HfSource(classes[0], config, None if seed is not None else folder, seed or 0, dtype, {})
@@ -86,9 +90,24 @@ def load_adapted(
         if device.type == "meta":
             return _outline(source)
         model = _loaded(source, classes)
+        if not widen_for_products(model) and quantize is not None:
+            raise DataError(f"{type(model).__name__} has no weights that bitsandbytes quantizes; leave out --quantize")
+        _check_placed(model)
         if seed is not None or (device_map is None and quantize is None):
             model = model.to(device)
         return wrap(model.eval(), replace(source, model_class=type(model)), quantize)
+
+
+def _check_placed(hf: Any) -> None:
+    """Raise if layers are on the disk; a model that accelerate put on one device is as any other."""
+    placed = set((getattr(hf, "hf_device_map", None) or {}).values())
+    if "disk" in placed:
+        raise UsageError(
+            "the model does not fit the memory of the devices and the host, and is not run from the disk; "
+            "take --dtype bf16, --quantize 8bit or 4bit, or a larger machine"
+        )
+    if len(placed) == 1 and not quantization_of(hf):
+        del hf.hf_device_map
 
 
 def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel:
@@ -97,34 +116,41 @@ def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel
     Raises:
         DataError: it fails its proof.
     """
-    base, name = hf.base_model, type(hf).__name__
+    name = type(hf).__name__
     sizes = read_sizes(hf.config, name)
-    cfg = replace(sizes, n_ctx=sizes.n_ctx - _rows_of_padding(base), quantize=quantize)
-    device = next(hf.parameters()).device
+    rows = sizes.n_ctx - _rows_of_padding(hf.base_model)
+    cfg = replace(sizes, n_ctx=rows, quantize=quantize or quantization_of(hf))
     try:
         with in_float32(hf):
-            layout = prove_layout(base, cfg, device, next(hf.parameters()).dtype)
+            model = _proved(hf, cfg, source)
     except ProbekitError:
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
-        raise DataError(f"{name} cannot be run on token ids alone: {_line(error)}; it cannot be wrapped") from error
-    model = AdaptedModel(hf, cfg, layout)
-    if not quantize and not getattr(hf, "hf_device_map", None):  # those have products of their own
+        how = f"with weights in {cfg.quantize}" if cfg.quantize else "on token ids alone"
+        raise DataError(f"{name} cannot be run {how}: {_line(error)}; it cannot be wrapped") from error
+    model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
+    model.stays = bool(cfg.quantize or getattr(hf, "hf_device_map", None))
+    return model.eval()
+
+
+def _proved(hf: Any, cfg: AdapterConfig, source: HfSource) -> AdaptedModel:
+    """The wrapper, with its points, and then its batches, proved; errors are those of the class, or DataError."""
+    model = AdaptedModel(hf, cfg, prove_layout(hf.base_model, cfg, device_of(hf), next(hf.parameters()).dtype))
+    if not cfg.quantize and not getattr(hf, "hf_device_map", None):  # those have products of their own
         _use_kernels(hf)
     model.hf_source = source
     model.longest_row = cfg.n_ctx  # tables by place in the row end there
-    with in_float32(hf):
-        model.causal = is_causal(model)
-        model.batching, model.form = prove_batching(model)
-    model.cfg = replace(cfg, batching=model.batching, attention=str(hf.config._attn_implementation))
-    return model.eval()
+    model.causal = is_causal(model)
+    model.batching, model.form = prove_batching(model)
+    return model
 
 
 def _rows_of_padding(base: nn.Module) -> int:
     """How many rows the position table has before that of a text's first token: those for padding, as in RoBERTa."""
     for name, module in base.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
+        if name.endswith("position_embeddings"):
+            padding = getattr(module, "padding_idx", None)
+            return padding + 1 if isinstance(padding, int) else 0
     return 0
 
 
@@ -140,11 +166,16 @@ def _product(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
 
 
 def made_again(source: HfSource) -> Any:
-    """The model of transformers that a source describes, without points, with eager attention; in eval mode."""
+    """The model of transformers that a source describes, without points, with eager attention; in eval mode.
+
+    It is on one device, and quantized weights are widened, by transformers itself.
+    """
     config = copy.deepcopy(source.config)
     config._attn_implementation = config._experts_implementation = "eager"  # others lack float64
+    options = {name: value for name, value in source.options.items() if name != "device_map"}
     with quiet():
-        return _loaded(replace(source, config=config), [source.model_class]).eval()
+        hf = _loaded(replace(source, config=config, options=options), [source.model_class])
+        return (hf.dequantize(dtype=source.dtype) if quantization_of(hf) else hf).eval()
 
 
 def _outline(source: HfSource) -> AdaptedModel:
@@ -163,8 +194,8 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     import transformers
     from transformers.models.auto import configuration_auto, modeling_auto
 
-    kind = hf.get("model_type")
-    if not isinstance(kind, str) or kind not in configuration_auto.CONFIG_MAPPING_NAMES:
+    kind, known, mappings = hf.get("model_type"), vars(configuration_auto), vars(modeling_auto)
+    if not isinstance(kind, str) or kind not in known["CONFIG_MAPPING_NAMES"]:
         remote = ", and its own code on the Hub is never run" if "auto_map" in hf else ""
         raise DataError(
             f"transformers {transformers.__version__} has no model_type {kind!a:.60}{remote}; "
@@ -176,11 +207,11 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
             f"the attention of {kind} is approximate and depends on how long the batch is, so that no text has one "
             "set of activations; take another model"
         )
-    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(kind)
-    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    masked = mappings["MODEL_FOR_MASKED_LM_MAPPING_NAMES"].get(kind)
+    causal = mappings["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"].get(kind)
     asked = [str(one) for one in hf.get("architectures") or ()]
     heads = [causal, masked] if causal in asked or hf.get("is_decoder") else [masked, causal]
-    bare = modeling_auto.MODEL_MAPPING_NAMES.get(kind)
+    bare = mappings["MODEL_MAPPING_NAMES"].get(kind)
     names = [name for name in (*heads, bare) if isinstance(name, str)]
     if not any(heads):
         raise DataError(
@@ -192,10 +223,11 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
 
 def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto import configuration_auto
 
+    classes: Any = configuration_auto
     try:
-        config = getattr(transformers, CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
+        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
         raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from error
     _refuse_other_inputs(vars(config), kind)
@@ -220,9 +252,7 @@ def _options(source: HfSource, device_map: str | None, quantize: str | None) -> 
     """More arguments of `from_pretrained`, and the attention kernel that the class allows."""
     options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
     if quantize is not None:
-        from transformers import BitsAndBytesConfig
-
-        options["quantization_config"] = BitsAndBytesConfig(**{f"load_in_{quantize}": True})
+        options["quantization_config"] = bits_config(quantize)
     return options
 
 

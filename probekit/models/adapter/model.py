@@ -105,6 +105,11 @@ class AdaptedModel(LanguageModel):
         self._attach(base)
 
     @property
+    def device(self) -> torch.device:
+        """Where the inputs go."""
+        return device_of(self.hf)
+
+    @property
     def has_logits(self) -> bool:
         """Whether the class has a head."""
         return self.hf is not self.hf.base_model
@@ -162,10 +167,11 @@ class AdaptedModel(LanguageModel):
         return x_BLD.gather(1, self._read.to(x_BLD.device)[:, :, None].expand(-1, -1, x_BLD.shape[-1]))
 
     @torch.no_grad()
-    def next_logits(self, ids: list[int], cache: Mapping[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
-        """The logits [V] after some tokens, and the cache over all so far; None computes without a cache."""
+    def next_logits(self, ids: list[int], start: int, cache: Mapping[str, Any] | None) -> tuple[Tensor, dict[str, Any]]:
+        """The logits [V] after the tokens from `start` on, and the cache over all so far; None computes without one."""
         tokens = self.check_tokens(torch.tensor([ids]))
         given = {"use_cache": cache is not None, "logits_to_keep": 1, **(cache or {})}
+        given |= self.first_positions(len(ids), start)
         out = self._run(self.hf, {"input_ids": tokens, **accepted(self.hf, given)})
         kept = {name: out[name] for name in CACHES if getattr(out, name, None) is not None}
         return out.logits[0, -1], kept if cache is not None else {}
@@ -184,16 +190,19 @@ class AdaptedModel(LanguageModel):
         """Refused: transformers initialises its own classes."""
         raise UsageError("weights of a wrapped model are drawn by transformers; load it with random_init=True and seed")
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """As of any module; a model on several devices, or in 8 or 4 bits, stays where it is."""
-        if getattr(self.hf, "hf_device_map", None) or self.cfg.quantize:
-            return self
-        return super().to(*args, **kwargs)
+    def stored_weights(self) -> dict[str, Tensor]:
+        """Every weight by name; accelerate leaves those that it keeps on the host without data."""
+        found = self.state_dict()
+        if away := [name for name, weight in found.items() if weight.device.type == "meta"]:
+            from transformers.integrations.accelerate import load_offloaded_parameter
+
+            found |= {name: load_offloaded_parameter(self.hf, name.removeprefix("hf.")) for name in away}
+        return found
 
     def _inputs(self, tokens: Tensor, position_ids: Tensor | None, mask: Tensor | None) -> dict[str, Any]:
         """The arguments of transformers' forward."""
         if position_ids is None and mask is None:
-            return {"input_ids": tokens}
+            return {"input_ids": tokens, **self.first_positions(tokens.shape[1])}
         if self.form is None:
             return {"input_ids": tokens} | self._right_padding(tokens, position_ids, mask)
         seen, position_ids = self.mask_and_positions(tokens, mask, position_ids)
@@ -201,6 +210,16 @@ class AdaptedModel(LanguageModel):
             ones = torch.ones_like(tokens, dtype=torch.bool)
             seen = causal_mask(ones) if self.causal else ones[:, None].expand(-1, tokens.shape[1], -1)
         return {"input_ids": tokens, **self.packed_inputs(self.form, seen, position_ids)}
+
+    def first_positions(self, n: int, start: int = 0) -> dict[str, Any]:
+        """The positions [1, L] of n tokens from `start` on, for a class that counts them from the ids.
+
+        RoBERTa's kind gives padding ids no position, and packed blocks do; so that a text by itself has the same ones,
+        every forward of such a class is given them.
+        """
+        if self.form is None or not self.form.offset:
+            return {}
+        return {"position_ids": torch.arange(start, start + n, device=self.device)[None] + self.form.offset}
 
     def packed_inputs(self, form: MaskForm, mask_BLM: Tensor, position_ids: Tensor) -> dict[str, Any]:
         """The mask [B, L, M] and the positions as a class takes them: masks are added to the scores."""
@@ -310,6 +329,12 @@ class AdaptedModel(LanguageModel):
         return hook
 
 
+def device_of(hf: Any) -> torch.device:
+    """Where the inputs of a model of transformers go; weights that accelerate keeps on the host are on no device."""
+    placed = getattr(hf, "hf_device_map", None)
+    return torch.device(next(iter(placed.values()))) if placed else next(hf.parameters()).device
+
+
 def _passed(point: HookPoint, x: Tensor) -> Tensor:
     """The tensor behind a point. Some blocks add to theirs in place later, so that hooks see a copy of their own."""
     return point(x.clone()).clone()
@@ -329,8 +354,19 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _absent(layout: ModuleLayout) -> Mapping[str, str]:
     """Why points are absent, for those that people ask for."""
-    inner = ("q", "k", "v", "z", "attn_scores", "attn_pattern", "result", "mlp_pre", "mlp_post", "pos_embed")
-    absent = dict.fromkeys(inner, WHY_NOT_HERE)
+    inner: tuple[str, ...] = (
+        "q",
+        "k",
+        "v",
+        "z",
+        "attn_scores",
+        "attn_pattern",
+        "result",
+        "mlp_pre",
+        "mlp_post",
+        "pos_embed",
+    )
+    absent: dict[str, str] = dict.fromkeys(inner, WHY_NOT_HERE)
     names = {"attn_out": "attn_out", "mlp_out": "mlp_out", "resid_mid": "has_mid"}
     for short, proved in names.items():
         if not all(getattr(one, proved) for one in layout.sublayers):

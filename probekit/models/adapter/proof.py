@@ -102,8 +102,10 @@ def accepted(module: nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def look(base: nn.Module, blocks: Sequence[str], ids: list[int], device: torch.device) -> Seen:
-    """Run a text through the base model and keep what its blocks read and return."""
+def look(
+    base: nn.Module, blocks: Sequence[str], ids: list[int], device: torch.device, more: Mapping[str, Any] | None = None
+) -> Seen:
+    """Run a text, and `more` arguments, through the base model and keep what its blocks read and return."""
     seen = Seen()
 
     def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -129,7 +131,7 @@ def look(base: nn.Module, blocks: Sequence[str], ids: list[int], device: torch.d
             handles.append(module.register_forward_hook(outer(path)))
     options = accepted(base, {"use_cache": False, "output_hidden_states": True})
     try:
-        out = base(torch.tensor([ids], device=device), **options, return_dict=True)
+        out = base(torch.tensor([ids], device=device), **options, **(more or {}), return_dict=True)
     finally:
         for handle in handles:
             handle.remove()

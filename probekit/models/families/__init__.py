@@ -1,6 +1,7 @@
 """The model families, by `model_type` or by config; their files, and torch, are imported when a family is needed."""
 
 import importlib
+import itertools
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,20 +12,23 @@ from probekit.published import PUBLISHED
 if TYPE_CHECKING:
     from probekit.models.family import Family
 
-FILES = (
-    "gpt2",
-    "llama",
-    "gptneox",
-    "gemma",
-    "olmo",
-    "bert",
-    "roberta",
-    "distilbert",
-    "modernbert",
-    "transformer",
-    "moe",
-)
-"""Modules of this package that end with a FAMILY; to add a family, add its file here."""
+FILES: dict[str, tuple[str, ...]] = {
+    "gpt2": ("gpt2",),
+    "llama": ("llama", "mistral", "qwen2", "qwen3", "phi3"),
+    "gptneox": ("gpt_neox",),
+    "gemma": ("gemma", "gemma2", "gemma3_text", "gemma3"),
+    "olmo": ("olmo2", "olmo3"),
+    "bert": ("bert",),
+    "roberta": ("roberta", "xlm-roberta", "camembert"),
+    "distilbert": ("distilbert",),
+    "modernbert": ("modernbert",),
+    "transformer": ("marian",),
+    "moe": ("mixtral", "qwen3_moe", "olmoe"),
+}
+"""Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
+
+MODEL_TYPES = tuple(itertools.chain.from_iterable(FILES.values()))
+"""Every `model_type` of config.json that a family means; known without torch."""
 
 
 @cache

@@ -50,7 +50,6 @@ _REQUIRED = {
     "is_decoder": False,
     "add_cross_attention": False,
     "pruned_heads": {},
-    "quantization_config": None,
 }
 
 

@@ -107,7 +107,7 @@ class DistilBertConfig:
             DataError: a size is missing or out of range, the activation is unknown, or a field requires arithmetic that
                 is not implemented here; the message names the field.
         """
-        check_implemented(hf, {"pruned_heads": {}, "quantization_config": None}, "distilbert")
+        check_implemented(hf, {"pruned_heads": {}}, "distilbert")
         for name in ("dim", "n_heads", "n_layers", "vocab_size"):
             check_dimension(OURS[name], hf.get(name), _named(OURS[name]))
         (mlm_head,) = bert_hf.parts_named(hf, ARCHITECTURES, "DistilBertForMaskedLM", "model.distilbert")
@@ -164,7 +164,7 @@ class DistilBert(MaskedLM):
         """Fill the weights as before training; the seed fixes them."""
         self.fill_normal(seed)
         if self.cfg.sinusoidal_init:
-            self.pos_embed.weight.copy_(sinusoids(self.cfg.n_ctx, self.cfg.d_model))
+            self.pos_embed.weight.copy_(sinusoids(torch.arange(self.cfg.n_ctx), self.cfg.d_model))
         return self
 
 

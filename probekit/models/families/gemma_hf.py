@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.models.config_checks import check_choice, check_dimension, check_implemented, hf_field
+from probekit.models.config_checks import CAUSAL, check_choice, check_dimension, check_implemented, hf_field
+from probekit.models.config_fields import FULL, SLIDING
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -23,10 +24,9 @@ from probekit.models.family import (
     points_inside,
     second_output,
 )
-from probekit.models.positional import rope_from_hf, rope_to_hf
+from probekit.models.rope_fields import rope_by_type_from_hf, rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
-FULL, SLIDING = "full_attention", "sliding_attention"
 WITH_VISION = "gemma3"  # model_type of a vision tower and a text model, whose fields are in text_config
 
 
@@ -140,7 +140,7 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
         fields |= _of_first_generation(hf, fields)
     if isinstance(fields.get("eos_token_id"), list):
         fields["eos_token_id"] = tuple(fields["eos_token_id"]) or None
-    rope = _rope_by_layer(hf) if model_type == "gemma3_text" else rope_from_hf(hf) | {"local_rope_theta": None}
+    rope = _rope_by_type(hf) if model_type == "gemma3_text" else rope_from_hf(hf) | {"local_rope_theta": None}
     return fields | rope | {"layer_types": _layer_types(hf, model_type), "model_type": model_type}
 
 
@@ -158,7 +158,7 @@ def _of_text(hf: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_implemented(hf: Mapping[str, Any], model_type: str) -> None:
-    required = {"quantization_config": None, "attention_bias": False}
+    required: dict[str, Any] = CAUSAL | {"attention_bias": False}
     if hf.get("use_bidirectional_attention"):  # null means false
         required["use_bidirectional_attention"] = False
     if model_type != "gemma2":
@@ -189,22 +189,13 @@ def _layer_types(hf: Mapping[str, Any], model_type: str) -> Any:
     return tuple(SLIDING if (layer + 1) % pattern else FULL for layer in range(hf["num_hidden_layers"]))
 
 
-def _rope_by_layer(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """Gemma 3's rotations: of layers without a window, and of layers with one.
-
-    transformers 5 writes both into rope_parameters; earlier versions wrote rope_theta and rope_scaling for the first
-    kind, rope_local_base_freq for the second.
-    """
-    by_layer, base = hf.get("rope_parameters") or {}, hf.get("rope_local_base_freq", 10_000.0)
-    if not isinstance(by_layer, Mapping) or not by_layer.keys() <= {FULL, SLIDING}:
-        raise DataError(
-            f"rope_parameters of Gemma 3 must be given by layer type, {FULL} and {SLIDING}; got {by_layer!a:.120}"
-        )
-    full = rope_from_hf({**hf, "rope_parameters": by_layer.get(FULL)}, default_theta=1_000_000.0)
-    local = rope_from_hf({"rope_parameters": by_layer.get(SLIDING)}, default_theta=base, kinds=())
-    if local["rope_theta"] != hf.get("rope_local_base_freq", local["rope_theta"]):
+def _rope_by_type(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """Gemma 3's rotations; before transformers 5 the base in layers with a window was rope_local_base_freq."""
+    base = hf.get("rope_local_base_freq", 10_000.0)
+    rope = rope_by_type_from_hf(hf, 1_000_000.0, base)
+    if rope["local_rope_theta"] != hf.get("rope_local_base_freq", rope["local_rope_theta"]):
         raise DataError(f"rope_local_base_freq is {base!a:.60}, but {SLIDING} has another rope_theta; leave one out")
-    return full | {"local_rope_theta": local["rope_theta"]}
+    return rope
 
 
 def fields_to_hf(cfg: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel, stopped
 from probekit.models.cache import KeyValueCache, LayerCache
 from probekit.models.config_checks import (
+    CAUSAL,
     check_choice,
     check_dimension,
     check_flag,
@@ -287,7 +288,7 @@ OURS = {  # field of config.json -> our field
 }
 _named = partial(hf_field, OURS)
 # Other values of these fields change the arithmetic in ways that this file does not implement.
-_REQUIRED = {"scale_attn_weights": True, "add_cross_attention": False, "quantization_config": None}
+_REQUIRED = {"scale_attn_weights": True, "add_cross_attention": False} | CAUSAL
 
 
 def _fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.models.config_checks import check_dimension, check_implemented, hf_field
+from probekit.models.config_checks import CAUSAL, check_dimension, check_implemented, hf_field
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -21,7 +21,7 @@ from probekit.models.family import (
     points_inside,
     second_output,
 )
-from probekit.models.positional import rope_from_hf, rope_to_hf
+from probekit.models.rope_fields import rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
 OURS = {  # field of config.json -> our field
@@ -51,10 +51,12 @@ _ROTARY = {  # name in rope_parameters -> name in older files, and the default
 
 def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `GPTNeoXConfig` in a Hugging Face `config.json`; errors as in `GPTNeoXConfig.from_hf`."""
-    check_implemented(hf, {"quantization_config": None}, "gpt_neox")
+    check_implemented(hf, CAUSAL | {"sliding_window": None, "layer_types": None}, "gpt_neox")
     fields = {ours: hf[name] for name, ours in OURS.items() if name in hf}
     for size in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
         check_dimension(size, fields.get(size), _named(size))
+    if hf.get("head_dim") is not None:  # transformers would rotate so many coordinates, whatever the width of a head
+        check_implemented(hf, {"head_dim": fields["d_model"] // fields["n_heads"]}, "gpt_neox")
     fields = {"eos_token_id": 2} | fields  # transformers' default; the released models all have 0
     if isinstance(fields["eos_token_id"], list):
         fields["eos_token_id"] = tuple(fields["eos_token_id"]) or None

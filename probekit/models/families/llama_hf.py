@@ -9,6 +9,7 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.models.config_checks import (
+    CAUSAL,
     check_choice,
     check_dimension,
     check_flag,
@@ -16,6 +17,7 @@ from probekit.models.config_checks import (
     check_multiple,
     hf_field,
 )
+from probekit.models.config_fields import FULL, SLIDING
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -29,7 +31,8 @@ from probekit.models.family import (
     points_inside,
     second_output,
 )
-from probekit.models.positional import RopeScaling, rope_from_hf, rope_to_hf
+from probekit.models.positional import RopeScaling
+from probekit.models.rope_fields import rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
 # model_type -> how class names begin
@@ -53,6 +56,7 @@ OURS = {  # field of config.json -> our field
 }
 _named = partial(hf_field, OURS)
 _DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' for a missing field, where they are not Llama's
+    "qwen2": {"bos_token_id": None, "eos_token_id": None},
     "qwen3": {"bos_token_id": None, "eos_token_id": None},
     "phi3": {"norm_eps": 1e-5, "eos_token_id": 32000},
 }
@@ -62,7 +66,7 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `LlamaConfig` in a Hugging Face `config.json`; errors as in `LlamaConfig.from_hf`."""
     model_type = hf.get("model_type", "llama")
     check_choice(model_type, CLASSES, "model_type")
-    check_implemented(hf, {"quantization_config": None}, model_type)
+    check_implemented(hf, CAUSAL, model_type)
     given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
     for size in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
         check_dimension(size, given.get(size), _named(size))
@@ -136,7 +140,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
         n_full = 0 if window is None else _n_full_layers(hf)
     full = n_layers if window is None else min(n_full, n_layers)
-    types = ["full_attention"] * full + ["sliding_attention"] * (n_layers - full)
+    types = [FULL] * full + [SLIDING] * (n_layers - full)
     if hf.get("layer_types") not in (None, types):
         raise DataError(f"layer_types {hf['layer_types']!a:.200} are not implemented; only {types!a:.200} are")
     return {"sliding_window": window, "n_full_layers": n_full}
@@ -149,7 +153,7 @@ def _n_full_layers(hf: Mapping[str, Any]) -> int:
         raise DataError(f"max_window_layers must be a whole number from 0; got {n_full!a:.60}")
     if not isinstance(types, list):
         return n_full
-    listed = next((i for i, kind in enumerate(types) if kind != "full_attention"), len(types))
+    listed = next((i for i, kind in enumerate(types) if kind != FULL), len(types))
     return n_full if min(n_full, len(types)) == listed else listed
 
 

@@ -50,7 +50,7 @@ ROTATIONS = {  # type of layer -> the old field of its base, our field, the base
     "full_attention": ("global_rope_theta", "rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", "local_rope_theta", 10_000.0),
 }
-_REQUIRED = {"rope_scaling": None, "pruned_heads": {}, "quantization_config": None}
+_REQUIRED = {"rope_scaling": None, "pruned_heads": {}}
 _named = partial(hf_field, OURS)
 
 

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.models.config_checks import check_choice, check_dimension, check_flag, check_implemented, hf_field
+from probekit.models.config_checks import (
+    CAUSAL,
+    check_choice,
+    check_dimension,
+    check_flag,
+    check_implemented,
+    hf_field,
+)
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -23,7 +30,7 @@ from probekit.models.family import (
     points_inside,
     second_output,
 )
-from probekit.models.positional import rope_from_hf, rope_to_hf
+from probekit.models.rope_fields import rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
 CLASSES = {"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}  # model_type -> how class names begin
@@ -65,7 +72,7 @@ _REQUIRED: dict[str, dict[str, Any]] = {  # fields that change the arithmetic, a
     "qwen3_moe": {"clip_qkv": None},
     "olmoe": {"sliding_window": None},
 }
-_REQUIRED_OF_ALL = {"quantization_config": None, "mlp_bias": False, "shared_expert_intermediate_size": None}
+_REQUIRED_OF_ALL = CAUSAL | {"mlp_bias": False, "shared_expert_intermediate_size": None}
 
 
 def naming(model_type: str) -> Callable[[str], str]:

@@ -35,8 +35,8 @@ from probekit.models.config_checks import (
     check_positive_number,
     hf_field,
 )
+from probekit.models.config_fields import FULL, SLIDING
 from probekit.models.families import olmo_hf
-from probekit.models.families.olmo_hf import FULL, SLIDING
 from probekit.models.family import Family
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -235,7 +235,8 @@ class Olmo(LanguageModel):
         self.cfg = cfg
         self.embed = Embedding(cfg.d_vocab, cfg.d_model)
         self.rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.rope_theta, cfg.rope_scaling)
-        self.local_rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.local_rope_theta)
+        alike = cfg.rope_scaling is None and cfg.local_rope_theta == cfg.rope_theta
+        self.local_rotary = self.rotary if alike else Rotary(cfg.n_ctx, cfg.d_head, cfg.local_rope_theta)
         self.hook_embed = HookPoint("B L D")
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)

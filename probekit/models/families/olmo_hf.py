@@ -8,7 +8,15 @@ from functools import partial
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.config_checks import check_choice, check_dimension, check_implemented, check_multiple, hf_field
+from probekit.models.config_checks import (
+    CAUSAL,
+    check_choice,
+    check_dimension,
+    check_implemented,
+    check_multiple,
+    hf_field,
+)
+from probekit.models.config_fields import FULL, SLIDING
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -19,11 +27,10 @@ from probekit.models.family import (
     points_inside,
     second_output,
 )
-from probekit.models.positional import rope_from_hf, rope_to_hf
+from probekit.models.rope_fields import rope_by_type_from_hf, rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
 CLASSES = {"olmo2": "Olmo2", "olmo3": "Olmo3"}  # model_type -> how class names begin
-FULL, SLIDING = "full_attention", "sliding_attention"
 THETA = 500000.0  # OLMo 3's, where a file gives none
 
 OURS = {  # field of config.json -> our field
@@ -51,14 +58,16 @@ def fields_from_hf(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an `OlmoConfig` in a Hugging Face `config.json`; errors as in `OlmoConfig.from_hf`."""
     model_type = hf.get("model_type", "olmo2")
     check_choice(model_type, CLASSES, "model_type")
-    check_implemented(hf, {"quantization_config": None}, model_type)
+    check_implemented(hf, CAUSAL, model_type)
     given = {ours: hf[name] for name, ours in OURS.items() if name in hf}
     for size in ("d_model", "n_heads", "d_mlp", "n_layers", "n_ctx", "d_vocab"):
         check_dimension(size, given.get(size), _named(size))
     fields = _DEFAULTS | given
     if isinstance(fields["eos_token_id"], list):
         fields["eos_token_id"] = tuple(fields["eos_token_id"]) or None
-    return fields | _heads(hf) | _layers(hf, model_type) | _rope(hf, model_type) | {"model_type": model_type}
+    # a rope_theta outside of rope_parameters is for layers of full attention alone
+    rope = rope_from_hf(hf) if model_type == "olmo2" else rope_by_type_from_hf(hf, THETA, THETA)
+    return fields | _heads(hf) | _layers(hf, model_type) | rope | {"model_type": model_type}
 
 
 def fields_to_hf(cfg: Any) -> dict[str, Any]:
@@ -95,21 +104,6 @@ def _layers(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     if not isinstance(types, list) or not types:
         raise DataError(f"layer_types must be a list of {n_layers} types; got {types!a:.60}")
     return {"sliding_window": hf.get("sliding_window", 4096), "layer_types": tuple(types)}
-
-
-def _rope(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """OLMo 3 has its scaling in layers of full attention alone; files have it in rope_scaling, or for each type."""
-    if model_type == "olmo2":
-        return rope_from_hf(hf)
-    both = hf.get("rope_parameters") or {}
-    if not isinstance(both, Mapping) or both.keys() - {FULL, SLIDING}:
-        raise DataError(f"rope_parameters of olmo3 must be an object with {FULL} and {SLIDING}; got {both!a:.60}")
-    parts = {kind: both.get(kind) or {} for kind in (FULL, SLIDING)}
-    outside = ("rope_theta", "rope_scaling", "partial_rotary_factor", "max_position_embeddings")
-    plain = {name: hf[name] for name in outside if name in hf}
-    full = rope_from_hf(plain | {"rope_parameters": parts[FULL]}, THETA)
-    local = rope_from_hf({"rope_parameters": parts[SLIDING]}, THETA, kinds=())  # a rope_theta outside is not for these
-    return full | {"local_rope_theta": local["rope_theta"]}
 
 
 _BLOCK_NAMES = {

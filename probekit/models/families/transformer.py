@@ -152,9 +152,9 @@ class TokenStack(nn.Module):
     def __init__(self, cfg: TransformerConfig, blocks: Iterable[nn.Module]):
         super().__init__()
         self.hook_embed = HookPoint("B L D")
-        table = partial(sinusoids_in_halves, cfg.n_ctx, cfg.d_model)
+        table = partial(sinusoids_in_halves, d_model=cfg.d_model)
         computed = cfg.positions == "sinusoidal"
-        self.pos_embed = ComputedTable(table) if computed else Embedding(cfg.n_ctx, cfg.d_model)
+        self.pos_embed = ComputedTable(table, cfg.n_ctx) if computed else Embedding(cfg.n_ctx, cfg.d_model)
         if cfg.positions == "interleaved":  # a weight that is not trained: config.json has no field for this order
             self.pos_embed.requires_grad_(False)
         self.hook_pos_embed = HookPoint("B L D")
@@ -374,7 +374,7 @@ class Transformer(LanguageModel):
             elif ".ln" in name:
                 weight.fill_(1)
             elif "pos_embed" in name and self.cfg.positions == "interleaved":
-                weight.copy_(sinusoids(self.cfg.n_ctx, self.cfg.d_model))
+                weight.copy_(sinusoids(torch.arange(self.cfg.n_ctx), self.cfg.d_model))
             elif "embed" in name:
                 init_embedding(weight, generator)
                 weight.mul_(self.cfg.init_std)

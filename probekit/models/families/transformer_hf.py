@@ -29,7 +29,6 @@ _REQUIRED = {
     "add_final_layer_norm": False,
     "is_encoder_decoder": True,
     "is_decoder": False,
-    "quantization_config": None,
 }
 
 OURS = {  # field of config.json -> our field

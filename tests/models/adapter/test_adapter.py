@@ -1,9 +1,9 @@
-"""A wrapped model's points are transformers' own values, however its texts are batched, and replacing them is causal."""
+"""A wrapped model's points are transformers' own values however texts are batched, and replacing them is causal."""
 
 import numpy as np
 import pytest
 import torch
-from models.adapter.wrapped import CONFIGS, config_of, load, wrapped
+from models.adapter.wrapped import CONFIGS, GATED, NEW, SIZES, config_of, load, wrapped
 
 import probekit as pk
 from probekit.errors import DataError, UsageError
@@ -23,13 +23,6 @@ ATTENTION = {"mamba": [], "jamba": [1], "recurrent_gemma": [1]}
 
 def relative(got, wanted):
     return float((got - wanted).abs().max() / wanted.abs().max())
-
-
-def hidden_states(model, ids):
-    """Straight from transformers, from a model made again without points."""
-    with torch.no_grad():
-        out = made_again(model.hf_source).base_model(torch.tensor([ids]), output_hidden_states=True)
-    return out.hidden_states
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -148,6 +141,56 @@ def test_a_window_is_carried_into_packed_blocks():
     assert relative(narrow["resid_post", 2], full["resid_post", 2]) > 1e-4  # so that the window is active in the texts
 
 
+@torch.no_grad()
+def test_a_padding_id_within_a_text_has_a_position_like_any_other_token():
+    """RoBERTa's kind gives padding ids no position of their own, and packed blocks do; so a text by itself does too."""
+    fields = {**GATED, "model_type": "xlm-roberta", "pad_token_id": 1, "bos_token_id": 0}
+    model = load(fields | {"max_position_embeddings": 42})
+    assert (model.batching, model.form.offset, model.cfg.n_ctx) == ("packed", 2, 40)
+    texts = [[5, 1, 1, 7, 8], [5, 1, 9]]
+    acts = pk.extract(model, pk.Task("t", texts), position="all", progress=False)
+    reference = made_again(model.hf_source).base_model
+    for i, ids in enumerate(texts):
+        positions = torch.arange(2, 2 + len(ids))[None]
+        _, cache = model.run_with_cache(torch.tensor([ids]), return_logits=False)
+        wanted = reference(torch.tensor([ids]), position_ids=positions, output_hidden_states=True).hidden_states[-1][0]
+        assert relative(reference(torch.tensor([ids]))[0][0], wanted) > 0.1  # as the class counts by itself
+        assert relative(acts.per_text("resid_post.2")[i], wanted) < 1e-5
+        assert relative(cache["resid_post", 2][0], wanted) < 1e-5
+    model.name = "xlm-roberta"
+    assert pk.selftest(model).passed
+
+
+def test_local_experts_are_no_local_attention():
+    """`num_local_experts` is a field of GPT-OSS, whose attention has sinks and windows."""
+    fields = {**GATED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5}
+    types = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    model = load({"model_type": "gpt_oss", **fields, **types, "rope_parameters": {"rope_type": "default"}})
+    model.name = "gpt_oss"
+    assert (model.batching, model.form.kind) == ("packed", "by type")
+    assert pk.selftest(model).passed
+
+
+def test_a_class_that_does_not_run_in_float64_is_its_own_reference_in_float32():
+    sizes = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48, "max_position_embeddings": 40}
+    model = load({**SIZES, **sizes, "model_type": "xglm"})
+    model.name = "xglm"
+    found = pk.selftest(model)
+    assert found.passed, found.describe()
+    assert "in float32, as it does not run in float64" in found.oracle
+    assert "float32" not in pk.selftest(wrapped("gptj")).oracle
+
+
+def test_a_class_whose_texts_see_their_padding_runs_texts_of_one_length():
+    model = load({**NEW, "model_type": "fnet", "intermediate_size": 48})
+    model.name = "fnet"
+    found = pk.selftest(model)
+    assert model.batching == "one length"
+    assert found.passed, found.describe()
+    assert not any({"left_pad", "right_pad"} & row.figures.keys() for row in found.rows)
+    assert any("packed" in row.figures for row in found.rows)
+
+
 def test_what_a_recurrent_layer_adds_is_not_called_attention():
     with pytest.raises(UnknownPoint, match="attn_out"):
         wrapped("mamba").resolve("attn_out")
@@ -190,6 +233,7 @@ def test_equal_seeds_give_equal_weights():
     assert one.fingerprint() == same.fingerprint() != other.fingerprint()
 
 
+@torch.no_grad()
 def test_a_long_text_changes_nothing_in_the_others():
     """Rotations that depend on the batch's longest text are run in batches of one length."""
     hf = config_of("stablelm") | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}
@@ -198,12 +242,7 @@ def test_a_long_text_changes_nothing_in_the_others():
     assert model.batching == "one length"
     acts = pk.extract(model, pk.Task("t", TEXTS), position="all", progress=False)
     for i, ids in enumerate(TEXTS):
-        assert relative(acts.per_text("resid_post.2")[i], hidden_state_before_norm(model, ids)) < 1e-5
-
-
-def hidden_state_before_norm(model, ids):
-    _, cache = model.run_with_cache(torch.tensor([ids]))
-    return cache["resid_post", 2][0]
+        assert relative(acts.per_text("resid_post.2")[i], model(torch.tensor([ids]), stop_at_layer=3)[0]) < 1e-5
 
 
 def test_a_config_that_decides_otherwise_is_another_identity():

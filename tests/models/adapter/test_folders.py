@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 import probekit as pk
 from probekit.errors import DataError
 from probekit.models.adapter.quiet import quiet
+from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.models.weights import save_hf
 
 
 def saved(kind, folder, bare=False, **options):
@@ -98,3 +100,14 @@ def test_a_store_says_whose_code_computed_it_and_is_resumed_by_the_same(tmp_path
     assert store.meta["config"]["fields"]["intermediate_size"] == 48
     again = pk.extract(loaded(folder), task, out=tmp_path / "store", progress=False)
     assert torch.equal(again["resid_pre", 2], store["resid_pre", 2])
+
+
+def test_the_scores_that_widen_a_bound_are_those_of_our_own_model(tmp_path):
+    """No point of a wrapped model shows scores; those in the reference's softmax are GPT-2's own."""
+    cfg = GPT2Config(d_model=32, n_layers=2, n_heads=4, d_mlp=64, n_ctx=40, d_vocab=60, init_std=0.7)
+    save_hf(GPT2(cfg).init_weights(0), tmp_path)
+    own, wrapped_one = pk.selftest(pk.load_model(tmp_path, device="cpu")), pk.selftest(loaded(tmp_path))
+    assert own.passed
+    assert wrapped_one.passed
+    assert own.softmax > 10
+    assert abs(wrapped_one.softmax / own.softmax - 1) < 1e-5

@@ -11,6 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_configs import SIZES
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -361,11 +364,23 @@ def test_the_text_model_beside_a_vision_tower(tmp_path, names):
         assert error(again(tokens).logits, logits) <= 1e-5
 
 
+def test_the_bos_of_a_folder_with_a_vision_tower_is_in_the_text_models_fields_or_the_tokenizers_template(tmp_path):
+    save_hf(twins("gemma3")[1], tmp_path)
+    backend = Backend(WordLevel({"<bos>": 0, "a": 1, "b": 2}))
+    backend.post_processor = TemplateProcessing("<bos> $A", None, [("<bos>", 0)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    text = {name: x for name, x in twins("gemma3")[1].cfg.to_hf().items() if name != "bos_token_id"}
+    for fields, bos in (({}, 0), ({"bos_token_id": 2}, 2)):
+        hf = {"model_type": "gemma3", "text_config": text | fields}
+        (tmp_path / "config.json").write_text(json.dumps(hf))
+        assert load_model(tmp_path, device="cpu").to_tokens("a", bos=True).tolist() == [[bos, 1]]
+
+
 def test_the_reference_of_a_folder_with_a_vision_tower(tmp_path):
     """transformers' class for text reads the same folder by the same names, for `selftest`."""
     with_vision().save_pretrained(tmp_path)
     model, ids = load_model(tmp_path, device="cpu"), [5, 3, 8, 1, 4, 59]
-    reference, line = transformers_reference(model)
+    reference, line = transformers_reference(model, ([1, 2],))
     assert line.endswith("read from the model's folder")
     seen = reference.run((ids,), [LOGITS, "blocks.1.ln1_post.hook_normalized"])
     with torch.no_grad():
@@ -471,8 +486,9 @@ IMPOSSIBLE = [
     (GEMMA3, {"sliding_window_pattern": 0}, "sliding_window_pattern must be a whole number"),
     (GEMMA3, {"sliding_window_pattern": True}, "sliding_window_pattern must be a whole number"),
     (GEMMA3, {"rope_local_base_freq": -1.0}, r"local_rope_theta \(rope_local_base_freq\)"),
-    (GEMMA3, {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "by layer type"),
-    (GEMMA3, {"rope_parameters": [1]}, "by layer type"),
+    (GEMMA3, {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "an object with full_attention and"),
+    (GEMMA3, {"rope_parameters": [1]}, "an object with full_attention and"),
+    (GEMMA3, {"rope_scaling": {"type": "linear", "factor": 8.0}}, "name it rope_type"),
     (GEMMA3, {"rope_parameters": {FULL: {"rope_theta": 5.0}}}, "leave one out"),
     (GEMMA3, {"rope_parameters": {FULL: {"rope_type": "linear", "factor": 2.0}}}, "leave one out"),
     (GEMMA3, {"rope_parameters": {SLIDING: {"rope_type": "linear", "factor": 2.0}}}, "'linear' is not implemented"),

@@ -1,0 +1,177 @@
+"""Rotations in Hugging Face's config.json: `rope_parameters` today; `rope_theta` and `rope_scaling` in old files."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from probekit.errors import DataError
+from probekit.models.config_checks import check_positive_number
+from probekit.models.config_fields import FULL, SLIDING
+from probekit.models.positional import RopeScaling
+
+_ORIGINAL = "original_max_position_embeddings"
+
+_STRETCH = {  # field of rope_parameters -> field of RopeScaling
+    "factor": "factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    _ORIGINAL: "original_n_ctx",
+}
+_YARN = {
+    "factor": "factor",
+    "beta_slow": "low_freq_factor",
+    "beta_fast": "high_freq_factor",
+    _ORIGINAL: "original_n_ctx",
+    "attention_factor": "attention_factor",
+}
+_LONGROPE = {
+    "short_factor": "short_factors",
+    "long_factor": "long_factors",
+    _ORIGINAL: "original_n_ctx",
+    "attention_factor": "attention_factor",
+}
+_NAMES = {"linear": _STRETCH, "llama3": _STRETCH, "yarn": _YARN, "longrope": _LONGROPE}
+_PLAIN = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}  # these stretch nothing
+_KNOWN = {
+    "default": {*_STRETCH},  # in some files, without effect
+    "linear": {*_STRETCH},
+    "llama3": {*_STRETCH},
+    "yarn": {*_YARN, "mscale", "mscale_all_dim", "truncate"},
+    "longrope": {*_LONGROPE, "factor"},
+}
+
+
+def rope_from_hf(
+    hf: Mapping[str, Any], default_theta: float = 10000.0, kinds: tuple[str, ...] = ("linear", "llama3", "yarn")
+) -> dict[str, Any]:
+    """The fields `rope_theta` and `rope_scaling` of a config, from a Hugging Face config.json.
+
+    Args:
+        hf: the fields of config.json.
+        default_theta: where the file gives none.
+        kinds: of scaling that the family implements.
+
+    Raises:
+        DataError: a rule that is not implemented, or fields that contradict each other.
+    """
+    rope = _rope_fields(hf)
+    theta = rope.get("rope_theta", hf.get("rope_theta", default_theta))
+    if "rope_theta" in hf and hf["rope_theta"] != theta:
+        raise DataError(f"rope_theta is {hf['rope_theta']!a:.60}, but {theta!a:.60} in rope_parameters; leave one out")
+    for where in (hf, rope):
+        if where.get("partial_rotary_factor") not in (None, 1):
+            raise DataError(
+                f"partial_rotary_factor {where['partial_rotary_factor']!a:.60} is not implemented; only 1 is"
+            )
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind is None and (fields := sorted(str(key) for key in rope.keys() - _PLAIN)):
+        raise DataError(f"rope scaling with {fields[0]!a:.60} and no rope_type; give linear, llama3 or default")
+    kind = "default" if kind is None else "longrope" if kind == "su" else kind
+    if kind not in ("default", *kinds):
+        implemented = f"{', '.join(('default', *kinds[:-1]))} and {kinds[-1]} are" if kinds else "default is"
+        raise DataError(f"rope scaling {kind!a:.60} is not implemented; only {implemented}")
+    if unknown := sorted(str(key) for key in rope.keys() - _PLAIN - _KNOWN[kind]):
+        raise DataError(f"rope scaling {kind!a:.60} with {unknown[0]!a:.60} is not implemented")
+    return {"rope_theta": theta, "rope_scaling": None if kind == "default" else _scaling(kind, rope, hf, theta)}
+
+
+def rope_by_type_from_hf(hf: Mapping[str, Any], default_theta: float, default_local_theta: float) -> dict[str, Any]:
+    """The fields `rope_theta` and `rope_scaling` of layers of full attention, and `local_rope_theta` of the others.
+
+    transformers 5 writes both into rope_parameters. Earlier versions wrote `rope_theta` and `rope_scaling`, which are
+    for layers of full attention alone. Layers with a window are not stretched.
+
+    Args:
+        hf: the fields of config.json.
+        default_theta: of layers of full attention, where the file gives none.
+        default_local_theta: of layers with a window.
+
+    Raises:
+        DataError: as `rope_from_hf`; or rope_parameters that are not given by layer type.
+    """
+    by_type, old = hf.get("rope_parameters") or {}, hf.get("rope_scaling")
+    if not isinstance(by_type, Mapping) or not by_type.keys() <= {FULL, SLIDING}:
+        raise DataError(f"rope_parameters must be an object with {FULL} and {SLIDING}; got {by_type!a:.120}")
+    if isinstance(old, Mapping) and "type" in old and "rope_type" not in old:
+        # transformers 5 reads no `type` in these families and stretches nothing; earlier versions did
+        raise DataError(
+            f"rope_scaling with type {old['type']!a:.60} is read differently by different versions of "
+            "transformers; name it rope_type"
+        )
+    full = rope_from_hf({**hf, "rope_parameters": by_type.get(FULL)}, default_theta)
+    local = rope_from_hf({"rope_parameters": by_type.get(SLIDING)}, default_local_theta, kinds=())
+    return full | {"local_rope_theta": local["rope_theta"]}
+
+
+def _rope_fields(hf: Mapping[str, Any]) -> Mapping[str, Any]:
+    new, old = hf.get("rope_parameters"), hf.get("rope_scaling")
+    if new and old and new != old:
+        raise DataError("config.json has both rope_parameters and rope_scaling, and they differ; leave one out")
+    rope = new or old or {}
+    if not isinstance(rope, Mapping):
+        raise DataError(f"rope_parameters and rope_scaling must be objects or null; got {rope!a:.60}")
+    return rope
+
+
+def _scaling(kind: str, rope: Mapping[str, Any], hf: Mapping[str, Any], theta: Any) -> RopeScaling:
+    if kind == "yarn":
+        return _yarn(rope, hf, theta)
+    if kind == "longrope":
+        return _longrope(rope, hf)
+    given: dict[str, Any] = {ours: rope[name] for name, ours in _STRETCH.items() if name in rope}
+    if kind == "llama3":
+        given["original_n_ctx"] = _original_n_ctx(rope, hf)
+    return RopeScaling(kind, given.pop("factor", None), **given)
+
+
+def _original_n_ctx(rope: Mapping[str, Any], hf: Mapping[str, Any]) -> Any:
+    """The context of the first training; files have it inside of rope_parameters, or outside, or leave it out."""
+    inside, outside = rope.get(_ORIGINAL), hf.get(_ORIGINAL)
+    if None not in (inside, outside) and inside != outside:
+        raise DataError(f"{_ORIGINAL} is {outside!a:.60}, but {inside!a:.60} in rope_parameters; leave one out")
+    original = outside if inside is None else inside
+    return hf["max_position_embeddings"] if original is None else original
+
+
+def _yarn(rope: Mapping[str, Any], hf: Mapping[str, Any], theta: Any) -> RopeScaling:
+    """Without an attention_factor, it is 0.1 log(factor) + 1, or what two scales of that logarithm make of it."""
+    original, factor = _original_n_ctx(rope, hf), rope.get("factor")
+    check_positive_number(original, f"rope scaling yarn: {_ORIGINAL}")
+    factor = hf["max_position_embeddings"] / original if factor is None else factor
+    over, under = rope.get("mscale"), rope.get("mscale_all_dim")
+    over, under = (over, under) if over and under else (1, 0)
+    for name, value in {"rope_theta": theta, "factor": factor, "mscale": over, "mscale_all_dim": under or 1}.items():
+        check_positive_number(value, f"rope scaling yarn: {name}")
+    if theta <= 1:
+        raise DataError(f"rope_theta must be above 1 for rope scaling yarn; got {theta}")
+    if rope.get("truncate") not in (None, True):
+        raise DataError(f"rope scaling yarn with truncate = {rope['truncate']!a:.60} is not implemented; only true is")
+    grown = 0.1 * math.log(max(factor, 1))
+    attention = rope.get("attention_factor")
+    attention = (over * grown + 1) / (under * grown + 1) if attention is None else attention
+    slow, fast = rope.get("beta_slow") or 1, rope.get("beta_fast") or 32
+    return RopeScaling("yarn", factor, slow, fast, original, attention)
+
+
+def _longrope(rope: Mapping[str, Any], hf: Mapping[str, Any]) -> RopeScaling:
+    """Without an attention_factor, it is sqrt(1 + log(factor) / log(original context)), where the factor is above 1."""
+    original, longest = _original_n_ctx(rope, hf), hf["max_position_embeddings"]
+    check_positive_number(original, f"rope scaling longrope: {_ORIGINAL}")
+    factor = longest / original if rope.get("factor") is None else rope["factor"]
+    check_positive_number(factor, "rope scaling longrope: factor")
+    attention = rope.get("attention_factor")
+    if attention is None:
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 < original else 1.0
+    short, long = rope.get("short_factor"), rope.get("long_factor")
+    if not isinstance(short, list) or not isinstance(long, list):
+        raise DataError("rope scaling longrope: short_factor and long_factor must be lists of numbers; correct them")
+    return RopeScaling("longrope", longest / original, 0, 0, original, attention, tuple(short), tuple(long))
+
+
+def rope_to_hf(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
+    """The rope_parameters of a Hugging Face config.json."""
+    if scaling is None:
+        return {"rope_theta": theta, "rope_type": "default"}
+    values = {name: getattr(scaling, ours) for name, ours in _NAMES[scaling.kind].items()}
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
+    return {"rope_theta": theta, "rope_type": scaling.kind} | fields
