@@ -424,6 +424,16 @@ def test_the_plan_in_words(model, task):
     )
 
 
+def test_the_plan_claims_no_sharing_and_no_blocks_where_there_are_none(model, task, monkeypatch):
+    apart = replace(task, inputs=[f"{chr(ord('a') + i)}xyz" for i in range(len(task))])
+    assert "nodes: no prefixes are shared\n" in describe_plan(plan_of(model, apart))
+    nearly = replace(task, inputs=[f"{chr(ord('a') + i)}{'z' * 11}" for i in range(len(task) - 1)] + ["ax"])
+    assert "nodes: hardly any prefixes are shared\n" in describe_plan(plan_of(model, nearly))
+    monkeypatch.setattr(type(model), "batching", "padded")
+    assert "nodes: no equal texts are shared\n" in describe_plan(plan_of(model, apart))
+    assert "batches  1 of up to 2,048 nodes\n" in describe_plan(plan_of(model, apart))
+
+
 def test_the_plan_says_what_the_audit_finds(model, task):
     def last(**changes):
         return describe_plan(plan_of(model, replace(task, **changes))).splitlines()[-1]

@@ -92,6 +92,16 @@ def test_a_store_from_before_the_option_is_probekits(adapter: StandIn, folder: P
         run(load_model(folder, via="transformers", device="cpu"), ids, path)
 
 
+def test_what_follows_from_another_via_is_not_listed(
+    adapter: StandIn, folder: Path, ids: Task, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(load_model(folder, device="cpu"), ids, path)
+    other = load_model(folder, via="transformers", device="cpu", dtype="bfloat16")
+    monkeypatch.setattr(other, "fingerprint", lambda: "0" * 64)
+    with pytest.raises(ResumeMismatch, match=r"\(via: 'probekit' there, 'transformers' here\); name another folder"):
+        run(other, ids, path)
+
+
 @pytest.mark.usefixtures("small_shards")
 def test_repair_and_the_baseline_load_the_model_in_the_same_way(
     adapter: StandIn, folder: Path, ids: Task, path: Path
