@@ -9,7 +9,7 @@ import torch
 from gpt2_points import GPT2_POINTS
 from store_cases import plan_of
 
-from probekit.activations import ActivationSet, describe_plan, extract, plan_as_dict
+from probekit.activations import ActivationSet, describe_plan, extract, extract_statistics, plan_as_dict
 from probekit.activations.run.loop import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.points import POINTS
@@ -219,8 +219,13 @@ def test_one_index_for_each_example(model, task):
 def test_long_texts_are_cut_at_the_right_and_counted(model, letters):
     task = letters()
     task.inputs[3], task.inputs[9] = "abcdefghijklmno", "z" * 40
-    acts = extract(model, task)
+    with pytest.warns(UserWarning, match=r"^2 texts cut to the first 12 tokens, .* on_long='error'$") as warned:
+        acts = extract(model, task)
+    assert [one.filename for one in warned] == [__file__]
     assert acts.meta["cut"] == 2
+    with pytest.warns(UserWarning, match="2 texts cut") as warned:
+        extract_statistics(model, task)
+    assert [one.filename for one in warned] == [__file__]
     short = letters()
     short.inputs[3], short.inputs[9] = "abcdefghijkl", "z" * 12
     assert torch.equal(acts["resid_post", 2], extract(model, short)["resid_post", 2])
