@@ -488,6 +488,7 @@ IMPOSSIBLE = [
     (QWEN3_HF | {"norm_topk_prob": 1}, r"norm_top_k \(norm_topk_prob\) must be true or false"),
     (QWEN3_HF | {"use_sliding_window": "yes"}, "use_sliding_window must be true or false"),
     (QWEN3_HF | {"use_sliding_window": True, "sliding_window": 0}, "sliding_window must be a whole number in 1"),
+    (QWEN3_HF | {"layer_types": ["full_attention"] * 3}, "for each of 2 layers .*; got a list of 3"),
     (QWEN3_HF | {"layer_types": ["sliding_attention"] * 2}, "layer_types .* not implemented"),
     (QWEN3_HF | {"shared_expert_intermediate_size": 8}, "shared_expert_intermediate_size = 8 is not implemented"),
     (QWEN3_HF | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic' is not implemented"),
