@@ -67,7 +67,7 @@ def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "p
     hf = read_json(found.folder / "config.json")
     if via == "transformers":
         with _naming(found):
-            check_adaptable(hf)
+            check_adaptable(hf, own=MODEL_TYPES)
         import torch
 
         from probekit.models.adapter.load import load_adapted
@@ -226,7 +226,7 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
 def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
     """The class of transformers for this config, wrapped."""
     with _naming(found):
-        check_adaptable(hf)
+        check_adaptable(hf, own=MODEL_TYPES)
     from probekit.devices import DTYPES, find_device
     from probekit.models.adapter.load import load_adapted
 

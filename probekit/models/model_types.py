@@ -32,6 +32,13 @@ _KINDS = {
     "": ["FOR_CAUSAL_LM", "FOR_MASKED_LM"],
     "is not a language model": [""],
 }
+# Language models of which no point can be read; loading them would take a minute to say so.
+_APPROXIMATE = "its attention approximates as the length of the batch decides, so no text has one set of activations"
+_NOT_PROBED = {
+    **dict.fromkeys(("big_bird", "longformer", "mra", "nystromformer", "reformer", "yoso"), _APPROXIMATE),
+    "funnel": "it shortens the text between its blocks, so no stream has a row for each token",
+}
+_OTHER = "; take a decoder or an encoder of text, such as gpt2 or bert-base-uncased"
 
 
 @cache
@@ -90,21 +97,25 @@ def check_implemented_here(hf: Mapping[str, Any], own: Collection[str]) -> None:
         )
 
 
-def check_adaptable(hf: Mapping[str, Any], otherwise: str = "") -> None:
-    """Refuse a config for which the installed transformers has no class of a language model.
+def check_adaptable(hf: Mapping[str, Any], otherwise: str = "", own: Collection[str] = ()) -> None:
+    """Refuse a config for which the installed transformers has no class of a language model that can be wrapped.
 
     Args:
         hf: the fields of config.json.
         otherwise: the end of the error's sentence, which says what to do; "" where transformers was asked for.
+        own: the model types of our families, which then can do without transformers.
 
     Raises:
-        DataError: no such model type; a class that is code of the model's repository; images, sound, two stacks.
+        DataError: no such model type; a class that is code of the model's repository; images, sound, two stacks; an
+            architecture that cannot be probed.
     """
     model_type = hf.get("model_type")
     kind = transformers_types().get(model_type) if isinstance(model_type, str) else None
+    if kind == "" and model_type in _NOT_PROBED:
+        raise DataError(f"model_type {model_type}: {_NOT_PROBED[model_type]}{otherwise or _OTHER}")
     if kind == "":
         return
-    otherwise = otherwise or "; leave out --via transformers, or take another model"
+    otherwise = otherwise or ("; leave out --via transformers" if model_type in own else _OTHER)
     if kind is not None:
         raise DataError(f"model_type {model_type!a:.80} {kind}{otherwise}")
     if hf.get("auto_map"):

@@ -21,7 +21,7 @@ MASKED = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 def refused(hf: dict[str, Any], via: bool = False) -> str:
     with pytest.raises(DataError) as error:
-        check_adaptable(hf) if via else check_implemented_here(hf, OWN)
+        check_adaptable(hf, own=OWN) if via else check_implemented_here(hf, OWN)
     return str(error.value)
 
 
@@ -92,7 +92,18 @@ def test_what_cannot_be_probed_is_refused_by_name(hf, says):
     assert says in refused(hf)
     assert refused(hf).endswith("; take a model of one of these: gpt2, llama")
     assert says in refused(hf, via=True)
-    assert refused(hf, via=True).endswith("; leave out --via transformers, or take another model")
+    assert refused(hf, via=True).endswith("; take a decoder or an encoder of text, such as gpt2 or bert-base-uncased")
+
+
+@pytest.mark.parametrize(("model_type", "why"), [("longformer", "attention approximates"), ("funnel", "shortens")])
+def test_types_that_no_point_can_be_read_of_are_refused_before_anything_is_loaded(model_type, why):
+    assert why in refused({"model_type": model_type}, via=True)
+    assert refused({"model_type": model_type}).endswith("; take a model of one of these: gpt2, llama")
+
+
+def test_a_family_of_our_own_is_offered_without_transformers():
+    with pytest.raises(DataError, match=r"is an encoder-decoder.*; leave out --via transformers$"):
+        check_adaptable({"model_type": "marian"}, own=["marian"])
 
 
 @pytest.mark.parametrize(("quantized", "by"), [({"quant_method": "gptq"}, "'gptq'"), ({}, "None"), (5, "None")])

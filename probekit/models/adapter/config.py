@@ -1,24 +1,16 @@
 """The config of a wrapped model: the sizes that every family has, read from the names that transformers uses."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError
+from probekit.models.adapter.fields import NAMES, check_hf_size
 from probekit.models.base import Batching
 from probekit.models.shapes import ModelShape, StackShape, decoder_shape
 from probekit.text import listed
 
-# names that configs of transformers use for one size, in the order in which they are looked up
-NAMES = {
-    "d_model": ("hidden_size", "d_model", "n_embd"),
-    "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "n_heads": ("num_attention_heads", "n_head", "n_heads"),
-    "d_head": ("head_dim",),
-    "d_mlp": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_inner", "dim_feedforward"),
-    "n_ctx": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
-    "d_vocab": ("vocab_size",),
-}
 NO_LIMIT = 1 << 20  # of texts for a model without positions, such as Mamba
 
 
@@ -73,7 +65,7 @@ def read_sizes(config: Any, model_class: str) -> AdapterConfig:
     """The config of a wrapped model before its attention and batching are known.
 
     Raises:
-        DataError: a width, a number of layers or a vocabulary is missing.
+        DataError: a width, a number of layers or a vocabulary is missing, or is no size.
     """
     found: dict[str, Any] = {size: _first(config, names) for size, names in NAMES.items()}
     if missing := [size for size in ("d_model", "n_layers", "d_vocab") if not found[size]]:
@@ -81,6 +73,8 @@ def read_sizes(config: Any, model_class: str) -> AdapterConfig:
             f"the config of {model_class} has no {missing[0]} under any of the names that are known "
             f"({listed(NAMES[missing[0]])}); this model cannot be wrapped"
         )
+    for size in ("d_model", "n_layers", "d_vocab"):
+        check_hf_size(size, found[size], size)
     heads = found["n_heads"] or 0
     found["d_head"] = found["d_head"] or (found["d_model"] // heads if heads else 0)
     return AdapterConfig(
@@ -90,7 +84,7 @@ def read_sizes(config: Any, model_class: str) -> AdapterConfig:
             **found,
             "n_heads": heads,
             "d_mlp": found["d_mlp"] or 4 * found["d_model"],
-            "n_ctx": found["n_ctx"] or NO_LIMIT,
+            "n_ctx": found["n_ctx"] if (found["n_ctx"] or 0) > 0 else NO_LIMIT,  # XLNet says -1
         },
         bos_token_id=getattr(config, "bos_token_id", None),
         eos_token_id=getattr(config, "eos_token_id", None),
@@ -115,4 +109,5 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set):
         return [_plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    is_json = isinstance(value, str | int | bool | None) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_json else str(value)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probekit.models.adapter.quiet import quiet
+
 CACHES = ("past_key_values", "cache_params")  # the argument and the field of the output
 
 
@@ -31,7 +33,8 @@ class RowReader:
             for row, token in enumerate(next_B.tolist()):
                 self.rows[row].append(token)
                 self.new[row] = [token]
-        return torch.stack([self._row(row) for row in range(len(self.rows))])
+        with quiet():  # a class says once which kernels it falls back to
+            return torch.stack([self._row(row) for row in range(len(self.rows))])
 
     def _row(self, row: int) -> Tensor:
         n_ctx = self.model.cfg.n_ctx

@@ -14,6 +14,7 @@ from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.models import kernels
 from probekit.models.adapter.batching import is_causal, prove_batching
 from probekit.models.adapter.config import AdapterConfig, read_sizes
+from probekit.models.adapter.fields import checked_fields, field_of
 from probekit.models.adapter.held_weights import bits_config, quantization_of, widen_for_products
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of
@@ -21,15 +22,13 @@ from probekit.models.adapter.precision import in_float32
 from probekit.models.adapter.proof import layout_unproved, prove_layout
 from probekit.models.adapter.quiet import quiet
 from probekit.models.model_types import check_packages
-from probekit.models.weights import choose_weights, shard_names
+from probekit.models.weights import stored_tensors
 from probekit.text import listed, printable
 
 OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "feature_size", "num_channels")
 # weights that a file may hold beside those of the class: buffers of old versions
 BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids", "pooler.dense.weight")
 BUFFERS += ("pooler.dense.bias",)
-# their attention approximates, in ways that depend on the batch's length
-APPROXIMATE = ("big_bird", "longformer", "mra", "nystromformer", "reformer", "yoso")
 
 
 @dataclass(frozen=True)
@@ -202,11 +201,6 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
             "install a version that has, or take another model"
         )
     _refuse_other_inputs(hf, kind)
-    if kind in APPROXIMATE:
-        raise DataError(
-            f"the attention of {kind} is approximate and depends on how long the batch is, so that no text has one "
-            "set of activations; take another model"
-        )
     masked = mappings["MODEL_FOR_MASKED_LM_MAPPING_NAMES"].get(kind)
     causal = mappings["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"].get(kind)
     asked = [str(one) for one in hf.get("architectures") or ()]
@@ -226,11 +220,13 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     from transformers.models.auto import configuration_auto
 
     classes: Any = configuration_auto
+    fields = checked_fields(hf)
     try:
-        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
+        config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(fields)
     except Exception as error:  # whatever its checks raise is the reason
         raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {_line(error)}") from error
     _refuse_other_inputs(vars(config), kind)
+    read_sizes(config, kind)  # before a class is built that would not fit the memory
     if config.is_encoder_decoder:
         raise DataError(
             f"model_type {kind!a:.60} is an encoder-decoder, which --via transformers does not take; "
@@ -262,18 +258,22 @@ def _loaded(source: HfSource, classes: list[Any]) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(source.seed)
             return _made(source)
-    name = choose_weights([path.name for path in source.folder.iterdir()], str(source.folder))
-    if name.endswith(".index.json"):
-        shard_names(source.folder / name)
+    stored_tensors(source.folder)  # damaged files are refused with what is wrong in them
     missing: dict[str, list[str]] = {}
     for model_class in classes:
         model, missing[model_class.__name__] = _from_folder(replace(source, model_class=model_class))
         if model is not None:
             return model
-    which, names = max(missing.items(), key=lambda item: -len(item[1]))
+    which, names = min(missing.items(), key=lambda item: len(item[1]))
     raise DataError(
-        f"the weights in {str(source.folder)!a} are not those of {which}: missing or misshapen are {listed(names)}"
+        f"the weights in {str(source.folder)!a} are not those of {which}: missing or misshapen are "
+        f"{listed(sorted(names, key=_by_layer))}; correct the sizes in config.json, or download the weights again"
     )
+
+
+def _by_layer(name: str) -> list[tuple[int, str]]:
+    """What sorts names of weights by their numbers: layer 2 comes before layer 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
 
 def _made(source: HfSource) -> Any:
@@ -282,7 +282,9 @@ def _made(source: HfSource) -> Any:
         return source.model_class._from_config(source.config, dtype=source.dtype)
     except Exception as error:  # whatever it raises is the reason
         name = source.model_class.__name__
-        raise DataError(f"{name} of transformers cannot be made from this config.json: {_line(error)}") from error
+        raise DataError(
+            f"{name} of transformers cannot be made from this config.json: {_why(error, source)}"
+        ) from error
 
 
 def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
@@ -301,7 +303,7 @@ def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
             **source.options,
         )
     except Exception as error:  # whatever it raises is the reason
-        raise DataError(f"transformers cannot load {str(source.folder)!a}: {_line(error)}") from error
+        raise DataError(f"transformers cannot load {str(source.folder)!a}: {_why(error, source)}") from error
     lacking = [*info["missing_keys"], *(str(one[0]) for one in info["mismatched_keys"])]
     lacking += [str(one) for one in info.get("error_msgs") or ()]
     if lacking:
@@ -317,9 +319,16 @@ def _check_unexpected(model: Any, names: Any, folder: Path) -> None:
     inside = [name for name in names if f"{stem}." in f".{name}" and not name.endswith(BUFFERS)]
     if inside:
         raise DataError(
-            f"{str(folder)!a} holds weights that {type(model).__name__} does not use: {listed(inside)}; "
-            "its config.json describes another model"
+            f"{str(folder)!a} holds weights that {type(model).__name__} does not use: "
+            f"{listed(sorted(inside, key=_by_layer))}; its config.json, with {n_layers} layers, describes another model"
         )
+
+
+def _why(error: Exception, source: HfSource) -> str:
+    """The error in a line; for a name that a table of transformers does not have, the field that gives it."""
+    name = error.args[0] if isinstance(error, KeyError) and error.args else None
+    field = field_of(name, source.config.to_dict())
+    return _line(error) if field is None else f"it knows no {field} {name!a:.60}; correct that field"
 
 
 def _line(error: Exception) -> str:

@@ -25,7 +25,7 @@ from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import causal_mask
 from probekit.models.windows import in_window
 
-WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre"
+WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre or resid_post"
 WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
 
 
@@ -178,7 +178,16 @@ class AdaptedModel(LanguageModel):
         return out.logits[0, -1], kept if cache is not None else {}
 
     def reader(self, prompts: list[list[int]], use_cache: bool) -> RowReader:
-        """What generation reads logits from: each prompt by itself, with transformers' own cache."""
+        """What generation reads logits from: each prompt by itself, with transformers' own cache.
+
+        Raises:
+            UsageError: the class has no head.
+        """
+        if not self.has_logits:
+            raise UsageError(
+                f"{self.name} has no head (its weights are those of {self.cfg.model_class}), so it cannot generate; "
+                "take a folder that holds the head's weights"
+            )
         return RowReader(self, prompts, use_cache)
 
     def window_of(self, layer: int) -> int | None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from models.adapter.wrapped import CONFIGS, GATED, NEW, SIZES, config_of, load, wrapped
+from transformers.utils import logging
 
 import probekit as pk
 from probekit.errors import DataError, UsageError
@@ -237,6 +238,15 @@ def test_equal_seeds_give_equal_weights():
     assert one.fingerprint() == same.fingerprint() != other.fingerprint()
 
 
+def test_generation_silences_the_hints_of_transformers():
+    """Mamba's class says on the first cached step that kernels are not installed."""
+    model, levels = load(config_of("mamba")), []
+    model.hf.register_forward_pre_hook(lambda *_: levels.append(logging.get_verbosity()))
+    model.generate([3, 4, 5], max_new_tokens=3)
+    assert levels == [logging.CRITICAL] * 3
+    assert logging.get_verbosity() < logging.CRITICAL
+
+
 @torch.no_grad()
 def test_a_long_text_changes_nothing_in_the_others():
     """Rotations that depend on the batch's longest text are run in batches of one length."""
@@ -262,9 +272,23 @@ def test_a_config_that_decides_otherwise_is_another_identity():
         ({"model_type": "whisper"}, "reads more than text|encoder-decoder"),
         ({"model_type": "llava", "vision_config": {}}, "reads more than text"),
         ({"model_type": "vit"}, "not a language model|more than text"),
-        ({"model_type": "big_bird"}, "approximate"),
-        ({"model_type": "gptj", "n_layer": "three"}, "transformers refuses the config.json|cannot be made"),
-        ({"model_type": "xlnet", "n_layer": 2, "d_model": 16, "n_head": 2, "d_inner": 16}, "wrapped"),
+        ({"model_type": "gptj", "n_layer": "three"}, "n_layer must be a whole number in 1..1000; got 'three'"),
+        ({"model_type": "bloom", "n_layer": 10**8}, "n_layer must be a whole number in 1..1000; got 100000000"),
+        ({"model_type": "bloom", "n_layer": -1}, "n_layer must be a whole number"),
+        ({"model_type": "bloom", "n_embed": 10**9}, "d_model must be a whole number"),  # its old name for hidden_size
+        ({"model_type": "opt", "vocab_size": 10**12}, "vocab_size must be a whole number"),
+        ({"model_type": "mpt", "n_heads": 1.5}, "n_heads must be a whole number"),
+        ({"model_type": "phi", "max_position_embeddings": 10**9}, "max_position_embeddings must be a whole number"),
+        ({"model_type": "phi", "num_key_value_heads": 10**9}, "num_key_value_heads must be a whole number"),
+        ({"model_type": "bloom", "layer_norm_epsilon": float("nan")}, "layer_norm_epsilon must be a number; got nan"),
+        ({"model_type": "bloom", "layer_norm_epsilon": -1e-5}, "layer_norm_epsilon must be a positive number"),
+        ({"model_type": "phi", "rope_scaling": {"factor": {"__float__": "NaN"}}}, "factor must be a number; got nan"),
+        (
+            config_of("gptj") | {"activation_function": "nonsense"},
+            "it knows no activation_function 'nonsense'; correct that field",
+        ),
+        (config_of("phi") | {"rope_scaling": {"rope_type": "odd"}}, "it knows no rope_type 'odd'"),
+        ({"model_type": "xlnet", "n_layer": 2, "d_model": 16, "n_head": 2, "d_inner": 16}, r"passes on \[7, 1, 16\]"),
     ],
 )
 def test_what_cannot_be_wrapped_is_refused_in_one_line(hf, message):

@@ -1,6 +1,7 @@
 """Folders that transformers wrote load through the adapter; damaged and pickled ones are refused in one line."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import probekit as pk
 from probekit.cli.main import run
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.models.adapter.quiet import quiet
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.weights import save_hf
@@ -48,6 +49,8 @@ def test_a_folder_without_a_head_loads_the_bare_class(tmp_path):
     found = pk.selftest(model)
     assert found.passed
     assert "read from the model's folder" in found.oracle
+    with pytest.raises(UsageError, match=r"has no head .*GPTJModel.*cannot generate"):
+        model.generate([3, 4, 5], max_new_tokens=2)
 
 
 def test_buffers_of_old_files_are_no_weights(tmp_path):
@@ -71,11 +74,27 @@ def test_weights_of_another_model_are_named(change, message, tmp_path):
         loaded(changed(saved("gptj", tmp_path / "model"), change))
 
 
+@pytest.mark.parametrize(
+    ("n_layers", "message"),
+    [
+        (12, r"missing .* transformer\.h\.3\.[^,]*, .* and \d+ more; correct the sizes in config\.json"),
+        (2, r"does not use: transformer\.h\.2\..*with 2 layers, describes another model"),
+    ],
+)
+def test_another_number_of_layers_is_refused_with_the_names_in_order(n_layers, message, tmp_path):
+    folder = saved("gptj", tmp_path / "model")
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fields | {"n_layer": n_layers}))
+    with pytest.raises(DataError, match=message) as error:
+        loaded(folder)
+    assert ".h.10." not in str(error.value)
+
+
 def test_pickles_and_damaged_files_are_refused(tmp_path):
     folder = saved("gptj", tmp_path / "model")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(DataError, match="cannot load"):
+    with pytest.raises(DataError, match=r"header claims [\d,]+ bytes, the file has 1,000; download it again"):
         loaded(folder)
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(DataError, match="a pickle, which is never read"):
@@ -88,6 +107,17 @@ def test_remote_code_is_never_asked_for_where_transformers_has_the_class(tmp_pat
     (folder / "config.json").write_text(json.dumps(fields | {"auto_map": {"AutoModelForCausalLM": "other.Other"}}))
     (folder / "other.py").write_text("raise SystemExit('remote code ran')")
     assert loaded(folder).cfg.model_class == "GPTJForCausalLM"
+
+
+def test_infinity_as_transformers_writes_it_is_read_back(tmp_path):
+    from transformers import Mamba2Config
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_heads": 2, "head_dim": 16, "state_size": 4, "n_groups": 1}
+    Mamba2Config(**sizes, vocab_size=60, chunk_size=8).save_pretrained(tmp_path)
+    assert "__float__" in (tmp_path / "config.json").read_text()
+    model = loaded(tmp_path, random_init=True)
+    assert model.hf.config.time_step_limit == [0.0, math.inf]
+    assert pk.extract(model, pk.Task("t", [[3, 4, 5]]), out=tmp_path / "store", progress=False).meta["via"]
 
 
 def test_a_store_says_whose_code_computed_it_and_is_resumed_by_the_same(tmp_path):
