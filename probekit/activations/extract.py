@@ -5,6 +5,7 @@ All three plan first (`plan/`) and then go through one shard loop (`run/loop.py`
 Axes: N examples, D width of a place.
 """
 
+import warnings
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import digest_of, identity_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import hooked_points, run_shards
 from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
@@ -30,7 +32,7 @@ from probekit.options.check import check_path
 from probekit.options.option import keywords
 from probekit.tasks.base import Task
 from probekit.tasks.objects import task_of
-from probekit.text import kind_of
+from probekit.text import counted, kind_of
 
 
 @keywords(ExtractArguments)
@@ -58,7 +60,9 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         StorageError: the disk refused, or the files at `out` are damaged.
         ResumeMismatch: the store at `out` has other settings.
     """
-    return run_plan(plan_extraction(model, task_of(task), options), options.out, options.progress, options.stats)
+    plan = plan_extraction(model, task_of(task), options)
+    _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
+    return run_plan(plan, options.out, options.progress, options.stats)
 
 
 def extract_statistics(
@@ -93,7 +97,19 @@ def extract_statistics(
         raise UsageError(
             f"expected options made by ExtractOptions, got {kind_of(options)}; write ExtractOptions(points=...)"
         )
-    return run_statistics(plan_extraction(model, task_of(task), options), out, progress)
+    plan = plan_extraction(model, task_of(task), options)
+    _warn_of_cut(plan, stacklevel=3)
+    return run_statistics(plan, out, progress)
+
+
+def _warn_of_cut(plan: ExtractionPlan, stacklevel: int) -> None:
+    """Say that texts were cut; the command line prints the plan, which says it too."""
+    if n := plan_as_dict(plan)["cut"]:
+        warnings.warn(
+            f"{counted(n, 'text')} cut to the first {plan.model.cfg.n_ctx:,} tokens, the model's context; "
+            "shorten them, or refuse such texts with on_long='error'",
+            stacklevel=stacklevel,
+        )
 
 
 def run_plan(

@@ -9,7 +9,7 @@ from probekit import worlds
 from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
-from probekit.cli.stores import check_out, make_store, saved_rows
+from probekit.cli.stores import check_out, check_via, make_store, saved_rows
 from probekit.errors import UsageError
 from probekit.options import ExtractArguments, ExtractOptions, ModelOptions, TaskOptions
 from probekit.options.option import option
@@ -65,6 +65,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     sums: Sums = "only" if job.stats_only else "also" if options.stats else None
     console.hush_downloads(job.quiet)
     check_out(options.out)
+    check_via(options.out, model.via)
     plan = planned(job, model, task, options)
     if job.dry_run:
         _show_plan(plan, sums, job.json)

@@ -5,6 +5,7 @@ way, 130 interrupted. An error is one line on stderr. A traceback means a bug in
 """
 
 import os
+import re
 import signal
 import sys
 import warnings
@@ -20,8 +21,11 @@ from typer.core import TyperGroup
 from probekit import __version__
 from probekit.cli import console
 from probekit.cli.commands import COMMANDS, SECTIONS, SUMMARIES, ByCommand
-from probekit.errors import ProbekitError, StorageError
+from probekit.errors import ProbekitError, StorageError, nearest
 from probekit.program import is_out_of_memory, raise_at_interrupts
+
+# pydantic's words for an option with choices: without its prefix, and with the choice that may have been meant
+_WRONG_CHOICE = re.compile(r"Value error, ('(.*)' is not one of ('.*'))\.$", re.DOTALL)
 
 
 class _Group(TyperGroup):
@@ -127,8 +131,12 @@ def _invoke(args: list[str]) -> int:
 
 
 def _usage_message(e: typer.TyperException) -> str:
-    ctx = getattr(e, "ctx", None)
-    return e.format_message() + (f" (see '{ctx.command_path} --help')" if ctx else "")
+    ctx, message = getattr(e, "ctx", None), e.format_message()
+    if choice := _WRONG_CHOICE.search(message):
+        said, given, choices = choice.groups()
+        hint = nearest(given, re.findall("'([^']*)'", choices))
+        message = message[: choice.start()] + said + (f"; {hint}" if hint.startswith("did you mean") else "")
+    return message + (f" (see '{ctx.command_path} --help')" if ctx else "")
 
 
 def _os_message(e: OSError) -> str:

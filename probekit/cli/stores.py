@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from probekit.cli import console
-from probekit.errors import ProbekitError, StorageError
+from probekit.durable import unseal
+from probekit.errors import ProbekitError, ResumeMismatch, StorageError
 from probekit.manifest import stored_places
 from probekit.options import CurveOptions, parse
 from probekit.places import check_kept, places_of
@@ -28,6 +29,31 @@ def check_out(out: str | Path | None) -> None:
         raise StorageError(f"--out {str(path)!a}: {str(there)!a} is a file, expected a folder; name another")
     if not os.access(there, os.W_OK | os.X_OK):
         raise StorageError(f"--out {str(path)!a}: {str(there)!a} may not be written; name another folder")
+
+
+def check_via(out: str | Path | None, via: str) -> None:
+    """Raise before the model is loaded if the store at `--out` was computed with another `--via`.
+
+    A store that cannot be read, and an imported one, are left to `extract`, which says what is wrong with it.
+
+    Raises:
+        ResumeMismatch: another `--via`.
+    """
+    if out is None:
+        return
+    try:
+        body, _ = unseal(Path(out) / "plan.json")
+    except (ProbekitError, OSError):
+        return
+    identity = body.get("identity")
+    if not isinstance(identity, dict) or "kind" in identity:
+        return
+    stored = identity.get("via", "probekit")
+    if stored != via:
+        raise ResumeMismatch(
+            f"{str(Path(out))!a} was made with other settings (via: {stored!a:.60} there, {via!a} here); "
+            "name another folder, or remove it"
+        )
 
 
 def check_results_out(out: Path | None, store: Path) -> None:

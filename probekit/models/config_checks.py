@@ -93,6 +93,15 @@ def check_ids(value: Any, named: str) -> None:
         check_id(each, named)
 
 
+def check_layer_types(value: Any, n_layers: int) -> None:
+    """Refuse all but a list with a type for each layer; what the types are is the family's own check."""
+    if not isinstance(value, list | tuple) or len(value) != n_layers:
+        given = f"a list of {len(value):,}" if isinstance(value, list | tuple) else f"{value!a:.60}"
+        raise DataError(
+            f"layer_types must be a list with one type for each of {n_layers} layers (num_hidden_layers); got {given}"
+        )
+
+
 def check_multiple(value: int, named: str, divisor: int, divisor_named: str) -> None:
     """Refuse a number that the divisor does not divide."""
     if value % divisor:

@@ -57,6 +57,7 @@ def rope_from_hf(
     rope = _rope_fields(hf)
     theta = rope.get("rope_theta", hf.get("rope_theta", default_theta))
     if "rope_theta" in hf and hf["rope_theta"] != theta:
+        check_positive_number(theta, "rope_theta")  # NaN differs from itself
         raise DataError(f"rope_theta is {hf['rope_theta']!a:.60}, but {theta!a:.60} in rope_parameters; leave one out")
     for where in (hf, rope):
         if where.get("partial_rotary_factor") not in (None, 1):
@@ -110,6 +111,9 @@ def _rope_fields(hf: Mapping[str, Any]) -> Mapping[str, Any]:
     rope = new or old or {}
     if not isinstance(rope, Mapping):
         raise DataError(f"rope_parameters and rope_scaling must be objects or null; got {rope!a:.60}")
+    for where in (hf, rope):  # also where no scaling reads it
+        if where.get(_ORIGINAL) is not None:
+            check_positive_number(where[_ORIGINAL], _ORIGINAL)
     return rope
 
 

@@ -26,6 +26,7 @@ from probekit.safetensors_header import HeaderError, read_header
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READABLE = ("F32", "F16", "BF16")
+FUSED_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")  # of all experts of a layer, in transformers 5
 MAX_LISTED = 1000  # names of one kind in an error
 SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -197,6 +198,12 @@ def _home(device: torch.device | Callable[[str], torch.device], name: str) -> to
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:
     wanted = {name: tuple(tensor.shape) for name, tensor in as_stored(model.state_dict(), names)}
+    if fused := next((tensor.key for name, tensor in stored.items() if FUSED_EXPERTS.search(name)), None):
+        raise DataError(
+            f"{str(folder)!a} holds the experts of a layer in one tensor, {fused!a}; expected one for each expert, as "
+            "in published files. Load it with --via transformers, or save it from these without "
+            "save_original_format=False"
+        )
     missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in stored]
     unexpected = [tensor.key for name, tensor in stored.items() if name not in wanted]
     misshapen = [

@@ -66,7 +66,9 @@ class ExtractOptions:
         flag="--bos/--no-bos",
     )
     on_long: OnLong = option(
-        "cut", "What to do with texts longer than the context.", notes="`meta['cut']` counts the texts that were cut."
+        "cut",
+        "What to do with texts longer than the context.",
+        notes="A plan or a warning says how many texts were cut, and `meta['cut']` keeps it.",
     )
     block_nodes: int | None = option(
         None,

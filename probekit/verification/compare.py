@@ -10,7 +10,6 @@ The relative error is max |a - b| / max |b| over all texts and tokens, for one p
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -26,10 +25,12 @@ from probekit.models.adapter.model import AdaptedModel
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
 from probekit.options.check import check_whole
-from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, base_name, split_point
+from probekit.points import OF_SOURCES, PAIR_POINTS, POINTS, base_name, place_name, split_point
 from probekit.tasks import Task
 from probekit.verification.adapter import BATCHES, adapter_reference
+from probekit.verification.compared_runs import ComparedRuns, Errors, TextActivations
 from probekit.verification.inputs import inputs_for
+from probekit.verification.near_ties import ROUTED, LeftOut
 from probekit.verification.references import (
     NotRun,
     Reference,
@@ -52,8 +53,7 @@ STEP_BY_STEP = (
 NARROW = 8
 FLOAT32 = {"reference": 1e-5}
 FLOAT32_BATCH = 5e-6
-
-TextActivations = dict[str, Tensor]  # name of a point -> one text's activations there
+BATCHED = ("left_pad", "right_pad", "packed", "shuffled")
 
 
 def bounds_of(dtype: torch.dtype) -> dict[str, float]:
@@ -84,8 +84,9 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
     texts = inputs_for(model, check_whole("seed", seed, 0))
     references, oracle, oracle_failed = _references(model, texts[0])
     errors = Errors()
+    runs = _comparisons(model, references, errors)
     for part in _parts(model, texts):
-        _check(model, texts, part, references, errors, seed)
+        _check(model, texts, part, references, runs, seed)
     errors.largest_score = max(reference.largest_score() for reference in references)
     figures = _figures(model, errors)
     return SelfTest(
@@ -101,7 +102,34 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
         batches=BATCHES[model.batching],
         rows=_rows(figures, references),
         first=next((figure for figure in figures if not figure.passed), None),
+        left_out=_left_out(runs, texts),
+        unchecked=_unchecked(model, errors),
     )
+
+
+def _comparisons(model: LanguageModel, references: list[Reference], errors: Errors) -> dict[str, ComparedRuns]:
+    """The kinds of runs: each reference by its name, each kind of batch by that of its check, and "last"."""
+    checks = {**{reference.name: "reference" for reference in references}, **{check: check for check in BATCHED}}
+    return {run: ComparedRuns(check, model, errors) for run, check in {**checks, "last": "packed"}.items()}
+
+
+def _left_out(runs: dict[str, ComparedRuns], texts: list[TextIds]) -> dict[str, LeftOut]:
+    """For each check that could not compare every token at every point, how many tokens are left out."""
+    left_out = {}
+    for check in CHECKS:
+        ties = [run.ties for run in runs.values() if run.check == check]
+        kept = [min(each.comparable(i, LOGITS, len(text[-1])) for each in ties) for i, text in enumerate(texts)]
+        layers = [layer for each in ties if (layer := each.first_layer()) is not None]
+        if layers:
+            left_out[check] = LeftOut(sum(len(text[-1]) for text in texts) - sum(kept), min(layers))
+    return left_out
+
+
+def _unchecked(model: LanguageModel, errors: Errors) -> str | None:
+    """The first point and check, in forward order, at which no token of any text could be compared."""
+    places = ((name, check) for name in [*model.points, LOGITS] for check in CHECKS)
+    found = next(((name, check) for name, check in places if errors.is_unchecked(check, name)), None)
+    return found and f"{found[0] if found[0] == LOGITS else place_name(split_point(found[0]))}, {CHECKS[found[1]]}"
 
 
 def _references(model: LanguageModel, text: TextIds) -> tuple[list[Reference], str, bool]:
@@ -117,47 +145,6 @@ def _references(model: LanguageModel, text: TextIds) -> tuple[list[Reference], s
     return [transformers, own], oracle, False
 
 
-class Errors:
-    """For every check and point, the largest difference and the largest reference value over all texts.
-
-    Attributes:
-        largest_score: of attention in any layer, for models that have no point for scores.
-    """
-
-    def __init__(self) -> None:
-        self.largest_score = 0.0
-        self._difference: dict[tuple[str, str], float] = defaultdict(float)
-        self._size: dict[tuple[str, str], float] = defaultdict(float)
-
-    def add(self, check: str, name: str, got: Tensor, wanted: Tensor) -> None:
-        """Add one text's values; equal infinities (masked scores) count as equal, NaN as infinitely different."""
-        dtype = torch.promote_types(got.dtype, wanted.dtype)
-        got, wanted = got.to(wanted.device, dtype), wanted.to(dtype)
-        difference = torch.where(got == wanted, 0, (got - wanted).abs()).nan_to_num(nan=torch.inf).max().item()
-        size = wanted.abs().masked_fill(~wanted.isfinite(), 0).max().item()
-        self._difference[check, name] = max(self._difference[check, name], difference)
-        self._size[check, name] = max(self._size[check, name], size)
-
-    def fail(self, check: str, name: str) -> None:
-        """Record a check that could not be computed."""
-        self._difference[check, name] = torch.inf
-
-    def has(self, name: str) -> bool:
-        """Whether a point was compared with its reference."""
-        return ("reference", name) in self._size
-
-    def size(self, name: str) -> float:
-        """The largest reference value of a point."""
-        return self._size["reference", name]
-
-    def relative(self, check: str, name: str) -> float | None:
-        """The relative error; None if the check does not cover the point."""
-        if (check, name) not in self._difference:
-            return None
-        difference, size = self._difference[check, name], self._size[check, name]
-        return difference and (difference / size if size else torch.inf)
-
-
 @dataclass(frozen=True)
 class _Part:
     """Points whose activations are kept at once."""
@@ -171,7 +158,10 @@ class _Part:
 
 
 def _parts(model: LanguageModel, texts: Sequence[TextIds]) -> Iterator[_Part]:
-    """All points, in parts whose activations fit into MEMORY; the first part has the logits."""
+    """All points, in parts whose activations fit into MEMORY; the first part has the logits.
+
+    Each part has its routers' points, which say where the rest can be compared.
+    """
     lengths = [max(map(len, text)) for text in texts]
     per_layer = max(1, _bytes_per_token(model, max(lengths))) * sum(lengths)
     at_once = max(1, int(MEMORY / per_layer))
@@ -184,7 +174,8 @@ def _parts(model: LanguageModel, texts: Sequence[TextIds]) -> Iterator[_Part]:
             names = [
                 name
                 for name, (point, layer) in places.items()
-                if layer in wanted and (base_name(point).removeprefix("cross_") in STEP_BY_STEP) == step_by_step
+                if layer in wanted
+                and (point in ROUTED or (base_name(point).removeprefix("cross_") in STEP_BY_STEP) == step_by_step)
             ]
             yield _Part(names + [LOGITS] * (first == 0 and model.has_logits), layers)
 
@@ -205,29 +196,38 @@ def _check(
     texts: list[TextIds],
     part: _Part,
     references: list[Reference],
-    errors: Errors,
+    runs: dict[str, ComparedRuns],
     seed: int,
 ) -> None:
     singles = [run_single(model, text, part.names) for text in texts]
-    _check_references(texts, singles, part, references, errors)
-    if model.batching == "packed":
-        _check_padded(model, texts, singles, part, errors, "left_pad")
-    if model.batching != "one length":
-        _check_padded(model, texts, singles, part, errors, "right_pad")
-    _check_packed(model, texts, singles, part, errors, "packed", np.arange(len(texts)), "all")
-    _check_packed(model, texts, singles, part, errors, "packed", np.arange(len(texts)), "last")
-    order = np.random.default_rng(seed).permutation(len(texts))
-    _check_packed(model, texts, singles, part, errors, "shuffled", order, "all")
-
-
-def _check_references(
-    texts: list[TextIds], singles: list[TextActivations], part: _Part, references: list[Reference], errors: Errors
-) -> None:
     for reference in references:
-        names = [name for name in part.names if _reference_of(_point(name), references) is reference]
-        for text, single in zip(texts, singles, strict=True) if names else ():
-            for name, wanted in reference.run(text, names).items():
-                errors.add("reference", name, single[name], wanted)
+        _check_reference(texts, singles, part, reference, references, runs[reference.name])
+    if model.batching == "packed":
+        _check_padded(model, texts, singles, part, runs["left_pad"])
+    if model.batching != "one length":
+        _check_padded(model, texts, singles, part, runs["right_pad"])
+    _check_packed(model, texts, singles, part, runs["packed"], np.arange(len(texts)))
+    runs["last"].ties.include(runs["packed"].ties)  # the same blocks, of which it sees one token a text
+    _check_packed(model, texts, singles, part, runs["last"], np.arange(len(texts)), last=True)
+    _check_packed(model, texts, singles, part, runs["shuffled"], np.random.default_rng(seed).permutation(len(texts)))
+
+
+def _check_reference(
+    texts: list[TextIds],
+    singles: list[TextActivations],
+    part: _Part,
+    reference: Reference,
+    references: list[Reference],
+    run: ComparedRuns,
+) -> None:
+    """Compare the points that no earlier reference computes; its routers' points come along in any case."""
+    own = {name for name in part.names if _reference_of(_point(name), references) is reference}
+    routed = {name for name in part.names if _point(name) in ROUTED and _point(name) in reference.points}
+    names = [name for name in part.names if name in own | routed] if own else []
+    for i, (text, single) in enumerate(zip(texts, singles, strict=True)) if names else ():
+        wanted = reference.run(text, names)
+        for name in names:
+            run.add(i, name, single[name], wanted)
 
 
 def _reference_of(point: str, references: list[Reference]) -> Reference:
@@ -239,16 +239,16 @@ def _point(name: str) -> str:
 
 
 def _check_padded(
-    model: LanguageModel, texts: list[TextIds], singles: list[TextActivations], part: _Part, errors: Errors, check: str
+    model: LanguageModel, texts: list[TextIds], singles: list[TextActivations], part: _Part, run: ComparedRuns
 ) -> None:
     """Compare one padded batch of all texts, three tokens wider than the longest."""
-    sides = [_padded(model, side, left=check == "left_pad") for side in zip(*texts, strict=True)]
+    sides = [_padded(model, side, left=run.check == "left_pad") for side in zip(*texts, strict=True)]
     masks = dict(zip(("source_mask", "attention_mask")[-len(sides) :], [mask for _, mask, _ in sides], strict=True))
     spans = list(zip(*(spans for _, _, spans in sides), strict=True))
 
     def hook(x: Tensor, point: HookPoint) -> None:
         for text, single in enumerate(singles):
-            errors.add(check, point.name, rows_of_text(x, point, text, spans[text]), single[point.name])
+            run.add(text, point.name, rows_of_text(x, point, text, spans[text]), single)
 
     logits = model.run_with_hooks(
         *(tokens for tokens, _, _ in sides),
@@ -257,7 +257,7 @@ def _check_padded(
         return_logits=LOGITS in part.names,
     )
     for text, single in enumerate(singles) if LOGITS in part.names else ():
-        errors.add(check, LOGITS, logits[text, spans[text][-1]], single[LOGITS])
+        run.add(text, LOGITS, logits[text, spans[text][-1]], single)
 
 
 def _padded(model: LanguageModel, texts: Sequence[list[int]], left: bool) -> tuple[Tensor, Tensor, list[slice]]:
@@ -277,21 +277,20 @@ def _check_packed(
     texts: list[TextIds],
     singles: list[TextActivations],
     part: _Part,
-    errors: Errors,
-    check: str,
+    run: ComparedRuns,
     order: np.ndarray,
-    position: str,
+    last: bool = False,
 ) -> None:
-    """Compare the packed blocks that `extract` computes for the texts in this order, at "all" tokens or the "last"."""
+    """Compare the packed blocks that `extract` computes for the texts in this order, at all tokens or the last."""
     try:
-        extracted = _extracted(model, [texts[i] for i in order], part, position)
+        extracted = _extracted(model, [texts[i] for i in order], part, "last" if last else "all")
     except DataError:  # NaN or infinity: fail the points that have some in an unbatched text, or else all
         for name in [name for name in part.points if any(map(_is_unsound, singles, repeat(name)))] or part.points:
-            errors.fail(check, name)
+            run.errors.fail(run.check, name)
         return
     for name, per_text in extracted.items():
         for i, got in zip(order, per_text, strict=True):
-            errors.add(check, name, got, singles[i][name] if position == "all" else singles[i][name][-1])
+            run.add(int(i), name, got, singles[i], last)
 
 
 def _is_unsound(single: TextActivations, name: str) -> bool:

@@ -1,12 +1,13 @@
 """The result of a self-test: the largest relative error of every point in every check, with its bound."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from probekit.points import place_name
 from probekit.tables import text_table
 from probekit.text import printable
+from probekit.verification.near_ties import LeftOut
 
 CHECKS = {
     "reference": "reference",
@@ -59,13 +60,6 @@ class Figure:
         return {"layer": self.layer, "error": error, "bound": self.bound, "passed": self.passed}
 
 
-# all that comes before the choice of experts is within its bound
-NEAR_TIES = (
-    "; where two experts are about as likely, rounding decides between them, and what follows differs: in float32 this "
-    "is rare, so try --dtype float32 or another --seed"
-)
-
-
 @dataclass(frozen=True)
 class PointErrors:
     """The errors of one point.
@@ -102,6 +96,8 @@ class SelfTest:
         first: the first figure in forward order that exceeds its bound; None if there is none.
         rows: one per point, in forward order.
         batches: which batches `extract` makes for this model.
+        left_out: check -> the tokens that it did not compare at every point, because rounding decided between experts.
+        unchecked: the first point and check for which this left no token at all; None if there is none.
         oracle_failed: whether transformers has a class for the model that could not run it; `oracle` says why.
     """
 
@@ -116,12 +112,14 @@ class SelfTest:
     rows: tuple[PointErrors, ...]
     first: Figure | None
     batches: str = ""
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    unchecked: str | None = None
     oracle_failed: bool = False
 
     @property
     def passed(self) -> bool:
-        """Whether every figure is within its bound, and transformers ran the model if it has a class for it."""
-        return self.first is None and not self.oracle_failed
+        """Whether all is within its bound, every point was checked, and transformers ran a model that it has."""
+        return self.first is None and self.unchecked is None and not self.oracle_failed
 
     @property
     def worst(self) -> Figure:
@@ -130,16 +128,20 @@ class SelfTest:
 
     @property
     def verdict(self) -> str:
-        """One line: passed, or the worst point, layer and check with figure and bound."""
+        """One line: passed, or the worst point, layer and check with figure and bound, or what was not checked."""
         n = sum(len(row.figures) for row in self.rows)
+        if self.first is None and self.unchecked is not None and not self.oracle_failed:
+            return (
+                f"undecided: rounding chose between experts in every text, so that nothing was left to compare at "
+                f"{self.unchecked}; in float32 this is rare, so try --dtype float32 or another --seed"
+            )
         if self.first is None:
             if self.oracle_failed:
                 return f"failed: {printable(self.oracle)}; against float64, {n} figures are within their bounds"
             return f"passed: {n} figures within their bounds; closest to its bound: {self.worst}"
         failed = sum(not figure.passed for row in self.rows for figure in row.figures.values())
         text = f"failed: {printable(self.oracle)}; " if self.oracle_failed else "failed: "
-        text += f"{failed} of {n} figures; first in forward order: {self.first}; worst: {self.worst}"
-        return text + (NEAR_TIES if self.first.point == "expert_weights" else "")
+        return text + f"{failed} of {n} figures; first in forward order: {self.first}; worst: {self.worst}"
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as JSON-able values; an error that is not finite is None."""
@@ -157,12 +159,14 @@ class SelfTest:
             "bounds",
             "softmax",
             "batches",
+            "unchecked",
             "passed",
             "verdict",
         )
         first = None if self.first is None else {"point": self.first.point, "check": self.first.check}
         first = first and first | self.first.as_dict()  # pyright: ignore[reportOptionalMemberAccess]
-        return {**{name: getattr(self, name) for name in names}, "first": first, "rows": rows}
+        left_out = {check: asdict(left) for check, left in self.left_out.items()}
+        return {**{name: getattr(self, name) for name in names}, "left_out": left_out, "first": first, "rows": rows}
 
     def describe(self) -> str:
         """Inputs, table, bounds and verdict as text."""
@@ -177,9 +181,16 @@ class SelfTest:
                 *LEGEND,
                 "bounds: " + ", ".join(f"{CHECKS[check]} {bound:.1e}" for check, bound in self.bounds.items()),
                 f"({', '.join(SOFTMAX)}: times half the layer's largest attention score, 1 to {self.softmax:.1f})",
+                *self._near_ties(),
                 self.verdict,
             ]
         )
+
+    def _near_ties(self) -> list[str]:
+        """A line about tokens left out, if there are any."""
+        parts = [f"{CHECKS[check]} {left.tokens} from layer {left.layer} on" for check, left in self.left_out.items()]
+        text = "left out, as rounding chose between experts there or at a token before; tokens of each check: "
+        return [text + ", ".join(parts)] if parts else []
 
     def __repr__(self) -> str:  # a notebook shows the table
         return self.describe()

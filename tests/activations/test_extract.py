@@ -9,7 +9,7 @@ import torch
 from gpt2_points import GPT2_POINTS
 from store_cases import plan_of
 
-from probekit.activations import ActivationSet, describe_plan, extract, plan_as_dict
+from probekit.activations import ActivationSet, describe_plan, extract, extract_statistics, plan_as_dict
 from probekit.activations.run.loop import shard_rows
 from probekit.errors import DataError, UsageError
 from probekit.points import POINTS
@@ -219,8 +219,13 @@ def test_one_index_for_each_example(model, task):
 def test_long_texts_are_cut_at_the_right_and_counted(model, letters):
     task = letters()
     task.inputs[3], task.inputs[9] = "abcdefghijklmno", "z" * 40
-    acts = extract(model, task)
+    with pytest.warns(UserWarning, match=r"^2 texts cut to the first 12 tokens, .* on_long='error'$") as warned:
+        acts = extract(model, task)
+    assert [one.filename for one in warned] == [__file__]
     assert acts.meta["cut"] == 2
+    with pytest.warns(UserWarning, match="2 texts cut") as warned:
+        extract_statistics(model, task)
+    assert [one.filename for one in warned] == [__file__]
     short = letters()
     short.inputs[3], short.inputs[9] = "abcdefghijkl", "z" * 12
     assert torch.equal(acts["resid_post", 2], extract(model, short)["resid_post", 2])
@@ -422,6 +427,16 @@ def test_the_plan_in_words(model, task):
         "blanks   dropped at the end of 4 texts of the data\n"
         "skipped  2 rows of the data could not be used"
     )
+
+
+def test_the_plan_claims_no_sharing_and_no_blocks_where_there_are_none(model, task, monkeypatch):
+    apart = replace(task, inputs=[f"{chr(ord('a') + i)}xyz" for i in range(len(task))])
+    assert "nodes: no prefixes are shared\n" in describe_plan(plan_of(model, apart))
+    nearly = replace(task, inputs=[f"{chr(ord('a') + i)}{'z' * 11}" for i in range(len(task) - 1)] + ["ax"])
+    assert "nodes: hardly any prefixes are shared\n" in describe_plan(plan_of(model, nearly))
+    monkeypatch.setattr(type(model), "batching", "padded")
+    assert "nodes: no equal texts are shared\n" in describe_plan(plan_of(model, apart))
+    assert "batches  1 of up to 2,048 nodes\n" in describe_plan(plan_of(model, apart))
 
 
 def test_the_plan_says_what_the_audit_finds(model, task):

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from store_cases import assert_equal, flip, lasting, run, shard_of
 
 from probekit.activations import Store, repair
 from probekit.activations.random_init import random_init_of
+from probekit.activations.store.begin import check_same
 from probekit.activations.store.format import read_plan
 from probekit.durable import unseal
 from probekit.errors import ResumeMismatch, UsageError
@@ -90,6 +92,20 @@ def test_a_store_from_before_the_option_is_probekits(adapter: StandIn, folder: P
     assert not {"via", "device_map", "quantize"} & (plan.identity.keys() | (plan.source or {}).keys())
     with pytest.raises(ResumeMismatch, match="via: 'probekit' there, 'transformers' here"):
         run(load_model(folder, via="transformers", device="cpu"), ids, path)
+
+
+def test_what_follows_from_another_via_is_not_listed(
+    adapter: StandIn, folder: Path, ids: Task, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(load_model(folder, device="cpu"), ids, path)
+    other = load_model(folder, via="transformers", device="cpu", dtype="bfloat16")
+    monkeypatch.setattr(other, "fingerprint", lambda: "0" * 64)
+    with pytest.raises(ResumeMismatch, match=r"\(via: 'probekit' there, 'transformers' here\); name another folder"):
+        run(other, ids, path)
+    imported = replace(read_plan(path), identity={"kind": "import"})
+    wanted = {"identity": {"via": "transformers", "dtype": "float32"}, "model": imported.model, "task": imported.task}
+    with pytest.raises(ResumeMismatch, match=r"kind: 'import' there, nothing here.*; dtype: nothing there, 'float32'"):
+        check_same(path, imported, wanted)
 
 
 @pytest.mark.usefixtures("small_shards")

@@ -90,7 +90,12 @@ def test_a_fault_of_our_own_is_not_hidden(failing: Failing) -> None:
         ([*ARGS, "--limit", "few"], "'--limit'"),
         ([*ARGS, "--limit", "-1"], "'--limit'"),
         ([*ARGS, "--batch-tokens", "0"], "'--batch-tokens'"),
-        ([*ARGS, "--on-long", "wrap"], "'wrap' is not one of 'cut', 'error'"),
+        ([*ARGS, "--on-long", "wrap"], "'--on-long': 'wrap' is not one of 'cut', 'error' (see"),
+        (
+            [*ARGS, "--via", "transfomers"],
+            "'--via': 'transfomers' is not one of 'probekit', 'transformers'; did you mean",
+        ),
+        ([*ARGS, "--device-map", "atuo"], "'atuo' is not one of 'auto'; did you mean auto? (see"),
         ([*ARGS, "--dtype", "bf32"], "unknown type 'bf32'; did you mean fp32"),
         ([*ARGS, "--store-dtype", "int8"], "unknown type 'int8'"),
         ([*ARGS, "--position", "middle"], "--position is last, first, mean, all or a token's number"),

@@ -15,6 +15,7 @@ from probekit.activations.plan import build as planning
 from probekit.activations.plan import packing as batching
 from probekit.cli.main import run
 from probekit.cli.stores import saved_rows
+from probekit.durable import seal, unseal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -42,6 +43,24 @@ def test_stdout_ends_with_the_path_and_the_rest_is_on_stderr(here: Path, job: li
     acts = load_activations(path)
     assert list(acts) == [("resid_pre", 0), ("resid_pre", 1), ("resid_pre", 2), ("resid_post", 2)]
     assert acts["resid_pre", 1].shape == (90, 16)
+
+
+def test_a_store_computed_by_other_code_is_refused_before_the_model_is_loaded(
+    here: Path, job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run([*job, "--limit", "2", "--quiet", "--out", "store"]) == 0
+    monkeypatch.setattr("probekit.cli.extract.load", lambda *_: pytest.fail("the model was loaded"))
+    assert run([*job, "--limit", "2", "--out", "store", "--via", "transformers"]) == 5
+    says = "'store' was made with other settings (via: 'probekit' there, 'transformers' here); name another folder"
+    assert says in capsys.readouterr().err
+    body, _ = unseal(Path("store/plan.json"))
+    Path("store/plan.json").write_bytes(seal({**body, "identity": {**body["identity"], "kind": "import"}})[0])
+    monkeypatch.setattr("probekit.cli.extract.load", lambda *_: sys.exit(9))
+    for spoilt in (None, b"{}"):
+        if spoilt is not None:
+            Path("store/plan.json").write_bytes(spoilt)
+        with pytest.raises(SystemExit):
+            run([*job, "--limit", "2", "--out", "store", "--via", "transformers"])
 
 
 def test_quiet_prints_only_the_path(here: Path, job: list[str], capsys: Capture) -> None:

@@ -17,7 +17,10 @@ from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, toke
 from probekit.devices import find_device
 from probekit.dtypes import dtype_name
 from probekit.errors import UsageError
+from probekit.models.accounting import token_flops
 from probekit.models.base import LanguageModel
+from probekit.models.families import shape_of
+from probekit.models.shapes import equal_stacks
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place, parse_points
 from probekit.tasks.base import Task
@@ -130,6 +133,5 @@ def _cut_shards(
 
 
 def _flops_per_node(model: LanguageModel) -> float:
-    """About the FLOPs of one token in all blocks."""
-    cfg = model.cfg
-    return 2 * cfg.n_layers * (4 * cfg.d_model**2 + 2 * cfg.d_model * cfg.d_mlp)
+    """FLOPs of one token in all blocks, but for attention to other tokens."""
+    return sum(part.n_layers * sum(token_flops(part).values()) for part in equal_stacks(shape_of(model.cfg)))

@@ -86,7 +86,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "work": f"{n['nodes']:,} nodes{_sharing(n, plan.share and plan.sources is None, plan.packing.causal)}",
         "padding": f"{PADDING[plan.model.batching]}; padded batches of {PADDED_BATCH} in this order would compute "
         f"{n['padded_tokens']:,} tokens",
-        "batches": f"{n['batches']:,} of up to {n['batch_tokens']:,} nodes in blocks of {n['block_nodes']:,}",
+        "batches": _batches(n),
         "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
         **_remarks(n, task, cfg.n_ctx),
     }
@@ -137,7 +137,16 @@ def _sharing(n: dict[str, Any], share: bool, causal: bool) -> str:
         return ", nothing shared"
     if n["words"] is not None:
         return ": the words of a text share it within a block"
-    return f": {n['sharing']:.2f}x fewer than tokens, because {'prefixes' if causal else 'equal texts'} are shared"
+    fewer, what = f"{n['sharing']:.2f}", "prefixes" if causal else "equal texts"
+    if fewer == "1.00":
+        return f": {'no' if n['nodes'] == n['tokens'] else 'hardly any'} {what} are shared"
+    return f": {fewer}x fewer than tokens, because {what} are shared"
+
+
+def _batches(n: dict[str, Any]) -> str:
+    """The number of batches; only packed texts are in blocks of several."""
+    blocks = f" in blocks of {n['block_nodes']:,}" if n["batching"] == "packed" else ""
+    return f"{n['batches']:,} of up to {n['batch_tokens']:,} nodes{blocks}"
 
 
 def _size(n: dict[str, Any], rows: list[int]) -> str:

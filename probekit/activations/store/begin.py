@@ -105,6 +105,8 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
     if not differing:
         return
     differing = [key for key in differing if key not in DERIVED] or differing
+    if "via" in differing and "kind" not in differing:  # config and fingerprint differ too, which says nothing
+        differing = [key for key in differing if key in UNSAID]
     stored |= {"model": plan.model, "task": plan.task}
     ours |= {key: wanted[key] for key in ("model", "task")}
     named = [key for key in ("model", "task") if stored[key] != ours[key]] + differing

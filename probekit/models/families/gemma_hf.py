@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.models.config_checks import CAUSAL, check_choice, check_dimension, check_implemented, hf_field
+from probekit.models.config_checks import (
+    CAUSAL,
+    check_choice,
+    check_dimension,
+    check_implemented,
+    check_layer_types,
+    check_positive_number,
+    hf_field,
+)
 from probekit.models.config_fields import FULL, SLIDING
 from probekit.models.family import (
     LOGITS,
@@ -180,8 +188,8 @@ def _of_first_generation(hf: Mapping[str, Any], fields: Mapping[str, Any]) -> di
 
 def _layer_types(hf: Mapping[str, Any], model_type: str) -> Any:
     if hf.get("layer_types") is not None:
-        types = hf["layer_types"]
-        return tuple(types) if isinstance(types, list) else types
+        check_layer_types(hf["layer_types"], hf["num_hidden_layers"])
+        return tuple(hf["layer_types"])
     pattern = VARIANTS[model_type].pattern
     if model_type == "gemma3_text":
         pattern = hf.get("sliding_window_pattern", pattern)
@@ -194,6 +202,7 @@ def _rope_by_type(hf: Mapping[str, Any]) -> dict[str, Any]:
     base = hf.get("rope_local_base_freq", 10_000.0)
     rope = rope_by_type_from_hf(hf, 1_000_000.0, base)
     if rope["local_rope_theta"] != hf.get("rope_local_base_freq", rope["local_rope_theta"]):
+        check_positive_number(base, "rope_local_base_freq")  # NaN differs from itself
         raise DataError(f"rope_local_base_freq is {base!a:.60}, but {SLIDING} has another rope_theta; leave one out")
     return rope
 

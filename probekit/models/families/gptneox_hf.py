@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.models.config_checks import CAUSAL, check_dimension, check_implemented, hf_field
+from probekit.models.config_checks import CAUSAL, check_dimension, check_implemented, check_positive_number, hf_field
 from probekit.models.family import (
     LOGITS,
     HfModel,
@@ -70,6 +70,7 @@ def _rotary(hf: Mapping[str, Any]) -> dict[str, Any]:
     values = []
     for new, (old, default) in _ROTARY.items():
         value = inner.get(new, hf.get(old, default))
+        check_positive_number(value, _named(OURS[old]))  # NaN differs from itself
         for name in (old, new):  # today's name outside rope_parameters is of no effect in transformers
             if hf.get(name, value) != value:
                 where = f"{new} in rope_parameters" if new in inner else old

@@ -14,7 +14,9 @@ from probekit.models.config_checks import (
     check_dimension,
     check_flag,
     check_implemented,
+    check_layer_types,
     check_multiple,
+    check_positive_number,
     hf_field,
 )
 from probekit.models.config_fields import FULL, SLIDING
@@ -142,6 +144,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     full = n_layers if window is None else min(n_full, n_layers)
     types = [FULL] * full + [SLIDING] * (n_layers - full)
     if hf.get("layer_types") not in (None, types):
+        check_layer_types(hf["layer_types"], len(types))
         raise DataError(f"layer_types {hf['layer_types']!a:.200} are not implemented; only {types!a:.200} are")
     return {"sliding_window": window, "n_full_layers": n_full}
 
@@ -259,6 +262,8 @@ def _partial_rope(hf: Mapping[str, Any]) -> dict[str, Any]:
             factors.append(rope.get(_PARTIAL))
             plain[name] = {field: value for field, value in rope.items() if field != _PARTIAL}
     given = [factor for factor in (*factors, plain.pop(_PARTIAL, None)) if factor is not None] or [1.0]
+    for factor in given:
+        check_positive_number(factor, _PARTIAL)  # NaN differs from itself
     if given[0] != given[-1]:
         raise DataError(f"{_PARTIAL} is {given[-1]!a:.60}, but {given[0]!a:.60} in rope_parameters; leave one out")
     fields = rope_from_hf(plain, kinds=("longrope",)) | {"rotary_factor": given[0]}

@@ -11,7 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.models.config_checks import check_dimension, check_implemented, hf_field
+from probekit.models.config_checks import (
+    check_dimension,
+    check_implemented,
+    check_layer_types,
+    check_positive_number,
+    hf_field,
+)
 from probekit.models.families.bert_hf import parts_named
 from probekit.models.family import (
     LOGITS,
@@ -91,10 +97,10 @@ def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
     check_dimension("n_layers", every, "global_attn_every_n_layers")
     types = ["sliding_attention" if i % every else "full_attention" for i in range(hf["num_hidden_layers"])]
     given = types if hf.get("layer_types") is None else hf["layer_types"]
-    if not isinstance(given, list) or ("global_attn_every_n_layers" in hf and given != types):
+    check_layer_types(given, len(types))
+    if "global_attn_every_n_layers" in hf and given != types:
         raise DataError(
-            f"layer_types must be a list, and that of global_attn_every_n_layers {every} if it is given too; "
-            f"got {given!a:.200}"
+            f"layer_types must be those of global_attn_every_n_layers {every}; leave one out, or correct {given!a:.200}"
         )
     return {"sliding_window": both // 2 + 1, "layer_types": tuple(map(str, given))}
 
@@ -111,6 +117,7 @@ def _rotations(hf: Mapping[str, Any]) -> dict[str, Any]:
             raise DataError(f"rope_parameters of {kind} are rope_type and rope_theta here; got {rope!a:.200}")
         check_implemented(rope, {"rope_type": "default"}, "modernbert")
         thetas[ours] = rope.get("rope_theta", hf.get(old, default))
+        check_positive_number(thetas[ours], ours)  # NaN differs from itself
         if hf.get(old, thetas[ours]) != thetas[ours]:
             raise DataError(f"{old} is {hf[old]!a:.60}, but {thetas[ours]!a:.60} in rope_parameters; leave one out")
     return thetas

@@ -18,6 +18,7 @@ from probekit.models.config_checks import (
     check_dimension,
     check_flag,
     check_implemented,
+    check_layer_types,
     hf_field,
 )
 from probekit.models.family import (
@@ -156,6 +157,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         window = hf.get("sliding_window", 4096) if is_on else None
     types = ["full_attention" if window is None else "sliding_attention"] * hf["num_hidden_layers"]
     if hf.get("layer_types") not in (None, types):
+        check_layer_types(hf["layer_types"], len(types))
         raise DataError(f"layer_types {hf['layer_types']!a:.200} are not implemented; only {types!a:.200} are")
     return {"sliding_window": window}
 

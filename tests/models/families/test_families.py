@@ -101,8 +101,9 @@ ONE_OF_EACH_TYPE = {cfg.to_hf()["model_type"]: cfg for cfg in tiny_configs().val
 
 
 @pytest.mark.parametrize(
-    "model_type", ONE_OF_EACH_TYPE.keys() - {"marian"}
-)  # which has no default size of a vocabulary
+    "model_type",
+    [model_type for model_type in ONE_OF_EACH_TYPE if model_type != "marian"],  # it has no default vocabulary
+)
 def test_a_field_that_a_file_leaves_out_means_what_transformers_takes_for_it(model_type):
     cfg = ONE_OF_EACH_TYPE[model_type]
     from_hf, fields, compared = family_of(cfg).config.from_hf, cfg.to_hf(), 0

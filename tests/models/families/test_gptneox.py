@@ -293,6 +293,12 @@ IMPOSSIBLE = [
     ({"rotary_pct": "all"}, "rotary_pct must be a positive number"),
     ({"rotary_pct": None}, "rotary_pct must be a positive number"),
     ({"rotary_pct": 0.0}, "rotary_pct must be a positive number"),
+    (
+        {"rotary_pct": -0.25, "rope_parameters": {"partial_rotary_factor": -0.25}, "partial_rotary_factor": 1.0},
+        "rotary_pct must be a positive number .*; got -0.25",
+    ),
+    ({"rotary_pct": float("nan")}, "rotary_pct must be a positive number .*; got nan"),
+    ({"rotary_emb_base": float("nan")}, r"rope_theta \(rotary_emb_base\) must be a positive number"),
     ({"rotary_pct": 0.05}, "rotary_pct 0.05 of the 16 coordinates of a head rotates 0; correct it, as .* from 2 to 16"),
     ({"rotary_pct": 0.2}, "rotates 3; correct it"),
     ({"rotary_pct": 1.5}, "rotates 24; correct it"),

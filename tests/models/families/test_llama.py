@@ -514,6 +514,16 @@ IMPOSSIBLE = [
         "layer_types .* are not implemented",
     ),
     ({"model_type": "qwen3", "layer_types": ["sliding_attention"] * 3}, "layer_types"),
+    ({"model_type": "qwen3", "layer_types": ["full_attention"] * 5}, "for each of 3 layers .*; got a list of 5"),
+    ({"model_type": "qwen3", "layer_types": 3}, "for each of 3 layers .*; got 3"),
+    ({"rope_theta": float("nan")}, "rope_theta must be a positive number .*; got nan"),
+    ({"model_type": "phi3", "original_max_position_embeddings": -1}, "original_max_position_embeddings must be a pos"),
+    ({"rope_parameters": {"rope_type": "default", "original_max_position_embeddings": 0}}, "must be a positive number"),
+    ({"model_type": "phi3", "partial_rotary_factor": float("nan")}, "partial_rotary_factor must be a positive number"),
+    (
+        {"model_type": "phi3", "rope_parameters": {"partial_rotary_factor": -0.5}, "partial_rotary_factor": 1.0},
+        "partial_rotary_factor must be a positive number",
+    ),
     ({"model_type": "phi3", "attention_bias": True}, "attention_bias = True is not implemented for model_type phi3"),
     (
         {"model_type": "phi3", "partial_rotary_factor": 0.4},
