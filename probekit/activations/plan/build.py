@@ -19,7 +19,7 @@ from probekit.dtypes import dtype_name
 from probekit.errors import UsageError
 from probekit.models.accounting import token_flops
 from probekit.models.base import LanguageModel
-from probekit.models.families import shape_of
+from probekit.models.families import has_shape, shape_of
 from probekit.models.shapes import equal_stacks
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place, parse_points
@@ -134,4 +134,6 @@ def _cut_shards(
 
 def _flops_per_node(model: LanguageModel) -> float:
     """FLOPs of one token in all blocks, but for attention to other tokens."""
+    if not has_shape(model.cfg):  # a model of no family; each weight is one product
+        return 2.0 * sum(weight.numel() for name, weight in model.named_parameters() if "blocks." in name)
     return sum(part.n_layers * sum(token_flops(part).values()) for part in equal_stacks(shape_of(model.cfg)))

@@ -55,6 +55,13 @@ def shape_of(cfg: Any) -> ModelShape:
     return cfg.shape if isinstance(getattr(cfg, "shape", None), ModelShape) else family_of(cfg).shape(cfg)
 
 
+def has_shape(cfg: Any) -> bool:
+    """Whether `shape_of` knows the sizes: False for the config of a model that people wrote themselves."""
+    return isinstance(getattr(cfg, "shape", None), ModelShape) or any(
+        type(cfg) is family.config for family in families().values()
+    )
+
+
 def named_shape(name: str) -> ModelShape | None:
     """The sizes of a published model, without a file or a network; None for other names.
 
