@@ -1,6 +1,7 @@
 """Naming, listening, replacing, removing: on a tiny GPT-2."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,8 @@ def uneven() -> GPT2:
     """A model whose first block has no mid point and no ln1, and says why for one of these."""
     cfg = GPT2Config(d_model=16, n_heads=2, d_mlp=24, n_layers=3, n_ctx=8, d_vocab=11)
     model = GPT2(cfg).init_weights(0)
-    model.blocks[0].hook_resid_mid = model.blocks[0].ln1.hook_scale = model.blocks[0].ln1.hook_normalized = Identity()
+    block: Any = model.blocks[0]
+    block.hook_resid_mid = block.ln1.hook_scale = block.ln1.hook_normalized = Identity()
     model.absent = {"ln1_normalized": "the first block has no norm", "mlp_pre_linear": "it has no gate"}
     return model
 

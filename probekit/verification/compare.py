@@ -214,7 +214,7 @@ def _check(
 
 def _check_reference(
     texts: list[TextIds],
-    singles: list[TextActivations],
+    singles: Sequence[TextActivations],
     part: _Part,
     reference: Reference,
     references: list[Reference],
@@ -239,7 +239,7 @@ def _point(name: str) -> str:
 
 
 def _check_padded(
-    model: LanguageModel, texts: list[TextIds], singles: list[TextActivations], part: _Part, run: ComparedRuns
+    model: LanguageModel, texts: list[TextIds], singles: Sequence[TextActivations], part: _Part, run: ComparedRuns
 ) -> None:
     """Compare one padded batch of all texts, three tokens wider than the longest."""
     sides = [_padded(model, side, left=run.check == "left_pad") for side in zip(*texts, strict=True)]
@@ -275,7 +275,7 @@ def _padded(model: LanguageModel, texts: Sequence[list[int]], left: bool) -> tup
 def _check_packed(
     model: LanguageModel,
     texts: list[TextIds],
-    singles: list[TextActivations],
+    singles: Sequence[TextActivations],
     part: _Part,
     run: ComparedRuns,
     order: np.ndarray,

@@ -80,8 +80,8 @@ class NearTies:
         if point == ROUTED[0]:
             self._logits[text] = got
         elif point == ROUTED[1]:
-            others = [wanted[other][first:] for other in (name.replace(ROUTED[1], ROUTED[0]), name)]
-            found = chosen_by_rounding(self._logits.pop(text), got, *others, self._n_active).nonzero()
+            logits, weights = (wanted[other][first:] for other in (name.replace(ROUTED[1], ROUTED[0]), name))
+            found = chosen_by_rounding(self._logits.pop(text), got, logits, weights, self._n_active).nonzero()
             if len(found):
                 tokens = self._first.setdefault(text, {})
                 tokens[name] = min(first + int(found[0]), tokens.get(name, len(wanted[name])))
@@ -100,4 +100,5 @@ class NearTies:
 
     def first_layer(self) -> int | None:
         """The first layer where rounding chose an expert; None if it chose none."""
-        return min((split_point(name)[1] for tokens in self._first.values() for name in tokens), default=None)
+        layers = [split_point(name)[1] for tokens in self._first.values() for name in tokens]
+        return min((layer for layer in layers if layer is not None), default=None)

@@ -1,5 +1,8 @@
 """A wrapped model's points are transformers' own values however texts are batched, and replacing them is causal."""
 
+from logging import CRITICAL
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -243,8 +246,8 @@ def test_generation_silences_the_hints_of_transformers():
     model, levels = load(config_of("mamba")), []
     model.hf.register_forward_pre_hook(lambda *_: levels.append(logging.get_verbosity()))
     model.generate([3, 4, 5], max_new_tokens=3)
-    assert levels == [logging.CRITICAL] * 3
-    assert logging.get_verbosity() < logging.CRITICAL
+    assert levels == [CRITICAL] * 3
+    assert logging.get_verbosity() < CRITICAL
 
 
 @torch.no_grad()
@@ -309,8 +312,9 @@ def test_a_model_that_changes_the_stream_between_its_blocks_fails_its_proof(monk
 
 
 def test_a_class_that_ignores_the_mask_is_not_packed(monkeypatch):
-    import transformers.models.stablelm.modeling_stablelm as modeling
+    import transformers.models.stablelm.modeling_stablelm
 
+    modeling: Any = transformers.models.stablelm.modeling_stablelm
     right = modeling.create_causal_mask
     monkeypatch.setattr(modeling, "create_causal_mask", lambda **kw: right(**{**kw, "attention_mask": None}))
     assert load(config_of("stablelm")).batching == "padded"
