@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule
@@ -250,6 +250,17 @@ class LanguageModel(HookedModule):
             digests = pool.map(lambda item: _sha256(item[1]), weights)
             lines = [f"{name} {x.dtype} {list(x.shape)} {d}\n" for (name, x), d in zip(weights, digests, strict=True)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+@torch.no_grad()
+def fill_normal(model: nn.Module, std: float, seed: int) -> None:
+    """Fill matrices from a normal distribution, biases with 0 and gains with 1, as `transformers` does."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in model.named_parameters():
+        if weight.dim() == 1:
+            weight.fill_(0 if name.endswith("bias") else 1)
+        else:
+            weight.copy_(torch.randn(weight.shape, generator=generator) * std)
 
 
 def stopped(blocks: Any, resid_BLD: Tensor, stop: int) -> Tensor:

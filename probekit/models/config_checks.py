@@ -47,7 +47,7 @@ def check_implemented(hf: Mapping[str, Any], required: Mapping[str, Any], model_
 
     Args:
         hf: the fields of config.json.
-        required: field -> that value, beside those fields that are refused for every model type.
+        required: field -> that value. Fields that are refused for every model type are added.
         model_type: for the error.
     """
     for field, value in (_OF_EVERY_MODEL | dict(required)).items():

@@ -85,7 +85,7 @@ def outline(name_or_path: str | Path, revision: str | None = None, via: Via = "p
 
 
 def _bos_token_id(hf: Mapping[str, Any]) -> int | None:
-    """The id in config.json; beside a vision tower it may be among the fields of the text model."""
+    """The id in config.json; models with a vision tower may keep it among the fields of the text model."""
     text = hf.get("text_config")
     return hf.get("bos_token_id", text.get("bos_token_id") if isinstance(text, Mapping) else None)
 

@@ -76,7 +76,7 @@ def placement_of(parts: PartBytes, free: Mapping[str, int], host: int | None) ->
         tried.append((short, kept, where))
         if not short:
             break
-    short, kept, where = min(tried, key=lambda one: one[0])  # of equals the one that keeps the most blocks
+    short, kept, where = min(tried, key=lambda one: one[0])  # ties go to the one that keeps the most blocks
     short_on_host = max(0, sum(parts.blocks[kept:]) - (host or 0))
     if short or short_on_host:
         raise UsageError(_too_large(parts, free, host, short, short_on_host))

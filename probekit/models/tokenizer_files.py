@@ -181,7 +181,7 @@ def _add_bounds(backend: Backend, given: Mapping[str, Any]) -> None:
 
 
 def _add_tokens(backend: Backend, tokens: Iterable[Any]) -> None:
-    """Add those special tokens that the vocabulary has; one given as an object says which blanks beside it it takes."""
+    """Add the special tokens that the vocabulary has; an object also says whether its token takes spaces around it."""
     vocab = backend.get_vocab()
     for token in tokens:
         if (content := _content(token)) in vocab:

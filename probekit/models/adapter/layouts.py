@@ -37,7 +37,7 @@ class ModuleLayout:
 
     Attributes:
         embed: path of the token embedding.
-        blocks: path of each block; one that several layers share stands there for each.
+        blocks: path of the block of each layer; layers that share a block have the same path.
         sublayers: of each block.
         ln_final: path of the norm after the last block; None without one.
     """

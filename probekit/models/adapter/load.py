@@ -26,7 +26,7 @@ from probekit.models.weights import stored_tensors
 from probekit.text import listed, printable
 
 OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "feature_size", "num_channels")
-# weights that a file may hold beside those of the class: buffers of old versions
+# tensors that a file may hold and the class does not use: buffers of old versions
 BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids", "pooler.dense.weight")
 BUFFERS += ("pooler.dense.bias",)
 

@@ -260,7 +260,7 @@ _BESIDE_VISION = {
 
 
 def hf_renamed(name: str) -> str:
-    """A weight's name in the text model alone; beside a vision tower it is in `language_model`.
+    """A weight's name without `language_model`, where models with a vision tower keep the text model.
 
     Files of the Hub say `language_model.model.layers`, those of transformers 5 `model.language_model.layers`.
     """

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-import torch
 from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
-from probekit.models.base import LanguageModel, stopped
+from probekit.models.base import LanguageModel, fill_normal, stopped
 from probekit.models.cache import KeyValueCache, LayerCache
 from probekit.models.config_checks import (
     check_choice,
@@ -284,20 +283,12 @@ class GPTNeoX(LanguageModel):
         """Logits [B, L, V] of the final norm's output."""
         return linear(normalized_BLD, (self.unembed or self.embed).weight, None)
 
-    @torch.no_grad()
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as `transformers` does: normal of `init_std`, biases 0, gains 1.
 
         The published models began smaller: normal of variance 2 / (5 D), and 2 / n_layers / sqrt(D) into the stream.
         """
-        generator = torch.Generator().manual_seed(seed)
-        for name, weight in self.named_parameters():
-            if name.endswith("bias"):
-                weight.zero_()
-            elif weight.dim() == 1:
-                weight.fill_(1)
-            else:
-                weight.copy_(torch.randn(weight.shape, generator=generator) * self.cfg.init_std)
+        fill_normal(self, self.cfg.init_std, seed)
         return self
 
 

@@ -90,7 +90,7 @@ def fields_to_hf(cfg: Any) -> dict[str, Any]:
 
 
 def _layers(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The window and the layers that have it: two sides of local_attention / 2 tokens beside the token itself."""
+    """The window and the layers that have it: a token sees itself and local_attention / 2 tokens on either side."""
     both, every = hf.get("local_attention", 128), hf.get("global_attn_every_n_layers", 3)
     if isinstance(both, bool) or not isinstance(both, int) or both < 0:
         raise DataError(f"local_attention must be a whole number from 0; got {both!a:.60}")
