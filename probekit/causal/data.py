@@ -1,0 +1,166 @@
+"""Causal results as data. Tables, files and pictures are made from these."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from probekit.points import place_name
+
+Method = Literal["interchange", "erase", "steer"]
+Quadrant = Literal["read and used", "read, not used", "used, not read", "neither"]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one edit at one place does to the behaviour: means over the rows of a split.
+
+    The headline is `effect`, a share of the logit difference:
+
+    - interchange: of the way from the text's own logit difference to its counterpart's;
+    - erase: of the text's own logit difference that is lost (1: none is left);
+    - steer: of the gap between the logit differences of the two classes, towards the other class.
+
+    0 is no effect; no value is clipped.
+
+    Attributes:
+        method: which edit.
+        direction: whose direction or map: "probe", "mean-difference", "lda", "das", "full vector", "leace", or a
+            placebo ("random", "covariance", "shuffled labels", "label NAME").
+        point: short name.
+        layer: of the point.
+        scale: of a steering vector, in standard deviations of the activations along it; None for other methods.
+        split: "validation" or "test".
+        n: rows.
+        effect: the headline.
+        interval: (low, high), 95%, resampled by pair or group; None for placebos.
+        logit_difference: after the edit, of each text's own answer.
+        flip_rate: share of the rows whose preferred answer changes.
+        probability: mean of the own answer's, after the edit.
+        kl: mean KL divergence from the unedited next-token distribution, in nats.
+        size: median size of the edit, relative to the activation's.
+        placebo_band: (low, high) of the placebos' effects at this place; None where there are none.
+        p_value: against the placebos: (1 + how many are at least as large) / (1 + how many there are).
+        p_adjusted: the same, corrected over layers and scales (largest effect of each placebo; Westfall and Young).
+    """
+
+    method: Method
+    direction: str
+    point: str
+    layer: int | None
+    scale: float | None
+    split: str
+    n: int
+    effect: float
+    interval: tuple[float, float] | None
+    logit_difference: float
+    flip_rate: float
+    probability: float
+    kl: float
+    size: float
+    placebo_band: tuple[float, float] | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+
+    @property
+    def place(self) -> str:
+        """Point and layer in one word: "resid_pre.5"."""
+        return place_name((self.point, self.layer))
+
+
+@dataclass(frozen=True)
+class CausalLayer:
+    """One layer of the curve: what can be read there, and what is used.
+
+    Attributes:
+        point: short name.
+        layer: of the point.
+        score: the probe's headline on test.
+        interval: of the score.
+        is_read: whether the interval lies above the baseline.
+        is_used: method -> whether the effect of the probe's direction is outside the placebos', corrected.
+        quadrant: of `is_read` and the first method's `is_used`.
+        collateral: method -> the loss on neutral text with the edit minus without, nats a token.
+        completeness: method -> 1 minus what fresh probes on other rows can still read after the edit, above chance, as
+            a share of what they read before; at this place, then at each later layer.
+        selectivity: method -> what fresh probes of the other label sets still read after the edit, as a share of what
+            they read before.
+        reliability: method -> harmonic mean of completeness (here) and selectivity (Canby et al. 2024).
+        angles: name of a direction -> its angle to the probe's, in degrees; "random 5%" is the smallest that 5% of
+            random directions reach (Haar).
+    """
+
+    point: str
+    layer: int | None
+    score: float
+    interval: tuple[float, float] | None
+    is_read: bool
+    is_used: dict[str, bool]
+    quadrant: Quadrant
+    collateral: dict[str, float] = field(default_factory=dict)
+    completeness: dict[str, list[float]] = field(default_factory=dict)
+    selectivity: dict[str, float] = field(default_factory=dict)
+    reliability: dict[str, float] = field(default_factory=dict)
+    angles: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Point and layer in one word: "resid_pre.5"."""
+        return place_name((self.point, self.layer))
+
+
+@dataclass(frozen=True, eq=False)
+class PatchGrid:
+    """Activation patching at one point: layer x position, or layer x head.
+
+    Recovery is (patched - corrupted) / (clean - corrupted) of the mean logit difference over pairs: 0 the corrupted
+    run, 1 the clean one; not clipped.
+
+    Attributes:
+        point: "resid_pre", "attn_out", "mlp_out" or "z".
+        layers: of each line.
+        columns: the token of each position, of the first pair (or "1", "2", ... where pairs differ), or the heads.
+        by: "position" or "head".
+        recovery: float64 [layers, columns].
+        interval: (low, high), float64 [layers, columns, 2], resampled by pair.
+        attribution: the fast approximation of `recovery` by one backward pass; None if it was not computed.
+        within_placebo: whether a cell is inside the placebos' band, bool [layers, columns]; None without placebos.
+    """
+
+    point: str
+    layers: list[int]
+    columns: list[str]
+    by: Literal["position", "head"]
+    recovery: np.ndarray
+    interval: np.ndarray
+    attribution: np.ndarray | None = None
+    within_placebo: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class ChecklistItem:
+    """A reviewer's question, and what this run says to it; `is_answered` False says what to run."""
+
+    question: str
+    answer: str
+    is_answered: bool
+
+
+@dataclass(frozen=True)
+class CausalData:
+    """All that a causal run found.
+
+    Attributes:
+        layers: in the order of the curve; empty if no labelled task was given.
+        effects: of every method, direction, place, scale and split, placebos included.
+        grids: activation patching; empty if it was not asked for.
+        checklist: the reviewer's questions.
+        meta: JSON-able: model, task, label, answers, position, methods, base (behaviour without edits), selected (layer
+            and scale chosen on validation), n (rows by split), placebos, seed, versions and more.
+    """
+
+    layers: list[CausalLayer]
+    effects: list[Effect]
+    grids: list[PatchGrid]
+    checklist: list[ChecklistItem]
+    meta: dict[str, Any]
