@@ -204,6 +204,11 @@ class LanguageModel(HookedModule):
         """Whether the model has a head that gives logits over the vocabulary."""
         return True
 
+    def logits(self, output_BLD: Tensor) -> Tensor:
+        """The head's logits [B, L, V] of what the forward returns with return_logits=False."""
+        family: Any = self
+        return family.head(output_BLD)
+
     def output_of(self, short: str) -> str:
         """The short name of the point of the last block's output, in the stack of the point `short`."""
         stack = self.in_stack(short).rpartition(".")[0]
