@@ -1,7 +1,7 @@
 """Where the tokens of branches stand in the rows of a forward.
 
-A branch computes the tokens of its text from its first edited one on; in a bidirectional model, all of them. Branches of
-one text stand side by side in a row, and see the keys and values of the unedited text before them.
+A branch computes the tokens of its text from its first edited one on; in a bidirectional model, all of them. Branches
+of one text stand side by side in a row, and see the keys and values of the unedited text before them.
 
 Axes: V branches, B rows, L token of a row, R branch of a row, P token of the unedited prefix.
 """
