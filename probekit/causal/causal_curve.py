@@ -30,7 +30,7 @@ from probekit.versions import versions_of
 
 
 @keywords(CausalArguments)
-def causal(
+def causal_curve(
     model: LanguageModel, acts: Activations, results: ProbeData, options: CausalArguments
 ) -> CausalResults:
     """Edit what the probes read, and measure the model's behaviour.
