@@ -31,8 +31,8 @@ class CausalOptions:
         metavar="WORDS",
         parse=parse.names,
     )
-    methods: str | Iterable[str] = option(
-        DEFAULT_METHODS,
+    methods: str | Iterable[str] | None = option(
+        None,
         "Edits: interchange, erase, steer, patch; several with commas.  [default: interchange,erase,steer]",
         notes="interchange takes the coordinate along the direction from a text of another class; erase removes the "
         "label linearly (LEACE); steer adds the direction; patch copies activations of a text of another class into "
@@ -134,6 +134,7 @@ def _answers(given: Any) -> tuple[str, ...] | None:
 
 
 def _methods(given: Any) -> tuple[str, ...]:
+    given = DEFAULT_METHODS if given is None else given
     names = tuple(parse.names(given)) if isinstance(given, str) else tuple(given)
     known = get_args(CausalMethod)
     for name in names:
