@@ -92,7 +92,7 @@ def _rows(data: CausalData) -> list[list[str]]:
     curves = {method: curve_effects(data, method) for method in methods}
     header = ["   layer", score]
     for method in methods:
-        header += [_method_name(data, method), "95% interval", "placebos"][: 3 if method == methods[0] else 1]
+        header += [method_name(data, method), "95% interval", "placebos"][: 3 if method == methods[0] else 1]
     ceilings = {name: curve_effects(data, methods[0], name) for name in ("full vector", "das")} if methods else {}
     header += ["full vector", "DAS", "completeness", "quadrant"]
     rows = [header]
@@ -107,7 +107,8 @@ def _rows(data: CausalData) -> list[list[str]]:
     return without_empty_columns(rows)
 
 
-def _method_name(data: CausalData, method: str) -> str:
+def method_name(data: CausalData, method: str) -> str:
+    """A method with the scale of its curve: "steer +4 sd"."""
     scale = selected_scale(data, method)
     return method if scale is None else f"{method} {scale:+g} sd"
 
@@ -167,7 +168,7 @@ def _selected_note(data: CausalData) -> list[str]:
         if effect is not None:
             p = "" if effect.p_adjusted is None else f", corrected p = {effect.p_adjusted:.2g}"
             lines.append(
-                f"{_method_name(data, method)} at {effect.place}, chosen on validation: effect {effect.effect:z.2f} "
+                f"{method_name(data, method)} at {effect.place}, chosen on validation: effect {effect.effect:z.2f} "
                 f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip, KL {effect.kl:.2f} nats, "
                 f"size of the edit {effect.size:.0%} of the activation's norm."
             )
