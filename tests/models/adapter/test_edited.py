@@ -32,14 +32,14 @@ def test_generation_under_edits_needs_no_cache_and_no_batch(kind):
     model = wrapped(kind)
     plain = model.generate(TEXTS, 3, stop_tokens=[])
     for positions in ("all", "generated", [0, -1, 2, 1]):
-        with model.edited({("resid_pre", 1): add(ROWS, 20.0)}, positions):
+        with model.edited({("resid_pre", 1): add(ROWS, 6.0)}, positions):
             cached = model.generate(TEXTS, 3, stop_tokens=[])
-            assert model.generate(TEXTS, 4, stop_tokens=[], use_cache=False) == cached
+            assert model.generate(TEXTS, 3, stop_tokens=[], use_cache=False) == cached
         if positions == "all":
             assert cached != plain
         for i, ids in enumerate(TEXTS):
             own = positions[i] if isinstance(positions, list) else positions
-            with model.edited({("resid_pre", 1): add(ROWS[i], 20.0)}, own):
+            with model.edited({("resid_pre", 1): add(ROWS[i], 6.0)}, own):
                 assert model.generate(ids, 3, stop_tokens=[]) == cached[i]
 
 
