@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.causal.arms import Arm, batches, joined
+from probekit.causal.arms import Arm, batches, joined_edits
 from probekit.causal.behaviour import measure
 from probekit.causal.branches import Branches, run_branches
 from probekit.causal.data import Effect
@@ -52,7 +52,7 @@ def run_arms(
     found: dict[int, ArmRun] = {}
     number = {id(arm): i for i, arm in enumerate(arms)}
     for some in batches(arms, len(side.index), MOST_RUNS):
-        edit = joined([arm.edit for arm in some])
+        edit = joined_edits([arm.edit for arm in some])
         for arm, run in zip(some, _run(model, place, side, edit, some), strict=True):
             found[number[id(arm)]] = run
         done(len(some) * len(side.index))

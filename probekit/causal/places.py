@@ -12,14 +12,13 @@ from torch import Tensor
 
 from probekit.causal.angles import angle, haar_angle
 from probekit.causal.arms import Arm, erase_arms, interchange_arms, steer_arms
-from probekit.causal.candidates import FittedPlace, fit_place, other_label_sets
+from probekit.causal.candidates import PlaceDirections, fit_place, other_label_sets
 from probekit.causal.data import Effect
 from probekit.causal.effects import effect_of, run_arms
 from probekit.causal.erase import Eraser, fit_leace
 from probekit.causal.question import CausalQuestion
 from probekit.causal.sides import Side
 from probekit.evaluation.results.data import LayerResult
-from probekit.points import Place
 
 HAAR = 0.05  # share of random directions that are nearer to the probe's than the angle that is reported
 
@@ -75,9 +74,7 @@ def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
     return total
 
 
-def _arms(
-    question: CausalQuestion, fitted: FittedPlace, erasers: dict[str, Eraser], side: Side
-) -> Iterator[Arm]:
+def _arms(question: CausalQuestion, fitted: PlaceDirections, erasers: dict[str, Eraser], side: Side) -> Iterator[Arm]:
     """Placebos on test rows alone: validation only chooses."""
     options, with_placebos = question.options, side.split == "test"
     if "interchange" in options.methods:
@@ -88,7 +85,7 @@ def _arms(
         yield from steer_arms(fitted, tuple(options.scales or ()), side, with_placebos)
 
 
-def _erasers(question: CausalQuestion, fitted: FittedPlace) -> dict[str, Eraser]:
+def _erasers(question: CausalQuestion, fitted: PlaceDirections) -> dict[str, Eraser]:
     names = [question.label, *(fitted.other_labels if question.options.placebos else [])]
     return {name: fit_leace(fitted.moments, name) for name in names}
 
@@ -98,7 +95,7 @@ def _on(question: CausalQuestion, x_ND: Tensor) -> Tensor:
     return x_ND.to(question.model.device, torch.promote_types(x_ND.dtype, torch.float32))
 
 
-def _angles(fitted: FittedPlace) -> dict[str, float]:
+def _angles(fitted: PlaceDirections) -> dict[str, float]:
     """Between lines; of more than two classes the subspaces have several angles, and none is reported."""
     own = fitted.probe.basis_Dk
     if own.shape[1] > 1:
@@ -115,5 +112,3 @@ def read_found(body: Mapping[str, Any]) -> PlaceFound:
         ends = entry["interval"]
         effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
     return PlaceFound(effects, dict(body["angles"]))
-
-

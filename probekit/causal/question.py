@@ -27,7 +27,7 @@ MEASURED = ("validation", "test")
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class CausalRows:
     """The rows that are edited and measured; no direction was fitted to them.
 
     Attributes:
@@ -77,7 +77,7 @@ class CausalQuestion:
     label: str
     classes: list[str]
     answer_C: np.ndarray
-    rows: Rows
+    rows: CausalRows
     train: np.ndarray
     layers: list[LayerResult]
     results: ProbeData
@@ -102,9 +102,7 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData, options: Ca
     answers = np.array(answer_ids(model, list(options.answers or ()), [rows.texts[0]]), dtype=np.int64)
     train = np.flatnonzero(request.acts.splits == "train")
     classes = list(request.acts.label_names[request.label])
-    return CausalQuestion(
-        model, request.acts, request.label, classes, answers, rows, train, layers, results, options
-    )
+    return CausalQuestion(model, request.acts, request.label, classes, answers, rows, train, layers, results, options)
 
 
 def check_results(results: Any) -> None:
@@ -158,10 +156,13 @@ def _request(acts: Activations, results: ProbeData) -> Request:
     """The activations with one row for each example, and the splits of the results."""
     meta, position = results.meta, results.meta["position"]
     if position in ("all", "mean"):
-        raise UsageError(f"the probes read {position} tokens, and an edit needs one token of each text; train with "
-                         "--position last")
+        raise UsageError(
+            f"the probes read {position} tokens, and an edit needs one token of each text; train with --position last"
+        )
     several = len(acts.layout.positions) > 1 or acts.layout.is_ragged
-    how = CurveOptions(point=meta["point"], label=meta["label"], seed=meta["seed"], position=position if several else None)
+    how = CurveOptions(
+        point=meta["point"], label=meta["label"], seed=meta["seed"], position=position if several else None
+    )
     return check_request(acts, how)
 
 
@@ -185,7 +186,7 @@ def _layers(results: ProbeData, request: Request, options: CausalOptions) -> lis
     return found
 
 
-def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> Rows:
+def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> CausalRows:
     """Draw the rows, and find their tokens."""
     task, label = request.acts.task, request.label
     units = resampling_units(task)
@@ -203,7 +204,7 @@ def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> Row
     texts = [sequences[i].tolist() for i in range(len(index))]
     groups = None if units is None else np.asarray(units)[index]
     other = _other_class(labels)
-    return Rows(index, task.splits[index], texts, read, sequences.n_bos, labels, other, groups)
+    return CausalRows(index, task.splits[index], texts, read, sequences.n_bos, labels, other, groups)
 
 
 def _draw(task: Task, split: str, units: np.ndarray | None, options: CausalOptions) -> np.ndarray:

@@ -133,7 +133,9 @@ def _run(
 
     try:
         with parts_line(console.bars(job.quiet)) as line:
-            return causal_curve(model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part)
+            return causal_curve(
+                model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part
+            )
     except KeyboardInterrupt:
         n = kept_places(folder)
         kept = f"saved {n} of {len(results.layers)} places in {folder}" if n else "no place was complete yet"
