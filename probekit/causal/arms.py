@@ -72,7 +72,7 @@ def steer_arms(place: PlaceDirections, scales: Sequence[float], side: Side, with
 
 
 def batches(arms: Sequence[Arm], n_rows: int, most: int) -> Iterator[list[Arm]]:
-    """Arms whose edits can be joined_edits, as many as give `most` edited runs, at least one."""
+    """Arms whose edits can be joined, as many as give `most` edited runs, at least one."""
     kinds: dict[Any, list[Arm]] = {}
     for arm in arms:
         shapes = tuple(None if x is None else tuple(x.shape) for x in _tensors(arm.edit).values())

@@ -104,8 +104,8 @@ def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
 def whole_of(method: str, side: Side) -> np.ndarray:
     """What a row's effect is a share of, float64 [N].
 
-    Interchange: the way to the counterpart's logit difference. Erase: the row's own. Steer: the gap between the classes,
-    which is twice the own.
+    Interchange: the way to the counterpart's logit difference. Erase: the row's own. Steer: the gap between the
+    classes, which is twice the own.
     """
     if method == "interchange":
         return side.difference - side.of_counterpart

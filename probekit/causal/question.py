@@ -22,6 +22,7 @@ from probekit.options import CausalOptions, CurveOptions
 from probekit.places import places_of
 from probekit.points import PAIR_POINTS
 from probekit.tasks.base import Task
+from probekit.text import listed
 
 MEASURED = ("validation", "test")
 
@@ -131,15 +132,16 @@ def check_results(results: Any) -> None:
 def check_answers(results: ProbeData, options: CausalOptions) -> None:
     """Raise a UsageError unless there is one answer for each class."""
     classes = results.meta["classes"]
+    names = listed([ascii(name) for name in classes])
     if options.answers is None:
         raise UsageError(
-            f"name the next word of each class of {results.meta['label']!a} ({', '.join(classes)!a}), such as "
-            "--answers is,are"
+            f"name the next word of each class of {results.meta['label']!a}, such as --answers is,are; the classes are "
+            f"{names}"
         )
     if len(options.answers) != len(classes):
         raise UsageError(
-            f"{results.meta['label']!a} has {len(classes)} classes ({', '.join(classes)!a}), and --answers names "
-            f"{len(options.answers)}; give one word for each"
+            f"{results.meta['label']!a} has {len(classes)} classes, and --answers names {len(options.answers)} words; give "
+            f"one for each of {names}"
         )
 
 

@@ -20,6 +20,7 @@ from probekit.options.check import check_reading
 from probekit.options.option import help_of, option
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.progress import parts_line
+from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Store
@@ -214,7 +215,7 @@ def _check_out(folder: Path, question: Mapping[str, Any]) -> None:
         return  # no complete results are there
     if different:
         raise ResumeMismatch(
-            f"{str(folder)!a} holds results of other settings (different: {', '.join(different)}); give another folder "
+            f"{str(folder)!a} holds results of other settings (different: {listed(different)}); give another folder "
             "(--out), or remove that one"
         )
 
