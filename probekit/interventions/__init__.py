@@ -11,8 +11,8 @@ from probekit.interventions.edits import (
     Swap,
     apply_edit,
     check_width,
+    edit_rows,
     is_identity,
-    rows_of,
 )
 from probekit.interventions.make import add, affine, project_out, replace, swap
 from probekit.interventions.record import edits_in_words, record_of_edits
@@ -34,6 +34,7 @@ __all__ = [
     "check_edits",
     "check_positions",
     "check_width",
+    "edit_rows",
     "editing",
     "editing_texts",
     "edits_in_words",
@@ -41,7 +42,6 @@ __all__ = [
     "project_out",
     "record_of_edits",
     "replace",
-    "rows_of",
     "swap",
     "texts_in",
     "tokens_at",

@@ -144,7 +144,7 @@ def tensors_of(edit: Edit) -> Iterator[tuple[str, Tensor, list[str]]]:
             yield name, value, axes.split()
 
 
-def rows_of(edit: Edit) -> int | None:
+def edit_rows(edit: Edit) -> int | None:
     """For how many rows an edit has tensors; None if all its tensors belong to every row.
 
     Raises:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, rows_of
+from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, edit_rows
 from probekit.text import kind_of
 
 RANK_TOLERANCE = 1e-10  # of the largest singular value: below, a direction lies in the span of the others
@@ -108,7 +108,7 @@ def swap(directions: Any, other: Any, scale: Any = 1.0) -> Swap:
 
 
 def _checked(edit: Any) -> Any:
-    rows_of(edit)  # raises for different numbers of rows
+    edit_rows(edit)  # raises for different numbers of rows
     return edit
 
 

@@ -61,7 +61,7 @@ class LanguageModel(HookedModule):
     _read: Tensor | None = None
     _start: tuple[int, Tensor] | None = None
     _n_edited: int = 0
-    _told: TextTokens | None = None
+    _told: tuple[TextTokens | None] | None = None
     _texts: TextTokens | None = None
 
     @property
@@ -118,7 +118,7 @@ class LanguageModel(HookedModule):
                 f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
             )
         if self._n_edited:
-            self._texts = texts_in(tokens, attention_mask) if self._told is None else self._told
+            self._texts = texts_in(tokens, attention_mask) if self._told is None else self._told[0]
         return tokens.to(self.device)
 
     def mask_and_positions(
@@ -212,9 +212,9 @@ class LanguageModel(HookedModule):
             self._texts = None
 
     @contextmanager
-    def telling(self, texts: TextTokens) -> Iterator[None]:
-        """Within the context, tokens of forwards are those of these texts, for edits at positions."""
-        before, self._told = self._told, texts
+    def telling(self, texts: TextTokens | None) -> Iterator[None]:
+        """Within the context, edits at positions take the tokens of forwards as those of these texts; None: unknown."""
+        before, self._told = self._told, (texts,)
         try:
             yield
         finally:
