@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from unicodedata import combining, normalize
 
 import numpy as np
 import torch
@@ -13,12 +14,13 @@ from probekit.models.base import LanguageModel
 MOST_TEXTS = 2000  # how many texts answers are tried on
 
 
-def answer_tokens(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Tensor:
+def answer_tokens(model: LanguageModel, texts: Sequence[Sequence[int]], names: Sequence[str] | None = None) -> Tensor:
     """The index of each text's answer token, int64 [N]: the last token, or the [MASK] of a masked language model.
 
     Args:
         model: the model that reads the texts.
         texts: token ids, context tokens included.
+        names: of the texts, for errors.
 
     Raises:
         DataError: a text for a masked language model that does not have exactly one [MASK].
@@ -28,7 +30,8 @@ def answer_tokens(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Tenso
     spelled, mask = mask_token(model)
     for row, ids in enumerate(texts):
         if (n := list(ids).count(mask)) != 1:
-            raise DataError(f"text {row} has {n} {spelled}, expected one, where {model.name} reads its answer; add it")
+            name = f"text {row}" if names is None else names[row]
+            raise DataError(f"{name} has {n} {spelled}, where {model.name} answers; expected one")
     return torch.tensor([list(ids).index(mask) for ids in texts])
 
 
@@ -139,22 +142,30 @@ def _agreed(
             errors.append(f"answer {answer!a:.60}: {error}")
             continue
         new = [added(each, row) for row, each in enumerate(ids)]
-        if all(len(each) == 1 for each in new) and len({each[0] for each in new}) == 1:
+        if len({tuple(each) for each in new}) == 1 and len(new[0]) == 1 and _spells(model, new[0][0], answer):
             return new[0][0]
         errors.append(_why_not_one(model, answer, texts, new))
     raise UsageError(errors[0])
 
 
+def _spells(model: LanguageModel, token: int, answer: str) -> bool:
+    """Whether a token is the answer and no token for unknown words; case and accents may differ."""
+    return _letters(model.need_tokenizer().tokens([token])[0].removeprefix("##")) == _letters(answer)
+
+
+def _letters(text: str) -> str:
+    return "".join(c for c in normalize("NFKD", text.strip().casefold()) if not combining(c))
+
+
 def _why_not_one(model: LanguageModel, answer: str, texts: list[str], new: list[list[int]]) -> str:
-    several = [row for row, each in enumerate(new) if len(each) != 1]
-    if not several:
-        row = next(row for row, each in enumerate(new) if each != new[0])
-        return (
-            f"answer {answer!a:.60} is token {new[0][0]} after {texts[0]!a:.60} and {new[row][0]} after "
-            f"{texts[row]!a:.60}; end all texts alike, without a blank"
+    """Why what an answer adds to each text is not one token, the same after all."""
+    row = next((row for row, each in enumerate(new) if len(each) != 1), None)
+    if row is None:
+        read = " or ".join(
+            ascii(token) for token in model.need_tokenizer().tokens(sorted({each[0] for each in new}))[:5]
         )
-    row, pieces = several[0], model.need_tokenizer().tokens(new[several[0]])
-    after = f"after {texts[row][-40:]!a}"
+        return f"answer {answer!a:.60} is read as {read}; give a word that is one and the same token after all texts"
+    pieces, after = model.need_tokenizer().tokens(new[row]), f"after {texts[row][-40:]!a}"
     if not pieces:
         return f"answer {answer!a:.60} changes the tokens {after}, so it is no next token; end the texts before a blank"
     shown = ", ".join(ascii(piece) for piece in pieces[:5])

@@ -110,6 +110,8 @@ def _texts_of(table: DataTable, row: int, cells: Sequence[Any]) -> list[str]:
 def _with_answers(
     model: LanguageModel, cells: list[list[str]], names: list[str], align: Align, bos: bool
 ) -> MinimalPairs:
+    texts = [_encoded(model, [row[i] for row in cells], names, bos) for i in (0, 1)]
+    at = answer_tokens(model, texts[0], names), answer_tokens(model, texts[1], names)
     own, other = [], []
     for name, (clean, corrupted, *answers) in zip(names, cells, strict=True):
         try:
@@ -118,8 +120,8 @@ def _with_answers(
             raise DataError(f"{name}: {error}") from error
         own.append(first)
         other.append(second)
-    texts = [_encoded(model, [row[i] for row in cells], names, bos) for i in (0, 1)]
-    return _checked(model, texts[0], texts[1], own, other, names, align)
+    _check_aligned(texts[0], texts[1], names, align)
+    return MinimalPairs(texts[0], texts[1], torch.tensor(own), torch.tensor(other), *at, names, align)
 
 
 def _of_sentences(
@@ -145,7 +147,8 @@ def _of_sentences(
         prefixes.append(good[:n])
         own.append(good[n])
         other.append(bad[n])
-    return _checked(model, prefixes, prefixes, own, other, names, align)
+    at = answer_tokens(model, prefixes)
+    return MinimalPairs(prefixes, prefixes, torch.tensor(own), torch.tensor(other), at, at, names, align)
 
 
 def _encoded(model: LanguageModel, texts: list[str], names: list[str], bos: bool) -> list[list[int]]:
@@ -166,34 +169,14 @@ def _encoded(model: LanguageModel, texts: list[str], names: list[str], bos: bool
     return ids
 
 
-def _checked(
-    model: LanguageModel,
-    clean: list[list[int]],
-    corrupted: list[list[int]],
-    own: list[int],
-    other: list[int],
-    names: list[str],
-    align: Align,
-) -> MinimalPairs:
+def _check_aligned(clean: list[list[int]], corrupted: list[list[int]], names: list[str], align: Align) -> None:
+    """Raise a DataError unless the texts of each pair have as many tokens, or only the answers need to align."""
     unequal = [i for i, pair in enumerate(zip(clean, corrupted, strict=True)) if len(pair[0]) != len(pair[1])]
-    if unequal and align == "tokens":
-        i = unequal[0]
-        more = f" (as have {len(unequal):,} of {counted(len(names), 'pair')})" if len(unequal) > 1 else ""
-        raise DataError(
-            f"{names[i]}: the clean text has {counted(len(clean[i]), 'token')} and the corrupted one "
-            f"{len(corrupted[i])}, so they do not align{more}; correct them, or take --align last"
-        )
-    ids = torch.tensor(own), torch.tensor(other)
-    at = _answer_tokens(model, clean, names), _answer_tokens(model, corrupted, names)
-    return MinimalPairs(clean, corrupted, *ids, *at, names, align)
-
-
-def _answer_tokens(model: LanguageModel, texts: list[list[int]], names: list[str]) -> Tensor:
-    return torch.cat([_answer_token(model, ids, name) for ids, name in zip(texts, names, strict=True)])
-
-
-def _answer_token(model: LanguageModel, ids: list[int], name: str) -> Tensor:
-    try:
-        return answer_tokens(model, [ids])
-    except DataError as error:
-        raise DataError(f"{name}: {error}") from error
+    if not unequal or align == "last":
+        return
+    i = unequal[0]
+    more = f" (as have {len(unequal):,} of {counted(len(names), 'pair')})" if len(unequal) > 1 else ""
+    raise DataError(
+        f"{names[i]}: the clean text has {counted(len(clean[i]), 'token')} and the corrupted one "
+        f"{len(corrupted[i])}, so they do not align{more}; correct them, or take --align last"
+    )
