@@ -160,7 +160,7 @@ def _draw_method(data: CausalData, ax: Axes, xs: dict[str, int], method: str, is
                 look: dict[str, Any] = {"color": INK, "linewidth": 1.1, "linestyle": style, "zorder": 3}
                 look["marker"] = {"das": "D", "full vector": "s"}[name] if len(top) == 1 else ""
                 (line,) = ax.plot([xs[e.place] for e in top], [e.effect for e in top], **look)
-                entries.append(([f"{ {'das': 'DAS'}.get(name, name)} (ceiling)"], line))
+                entries.append(([f"{ {'das': 'DAS'}.get(name, name) } (ceiling)"], line))
         ends = [effect.interval or (effect.effect, effect.effect) for effect in own]
         _draw_band(ax, at, [low for low, _ in ends], [high for _, high in ends], color, 0.2, zorder=2)
     look = {"linewidth": 2.0 if is_headline else 1.1, "zorder": 6 if is_headline else 4}

@@ -6,7 +6,7 @@ wake a dormant path), Zhang and Nanda 2023 (metrics of patching), and of reviews
 
 from collections.abc import Callable
 
-from probekit.causal.data import CausalData, ChecklistItem, Effect
+from probekit.causal.data import CausalData, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.view import (
     COVARIANCE,
     OTHER,
@@ -194,12 +194,18 @@ def _grid_baseline(data: CausalData) -> Answer:
 
 
 def _grid_exact(data: CausalData) -> Answer:
-    fast = [grid.point for grid in data.grids if grid.attribution is not None]
-    correlation = data.meta.get("attribution_correlation")
+    fast = [grid for grid in data.grids if is_approximate(grid)]
+    known = [f"{grid.point} {grid.correlation:.2f}" for grid in data.grids if grid.correlation is not None]
+    beside = f"; correlation of attribution patching with exact patching: {listed(known)}" if known else ""
     if not fast:
-        return True, "exact: every cell is a run of the model"
-    said = "" if correlation is None else f"; correlation with exact patching {correlation:.2f} on a sample"
-    return correlation is not None, f"attribution patching for {listed(fast)}{said}"
+        return True, f"yes: every cell is a run of the model{beside}"
+    text = f"no: {listed([grid.point for grid in fast])} by attribution patching, one backward pass{beside}"
+    return all(grid.correlation is not None for grid in fast), text
+
+
+def is_approximate(grid: PatchGrid) -> bool:
+    """Whether the recovery of a grid is that of attribution patching."""
+    return grid.n is not None and grid.n_exact is not None and grid.n_exact < grid.n
 
 
 def _at_selected(data: CausalData, method: str, direction: str | None = None) -> Effect | None:
