@@ -39,7 +39,7 @@ class Arm:
 def interchange_arms(place: PlaceDirections, side: Side, with_placebos: bool) -> Iterator[Arm]:
     """The coordinates of the counterpart; and all of its activations, the ceiling of any direction."""
     other_ND = side.x_ND[torch.from_numpy(side.counterpart)]
-    for one in _some(place, with_placebos):
+    for one in [*_some(place, with_placebos), *([] if place.learned is None else [place.learned])]:
         basis = one.basis_Dk.to(side.x_ND)
         yield Arm("interchange", one.name, None, one.is_placebo, Swap(_each(basis, side), other_ND @ basis))
     yield Arm("interchange", "full vector", None, False, Replace(other_ND))

@@ -59,11 +59,13 @@ class PlaceDirections:
         moments: of the train rows, with every label set of classes.
         candidates: the label's own first ("probe", "mean-difference", "lda"), then placebos.
         other_labels: names of the other label sets.
+        learned: the direction that a search found best, for interchange alone.
     """
 
     moments: SplitMoments
     candidates: list[Candidate]
     other_labels: list[str]
+    learned: Candidate | None = None
 
     @property
     def probe(self) -> Candidate:

@@ -15,7 +15,7 @@ from probekit.causal.behaviour import measure
 from probekit.causal.branches import Branches, run_branches
 from probekit.causal.data import Effect
 from probekit.causal.sides import Side
-from probekit.causal.statistics import ratio, ratio_interval
+from probekit.causal.statistics import ratio_interval, ratio_of_means
 from probekit.interventions import Edit, apply_edit
 from probekit.models.base import LanguageModel
 from probekit.points import Place, place_name
@@ -91,7 +91,7 @@ def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
         scale=run.arm.scale,
         split=side.split,
         n=len(side.index),
-        effect=ratio(part_N, whole_N),
+        effect=ratio_of_means(part_N, whole_N),
         interval=None if run.arm.is_placebo else ratio_interval(part_N, whole_N, side.bootstrap),
         logit_difference=float(run.difference.mean()),
         flip_rate=float(run.flipped.mean()),

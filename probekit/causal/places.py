@@ -13,6 +13,7 @@ from torch import Tensor
 from probekit.causal.angles import angle, haar_angle
 from probekit.causal.arms import Arm, erase_arms, interchange_arms, steer_arms
 from probekit.causal.candidates import PlaceDirections, fit_place, other_label_sets
+from probekit.causal.ceiling import SearchTexts, learn_direction
 from probekit.causal.data import Effect
 from probekit.causal.effects import effect_of, run_arms
 from probekit.causal.erase import Eraser, fit_leace
@@ -30,10 +31,12 @@ class PlaceFound:
     Attributes:
         effects: of every arm, without what compares places: bands and p-values.
         angles: of other directions to the probe's, in degrees.
+        search: how the search for the best direction went; empty without one.
     """
 
     effects: list[Effect]
     angles: dict[str, float]
+    search: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -41,14 +44,23 @@ class PlaceFound:
 
 
 def measure_place(
-    question: CausalQuestion, sides: Mapping[str, Side], layer: LayerResult, done: Callable[[int], None]
+    question: CausalQuestion,
+    sides: Mapping[str, Side],
+    texts: SearchTexts | None,
+    layer: LayerResult,
+    done: Callable[[int], None],
 ) -> PlaceFound:
-    """Fit the directions of a place to train rows, edit, and measure."""
+    """Fit the directions of a place to train rows, edit, and measure; `texts` are those of the search, if any."""
     place, options = (layer.point, layer.layer), question.options
     every_ND = question.acts[place]
     train = question.acts.task.subset(question.train)
     x_ND = every_ND[torch.from_numpy(question.train)]
     fitted = fit_place(x_ND, train, question.label, layer.probe, options.placebos, options.seed)
+    search: dict[str, Any] = {}
+    if texts is not None:
+        own = learn_direction(question, texts, place, _on(question, every_ND[torch.from_numpy(texts.index)]))
+        if own is not None:
+            fitted, search = replace(fitted, learned=own[0]), dict(own[1])
     erasers = _erasers(question, fitted) if "erase" in options.methods else {}
     effects = []
     for side in sides.values():
@@ -56,7 +68,7 @@ def measure_place(
         arms = list(_arms(question, fitted, erasers, here))
         runs = run_arms(question.model, place, here, arms, done)
         effects += [effect_of(run, here, place) for run in runs]
-    return PlaceFound(effects, _angles(fitted))
+    return PlaceFound(effects, _angles(fitted), search)
 
 
 def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
@@ -100,7 +112,8 @@ def _angles(fitted: PlaceDirections) -> dict[str, float]:
     own = fitted.probe.basis_Dk
     if own.shape[1] > 1:
         return {}
-    others = [one for one in fitted.candidates[1:] if not one.is_placebo]
+    learned = [] if fitted.learned is None else [fitted.learned]
+    others = [one for one in [*fitted.candidates[1:], *learned] if not one.is_placebo]
     found = {one.name: float(angle(own[:, 0], one.basis_Dk[:, 0])) for one in others}
     return {**found, f"random {HAAR:.0%}": float(haar_angle(len(own), HAAR))}
 
@@ -111,4 +124,4 @@ def read_found(body: Mapping[str, Any]) -> PlaceFound:
     for entry in body["effects"]:
         ends = entry["interval"]
         effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
-    return PlaceFound(effects, dict(body["angles"]))
+    return PlaceFound(effects, dict(body["angles"]), dict(body["search"]))

@@ -38,7 +38,6 @@ class CausalRows:
         read: the token that the probe reads, int64 [N].
         n_bos: context tokens before each text.
         labels: class of each, int64 [N].
-        other: the class that an edit moves it towards, int64 [N].
         groups: rows with equal numbers are resampled together, [N]; None where each row is a unit.
     """
 
@@ -48,7 +47,6 @@ class CausalRows:
     read: np.ndarray
     n_bos: int
     labels: np.ndarray
-    other: np.ndarray
     groups: np.ndarray | None
 
     def of(self, split: str) -> np.ndarray:
@@ -140,8 +138,8 @@ def check_answers(results: ProbeData, options: CausalOptions) -> None:
         )
     if len(options.answers) != len(classes):
         raise UsageError(
-            f"{results.meta['label']!a} has {len(classes)} classes, and --answers names {len(options.answers)} words; give "
-            f"one for each of {names}"
+            f"{results.meta['label']!a} has {len(classes)} classes, and --answers {len(options.answers)} words; give one "
+            f"for each of {names}"
         )
 
 
@@ -196,17 +194,24 @@ def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> Cau
     index = np.concatenate(drawn)
     labels = np.asarray(request.labels)[index]
     _check_classes(labels, task.splits[index], task.label_names[label])
-    some = task.subset(index)
-    sequences = tokenise_inputs(model, some, request.acts.meta.get("bos"), request.acts.meta.get("on_long", "cut"))
-    position = request.acts.meta.get("position", some.position)
-    reading = read_positions(some.position if position == PER_EXAMPLE else position, sequences, some)
-    read = reading.index[0]
+    texts, read, n_bos = tokens_of(model, request.acts, index)
+    groups = None if units is None else np.asarray(units)[index]
+    return CausalRows(index, task.splits[index], texts, read, n_bos, labels, groups)
+
+
+def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tuple[list[list[int]], np.ndarray, int]:
+    """Token ids of some rows, the token that the probe reads in each, and the context tokens before each.
+
+    Raises:
+        UsageError: the probe reads several tokens of each text.
+    """
+    some = acts.task.subset(index)
+    sequences = tokenise_inputs(model, some, acts.meta.get("bos"), acts.meta.get("on_long", "cut"))
+    position = acts.meta.get("position", some.position)
+    read = read_positions(some.position if position == PER_EXAMPLE else position, sequences, some).index[0]
     if read is None:
         raise UsageError("an edit needs one token of each text; train the probes at --position last")
-    texts = [sequences[i].tolist() for i in range(len(index))]
-    groups = None if units is None else np.asarray(units)[index]
-    other = _other_class(labels)
-    return CausalRows(index, task.splits[index], texts, read, sequences.n_bos, labels, other, groups)
+    return [sequences[i].tolist() for i in range(len(index))], read, sequences.n_bos
 
 
 def _draw(task: Task, split: str, units: np.ndarray | None, options: CausalOptions) -> np.ndarray:
@@ -229,10 +234,3 @@ def _check_classes(labels: np.ndarray, splits: np.ndarray, names: list[str]) -> 
         if len(present) < 2:
             found = names[present[0]] if len(present) else "no row"
             raise DataError(f"the {split} rows need two classes or more, got {found!a}; take more rows (--rows)")
-
-
-def _other_class(labels: np.ndarray) -> np.ndarray:
-    """For each row, the next class that occurs."""
-    present = np.unique(labels)
-    following = dict(zip(present.tolist(), np.roll(present, -1).tolist(), strict=True))
-    return np.array([following[label] for label in labels.tolist()], dtype=np.int64)
