@@ -128,7 +128,7 @@ class PatchGrid:
         logit_differences: mean of the clean runs and of the corrupted ones, for the clean text's answer.
         n: pairs.
         n_exact: pairs that were patched one cell at a time; fewer than `n`: `recovery` is the attribution's.
-        correlation: of the attribution with the exact recovery of these pairs, over the cells (Pearson); None if unknown.
+        correlation: Pearson's, over the cells, of attribution and exact recovery of these pairs; None if unknown.
     """
 
     point: str
