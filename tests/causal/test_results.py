@@ -213,6 +213,16 @@ def test_attribution_patching_is_not_called_exact():
         assert item.is_answered == answered
 
 
+def test_an_effect_at_the_output_alone_is_an_open_question():
+    values = [0.0] * 6 + [0.9]
+    items = {item.question: item for item in reviewer_checklist(made_up(("interchange",), values=values))}
+    item = items["Is it the concept, or already the answer?"]
+    assert not item.is_answered
+    assert item.answer == "used at resid_post.5 alone; at the last place the edit acts on the answer's own logits"
+    early = {item.question: item for item in reviewer_checklist(made_up())}["Is it the concept, or already the answer?"]
+    assert (early.is_answered, early.answer) == (True, "used from resid_pre.3 on")
+
+
 def test_a_model_at_chance_is_said_loudly():
     base = {"logit_difference": 0.1, "interval": [-0.2, 0.4], "probability": 0.2, "preferred": 0.5}
     data = made_up(base={"test": base})

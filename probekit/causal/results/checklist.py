@@ -13,6 +13,7 @@ from probekit.causal.results.view import (
     RANDOM,
     SHUFFLED,
     curve_effects,
+    direction_name,
     methods_of,
     own_direction,
     placebo_counts,
@@ -81,10 +82,10 @@ def _base(data: CausalData) -> Answer:
 def _ceiling(data: CausalData) -> Answer:
     method = "interchange"
     found = {name: _at_selected(data, method, name) for name in ("full vector", "das")}
-    texts = [f"{_name(name)} {effect.effect:.2f}" for name, effect in found.items() if effect is not None]
+    texts = [f"{direction_name(name)} {effect.effect:.2f}" for name, effect in found.items() if effect is not None]
     own = _at_selected(data, method)
     if own is not None and texts:
-        texts.insert(0, f"{_name(own.direction)} {own.effect:.2f}")
+        texts.insert(0, f"{direction_name(own.direction)} {own.effect:.2f}")
     return found["full vector"] is not None, f"at {own.place}: {', '.join(texts)}" if own and texts else (
         ", ".join(texts) or "not measured; add interchange to --method"
     )
@@ -112,6 +113,17 @@ def _both_ways(data: CausalData) -> Answer:
     one_sign = "" if "steer" not in methods or signs else "; steering has one sign only"
     missing = f"; not asked: {', '.join(lacks)} (--method)" if lacks else ""
     return sufficient and necessary and not one_sign, f"{', '.join(said) or 'not measured'}{one_sign}{missing}"
+
+
+def _before_the_answer(data: CausalData) -> Answer:
+    """At the end of the model, the edited token's activation is the answer's logits in other coordinates."""
+    used = [layer.place for layer in data.layers if next(iter(layer.is_used.values()), False)]
+    if not used:
+        return True, "used nowhere"
+    end = data.layers[-1].place if len(data.layers) > 1 else None
+    early = [place for place in used if place != end]
+    caveat = "; at the last place the edit acts on the answer's own logits" if end in used else ""
+    return bool(early), (f"used from {early[0]} on{caveat}" if early else f"used at {used[0]} alone{caveat}")
 
 
 def _dose(data: CausalData) -> Answer:
@@ -219,10 +231,6 @@ def _own_effects(data: CausalData) -> list[Effect]:
     return [e for e in own_test if role_of(e.direction) == "direction"]
 
 
-def _name(direction: str) -> str:
-    return {"das": "DAS"}.get(direction, printable(direction))
-
-
 _QUESTIONS: dict[str, Callable[[CausalData], Answer]] = {
     "Which token?": _token,
     "Which rows?": _rows,
@@ -230,6 +238,7 @@ _QUESTIONS: dict[str, Callable[[CausalData], Answer]] = {
     "What is the most a patch can do here?": _ceiling,
     "What do placebos do?": _placebos,
     "Is it needed, and is it enough?": _both_ways,
+    "Is it the concept, or already the answer?": _before_the_answer,
     "Does the effect grow with the dose?": _dose,
     "Are many layers and scales corrected for?": _corrected,
     "How uncertain are the effects?": _intervals,
