@@ -28,6 +28,8 @@ _HOME = {
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "ProbeCurves": "evaluation",
+    "causal_curve": "causal.causal_curve",
+    "CausalResults": "causal.results.results",
     "transfer": "evaluation",
     "TransferResults": "evaluation",
     "selftest": "verification",
@@ -35,6 +37,7 @@ _HOME = {
     "ProbekitError": "errors",
 }
 __all__ = [
+    "CausalResults",
     "ProbeCurves",
     "ProbeResults",
     "ProbekitError",
@@ -42,6 +45,7 @@ __all__ = [
     "Task",
     "TransferResults",
     "__version__",
+    "causal_curve",
     "extract",
     "extract_statistics",
     "import_activations",
@@ -65,6 +69,8 @@ if TYPE_CHECKING:
         load_statistics,
         random_init_of,
     )
+    from probekit.causal.causal_curve import causal_curve
+    from probekit.causal.results.results import CausalResults
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model

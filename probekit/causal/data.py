@@ -155,8 +155,14 @@ class CausalData:
         effects: of every method, direction, place, scale and split, placebos included.
         grids: activation patching; empty if it was not asked for.
         checklist: the reviewer's questions.
-        meta: JSON-able: model, task, label, answers, position, methods, base (behaviour without edits), selected (layer
-            and scale chosen on validation), n (rows by split), placebos, seed, versions and more.
+        meta: JSON-able. "model", "task", "label", "headline" (metric of the scores), "n_layers", "point", "seed",
+            "versions"; "answers" (class -> text of its token); "position" (token that is read) and "at" ("read" or
+            "all": where edits act); "methods" (the first is the headline); "directions" (method -> the direction of
+            its curve); "n" (split -> rows); "base" (split -> {"logit_difference", "interval", "probability",
+            "preferred" (share of rows that prefer their own answer)}), the behaviour without edits; "selected" (method
+            -> {"place", "scale"}, chosen on validation); "baseline" ({"name", "value"}, what scores are compared
+            with); "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss). All but
+            "model" and "methods" may be missing.
     """
 
     layers: list[CausalLayer]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule
+from probekit.interventions import Edits, Positions, TextTokens, editing_texts, texts_in
 from probekit.models import generation
 from probekit.models.cache import KeyValueCache
 from probekit.models.layers import Mask, causal_mask, padding_mask, positions_from_mask
@@ -40,6 +41,7 @@ class LanguageModel(HookedModule):
             via, device_map and quantize where they are not the default.
         placement: the devices of its parts, if it is spread over several.
         stays: whether the weights stay on the devices and in the type in which they were loaded.
+        starts: whether a forward can start at a later block (`starting`).
     """
 
     cfg: Any
@@ -55,7 +57,12 @@ class LanguageModel(HookedModule):
     packages: tuple[str, ...] = ()
     placement: Placement | None = None
     stays: bool = False
+    starts: bool = True
     _read: Tensor | None = None
+    _start: tuple[int, Tensor] | None = None
+    _n_edited: int = 0
+    _told: tuple[TextTokens | None] | None = None
+    _texts: TextTokens | None = None
 
     @property
     def device(self) -> torch.device:
@@ -110,6 +117,8 @@ class LanguageModel(HookedModule):
             raise UsageError(
                 f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
             )
+        if self._n_edited:
+            self._texts = texts_in(tokens, attention_mask) if self._told is None else self._told[0]
         return tokens.to(self.device)
 
     def mask_and_positions(
@@ -168,6 +177,49 @@ class LanguageModel(HookedModule):
         finally:
             self._read = before
 
+    @contextmanager
+    def edited(self, edits: Edits, positions: Positions = "all") -> Iterator[Self]:
+        """Within the context, the model runs with edits: in forwards, in generation and in extraction into memory.
+
+        Edits at one point are done in the order given, those of different points in the order of the forward. Contexts
+        nest: the edits of the outer one come first. Like hooks, edits hold for every thread, and are gone after an
+        exception.
+
+        An edit with rows [R, ...] has one for each text of the batch.
+
+        Args:
+            edits: point -> edit, or several edits: `{("resid_pre", 5): add(direction, scale=2)}`; see
+                `probekit.interventions`. A point without a layer means every layer.
+            positions: the tokens that are edited, the same under any padding:
+                - "all", generated ones included;
+                - "last": the last token of each text; in generation, of each prompt;
+                - an index or a slice of each text or prompt, a BOS counted; negative ones count from its end;
+                - a list of one index for each text, or an int tensor [B];
+                - a mask: bools for the tokens as they are given, [L] or [B, L]; in generation, for each prompt's tokens
+                  from its first on;
+                - "generated": the tokens after the prompt, in generation.
+
+        Raises:
+            UsageError: an unknown point, one that has no row for each token, an edit of another width or for another
+                number of texts, or a position outside a text.
+        """
+        self._n_edited += 1
+        try:
+            with editing_texts(self, edits, positions, lambda: self._texts):
+                yield self
+        finally:
+            self._n_edited -= 1
+            self._texts = None
+
+    @contextmanager
+    def telling(self, texts: TextTokens | None) -> Iterator[None]:
+        """Within the context, edits at positions take the tokens of forwards as those of these texts; None: unknown."""
+        before, self._told = self._told, (texts,)
+        try:
+            yield
+        finally:
+            self._told = before
+
     def reads(self, tokens: Tensor, position_ids: Tensor, mask: Mask, stop: int) -> list[Tensor | None]:
         """The positions that each of the `stop` blocks reads: those of `reading` in the last, None (all) in the others.
 
@@ -182,6 +234,22 @@ class LanguageModel(HookedModule):
                 "or run the forward outside of it"
             )
         return [*[None] * (stop - 1), self._read.to(tokens.device)]
+
+    @contextmanager
+    def starting(self, layer: int, resid_BLD: Tensor) -> Iterator[None]:
+        """Within the context, forwards start at this block with this input; their tokens only give the shape.
+
+        The blocks before it do not run, and their points do not fire; those of the embedding do.
+        """
+        before, self._start = self._start, (layer, resid_BLD)
+        try:
+            yield
+        finally:
+            self._start = before
+
+    def started(self, embedded_BLD: Tensor) -> tuple[int, Tensor]:
+        """The first block that runs, and its input: 0 and the embedding, or those of `starting`."""
+        return (0, embedded_BLD) if self._start is None else self._start
 
     def _check_positions(self, tokens: Tensor, position_ids: Tensor) -> None:
         if tuple(position_ids.shape) not in {tuple(tokens.shape), (1, tokens.shape[1])}:
@@ -203,6 +271,11 @@ class LanguageModel(HookedModule):
     def has_logits(self) -> bool:
         """Whether the model has a head that gives logits over the vocabulary."""
         return True
+
+    def logits(self, output_BLD: Tensor) -> Tensor:
+        """The head's logits [B, L, V] of what the forward returns with return_logits=False."""
+        family: Any = self
+        return family.head(output_BLD)
 
     def output_of(self, short: str) -> str:
         """The short name of the point of the last block's output, in the stack of the point `short`."""

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UsageError
+from probekit.interventions import TextTokens
 from probekit.models.cache import KeyValueCache
 from probekit.models.layers import causal_mask
 from probekit.models.tokenizer import Tokenizer
@@ -42,6 +43,10 @@ class GenerativeModel(Protocol):
 
     def need_tokenizer(self) -> Tokenizer:
         """The tokenizer, or a UsageError."""
+        ...
+
+    def telling(self, texts: TextTokens) -> Any:
+        """A context in which edits take tokens as those of these texts."""
         ...
 
 
@@ -226,6 +231,12 @@ def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: boo
     return _Reader(model, prompts, use_cache) if model.reader is None else model.reader(prompts, use_cache)
 
 
+def prompt_tokens(index_BL: Tensor, lengths: Sequence[int]) -> TextTokens:
+    """The tokens of a forward as those of prompts of these lengths, of which they may be the continuation."""
+    n = len(lengths)
+    return TextTokens(index_BL, torch.tensor(lengths), torch.arange(n), n, index_BL)
+
+
 class _Reader:
     """The rows so far, and the model's logits for them; `used` is the context that each row's prompt takes."""
 
@@ -252,7 +263,9 @@ class _Reader:
         # rows that have ended continue until all have; their further output is ignored
         positions_BM = (self.mask_BM.long().cumsum(1) - 1).clamp(0, self.model.cfg.n_ctx - 1)
         mask_BLM = self.mask_BM[:, None] if is_one else causal_mask(self.mask_BM)
-        hidden_BLD = self.hidden(self.tokens_BM[:, new], positions_BM[:, new], mask_BLM)
+        index_BL = torch.where(self.mask_BM, self.mask_BM.long().cumsum(1) - 1, -1)[:, new]
+        with self.model.telling(prompt_tokens(index_BL, self.used)):
+            hidden_BLD = self.hidden(self.tokens_BM[:, new], positions_BM[:, new], mask_BLM)
         return self.model.head(hidden_BLD[:, -1:])[:, 0]
 
     def hidden(self, tokens_BL: Tensor, positions_BL: Tensor, mask_BLM: Tensor) -> Tensor:

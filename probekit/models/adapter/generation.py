@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probekit.interventions import TextTokens
 from probekit.models.adapter.quiet import quiet
 
 CACHES = ("past_key_values", "cache_params")  # the argument and the field of the output
@@ -44,10 +45,16 @@ class RowReader:
         start = len(self.rows[row]) - len(ids)
         try:
             cache = self.caches[row] if self.use_cache else None
-            logits_V, self.caches[row] = self.model.next_logits(ids, start, cache)
+            with self.model.telling(self._tokens(row, start)):
+                logits_V, self.caches[row] = self.model.next_logits(ids, start, cache)
         except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError):
             if not self.use_cache:
                 raise
             self.use_cache = False  # some classes' caches do not work for every config; a token then costs more
             return self._row(row)
         return logits_V.cpu()
+
+    def _tokens(self, row: int, start: int) -> TextTokens:
+        """The tokens of a row from `start` on, as those of its prompt."""
+        index_1L = torch.arange(start, len(self.rows[row]))[None]
+        return TextTokens(index_1L, torch.tensor([self.used[row]]), torch.tensor([row]), len(self.rows), index_1L)

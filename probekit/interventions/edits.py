@@ -1,4 +1,4 @@
-"""Edits: changes of the activations at a point while the model runs.
+"""Edits: what an edit does to the activations of one token.
 
     x + scale * (changed(x) - x)
 
@@ -13,15 +13,14 @@ Axes: B batch, L position, D width of the point (all heads side by side), R rows
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.hooks import HookedModule, HookPoint
 from probekit.points import PointSpec
 
 Edits = Mapping[PointSpec, "Edit | Sequence[Edit]"]
@@ -35,6 +34,7 @@ class Edit:
         scale: how much of it is done, or [R].
     """
 
+    axes: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of its tensors, without that of the rows
     scale: float | Tensor = 1.0
 
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
@@ -46,11 +46,16 @@ class Edit:
         """
         raise NotImplementedError
 
+    def difference(self, x_TD: Tensor, changed_TD: Tensor, rows_T: Tensor | None) -> Tensor:
+        """What scale 1 adds to the activations."""
+        return changed_TD - x_TD
+
 
 @dataclass(frozen=True, eq=False)
 class Replace(Edit):
     """x becomes `value` [D] or [R, D], or only its components that are true in `part`, bool [D] or [R, D]."""
 
+    axes: ClassVar[Mapping[str, str]] = MappingProxyType({"value": "D", "part": "D"})
     value: Tensor
     part: Tensor | None = None
 
@@ -65,28 +70,35 @@ class Replace(Edit):
 class Add(Edit):
     """x + direction, [D] or [R, D]."""
 
+    axes: ClassVar[Mapping[str, str]] = MappingProxyType({"direction": "D"})
     direction: Tensor
 
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
         return x_TD + _at_rows(self.direction, 1, rows_T).to(x_TD)
+
+    def difference(self, x_TD: Tensor, changed_TD: Tensor, rows_T: Tensor | None) -> Tensor:
+        return _at_rows(self.direction, 1, rows_T).to(x_TD)  # exact, where (x + d) - x is not
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectOut(Edit):
     """x - Q Q'(x - mean) for an orthonormal basis Q, [D, k] or [R, D, k]; mean [D] or [R, D], by default 0."""
 
+    axes: ClassVar[Mapping[str, str]] = MappingProxyType({"basis": "D k", "mean": "D"})
     basis: Tensor
     mean: Tensor | None = None
 
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
         centred_TD = x_TD if self.mean is None else x_TD - _at_rows(self.mean, 1, rows_T).to(x_TD)
-        return x_TD - _onto(centred_TD, _at_rows(self.basis, 2, rows_T).to(x_TD))
+        basis = _at_rows(self.basis, 2, rows_T).to(x_TD)
+        return x_TD - _combined(_coordinates(centred_TD, basis), basis)
 
 
 @dataclass(frozen=True, eq=False)
 class Affine(Edit):
     """P x + b, with P [D, D] and b [D]."""
 
+    axes: ClassVar[Mapping[str, str]] = MappingProxyType({"matrix": "D D", "bias": "D"})
     matrix: Tensor
     bias: Tensor
 
@@ -98,6 +110,7 @@ class Affine(Edit):
 class Swap(Edit):
     """x with the coordinates [k] or [R, k] in an orthonormal basis Q, [D, k] or [R, D, k]: x + Q (c - Q'x)."""
 
+    axes: ClassVar[Mapping[str, str]] = MappingProxyType({"basis": "D k", "coordinates": "k"})
     basis: Tensor
     coordinates: Tensor
 
@@ -124,8 +137,41 @@ def _combined(c_Tk: Tensor, basis: Tensor) -> Tensor:
     return c_Tk @ basis.T if basis.dim() == 2 else torch.einsum("tk,tdk->td", c_Tk, basis)
 
 
-def _onto(x_TD: Tensor, basis: Tensor) -> Tensor:
-    return _combined(_coordinates(x_TD, basis), basis)
+def tensors_of(edit: Edit) -> Iterator[tuple[str, Tensor, list[str]]]:
+    """Name, value and axes (without that of the rows) of each tensor of an edit."""
+    for name, axes in {"scale": "", **edit.axes}.items():
+        if isinstance(value := getattr(edit, name), Tensor):
+            yield name, value, axes.split()
+
+
+def edit_rows(edit: Edit) -> int | None:
+    """For how many rows an edit has tensors; None if all its tensors belong to every row.
+
+    Raises:
+        UsageError: its tensors have different numbers of rows.
+    """
+    counts = {name: len(x) for name, x, axes in tensors_of(edit) if x.dim() > len(axes)}
+    if len(set(counts.values())) > 1:
+        held = ", ".join(f"{name} {n}" for name, n in counts.items())
+        raise UsageError(f"the tensors of an edit have one number of rows; got {held}")
+    return next(iter(counts.values()), None)
+
+
+def check_width(edit: Edit, point: str, width: int) -> None:
+    """Raise a UsageError unless the edit is for activations of this width."""
+    for name, x, axes in tensors_of(edit):
+        for axis, size in zip(reversed(axes), reversed(x.shape), strict=False):
+            if axis == "D" and size != width:
+                raise UsageError(
+                    f"{point} has width {width}; got an edit whose {name} is {list(x.shape)}, for width {size}"
+                )
+
+
+def is_identity(edit: Edit) -> bool:
+    """True for an edit whose scale is 0 in every row, and no parameter to be learned."""
+    if isinstance(edit.scale, Tensor):
+        return not edit.scale.requires_grad and not bool(edit.scale.any())
+    return edit.scale == 0
 
 
 def apply_edit(edit: Edit, x: Tensor, at_BL: Tensor | None = None, rows_BL: Tensor | None = None) -> Tensor:
@@ -139,37 +185,25 @@ def apply_edit(edit: Edit, x: Tensor, at_BL: Tensor | None = None, rows_BL: Tens
     """
     flat = x.flatten(2) if x.dim() > 3 else x
     wide = torch.promote_types(x.dtype, torch.float32)
-    at = torch.ones(flat.shape[:2], dtype=torch.bool, device=x.device) if at_BL is None else at_BL.to(x.device)
-    rows_T = None if rows_BL is None else rows_BL.to(x.device).expand(flat.shape[:2])[at]
-    old_TD = flat[at].to(wide)
+    rows = None if rows_BL is None else rows_BL.to(x.device).expand(flat.shape[:2])
+    if at_BL is None:  # a third of the time of a mask that is true everywhere
+        old_TD, rows_T = flat.flatten(0, 1).to(wide), None if rows is None else rows.flatten()
+        return _scaled(edit, old_TD, rows_T).to(x.dtype).reshape(x.shape)
+    at = at_BL.to(x.device)
+    old_TD, rows_T = flat[at].to(wide), None if rows is None else rows[at]
     new = flat.clone()
-    new[at] = _scaled(edit, old_TD, edit.changed(old_TD, rows_T), rows_T).to(x.dtype)
-    return new.view(x.shape)
+    new[at] = _scaled(edit, old_TD, rows_T).to(x.dtype)
+    return new.reshape(x.shape)
 
 
-def _scaled(edit: Edit, old_TD: Tensor, new_TD: Tensor, rows_T: Tensor | None) -> Tensor:
+def _scaled(edit: Edit, old_TD: Tensor, rows_T: Tensor | None) -> Tensor:
     """`old + scale * (new - old)`, and exactly the old at scale 0 and the new at scale 1."""
-    scale = torch.as_tensor(edit.scale, device=old_TD.device, dtype=old_TD.dtype)
+    new_TD, scale = edit.changed(old_TD, rows_T), edit.scale
+    if not isinstance(scale, Tensor):
+        if scale in (0, 1):
+            return new_TD if scale else old_TD
+        return old_TD + scale * edit.difference(old_TD, new_TD, rows_T)
+    scale = scale.to(old_TD)
     scale = scale if scale.dim() == 0 else _at_rows(scale, 0, rows_T)[:, None]
-    between = old_TD + scale * (new_TD - old_TD)
+    between = old_TD + scale * edit.difference(old_TD, new_TD, rows_T)
     return torch.where(scale == 0, old_TD, torch.where(scale == 1, new_TD, between))
-
-
-@contextmanager
-def editing(
-    model: HookedModule, edits: Edits, at_BL: Tensor | None = None, rows_BL: Tensor | None = None
-) -> Iterator[None]:
-    """Within the context, forwards over tokens [B, L] run with the edits; see `apply_edit`.
-
-    Edits at one point are done in the order given.
-    """
-
-    def hook_of(edit: Edit) -> Any:
-        def hook(x: Tensor, _: HookPoint) -> Tensor:
-            return apply_edit(edit, x, at_BL, rows_BL)
-
-        return hook
-
-    each = [(point, one) for point, some in edits.items() for one in ([some] if isinstance(some, Edit) else some)]
-    with model.hooks([([point], hook_of(edit)) for point, edit in each]):
-        yield

@@ -1,0 +1,93 @@
+"""Counterparts: for each text one with another label, whose activations are swapped in (Geiger et al. 2021).
+
+Axes: N texts, L position.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import DataError, UsageError
+from probekit.text import counted
+
+MOST_COMPARED = 256  # candidates of a text that are compared token by token; more are sampled
+
+
+def choose_counterparts(
+    labels: Any,
+    lengths: Any,
+    groups: Any | None = None,
+    seed: int = 0,
+    texts: Sequence[Sequence[int]] | None = None,
+    splits: Any | None = None,
+) -> np.ndarray:
+    """The number of each text's counterpart, int64 [N].
+
+    Of the texts with another label in the same split, in this order: one of another group, one of the nearest length
+    (the same if there is one), one with the most tokens in common at equal positions. Ties are drawn with the seed.
+
+    Args:
+        labels: class numbers [N].
+        lengths: tokens of each text [N].
+        groups: [N]; None means that each text is a group of its own. A text of the same group is taken only where no
+            other group has another label.
+        seed: of the ties.
+        texts: token ids, to compare; None draws among the texts of the nearest length.
+        splits: [N]; None is one split.
+
+    Raises:
+        DataError: a text has no counterpart.
+        UsageError: lists of different lengths.
+    """
+    labels_N, lengths_N = np.asarray(labels), np.asarray(lengths)
+    n = len(labels_N)
+    groups_N = _numbers(groups, n)
+    splits_N = np.zeros(n, dtype=np.int64) if splits is None else _numbers(splits, n)
+    sizes = {len(each) for each in (labels_N, lengths_N, groups_N, splits_N, *([] if texts is None else [texts]))}
+    if sizes != {n}:
+        raise UsageError(
+            f"labels, lengths, groups, texts and splits must be of the same rows; got {sorted(sizes)} rows"
+        )
+    rng, chosen = np.random.default_rng(seed), np.empty(n, dtype=np.int64)
+    for split in np.unique(splits_N):
+        rows = np.flatnonzero(splits_N == split)
+        tokens = None if texts is None else _padded([texts[i] for i in rows])
+        chosen[rows] = rows[_of_split(labels_N[rows], lengths_N[rows], groups_N[rows], tokens, rng)]
+    return chosen
+
+
+def _of_split(
+    labels_N: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray, tokens_NL: np.ndarray | None, rng: Any
+) -> np.ndarray:
+    classes = {label: np.flatnonzero(labels_N != label) for label in np.unique(labels_N)}
+    if len(classes) == 1:
+        raise DataError(
+            f"no counterparts: all texts of a split ({counted(len(labels_N), 'text')}) have the label "
+            f"{next(iter(classes))}; add texts of another class"
+        )
+    chosen = np.empty(len(labels_N), dtype=np.int64)
+    for i, label in enumerate(labels_N):
+        others = classes[label]
+        elsewhere = others[groups_N[others] != groups_N[i]]
+        others = elsewhere if len(elsewhere) else others
+        distance = np.abs(lengths_N[others] - lengths_N[i])
+        nearest = others[distance == distance.min()]
+        if tokens_NL is not None:
+            nearest = nearest if len(nearest) <= MOST_COMPARED else rng.choice(nearest, MOST_COMPARED, replace=False)
+            differing = (tokens_NL[nearest] != tokens_NL[i]).sum(axis=1)
+            nearest = nearest[differing == differing.min()]
+        chosen[i] = rng.choice(nearest)
+    return chosen
+
+
+def _numbers(names: Any | None, n: int) -> np.ndarray:
+    return np.arange(n) if names is None else np.unique(np.asarray(names), return_inverse=True)[1]
+
+
+def _padded(texts: Sequence[Sequence[int]]) -> np.ndarray:
+    """Token ids [N, L], -1 after the end of a text."""
+    tokens_NL = np.full((len(texts), max(map(len, texts))), -1, dtype=np.int64)
+    for row, text in zip(tokens_NL, texts, strict=True):
+        row[: len(text)] = text
+    return tokens_NL

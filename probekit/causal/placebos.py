@@ -1,0 +1,78 @@
+"""Placebo directions: what an edit does that has nothing to do with the label.
+
+An edit along a probe's direction means something only beside the same edit, of the same size, along directions that
+know nothing of the label: drawn uniformly, drawn with the activations' own covariance (which puts them where the
+activations vary), and fitted to shuffled labels (which adds what fitting finds in noise).
+
+Axes: N rows, D width of the place, k directions.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from torch import Tensor
+
+from probekit.errors import DataError, UsageError
+from probekit.options.check import check_whole
+from probekit.probes.base import Probe
+
+
+def random_directions(k: int, D: int, seed: int = 0) -> Tensor:
+    """Draw k directions uniformly from the sphere: float64 [k, D] of length 1."""
+    check_whole("k", k)
+    check_whole("D", D)
+    return _unit(torch.from_numpy(np.random.default_rng(seed).standard_normal((k, D))))
+
+
+def covariance_directions(k: int, covariance: Tensor, seed: int = 0) -> Tensor:
+    """Draw k directions from N(0, covariance [D, D]) and divide each by its length: float64 [k, D].
+
+    Raises:
+        DataError: a covariance that is not finite, or 0: the activations do not vary.
+        UsageError: not a square matrix.
+    """
+    check_whole("k", k)
+    if covariance.dim() != 2 or covariance.shape[0] != covariance.shape[1]:
+        raise UsageError(f"covariance must be [D, D]; got {list(covariance.shape)}")
+    matrix = covariance.double().cpu()
+    if not bool(matrix.isfinite().all()) or not float(matrix.diagonal().max()) > 0:
+        raise DataError(
+            "the activations do not vary or are not finite, so that no direction can be drawn; leave it out"
+        )
+    values, vectors = torch.linalg.eigh(matrix)
+    # the symmetric root: it does not depend on the signs of the eigenvectors, which differ between LAPACKs
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    return _unit(torch.from_numpy(np.random.default_rng(seed).standard_normal((k, len(matrix)))) @ root)
+
+
+def shuffled_direction(probe: Probe, x_ND: Any, labels_N: np.ndarray, seed: int = 0, k: int = 1) -> Tensor:
+    """The directions of k probes fitted to shuffled labels, float64 [k, D] of length 1.
+
+    With more than two classes, the contrast of the second class with the first.
+
+    Args:
+        probe: linear, with the parameters of the real one (its C above all); it is cloned.
+        x_ND: the rows that the real probe was fitted to, torch or numpy.
+        labels_N: their labels.
+        seed: of the shuffles.
+        k: how many.
+
+    Raises:
+        NoDirection: the probe is not linear.
+    """
+    check_whole("k", k)
+    rng = np.random.default_rng(seed)
+    weights = [np.atleast_2d(_fitted(probe, x_ND, rng.permutation(labels_N)).direction) for _ in range(k)]
+    vectors = np.stack([w[0] if len(w) == 1 else w[1] - w[0] for w in weights])
+    return _unit(torch.from_numpy(vectors).double())
+
+
+def _fitted(probe: Probe, x_ND: Any, labels_N: np.ndarray) -> Probe:
+    copy: Any = clone(probe)
+    return copy.fit(x_ND, labels_N)
+
+
+def _unit(vectors_kD: Tensor) -> Tensor:
+    return vectors_kD / vectors_kD.norm(dim=1, keepdim=True)

@@ -1,0 +1,90 @@
+"""A model's head as numbers: the logits of a few tokens without those of the whole vocabulary.
+
+    logits = cap(before(h) W' + b)
+
+with h the final norm's output; `before` is the transform of a masked-token head, and `cap` Gemma 2's soft cap.
+
+Axes: N rows, K tokens of a row, D d_model, V vocab.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probekit.errors import UsageError
+from probekit.models.adapter.model import AdaptedModel
+from probekit.models.base import LanguageModel
+from probekit.models.families.masked_lm import MaskedLM
+from probekit.models.families.transformer import Transformer
+
+
+@dataclass(frozen=True, eq=False)
+class Unembedding:
+    """The head of a family.
+
+    Attributes:
+        weight_VD: a row for each token.
+        bias_V: None without a bias.
+        cap: logits approach plus and minus this number; None without a soft cap.
+        before: what is done to the final norm's output first; None if nothing is.
+    """
+
+    weight_VD: Tensor
+    bias_V: Tensor | None = None
+    cap: float | None = None
+    before: Callable[[Tensor], Tensor] | None = None
+
+
+def unembedding(model: LanguageModel) -> Unembedding | None:
+    """The head of a model of probekit's own families; None for an adapted model, whose class alone knows its head.
+
+    Raises:
+        UsageError: the model has no head.
+    """
+    check_head(model)
+    if isinstance(model, AdaptedModel):
+        return None
+    own: Any = model
+    weight_VD = (own.unembed or own.embed).weight
+    if isinstance(model, MaskedLM):
+        return Unembedding(weight_VD, model.head.bias, before=model.head.transform)
+    if isinstance(model, Transformer):
+        return Unembedding(weight_VD, None if model.logits_bias is None else model.logits_bias[0])
+    cap = getattr(model.cfg, "output_logits_soft_cap", None)
+    return Unembedding(weight_VD, getattr(model, "unembed_bias", None), cap)
+
+
+def check_head(model: LanguageModel) -> None:
+    """Raise a UsageError if the model has no head to give logits."""
+    if not model.has_logits:
+        raise UsageError(
+            f"{model.name} has no head, so it has no logits; take a checkpoint that was saved with its head"
+        )
+
+
+def chosen_logits(model: LanguageModel, hidden_ND: Tensor, tokens_NK: Tensor) -> Tensor:
+    """The logits [N, K] of these tokens, in float32 at least; differentiable in the final norm's output."""
+    head, tokens_NK = unembedding(model), tokens_NK.to(hidden_ND.device)
+    if head is None:
+        return logits_of(model, hidden_ND).gather(1, tokens_NK)
+    x_ND = hidden_ND if head.before is None else head.before(hidden_ND[:, None])[:, 0]
+    wide = torch.promote_types(x_ND.dtype, torch.float32)
+    at_NKD = head.weight_VD[tokens_NK].to(wide)
+    logits_NK = torch.einsum("nd,nkd->nk", x_ND.to(wide), at_NKD)
+    if head.bias_V is not None:
+        logits_NK = logits_NK + head.bias_V[tokens_NK].to(wide)
+    return logits_NK if head.cap is None else head.cap * torch.tanh(logits_NK / head.cap)
+
+
+def logits_of(model: LanguageModel, hidden_ND: Tensor) -> Tensor:
+    """The logits [N, V] of the final norm's output, in float32 at least.
+
+    Raises:
+        UsageError: the model has no head.
+    """
+    check_head(model)
+    logits_NV = model.logits(hidden_ND[:, None])[:, 0]
+    return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))

@@ -1,0 +1,44 @@
+"""What a store keeps of edits: enough to tell one from another, not to repeat them."""
+
+import hashlib
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probekit.hooks import HookedModule
+from probekit.interventions.attach import check_edits
+from probekit.interventions.edits import Edit, Edits
+from probekit.points import place_name, split_point
+
+_NAMES = {"Replace": "replace", "Add": "add", "ProjectOut": "project_out", "Affine": "affine", "Swap": "swap"}
+
+
+def record_of_edits(model: HookedModule, edits: Edits) -> dict[str, list[dict[str, Any]]]:
+    """Place -> its edits in order, JSON-able: kind, scale, and shape and sha256 of each tensor."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, edit in check_edits(model, edits):
+        found.setdefault(place_name(split_point(name)), []).append(_record(edit))
+    return found
+
+
+def _record(edit: Edit) -> dict[str, Any]:
+    values = {field.name: getattr(edit, field.name) for field in fields(edit)}
+    tensors = {name: x for name, x in values.items() if isinstance(x, Tensor)}
+    plain = {name: x for name, x in values.items() if name not in tensors and x is not None}
+    kind = _NAMES.get(type(edit).__name__, type(edit).__name__)
+    return {"kind": kind, **plain, **{name: _digest(x) for name, x in tensors.items()}}
+
+
+def _digest(x: Tensor) -> dict[str, Any]:
+    """Shape and hex sha256 of a tensor's values, as float64 (or as bools), wherever and in whatever type they are."""
+    host = x.detach().cpu()
+    host = host if host.dtype == torch.bool else host.to(torch.float64)
+    return {"shape": list(x.shape), "sha256": hashlib.sha256(host.contiguous().numpy().tobytes()).hexdigest()}
+
+
+def edits_in_words(record: dict[str, list[dict[str, Any]]], positions: str) -> str:
+    """A store's edits in a few words: "project_out at resid_pre.5, all tokens"."""
+    each = [f"{' then '.join(one['kind'] for one in some)} at {place}" for place, some in record.items()]
+    return f"{', '.join(each)}, {'all tokens' if positions == 'all' else 'the read tokens'}"

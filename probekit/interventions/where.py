@@ -1,0 +1,142 @@
+"""Which tokens an edit is done at: positions in the texts that a forward runs, under any padding and with a cache.
+
+Axes: B batch, L position in the row, N rows of the edits' tensors.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.errors import UsageError, nearest
+from probekit.text import counted
+
+Word = Literal["all", "last", "generated"]
+Positions = Word | int | slice | Tensor | np.ndarray | Sequence[Any]
+"""As people give them; see `check_positions`."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextTokens:
+    """The tokens of a forward, as tokens of texts.
+
+    Attributes:
+        index_BL: the index of each token in its text, a BOS counted, int64; -1 for padding. Generated tokens go on
+            counting.
+        length_B: tokens of each text, without generated ones, int64.
+        row_B: the row of the edits' tensors that belongs to each text, int64.
+        n_rows: how many rows there are in all: of this forward, or of all prompts or examples.
+        column_BL: where a mask of positions has its entry for each token.
+    """
+
+    index_BL: Tensor
+    length_B: Tensor
+    row_B: Tensor
+    n_rows: int
+    column_BL: Tensor
+
+
+def texts_in(tokens: Tensor, mask: Tensor | None) -> TextTokens | None:
+    """One text in each row of tokens [B, L], padded as the mask [B, L] says; None for a mask of another shape."""
+    B, L = tokens.shape
+    column_BL = torch.arange(L, device=tokens.device).expand(B, L)
+    rows_B = torch.arange(B, device=tokens.device)
+    if mask is None:
+        return TextTokens(column_BL, torch.full_like(rows_B, L), rows_B, B, column_BL)
+    if not isinstance(mask, Tensor) or mask.shape != tokens.shape:
+        return None
+    real = mask.to(tokens.device).bool()
+    index_BL = torch.where(real, real.long().cumsum(1) - 1, -1)
+    return TextTokens(index_BL, real.sum(1), rows_B, B, column_BL)
+
+
+def check_positions(positions: Positions) -> Any:
+    """Positions as "all", "last", "generated", an int, a slice, a mask (bool tensor) or one index per row (int64 [N]).
+
+    Raises:
+        UsageError: anything else.
+    """
+    forms = 'positions are "all", "last", "generated", an index, a slice, a mask of bools or one index for each row'
+    if isinstance(positions, str):
+        if positions not in get_args(Word):
+            raise UsageError(f"{forms}; {nearest(positions, get_args(Word))}")
+        return positions
+    if isinstance(positions, slice):
+        return positions
+    if isinstance(positions, Sequence | np.ndarray | Tensor):
+        try:
+            given = torch.as_tensor(positions)
+        except (TypeError, ValueError, RuntimeError):
+            given = torch.empty(0)
+        if given.dtype == torch.bool and given.dim() in (1, 2) and given.numel():
+            return given
+        whole = not given.is_floating_point() and not given.is_complex() and given.dtype != torch.bool
+        if whole and given.dim() == 1 and given.numel():
+            return given.long()
+        if whole and given.dim() == 0:
+            return int(given)
+    elif hasattr(positions, "__index__") and not isinstance(positions, bool):
+        return int(positions)
+    raise UsageError(f"{forms}; got {positions!a:.60}")
+
+
+def tokens_at(positions: Any, texts: TextTokens) -> Tensor | None:
+    """The tokens at checked positions, bool [B, L]; None for all.
+
+    Raises:
+        UsageError: an index outside a text, or a mask or a list for another number of texts.
+    """
+    if isinstance(positions, str):
+        return _at_word(positions, texts)
+    if isinstance(positions, slice):
+        return _in_slice(positions, texts)
+    if isinstance(positions, int):
+        return _at_index(torch.full_like(texts.length_B, positions), texts)
+    if positions.dtype == torch.bool:
+        return _in_mask(positions.to(texts.index_BL.device), texts)
+    if len(positions) != texts.n_rows:
+        raise UsageError(f"expected one position for each of {counted(texts.n_rows, 'text')}; got {len(positions)}")
+    return _at_index(positions.to(texts.row_B.device)[texts.row_B], texts)
+
+
+def _at_word(word: str, texts: TextTokens) -> Tensor | None:
+    if word == "all":
+        return None
+    length_B1 = texts.length_B[:, None]
+    return texts.index_BL == length_B1 - 1 if word == "last" else texts.index_BL >= length_B1
+
+
+def _at_index(index_B: Tensor, texts: TextTokens) -> Tensor:
+    outside = (index_B < -texts.length_B) | (index_B >= texts.length_B)
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        raise UsageError(
+            f"text {int(texts.row_B[row])} has {counted(int(texts.length_B[row]), 'token')}; got position "
+            f"{int(index_B[row])}"
+        )
+    return texts.index_BL == torch.where(index_B < 0, index_B + texts.length_B, index_B)[:, None]
+
+
+def _in_slice(positions: slice, texts: TextTokens) -> Tensor:
+    at_BL = torch.zeros_like(texts.index_BL, dtype=torch.bool)
+    for row, length in enumerate(texts.length_B.tolist()):
+        at_BL[row] = torch.isin(
+            texts.index_BL[row], torch.tensor([*range(length)[positions]], device=at_BL.device, dtype=torch.long)
+        )
+    return at_BL
+
+
+def _in_mask(mask: Tensor, texts: TextTokens) -> Tensor:
+    mask_NL = mask.expand(texts.n_rows, -1) if mask.dim() == 1 else mask
+    width = int(texts.length_B.max())
+    if len(mask_NL) != texts.n_rows or mask_NL.shape[1] < width:
+        raise UsageError(
+            f"a mask of positions has an entry for each token of {counted(texts.n_rows, 'text')}; got "
+            f"{list(mask.shape)} for texts of up to {counted(width, 'token')}"
+        )
+    column_BL = texts.column_BL.clamp(0, mask_NL.shape[1] - 1)
+    at_BL = mask_NL[texts.row_B].gather(1, column_BL)
+    return at_BL & (texts.index_BL >= 0) & (texts.index_BL < texts.length_B[:, None])
