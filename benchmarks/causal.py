@@ -45,9 +45,8 @@ def probekit_grid(folder: Path, data: Data) -> Callable[[], list[list[float]]]:
     from probekit.causal.patching import patch_grid
 
     n, last = len(data["clean"]), len(data["clean"][0]) - 1
-    answers = (torch.tensor(data[x]) for x in ("own", "other"))
-    at = torch.full((n,), last)
-    pairs = MinimalPairs(data["clean"], data["corrupted"], *answers, at, at, [f"pair {i}" for i in range(n)])
+    own, other, at = torch.tensor(data["own"]), torch.tensor(data["other"]), torch.full((n,), last)
+    pairs = MinimalPairs(data["clean"], data["corrupted"], own, other, at, at, [f"pair {i}" for i in range(n)])
     model = pk.load_model(str(folder))
     return lambda: patch_grid(model, pairs, placebos=0).recovery.tolist()
 
