@@ -32,6 +32,8 @@ _HOME = {
     "TransferResults": "evaluation",
     "selftest": "verification",
     "SelfTest": "verification",
+    "fit_eraser": "causal.erase",
+    "fresh_probes": "causal.completeness",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "__version__",
     "extract",
     "extract_statistics",
+    "fit_eraser",
+    "fresh_probes",
     "import_activations",
     "load_activations",
     "load_model",
@@ -65,6 +69,8 @@ if TYPE_CHECKING:
         load_statistics,
         random_init_of,
     )
+    from probekit.causal.completeness import fresh_probes
+    from probekit.causal.erase import fit_eraser
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
