@@ -19,7 +19,7 @@ from scipy.stats import norm
 from probekit.evaluation.scores.band import curve_band
 from probekit.evaluation.scores.best_set import best_set
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.permutation import permutation_test
 
 RESAMPLES, LAYERS = 400, 13
@@ -78,7 +78,7 @@ def curve_holds(name: str, alike: float, kind: str, n: int, world: int) -> list[
     truth = CURVES[name]
     layers, group = curve(np.random.default_rng([world, n]), n, kind, truth, alike)
     bootstrap = bootstrap_of(world, n, kind, group)
-    values = np.array([measure(p, ["accuracy"])["accuracy"] for p in layers])
+    values = np.array([metrics_of(p, ["accuracy"])["accuracy"] for p in layers])
     resampled = np.stack([bootstrap.resampled(p, "accuracy") for p in layers])
     low, high = curve_band(bootstrap, layers, "accuracy", resampled).T
     chosen = best_set(values, resampled, jackknifed=np.stack([bootstrap.jackknifed(p, "accuracy") for p in layers]))

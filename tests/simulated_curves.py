@@ -4,7 +4,7 @@ import numpy as np
 from scipy.stats import binom, norm
 
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 
 WORLDS = 150
 
@@ -22,7 +22,7 @@ def curve(seed: int, n: int, accuracies, size=1) -> tuple[list[Predictions], np.
 
 
 def values_of(layers: list[Predictions], bootstrap: Bootstrap, metric="accuracy") -> tuple[np.ndarray, np.ndarray]:
-    values = np.array([measure(p, [metric])[metric] for p in layers])
+    values = np.array([metrics_of(p, [metric])[metric] for p in layers])
     return values, np.stack([bootstrap.resampled(p, metric) for p in layers])
 
 

@@ -8,7 +8,6 @@ Axes: N texts, V runs (edited or not) of some of them, D d_model, K answers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from probekit.causal.answers import answer_ids as answer_ids
+from probekit.causal.answers import mask_token
+from probekit.causal.pairs import MinimalPairs
 from probekit.causal.unembedding import check_head, chosen_logits, logits_of
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Edits, editing
@@ -24,7 +26,6 @@ from probekit.models.families.transformer import Transformer
 
 TOKENS = 4096  # of a batch, padding included
 MASKED = 7  # every 7th token is masked in turn: 14%, near the 15% of BERT's training
-MOST_TEXTS = 2000  # how many texts answers are tried on
 LOGITS = 2**23  # how many logits are in memory at once, 32 MB in float32
 
 
@@ -96,6 +97,14 @@ def by_label(
         others = np.roll(occurring, -1)[np.searchsorted(occurring, labels)]
     ids = torch.tensor(answers)
     return Behaviour(ids[torch.as_tensor(labels).long()], ids[torch.as_tensor(others).long()], answer_N)
+
+
+def of_pairs(pairs: MinimalPairs) -> tuple[Behaviour, Behaviour]:
+    """What is asked of the clean texts, and the same of the corrupted ones: own is the clean text's answer in both."""
+    return (
+        Behaviour(pairs.own_N, pairs.other_N, pairs.clean_answer_N),
+        Behaviour(pairs.own_N, pairs.other_N, pairs.corrupted_answer_N),
+    )
 
 
 def logit_differences(model: LanguageModel, hidden_VD: Tensor, own_V: Tensor, other_V: Tensor) -> Tensor:
@@ -198,8 +207,7 @@ def loss_per_token(model: LanguageModel, texts: Sequence[Sequence[int]], edits: 
             f"the loss on texts is for models that read one text; {model.name} reads a source and a target"
         )
     check_head(model)
-    with editing(model, edits) if edits else nullcontext():
-        parts = [_losses(model, batch) for batch in _batches(model, texts)]
+    parts = [_losses(model, batch, edits or {}) for batch in _batches(model, texts)]
     losses = torch.cat([part.double().cpu() for part in parts]) if parts else torch.empty(0)
     if not len(losses):
         raise DataError("no text has a token to predict; give texts of two tokens or more")
@@ -220,7 +228,7 @@ def _batches(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[l
         yield batch
 
 
-def _losses(model: LanguageModel, batch: list[list[int]]) -> Tensor:
+def _losses(model: LanguageModel, batch: list[list[int]], edits: Edits) -> Tensor:
     """The loss of each predicted token of a batch."""
     width = len(batch[-1])
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in batch])
@@ -230,7 +238,8 @@ def _losses(model: LanguageModel, batch: list[list[int]]) -> Tensor:
     if not model.causal:
         seen, at = _masked(model, tokens, real)
         targets, from_ = tokens, slice(None)
-    hidden_BLD = model(seen, attention_mask=None if real.all() else real, return_logits=False)
+    with editing(model, edits):
+        hidden_BLD = model(seen, attention_mask=None if real.all() else real, return_logits=False)
     at = at.to(hidden_BLD.device)
     hidden_TD, targets_T = hidden_BLD[:, from_][at], targets.to(hidden_BLD.device)[at]
     parts = zip(hidden_TD.split(_rows(model)), targets_T.split(_rows(model)), strict=True)
@@ -245,149 +254,3 @@ def _masked(model: LanguageModel, tokens: Tensor, real: Tensor) -> tuple[Tensor,
     own = real & ~torch.isin(tokens, context)
     at = own & (own.cumsum(1) % MASKED == MASKED // 2)  # the 3rd, the 10th, ...
     return tokens.masked_fill(at, mask), at
-
-
-def answer_tokens(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Tensor:
-    """The index of each text's answer token, int64 [N]: the last token, or the [MASK] of a masked language model.
-
-    Args:
-        model: the model that reads the texts.
-        texts: token ids, context tokens included.
-
-    Raises:
-        DataError: a text for a masked language model that does not have exactly one [MASK].
-    """
-    if model.causal:
-        return torch.tensor([len(ids) - 1 for ids in texts])
-    spelled, mask = mask_token(model)
-    for row, ids in enumerate(texts):
-        if (n := list(ids).count(mask)) != 1:
-            raise DataError(f"text {row} has {n} {spelled}, expected one, where {model.name} reads its answer; add it")
-    return torch.tensor([list(ids).index(mask) for ids in texts])
-
-
-def mask_token(model: LanguageModel) -> tuple[str, int]:
-    """How the mask of a masked language model is spelled, and its id.
-
-    Raises:
-        UsageError: its vocabulary has neither "[MASK]" nor "<mask>".
-    """
-    tokenizer = model.need_tokenizer()
-    for spelled in ("[MASK]", "<mask>"):
-        if tokenizer.encode(spelled) == [tokenizer.token_id(spelled)]:
-            return spelled, tokenizer.token_id(spelled)
-    raise UsageError(f"the vocabulary of {model.name} has neither [MASK] nor <mask>; its answers cannot be read")
-
-
-def answer_ids(
-    model: LanguageModel, answers: Sequence[str], texts: Sequence[str] | Sequence[Sequence[int]]
-) -> list[int]:
-    """The token id of each answer, as the next word after the texts, or in place of their [MASK].
-
-    An answer is tried after a blank first, then as it is given. Of more than `MOST_TEXTS` texts as many are tried,
-    evenly spread. Where the texts are token ids, answers are tokens as the vocabulary spells them, or ids.
-
-    Args:
-        model: the model that will answer.
-        answers: words, such as "is" and "are".
-        texts: texts that end before the answer (or have a [MASK]), or token ids.
-
-    Raises:
-        UsageError: an answer that is several tokens, or not the same token after all texts; the same answer twice.
-    """
-    if len(answers) < 2:
-        raise UsageError(f'expected two answers or more, one for each class, got {len(answers)}; such as "is,are"')
-    if len(texts) and isinstance(texts[0], str):
-        tried = [str(texts[i]) for i in np.unique(np.linspace(0, len(texts) - 1, MOST_TEXTS).round().astype(int))]
-        found = _next_tokens(model, answers, tried) if model.causal else _masked_tokens(model, answers, tried)
-    else:
-        found = [_id_of(model, answer) for answer in answers]
-    for i, token in enumerate(found):
-        if token in found[:i]:
-            first = answers[found.index(token)]
-            raise UsageError(
-                f"answers {first!a:.60} and {answers[i]!a:.60} are the same token {token}; give other words"
-            )
-    return found
-
-
-def _id_of(model: LanguageModel, answer: str) -> int:
-    if str(answer).isdecimal() and model.tokenizer is None:
-        if int(answer) >= model.cfg.d_vocab:
-            raise UsageError(f"token ids of {model.name} are 0..{model.cfg.d_vocab - 1}, got {answer}")
-        return int(answer)
-    return model.need_tokenizer().token_id(answer)
-
-
-def _next_tokens(model: LanguageModel, answers: Sequence[str], texts: list[str]) -> list[int]:
-    """The id of each answer as the next word."""
-    before = model.need_tokenizer().encode_batch(texts)
-
-    def added(ids: list[int], row: int) -> list[int]:
-        n = len(before[row])
-        return ids[n:] if ids[:n] == before[row] else []
-
-    return [_agreed(model, answer, texts, lambda text, form: text + form, added) for answer in answers]
-
-
-def _masked_tokens(model: LanguageModel, answers: Sequence[str], texts: list[str]) -> list[int]:
-    """The id of each answer in place of the mask."""
-    spelled, _ = mask_token(model)
-    before = model.need_tokenizer().encode_batch(texts)
-    places = answer_tokens(model, before).tolist()
-
-    def added(ids: list[int], row: int) -> list[int]:
-        start, n_after = places[row], len(before[row]) - places[row] - 1
-        end = len(ids) - n_after
-        same = ids[:start] == before[row][:start] and ids[end:] == before[row][places[row] + 1 :]
-        return ids[start:end] if same else []
-
-    return [_agreed(model, answer, texts, lambda text, form: text.replace(spelled, form), added) for answer in answers]
-
-
-def _agreed(
-    model: LanguageModel,
-    answer: str,
-    texts: list[str],
-    put: Callable[[str, str], str],
-    added: Callable[[list[int], int], list[int]],
-) -> int:
-    """The one token that a form of the answer adds to all texts.
-
-    Args:
-        model: the model.
-        answer: as it was given.
-        texts: the texts.
-        put: (text, form of the answer) -> the text with the answer.
-        added: (ids of that, row) -> the ids that the answer added; [] if it changed those around it.
-    """
-    if not isinstance(answer, str) or not answer.strip():
-        raise UsageError(f'an answer must be a word, got {answer!a:.60}; such as "is,are"')
-    errors: list[str] = []
-    for form in dict.fromkeys([f" {answer.strip()}", answer.strip()]):
-        try:
-            ids = model.need_tokenizer().encode_batch([put(text, form) for text in texts])
-        except DataError as error:
-            errors.append(f"answer {answer!a:.60}: {error}")
-            continue
-        new = [added(each, row) for row, each in enumerate(ids)]
-        if all(len(each) == 1 for each in new) and len({each[0] for each in new}) == 1:
-            return new[0][0]
-        errors.append(_why_not_one(model, answer, texts, new))
-    raise UsageError(errors[0])
-
-
-def _why_not_one(model: LanguageModel, answer: str, texts: list[str], new: list[list[int]]) -> str:
-    several = [row for row, each in enumerate(new) if len(each) != 1]
-    if not several:
-        row = next(row for row, each in enumerate(new) if each != new[0])
-        return (
-            f"answer {answer!a:.60} is token {new[0][0]} after {texts[0]!a:.60} and {new[row][0]} after "
-            f"{texts[row]!a:.60}; end all texts alike, without a blank"
-        )
-    row, pieces = several[0], model.need_tokenizer().tokens(new[several[0]])
-    after = f"after {texts[row][-40:]!a}"
-    if not pieces:
-        return f"answer {answer!a:.60} changes the tokens {after}, so it is no next token; end the texts before a blank"
-    shown = ", ".join(ascii(piece) for piece in pieces[:5])
-    return f"answer {answer!a:.60} is {len(pieces)} tokens {after} ({shown}); give a word that is one token"

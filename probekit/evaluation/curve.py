@@ -21,7 +21,7 @@ from probekit.evaluation.fits.layer import LayerFits, WantedFits, features_of, f
 from probekit.evaluation.fits.predict import predict
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.regression import r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place
@@ -181,5 +181,5 @@ def _metrics(fits: LayerFits, fit: ChosenFit, headline: str) -> dict[str, dict[s
         return {"validation": {headline: dict(fit.tried)[fit.C]}, "test": test}
     labels, metrics = grid.label_sets[0], {}
     for split in (split for split in grid.protocol.rows if split != "test"):
-        metrics[split] = measure(predict(fit.probe, fits.X, grid.protocol.rows[split], labels, grid.n_classes))
+        metrics[split] = metrics_of(predict(fit.probe, fits.X, grid.protocol.rows[split], labels, grid.n_classes))
     return {**metrics, "test": test}

@@ -11,7 +11,7 @@ from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.request import Request
 from probekit.evaluation.rows import resampling_units
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import headline
+from probekit.evaluation.scores.metrics import default_metric
 from probekit.probes import Probe
 
 CODE_STRENGTHS = 5  # the online code mixes its probes, so a few strengths of a long grid lose next to nothing
@@ -70,7 +70,7 @@ def plan_curve(
     return CurvePlan(
         probe=request.probe,
         grid=fit_grid(protocol, label_sets, request.n_classes, request.strengths),
-        headline=metric or headline(counts),
+        headline=metric or default_metric(counts),
         metric=metric,
         bootstrap=_bootstrap(protocol, units, seed) if intervals else None,
         code=_online_code(request, protocol, seed, units) if codelength and request.probe.for_codelength else None,

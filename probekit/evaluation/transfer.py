@@ -29,7 +29,7 @@ from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.rows import resampling_units, task_fingerprint
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
 from probekit.points import place_name
@@ -217,7 +217,7 @@ def _cell(train: TrainedTask, test: str, k: int, predictions: Predictions, boots
         converged=layer.converged,
         validation=layer.metrics.get("validation", {}).get(results.headline),
         chosen=layer is results.best,
-        metrics=measure(predictions),
+        metrics=metrics_of(predictions),
         intervals=bootstrap.intervals(predictions),
     )
 

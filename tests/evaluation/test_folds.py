@@ -14,7 +14,7 @@ from probekit.evaluation.compare.guesses import BAG_OF_WORDS_C, bags_of_words, w
 from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import fold_protocol
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.tasks.base import Task
 from probekit.tasks.quality.duplicates import linked_texts
@@ -69,7 +69,7 @@ def test_pooling_keeps_a_perfect_order_and_undoes_shift_and_scale():
     others = [Predictions(t, t, s, 2) for t, s in zip(truths, shifted, strict=True)]
     assert score(pooled(others)) == score(pooled(parts))
     assert score(pooled(others))["auroc"] == 1
-    assert measure(others[0])["auroc"] == score(pooled([others[0]]))["auroc"]
+    assert metrics_of(others[0])["auroc"] == score(pooled([others[0]]))["auroc"]
     flat = [replace(part, scores=np.full(12, 1e3 + i)) for i, part in enumerate(parts)]
     assert score(pooled(flat))["auroc"] == 0.5
 

@@ -22,7 +22,7 @@ from probekit.evaluation.fits.predict import pooled
 from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.results.data import BaselineResult, LayerResult
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place, base_name
 
@@ -120,7 +120,7 @@ def _scored(
     rounds = zip(guesses, protocol.rounds, strict=True)
     test = pooled([_predictions(guess, each.test, examples) for guess, each in rounds])
     others = [split for split in protocol.rows if split != "test"]
-    metrics = {split: measure(_predictions(guesses[0], protocol.rows[split], examples)) for split in others}
+    metrics = {split: metrics_of(_predictions(guesses[0], protocol.rows[split], examples)) for split in others}
     result = BaselineResult(
         name=guesses[0].name,
         C=guesses[0].C if len({guess.C for guess in guesses}) == 1 else None,

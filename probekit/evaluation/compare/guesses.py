@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from probekit.evaluation.compare.sparse_fits import fit_path, sparse_loss
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.probes.base import predicted_labels, probabilities
 
 # Rows of TF-IDF have length 1, so the weights must be larger than those of standardised features.
@@ -143,7 +143,7 @@ def merit(
     """
     metric = metric or ("accuracy" if n_classes else "r2")
     predictions = Predictions(labels[rows], guess.predicted[rows], guess.scores[rows], n_classes)
-    return guess.converged, measure(predictions, [metric]).get(metric, 0.0)
+    return guess.converged, metrics_of(predictions, [metric]).get(metric, 0.0)
 
 
 def _fits(

@@ -14,7 +14,7 @@ from probekit.evaluation.fits.fit_grid import Key
 from probekit.evaluation.fits.layer import LayerFits, fit_more
 from probekit.evaluation.fits.predict import decisions, part_of, pooled, predictions_of
 from probekit.evaluation.fits.protocol import Round
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 
 Scores = dict[tuple[Key, int], float]
 """(key of the fit, number of the validation part) -> headline."""
@@ -174,7 +174,7 @@ def _validation_scores(fits: LayerFits, numbers: Sequence[int], headline: str) -
         found = decisions([fits.probes[key] for key in keys], fits.X, rows)
         for key, each in zip(keys, found, strict=True):
             predictions = predictions_of(grid.label_sets[key[0]][rows], each, grid.n_classes)
-            scores[key, part] = measure(predictions, [headline]).get(headline, float("nan"))
+            scores[key, part] = metrics_of(predictions, [headline]).get(headline, float("nan"))
     return scores
 
 

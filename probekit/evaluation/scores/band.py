@@ -10,7 +10,7 @@ from scipy.stats import norm, t
 
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 from probekit.evaluation.scores.joint import ROUNDING, known_layers, largest_deviation
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 
 
 def curve_band(
@@ -36,7 +36,7 @@ def curve_band(
         resampled: [L, S], `bootstrap.resampled` of each layer.
         level: confidence level of the band.
     """
-    values = np.array([measure(p, [metric]).get(metric, np.nan) for p in predictions])
+    values = np.array([metrics_of(p, [metric]).get(metric, np.nan) for p in predictions])
     _, values, resampled = known_layers(values, resampled)
     deviations = _deviations_of_r2 if metric == "r2" else _deviations
     quantile = _quantile(deviations(values, resampled), resampled, level, bootstrap.n_units)

@@ -20,7 +20,7 @@ from probekit.tasks.trainable import IMBALANCED
 from probekit.text import listed
 
 
-def headline(counts: Iterable[int]) -> str:
+def default_metric(counts: Iterable[int]) -> str:
     """The default metric that selects layers and is drawn.
 
     "accuracy"; "auroc" if the largest class has more than 80% (`IMBALANCED`) of the examples, since guessing it would
@@ -55,7 +55,7 @@ def check_metric(name: str, n_classes: int) -> str:
     raise UsageError(f"unknown metric {name!a}; {nearest(str(name), known)}")
 
 
-def measure(predictions: Predictions, names: Iterable[str] | None = None) -> dict[str, float]:
+def metrics_of(predictions: Predictions, names: Iterable[str] | None = None) -> dict[str, float]:
     """Each metric, or each of `names`, that is defined for these predictions: name -> value."""
     once = np.ones((1, len(predictions.truth)))
     values = {name: float(values[0]) for name, values in weighted_metrics(predictions, once, names).items()}

@@ -11,7 +11,7 @@ import numpy as np
 from probekit.errors import UsageError
 from probekit.evaluation.scores.bootstrap import LEVEL
 from probekit.evaluation.scores.joint import ROUNDING
-from probekit.evaluation.scores.metrics import LOWER_IS_BETTER, METRICS, measure
+from probekit.evaluation.scores.metrics import LOWER_IS_BETTER, METRICS, metrics_of
 from probekit.evaluation.scores.permuted import under_permutation
 from probekit.evaluation.scores.predictions import Predictions, mean_known, ratio
 
@@ -72,7 +72,7 @@ def permutation_test(
     if metric not in METRICS or metric in LOWER_IS_BETTER:
         better = ", ".join(name for name in METRICS if name not in LOWER_IS_BETTER)
         raise UsageError(f"a permutation test needs a metric where higher is better, {better}; got {metric!a}")
-    observed = np.array([measure(p, [metric]).get(metric, -np.inf) for p in predictions])
+    observed = np.array([metrics_of(p, [metric]).get(metric, -np.inf) for p in predictions])
     rng, truth = np.random.default_rng(seed), predictions[0].truth
     draw, values = permuter(truth, groups), under_permutation(predictions, metric)
     null = np.concatenate([values(draw(rng, size)) for size in _chunks(permutations, truth.size)], axis=1)

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import Predictions, measure
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 
 
 def score(predictions: Predictions) -> dict[str, float]:
     """Every metric that is defined: name -> value."""
-    ranked = measure(_by_score(predictions), ["spearman"]) if _is_pooled(predictions) else {}
-    return {name: ranked.get(name, value) for name, value in measure(predictions).items()}
+    ranked = metrics_of(_by_score(predictions), ["spearman"]) if _is_pooled(predictions) else {}
+    return {name: ranked.get(name, value) for name, value in metrics_of(predictions).items()}
 
 
 def score_intervals(bootstrap: Bootstrap | None, predictions: Predictions) -> dict[str, tuple[float, float]]:
@@ -30,7 +30,7 @@ def score_intervals(bootstrap: Bootstrap | None, predictions: Predictions) -> di
 
 def value_of(predictions: Predictions, metric: str) -> float:
     """One metric; nan where it is undefined."""
-    return measure(for_metric(predictions, metric), [metric]).get(metric, float("nan"))
+    return metrics_of(for_metric(predictions, metric), [metric]).get(metric, float("nan"))
 
 
 def for_metric(predictions: Predictions, metric: str) -> Predictions:

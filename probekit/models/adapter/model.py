@@ -18,6 +18,7 @@ from probekit.errors import UsageError
 from probekit.hooks import HookPoint
 from probekit.models.adapter.config import AdapterConfig
 from probekit.models.adapter.generation import CACHES, RowReader
+from probekit.models.adapter.head import head_logits
 from probekit.models.adapter.held_weights import host_weight
 from probekit.models.adapter.layouts import ModuleLayout, Sublayers
 from probekit.models.adapter.proof import accepted, first_of, stream_argument
@@ -84,6 +85,7 @@ class AdaptedModel(LanguageModel):
     """
 
     packages = ("transformers",)
+    starts = False
 
     def __init__(self, hf: Any, cfg: AdapterConfig, layout: ModuleLayout):
         super().__init__()
@@ -147,6 +149,10 @@ class AdaptedModel(LanguageModel):
             return self._at_read(stopped.resid_BLD)
         is_head = module is self.hf and self.has_logits
         return out.logits if is_head else self._at_read(out[0])
+
+    def logits(self, output_BLD: Tensor) -> Tensor:
+        """The head's logits [B, L, V] of what the forward returns with return_logits=False."""
+        return head_logits(self, output_BLD)
 
     def run_hf(self, inputs: Mapping[str, Any]) -> Any:
         """The base model's output for transformers' own arguments; the points fire."""

@@ -7,7 +7,7 @@ from scipy.stats import binom, binomtest, norm
 
 from probekit.evaluation.scores import metrics, regression
 from probekit.evaluation.scores.bootstrap import Bootstrap
-from probekit.evaluation.scores.metrics import Predictions, measure, weighted_metrics
+from probekit.evaluation.scores.metrics import Predictions, metrics_of, weighted_metrics
 from probekit.evaluation.scores.score import for_metric, score_intervals
 
 WORLDS = 150
@@ -137,10 +137,10 @@ def test_intervals_stay_where_the_metric_can_be_and_are_plain_numbers():
     odds = np.clip(3 * p.scores, -30, 30)
     p = replace(p, probabilities=np.stack([1 / (1 + np.exp(odds)), 1 / (1 + np.exp(-odds))], axis=1))
     intervals = Bootstrap(60).intervals(p)
-    assert set(intervals) == set(measure(p)) - {"ece"}
+    assert set(intervals) == set(metrics_of(p)) - {"ece"}
     assert json.loads(json.dumps(intervals, allow_nan=False)) == {name: list(ends) for name, ends in intervals.items()}
     for name, (low, high) in intervals.items():
-        assert 0 <= low <= measure(p)[name] <= high <= 1
+        assert 0 <= low <= metrics_of(p)[name] <= high <= 1
 
 
 def test_a_smaller_level_lies_inside():
@@ -179,7 +179,7 @@ def test_next_to_nothing_known_is_a_wide_interval_and_no_overflow():
     said = rng.normal(size=30)
     p = Predictions(said + rng.normal(size=30), said, said, 0)
     intervals = Bootstrap(30, groups=np.arange(30) % 2).intervals(p, level=1 - 1e-6)
-    assert all(low < measure(p)[name] < high for name, (low, high) in intervals.items())
+    assert all(low < metrics_of(p)[name] < high for name, (low, high) in intervals.items())
     assert np.isfinite(list(intervals.values())).all()
 
 

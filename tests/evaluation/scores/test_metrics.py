@@ -12,9 +12,9 @@ from probekit.evaluation.scores.metrics import (
     METRICS,
     Predictions,
     check_metric,
-    headline,
-    measure,
+    default_metric,
     metric_names,
+    metrics_of,
     weighted_metrics,
 )
 from probekit.evaluation.scores.ranking import log_odds
@@ -82,7 +82,7 @@ def regression_oracle(p: Predictions) -> dict[str, float]:
 @pytest.mark.parametrize("ties", [False, True])
 def test_metrics_equal_scikit_learns(n_classes, ties):
     p = classified(n_classes=n_classes, ties=ties)
-    values = measure(p)
+    values = metrics_of(p)
     assert 0 <= values.pop("ece") <= 1
     assert values == pytest.approx(oracle(p), abs=1e-12)
 
@@ -90,13 +90,13 @@ def test_metrics_equal_scikit_learns(n_classes, ties):
 def test_the_brier_score_of_two_classes_is_scikit_learns():
     p = classified()
     assert p.probabilities is not None
-    assert measure(p)["brier"] == pytest.approx(sk.brier_score_loss(p.truth, p.probabilities[:, 1]))
+    assert metrics_of(p)["brier"] == pytest.approx(sk.brier_score_loss(p.truth, p.probabilities[:, 1]))
 
 
 @pytest.mark.parametrize("ties", [False, True])
 def test_regression_metrics_equal_scikit_learns_and_scipys(ties):
     p = regressed(ties=ties)
-    assert measure(p) == pytest.approx(regression_oracle(p), abs=1e-10)
+    assert metrics_of(p) == pytest.approx(regression_oracle(p), abs=1e-10)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -115,7 +115,7 @@ def test_a_weight_is_that_many_copies(n_classes, ties):
     W = np.random.default_rng(0).integers(4, size=(5, 40))
     values = weighted_metrics(p, W, ONCE if n_classes else None)
     for s, weights in enumerate(W):
-        copied = measure(copies(p, weights))
+        copied = metrics_of(copies(p, weights))
         assert {name: v[s] for name, v in values.items()} == pytest.approx({name: copied[name] for name in values})
 
 
@@ -125,7 +125,7 @@ def test_the_calibration_error_is_the_mean_over_bins_of_the_gap_between_confiden
     confidence, right = p.probabilities.max(axis=1), p.predicted == p.truth
     bins = np.array_split(np.argsort(confidence), 15)  # 20 each
     gaps = [abs(confidence[rows].mean() - right[rows].mean()) for rows in bins]
-    assert measure(p)["ece"] == pytest.approx(np.mean(gaps))
+    assert metrics_of(p)["ece"] == pytest.approx(np.mean(gaps))
     weights = np.random.default_rng(0).random(300)
     sums = [abs(weights[rows] @ (confidence - right)[rows]) for rows in bins]
     assert weighted_metrics(p, weights[None])["ece"][0] == pytest.approx(sum(sums) / weights.sum())
@@ -135,12 +135,12 @@ def test_equal_confidences_share_a_bin():
     """All at 0.8 and right four times of five: calibrated, in whatever order the examples come."""
     right = np.arange(100) % 5 > 0
     p = Predictions(right.astype(int), np.ones(100, dtype=int), np.ones(100), 2, np.tile([0.2, 0.8], (100, 1)))
-    assert measure(p)["ece"] == pytest.approx(0)
+    assert metrics_of(p)["ece"] == pytest.approx(0)
 
 
 def test_metrics_without_probabilities_are_the_others():
     p = replace(classified(), probabilities=None)
-    assert metric_names(p) == list(measure(p)) == [name for name in ONCE if name != "brier"]
+    assert metric_names(p) == list(metrics_of(p)) == [name for name in ONCE if name != "brier"]
     assert metric_names(classified()) == [*ONCE, "ece"]
     assert [*ONCE, "ece", *metric_names(regressed())] == list(METRICS)
 
@@ -158,20 +158,20 @@ def test_a_resample_without_a_class_is_judged_on_the_others():
 def test_what_is_added_to_all_scores_of_an_example_changes_nothing(n_classes):
     p = classified(n_classes=n_classes, ties=False)
     moved = replace(p, scores=p.scores + 100 * np.random.default_rng(0).normal(size=(200, 1)))
-    assert measure(moved) == pytest.approx(measure(p), abs=1e-9)
+    assert metrics_of(moved) == pytest.approx(metrics_of(p), abs=1e-9)
 
 
 def test_constant_predictions_are_chance():
     p = Predictions(np.array([0, 1, 1, 1]), np.ones(4, dtype=int), np.zeros(4), 2)
     chance = {"accuracy": 0.75, "balanced_accuracy": 0.5, "auroc": 0.5, "average_precision": 0.75, "f1": 6 / 7}
-    assert measure(p) == pytest.approx(chance)
+    assert metrics_of(p) == pytest.approx(chance)
     y = np.array([0.1, 0.2, 0.6])
-    assert measure(Predictions(y, np.full(3, 0.3), y, 0)) == pytest.approx({"r2": 0, "spearman": 0, "mae": 0.2})
+    assert metrics_of(Predictions(y, np.full(3, 0.3), y, 0)) == pytest.approx({"r2": 0, "spearman": 0, "mae": 0.2})
 
 
 def test_a_target_that_does_not_vary_has_neither_r2_nor_correlation():
     y = np.full(7, 0.1)
-    assert set(measure(Predictions(y, np.arange(7.0), y, 0))) == {"mae"}
+    assert set(metrics_of(Predictions(y, np.arange(7.0), y, 0))) == {"mae"}
     one = np.eye(7)[:1]  # a resample of one example
     assert np.isnan(weighted_metrics(regressed(n=7), one, ["r2", "spearman"])["r2"]).all()
 
@@ -185,11 +185,11 @@ def test_a_target_that_does_not_vary_has_neither_r2_nor_correlation():
     ],
 )
 def test_the_headline_is_the_auroc_where_guessing_the_commonest_class_looks_good(counts, name):
-    assert headline(counts) == name
+    assert default_metric(counts) == name
 
 
 def test_the_headline_of_a_regression_is_r2():
-    assert headline([]) == "r2"
+    assert default_metric([]) == "r2"
 
 
 def test_a_metric_can_be_asked_for():
@@ -219,7 +219,7 @@ def test_no_r2_is_above_the_ceiling_of_its_spread_and_some_reach_it(spread):
     p = Predictions(y, 3 + spread * (y + noise), y, 0)
     assert (weighted_metrics(p, W, ["r2"])["r2"] <= r2_ceiling(p, W.T) + 1e-12).all()
     best = Predictions(y, y.mean() + min(spread, 1) * (y - y.mean()), y, 0)
-    assert measure(best)["r2"] == pytest.approx(r2_ceiling(best, np.ones((50, 1)))[0], abs=1e-12)
+    assert metrics_of(best)["r2"] == pytest.approx(r2_ceiling(best, np.ones((50, 1)))[0], abs=1e-12)
 
 
 def test_log_odds_are_those_of_the_softmax_however_sure_it_is():

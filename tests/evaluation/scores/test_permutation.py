@@ -8,7 +8,7 @@ from simulated_curves import WORLDS, covers, curve
 
 from probekit.evaluation.scores import permutation
 from probekit.evaluation.scores import permuted as permuted_metrics
-from probekit.evaluation.scores.metrics import HEADLINES, Predictions, measure
+from probekit.evaluation.scores.metrics import HEADLINES, Predictions, metrics_of
 from probekit.evaluation.scores.permutation import permutation_test, permuter
 from probekit.evaluation.scores.permuted import under_permutation
 
@@ -40,9 +40,9 @@ def test_the_p_value_is_that_of_all_permutations():
     scores = np.array([0.1, 0.7, 0.2, 0.6, 0.5, 0.9, 0.8])
     p = Predictions(truth, (scores > 0.55).astype(int), scores, 2)
     for metric in ("accuracy", "auroc", "balanced_accuracy"):
-        observed = measure(p)[metric]
+        observed = metrics_of(p)[metric]
         orders = [truth[list(order)] for order in permutations(range(7))]
-        null = np.array([measure(Predictions(t, p.predicted, scores, 2), [metric])[metric] for t in orders[::5]])
+        null = np.array([metrics_of(Predictions(t, p.predicted, scores, 2), [metric])[metric] for t in orders[::5]])
         test = permutation_test([p], metric, permutations=4000)
         assert test.p_values[0] == pytest.approx((null >= observed - 1e-9).mean(), abs=0.05)
         assert test.null_mean[0] == pytest.approx(null.mean(), abs=0.02)
@@ -83,7 +83,7 @@ def regressed(seed: int, jitter: float, known: float) -> tuple[Predictions, np.n
 @pytest.mark.parametrize("metric", ["r2", "spearman"])
 def test_what_is_known_of_groups_is_found_whatever_varies_within(jitter, metric):
     p, groups = regressed(0, jitter, 1)
-    assert measure(p)["r2"] > 0.99
+    assert metrics_of(p)["r2"] > 0.99
     test = permutation_test([p], metric, groups=groups, permutations=199)
     assert test.p_max == 1 / 200
     assert test.null_mean[0] < 0.2
@@ -135,7 +135,7 @@ def test_several_classes_are_permuted_as_one_by_one():
     truth, scores = rng.integers(4, size=50), rng.normal(size=(50, 4))
     p = Predictions(truth, scores.argmax(axis=1), scores, 4)
     null = [
-        measure(Predictions(t, p.predicted, scores, 4), ["auroc"])["auroc"]
+        metrics_of(Predictions(t, p.predicted, scores, 4), ["auroc"])["auroc"]
         for t in permuted(truth, np.random.default_rng(0), None, 40)
     ]
     test = permutation_test([p], "auroc", seed=0, permutations=40)
@@ -166,7 +166,7 @@ def test_what_permuted_labels_give_is_the_metric_itself(n_classes, metric):
     scores = rng.integers(6, size=40 if n_classes == 2 else (40, n_classes)).astype(float)
     predicted = rng.integers(n_classes, size=40)
     said = [Predictions(truth, predicted, scores, n_classes) for truth in truths]
-    expected = [measure(one, [metric]).get(metric, np.nan) for one in said]
+    expected = [metrics_of(one, [metric]).get(metric, np.nan) for one in said]
     other = replace(said[0], predicted=1 - predicted % 2, scores=-scores)
     values = under_permutation([said[0], other], metric)(truths)
     np.testing.assert_allclose(values[0], expected, rtol=1e-12)
@@ -181,7 +181,7 @@ def test_what_permuted_numbers_give_is_the_metric_itself(outputs, metric):
     shape = (40,) if outputs == 1 else (40, outputs)
     truths, predicted = 1e3 + rng.integers(9, size=(6, *shape)), 1e3 + rng.integers(9, size=shape).astype(float)
     for said in (predicted, np.full(shape, 1e3)):
-        expected = [measure(Predictions(truth, said, said, 0), [metric])[metric] for truth in truths]
+        expected = [metrics_of(Predictions(truth, said, said, 0), [metric])[metric] for truth in truths]
         values = under_permutation([Predictions(truths[0], said, said, 0)], metric)(truths)[0]
         np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-12)
 
@@ -237,5 +237,5 @@ def test_an_association_is_not_an_r2_above_zero():
     truth = rng.normal(size=200)
     said = 3 * (truth + 2 * rng.normal(size=200))
     p = Predictions(truth, said, said, 0)
-    assert measure(p)["r2"] < -5
+    assert metrics_of(p)["r2"] < -5
     assert permutation_test([p], "r2").p_max < 0.01
