@@ -25,9 +25,12 @@ _HOME = {
     "random_init_of": "activations",
     "load_statistics": "activations",
     "load_probe": "probes",
+    "steering_vectors": "causal.steering",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "ProbeCurves": "evaluation",
+    "causal_curve": "causal.causal_curve",
+    "CausalResults": "causal.results.results",
     "transfer": "evaluation",
     "TransferResults": "evaluation",
     "selftest": "verification",
@@ -35,6 +38,7 @@ _HOME = {
     "ProbekitError": "errors",
 }
 __all__ = [
+    "CausalResults",
     "ProbeCurves",
     "ProbeResults",
     "ProbekitError",
@@ -42,6 +46,7 @@ __all__ = [
     "Task",
     "TransferResults",
     "__version__",
+    "causal_curve",
     "extract",
     "extract_statistics",
     "import_activations",
@@ -52,6 +57,7 @@ __all__ = [
     "load_task",
     "random_init_of",
     "selftest",
+    "steering_vectors",
     "train_probes",
     "transfer",
 ]
@@ -65,6 +71,9 @@ if TYPE_CHECKING:
         load_statistics,
         random_init_of,
     )
+    from probekit.causal.causal_curve import causal_curve
+    from probekit.causal.results.results import CausalResults
+    from probekit.causal.steering import steering_vectors
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model

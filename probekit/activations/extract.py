@@ -187,5 +187,5 @@ def _refuse_hooks(model: LanguageModel) -> None:
         more = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
         raise UsageError(
             f"the model is hooked at {hooked[0]}{more}, and a store cannot record hooks; "
-            "keep the activations in memory (out=None), or extract outside the hooks"
+            "extract outside the hooks, give edits as extract(edits=...), or keep the activations in memory (out=None)"
         )

@@ -125,6 +125,10 @@ class PatchGrid:
         interval: (low, high), float64 [layers, columns, 2], resampled by pair.
         attribution: the fast approximation of `recovery` by one backward pass; None if it was not computed.
         within_placebo: whether a cell is inside the placebos' band, bool [layers, columns]; None without placebos.
+        logit_differences: mean of the clean runs and of the corrupted ones, for the clean text's answer.
+        n: pairs.
+        n_exact: pairs that were patched one cell at a time; fewer than `n`: `recovery` is the attribution's.
+        correlation: Pearson's, over the cells, of attribution and exact recovery of these pairs; None if unknown.
     """
 
     point: str
@@ -135,6 +139,10 @@ class PatchGrid:
     interval: np.ndarray
     attribution: np.ndarray | None = None
     within_placebo: np.ndarray | None = None
+    logit_differences: tuple[float, float] | None = None
+    n: int | None = None
+    n_exact: int | None = None
+    correlation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -155,8 +163,14 @@ class CausalData:
         effects: of every method, direction, place, scale and split, placebos included.
         grids: activation patching; empty if it was not asked for.
         checklist: the reviewer's questions.
-        meta: JSON-able: model, task, label, answers, position, methods, base (behaviour without edits), selected (layer
-            and scale chosen on validation), n (rows by split), placebos, seed, versions and more.
+        meta: JSON-able. "model", "task", "label", "headline" (metric of the scores), "n_layers", "point", "seed",
+            "versions"; "answers" (class -> text of its token); "position" (token that is read) and "at" ("read" or
+            "all": where edits act); "methods" (the first is the headline); "directions" (method -> the direction of
+            its curve); "n" (split -> rows); "base" (split -> {"logit_difference", "interval", "probability",
+            "preferred" (share of rows that prefer their own answer)}), the behaviour without edits; "selected" (method
+            -> {"place", "scale"}, chosen on validation); "baseline" ({"name", "value"}, what scores are compared
+            with); "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss). All but
+            "model" and "methods" may be missing.
     """
 
     layers: list[CausalLayer]

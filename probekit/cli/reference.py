@@ -29,6 +29,7 @@ FUNCTIONS: dict[str, type] = {
     "import_activations(source)": options.ImportArguments,
     "train_probes(acts)": options.CurvesArguments,
     "transfer(activations)": options.TransferArguments,
+    "causal_curve(model, acts, results)": options.CausalArguments,
     "model.generate(prompt)": options.GenerateOptions,
     "TrainingSettings()": options.TrainingSettings,
 }

@@ -11,11 +11,11 @@ from probekit.interventions.edits import (
     Swap,
     apply_edit,
     check_width,
+    edit_rows,
     is_identity,
-    rows_of,
 )
 from probekit.interventions.make import add, affine, project_out, replace, swap
-from probekit.interventions.record import edits_in_words, record_of_edits
+from probekit.interventions.record import edits_in_words, one_place_in_words, record_of_edits
 from probekit.interventions.where import Positions, TextTokens, check_positions, texts_in, tokens_at
 
 __all__ = [
@@ -34,14 +34,15 @@ __all__ = [
     "check_edits",
     "check_positions",
     "check_width",
+    "edit_rows",
     "editing",
     "editing_texts",
     "edits_in_words",
     "is_identity",
+    "one_place_in_words",
     "project_out",
     "record_of_edits",
     "replace",
-    "rows_of",
     "swap",
     "texts_in",
     "tokens_at",

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule, HookPoint
-from probekit.interventions.edits import Edit, Edits, apply_edit, check_width, is_identity, rows_of
+from probekit.interventions.edits import Edit, Edits, apply_edit, check_width, edit_rows, is_identity
 from probekit.interventions.where import TextTokens, check_positions, tokens_at
 from probekit.points import PAIR_POINTS, split_point
 from probekit.text import kind_of
@@ -41,7 +40,7 @@ def check_edits(model: HookedModule, edits: Edits) -> list[tuple[str, Edit]]:
                     f"expected an edit at {spec}, got {kind_of(edit)}; make one with add, replace, project_out, "
                     "affine or swap of probekit.interventions"
                 )
-            rows_of(edit)
+            edit_rows(edit)
             pairs += [(_editable(model, name), edit) for name in model.resolve(spec)]
     return pairs
 
@@ -86,14 +85,13 @@ def editing_texts(
     checked = check_positions(positions)
 
     def placed(edit: Edit) -> Placed:
-        n_rows = rows_of(edit)
+        n_rows = edit_rows(edit)
         if checked == "all" and n_rows is None:
             return None, None
         if (here := texts()) is None:
             raise UsageError(
-                "an edit at some positions, or with a tensor for each text, needs one text in each row and a mask "
-                "[B, L]; got a mask [B, L, M]: extract with extract(edits=...), or take editing of "
-                "probekit.interventions"
+                "an edit at some positions, or with a row for each text, needs one text in each row, and a mask "
+                "[B, L] or none; to extract under it, give extract(edits=...)"
             )
         if n_rows not in (None, here.n_rows):
             raise UsageError(f"an edit has tensors for {n_rows} texts, got {here.n_rows}; give one row for each text")

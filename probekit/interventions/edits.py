@@ -144,7 +144,7 @@ def tensors_of(edit: Edit) -> Iterator[tuple[str, Tensor, list[str]]]:
             yield name, value, axes.split()
 
 
-def rows_of(edit: Edit) -> int | None:
+def edit_rows(edit: Edit) -> int | None:
     """For how many rows an edit has tensors; None if all its tensors belong to every row.
 
     Raises:
@@ -206,4 +206,6 @@ def _scaled(edit: Edit, old_TD: Tensor, rows_T: Tensor | None) -> Tensor:
     scale = scale.to(old_TD)
     scale = scale if scale.dim() == 0 else _at_rows(scale, 0, rows_T)[:, None]
     between = old_TD + scale * edit.difference(old_TD, new_TD, rows_T)
+    if scale.requires_grad:  # a learned scale needs its gradient at 0 and 1 as well
+        return between
     return torch.where(scale == 0, old_TD, torch.where(scale == 1, new_TD, between))

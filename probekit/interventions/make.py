@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, rows_of
+from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, edit_rows
 from probekit.text import kind_of
 
 RANK_TOLERANCE = 1e-10  # of the largest singular value: below, a direction lies in the span of the others
@@ -108,7 +108,7 @@ def swap(directions: Any, other: Any, scale: Any = 1.0) -> Swap:
 
 
 def _checked(edit: Any) -> Any:
-    rows_of(edit)  # raises for different numbers of rows
+    edit_rows(edit)  # raises for different numbers of rows
     return edit
 
 
@@ -151,6 +151,8 @@ def _orthonormal(directions: Tensor) -> Tensor:
         raise UsageError(
             f"directions are the columns of [D, k], at most D of them; got {list(directions.shape)}: transpose it"
         )
+    if columns.shape[-1] == 1 and columns.any(-2).all():
+        return columns / columns.norm(dim=-2, keepdim=True)
     left, values, _ = torch.linalg.svd(columns, full_matrices=False)
     ranks = (values > RANK_TOLERANCE * values[..., :1]).sum(-1)
     if not bool((values[..., 0] > 0).all()):

@@ -5,7 +5,7 @@ Axes: B batch, L position in the row, N rows of the edits' tensors.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch

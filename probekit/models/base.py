@@ -41,6 +41,7 @@ class LanguageModel(HookedModule):
             via, device_map and quantize where they are not the default.
         placement: the devices of its parts, if it is spread over several.
         stays: whether the weights stay on the devices and in the type in which they were loaded.
+        starts: whether a forward can start at a later block (`starting`).
     """
 
     cfg: Any
@@ -56,9 +57,11 @@ class LanguageModel(HookedModule):
     packages: tuple[str, ...] = ()
     placement: Placement | None = None
     stays: bool = False
+    starts: bool = True
     _read: Tensor | None = None
+    _start: tuple[int, Tensor] | None = None
     _n_edited: int = 0
-    _told: TextTokens | None = None
+    _told: tuple[TextTokens | None] | None = None
     _texts: TextTokens | None = None
 
     @property
@@ -115,7 +118,7 @@ class LanguageModel(HookedModule):
                 f"token ids lie in 0..{self.cfg.d_vocab - 1}; got {int(tokens.min())}..{int(tokens.max())}"
             )
         if self._n_edited:
-            self._texts = texts_in(tokens, attention_mask) if self._told is None else self._told
+            self._texts = texts_in(tokens, attention_mask) if self._told is None else self._told[0]
         return tokens.to(self.device)
 
     def mask_and_positions(
@@ -209,9 +212,9 @@ class LanguageModel(HookedModule):
             self._texts = None
 
     @contextmanager
-    def telling(self, texts: TextTokens) -> Iterator[None]:
-        """Within the context, tokens of forwards are those of these texts, for edits at positions."""
-        before, self._told = self._told, texts
+    def telling(self, texts: TextTokens | None) -> Iterator[None]:
+        """Within the context, edits at positions take the tokens of forwards as those of these texts; None: unknown."""
+        before, self._told = self._told, (texts,)
         try:
             yield
         finally:
@@ -231,6 +234,22 @@ class LanguageModel(HookedModule):
                 "or run the forward outside of it"
             )
         return [*[None] * (stop - 1), self._read.to(tokens.device)]
+
+    @contextmanager
+    def starting(self, layer: int, resid_BLD: Tensor) -> Iterator[None]:
+        """Within the context, forwards start at this block with this input; their tokens only give the shape.
+
+        The blocks before it do not run, and their points do not fire; those of the embedding do.
+        """
+        before, self._start = self._start, (layer, resid_BLD)
+        try:
+            yield
+        finally:
+            self._start = before
+
+    def started(self, embedded_BLD: Tensor) -> tuple[int, Tensor]:
+        """The first block that runs, and its input: 0 and the embedding, or those of `starting`."""
+        return (0, embedded_BLD) if self._start is None else self._start
 
     def _check_positions(self, tokens: Tensor, position_ids: Tensor) -> None:
         if tuple(position_ids.shape) not in {tuple(tokens.shape), (1, tokens.shape[1])}:

@@ -1,8 +1,11 @@
 """Keys and values of earlier tokens, kept so that generating a token costs a forward of one token.
 
-Axes: B batch, L new tokens, M all tokens so far, S source position, G key/value heads, K d_head.
+Axes: B batch, N texts, L new tokens, M all tokens so far, S source position, G key/value heads, K d_head.
 """
 
+from collections.abc import Iterable
+
+import torch
 from torch import Tensor
 
 
@@ -53,11 +56,39 @@ def _written(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:
     return buffer
 
 
-class KeyValueCache(list[LayerCache]):
-    """One `LayerCache` for each of `n_layers` blocks."""
+class SharedPrefix(LayerCache):
+    """The keys and values of texts that rows continue, several rows the same text; nothing is added to it.
 
-    def __init__(self, n_layers: int):
-        super().__init__(LayerCache() for _ in range(n_layers))
+    Args:
+        keys_NMGK: of the texts.
+        values_NMGK: of the texts.
+        text_B: the text of each row.
+        length: how many of the texts' first tokens the rows may see.
+    """
+
+    def __init__(self, keys_NMGK: Tensor, values_NMGK: Tensor, text_B: Tensor, length: int):
+        super().__init__()
+        self.length = length
+        self._of_texts = keys_NMGK, values_NMGK
+        self._text_B = text_B
+
+    def append(self, k_BLGK: Tensor, v_BLGK: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the prefix and of these tokens, [B, M, G, K] each."""
+        k_NMGK, v_NMGK = (x[:, : self.length] for x in self._of_texts)
+        text_B = self._text_B.to(k_BLGK.device)
+        return torch.cat([k_NMGK[text_B], k_BLGK], 1), torch.cat([v_NMGK[text_B], v_BLGK], 1)
+
+
+class KeyValueCache(list[LayerCache]):
+    """One `LayerCache` for each of `n_layers` blocks, or those given.
+
+    Attributes:
+        positions_BM: the position of each cached token in its text; None where a row's tokens are in order.
+    """
+
+    def __init__(self, layers: int | Iterable[LayerCache], positions_BM: Tensor | None = None):
+        super().__init__((LayerCache() for _ in range(layers)) if isinstance(layers, int) else layers)
+        self.positions_BM = positions_BM
 
     @property
     def length(self) -> int:

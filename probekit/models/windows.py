@@ -25,7 +25,7 @@ def in_window(mask: Mask, window: int | None, position_ids: Tensor, cache: KeyVa
         mask: as the blocks take it.
         window: how many tokens a token sees, itself included.
         position_ids: [B, L].
-        cache: holds the earlier tokens, whose places in the cache then count as positions.
+        cache: holds the earlier tokens; without positions of their own, places in the cache count as positions.
     """
     length = position_ids.shape[1]
     is_tensor = isinstance(mask, Tensor)
@@ -34,6 +34,8 @@ def in_window(mask: Mask, window: int | None, position_ids: Tensor, cache: KeyVa
     mask_BLM = mask if is_tensor else causal_mask(position_ids.new_ones(1, length))
     if cache is None:
         return mask_BLM & within(window, position_ids, position_ids)
+    if cache.positions_BM is not None:
+        return mask_BLM & within(window, position_ids, torch.cat([cache.positions_BM, position_ids], 1))
     places = torch.arange(mask_BLM.shape[2], device=mask_BLM.device)[None]
     return mask_BLM & within(window, places[:, -length:], places)
 

@@ -4,6 +4,7 @@ The keyword arguments of the public functions, the options of the command line, 
 `--help` texts and the command reference are all derived from these fields.
 """
 
+from probekit.options.causal import CausalArguments, CausalOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
 from probekit.options.generate import GenerateOptions, Sampling
 from probekit.options.imports import ImportArguments, ImportOptions
@@ -20,6 +21,8 @@ from probekit.options.task import TaskOptions
 from probekit.options.train import TrainingSettings
 
 __all__ = [
+    "CausalArguments",
+    "CausalOptions",
     "CurveOptions",
     "CurvesArguments",
     "DeviceOptions",

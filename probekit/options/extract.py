@@ -1,6 +1,6 @@
 """The options of `extract`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from probekit.errors import UsageError
 from probekit.options import parse
 from probekit.options.option import option
-from probekit.points import check_layers, parse_points
+from probekit.points import PointSpec, check_layers, parse_points
+from probekit.text import kind_of
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
 OnLong = Literal["cut", "error"]
+EditPositions = Literal["all", "read"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,19 @@ class ExtractOptions:
         flag=None,
     )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
+    edits: "Mapping[PointSpec, Any] | None" = option(
+        None,
+        'Edits that the model runs with: {("resid_pre", 5): project_out(direction)}.',
+        notes="See `probekit.interventions`; edits with rows [N, ...] have one for each example. The activations of an "
+        "edited place are those after the edit. A store records them with the checksums of their tensors.",
+        flag=None,
+    )
+    edit_positions: EditPositions = option(
+        "all",
+        'The tokens that are edited: "all", context tokens too, or "read", those at `position`.',
+        notes='With "read", or with edits that have rows, texts share no prefixes.',
+        flag=None,
+    )
 
     def __post_init__(self) -> None:
         """Check every value that can be checked without the model and the task. Raises UsageError."""
@@ -88,6 +103,12 @@ class ExtractOptions:
         parse_points(self.points)
         if isinstance(self.layers, str):
             check_layers(self.layers)
+        if self.edit_positions not in get_args(EditPositions):
+            raise UsageError(f"edit_positions is all or read; got {self.edit_positions!a:.60}")
+        if self.edits is not None and not hasattr(self.edits, "items"):
+            raise UsageError(
+                f'edits are a dictionary such as {{("resid_pre", 5): add(direction)}}; got {kind_of(self.edits)}'
+            )
         if self.on_long not in get_args(OnLong):
             raise UsageError(f"on_long is cut or error; got {self.on_long!r}")
 

@@ -59,7 +59,7 @@ def write_above(ax: Axes, curves: Sequence[Curve], legend: Blocks, notes: list[s
         title: None for the facts that the curves share.
     """
     room = 72 * inches(ax)[0]
-    height = _draw_legends(ax, legend, room) * LINE
+    height = draw_legends(ax, legend, room) * LINE
     warnings = _caution_lines(curves, room)
     write_lines(ax, warnings, 8 + height, color=RED)
     height += len(warnings) * LINE
@@ -125,8 +125,8 @@ def _row(name: str, scores: list[str]) -> list[str]:
     return [f"{name}: {score}" for score in scores] + [f"{word}: {scores[-1]}", f"{word} {scores[-1].split()[-1]}"]
 
 
-def _draw_legends(ax: Axes, legend: Blocks, room: float) -> int:
-    """Draw the lines of their own over the marks; returns the number of lines."""
+def draw_legends(ax: Axes, legend: Blocks, room: float) -> int:
+    """Draw the lines of their own over the marks, above the axes; returns the number of lines."""
     own, marks = legend
     texts, columns = _fitting_marks([variants for variants, _ in marks], room)
     height = -(-len(texts) // columns)

@@ -123,11 +123,21 @@ def layer_axis_name(curves: Sequence[Curve]) -> str:
 
 
 def _axis_name(results: ProbeData) -> str:
-    point = results.meta["point"]
     if results.layers[0].layer is None:
         return ""
+    is_end = results.meta["point"] == results.meta.get("output", "resid_post")
+    return point_axis_name(results.meta["point"], is_end, is_output(results, results.layers[-1]))
+
+
+def point_axis_name(point: str, is_end: bool, has_output: bool) -> str:
+    """The name of a layer axis.
+
+    Args:
+        point: of the curve.
+        is_end: whether it is the output of the blocks.
+        has_output: whether the last place is the output of the last block.
+    """
     stack, _, name = point.rpartition(".")
-    is_end = point == results.meta.get("output", "resid_post")
     place = "output of block i" if is_end else PLACES.get(name, f"{base_name(point)} of block i")
     place += f" of the {stack}" if stack else ""
-    return printable(f"layer ({place}; last: output)" if is_output(results, results.layers[-1]) else f"layer ({place})")
+    return printable(f"layer ({place}; last: output)" if has_output else f"layer ({place})")

@@ -30,6 +30,7 @@ WORLDS = {
     "spans": Names(("spans",), "spans-bert"),
     "dialogue": Names(("dialogue",), "dialogue-gpt"),
     "brackets": Names(("brackets", "brackets-depth"), "brackets-gpt"),
+    "ballots": Names(("ballots",), "ballots-gpt"),
 }
 """File in this package -> what it defines."""
 

@@ -36,6 +36,7 @@ KEYS = {
     "spans-bert": "spans-bert-5919906f",
     "dialogue-gpt": "dialogue-gpt-63201dc3",
     "brackets-gpt": "brackets-gpt-9f3f017f",
+    "ballots-gpt": "ballots-gpt-796ec11a",
 }
 
 
@@ -146,6 +147,19 @@ def test_brackets_says_the_verdict():
     assert all(e.targets[: len(e.tokens) - 2] == [IGNORE] * (len(e.tokens) - 2) for e in asked)
     assert all(e.targets[:-1] == e.tokens[1:] for e in learned)
     assert not {str(e.tokens) for e in learned} & {str(e.tokens) for e in asked}
+
+
+def test_ballots_says_the_colour_and_the_winner():
+    one = world("ballots-gpt")
+    learned, asked = one.training_examples(300, 1), one.held_out_examples(300, 2)
+    for example in learned + asked:
+        read, said = zip(*pairs(one, example), strict=True)
+        colour, *votes, question, copied, winner = read
+        assert (question, copied) == ("?", colour)
+        assert winner == sorted(votes)[len(votes) // 2]  # the median of an odd number of votes
+        assert said == (None,) * (len(votes) + 1) + (colour, winner, "<eos>")
+    votes = [{str(e.tokens[1:-3]) for e in part} for part in (learned, asked)]
+    assert votes[0].isdisjoint(votes[1])
 
 
 def test_the_figure_is_that_of_greedy_generation():

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from probekit.activations.layout import Layout, row_bytes
+from probekit.activations.plan.edits import check_planned_edits
 from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut_batches, group_batches, pack
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
@@ -40,11 +41,10 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width.
         DataError: inputs that the model cannot take; the message names the example.
     """
-    if not isinstance(model, LanguageModel):
-        raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
-    points = [model.in_stack(point) for point in parse_points(options.points)]
+    points = _points(model, options)
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
+    options = check_planned_edits(model, options, places, stack, len(task))
     dtype, device = dtype_name(options.dtype), _device(model, options.device)
     sequences, sources = _tokenise(model, task, options, stack)
     reading = read_positions(options.position, sequences, task)
@@ -76,8 +76,17 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         sequences=sequences,
         sources=sources,
         packing=packing,
+        edits=options.edits,
+        edit_positions=options.edit_positions,
         shards=_cut_shards(packing, batch_tokens, example_bytes, model, device),
     )
+
+
+def _points(model: LanguageModel, options: ExtractOptions) -> list[str]:
+    """Short names of the requested points in this model."""
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
+    return [model.in_stack(point) for point in parse_points(options.points)]
 
 
 def _device(model: LanguageModel, wanted: str | torch.device) -> torch.device:

@@ -15,6 +15,7 @@ from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import OnePosition, Reading
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.plan.token_ids import has_texts
+from probekit.interventions import record_of_edits
 from probekit.models.base import LanguageModel
 from probekit.models.config_fields import deciding_fields
 from probekit.versions import versions_of
@@ -65,7 +66,15 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
         "block_nodes": plan.block_nodes,
         "share": plan.share,
         "shards": len(plan.shards),
+        **_edits(plan),
     }
+
+
+def _edits(plan: ExtractionPlan) -> dict[str, Any]:
+    """The edits, where there are any: stores from before them have neither field."""
+    if plan.edits is None:
+        return {}
+    return {"edits": record_of_edits(plan.model, plan.edits), "edit_positions": plan.edit_positions}
 
 
 def whose_code(model: LanguageModel) -> dict[str, str]:

@@ -71,11 +71,11 @@ class PackedBatch:
         Nodes that fill up a block attend to the source of its first text; nodes that fill up a source are never seen.
         """
         assert self.source is not None
-        texts, of_source = self._texts(), self.source._texts()
+        texts, of_source = self.texts(), self.source.texts()
         texts = torch.where(texts < 0, texts[:, :1], texts)
         return (texts[:, :, None] == of_source[:, None, :]).to(device)
 
-    def _texts(self) -> Tensor:
+    def texts(self) -> Tensor:
         """The text of each node, as an index into `rows`, int64 [B, N]; -1 where a block is filled up."""
         texts = torch.full((self.tokens.numel(),), -1)
         texts[torch.from_numpy(self.nodes)] = torch.from_numpy(np.repeat(np.arange(len(self.rows)), self.lengths))

@@ -67,6 +67,14 @@ def _blocks_before(place: Place) -> int | None:
     return layer if point == "resid_pre" else layer + 1
 
 
+def is_reached(place: Place, stack: str, kept: Iterable[Place]) -> bool:
+    """Whether a forward that keeps these places of a stack computes this place."""
+    if place[0].rpartition(".")[0] not in ("", stack) or place[0].startswith("head_"):
+        return False
+    before, stop = _blocks_before(place), stop_at_layer(kept)
+    return stop is None or (before is not None and before <= stop)
+
+
 def stack_of(points: list[str]) -> str:
     """The stack that checked points belong to: "encoder", "decoder", or "" in models with one stack."""
     return max(point.rpartition(".")[0] for point in points)

@@ -16,6 +16,7 @@ from probekit.activations.layout import Layout
 from probekit.activations.plan.packing import Packing
 from probekit.activations.plan.read_positions import Reading
 from probekit.activations.plan.token_ids import Sequences
+from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.options.extract import OnLong
 from probekit.points import Place
@@ -45,6 +46,8 @@ class ExtractionPlan:
         sequences: token ids; for points of a decoder, those of the targets.
         sources: for points of a decoder, the token ids of the encoder's inputs.
         packing: the blocks.
+        edits: what the model runs with; None for none.
+        edit_positions: the tokens that are edited: "all", or "read", those of `reading`.
         shards: the blocks of each batch of each shard, in the order of work.
         identity: what decides the bits, once `identity_of` has worked it out; until then empty.
     """
@@ -67,6 +70,8 @@ class ExtractionPlan:
     sequences: Sequences = field(repr=False)
     sources: Sequences | None = field(repr=False)
     packing: Packing = field(repr=False)
+    edits: Edits | None = field(repr=False)
+    edit_positions: str = field(repr=False)
     shards: list[list[np.ndarray]] = field(repr=False)
     identity: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 

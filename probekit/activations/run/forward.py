@@ -15,6 +15,7 @@ from torch import Tensor
 from probekit.activations.plan.packing import PackedBatch
 from probekit.activations.plan.places import full_name
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.run.edits import edited_batch
 from probekit.activations.run.gather import Pool, ReadNodes, nodes_to_read, pools_of
 from probekit.hooks import HookPoint
 from probekit.models.base import LanguageModel
@@ -46,7 +47,8 @@ def compute_batch(plan: ExtractionPlan, batch: PackedBatch) -> dict[Place, Tenso
     read = nodes_of_last_block(plan, batch)
     pools = pools_of(plan.places, plan.reading, plan.layout, batch, plan.model.device, read)
     pool_of = dict(zip(names, pools, strict=True))
-    values = run_batch(plan.model, batch, pool_of, plan.stack, plan.stop_at_layer, read)
+    with edited_batch(plan, batch):
+        values = run_batch(plan.model, batch, pool_of, plan.stack, plan.stop_at_layer, read)
     return {place: values[name] for place, name in zip(plan.places, names, strict=True)}
 
 
@@ -90,7 +92,8 @@ def run_batch(
     def keep(x: Tensor, hook: HookPoint) -> None:
         pooled[hook.name] = pools[hook.name](x).to(model.device)  # few rows; x may be on another device
 
-    with model.hooks([(list(pools), keep)]):
+    # rows and blocks are not texts: a user's edits at positions are refused within
+    with model.telling(None), model.hooks([(list(pools), keep)]):
         _forward(model, batch, stack, stop_at_layer, None if read is None else read.positions.to(model.device))
     assert pooled.keys() == pools.keys(), f"silent: {pools.keys() - pooled.keys()}"
     return pooled

@@ -36,7 +36,7 @@ class ReadNodes:
 def nodes_to_read(batch: PackedBatch, reading: Reading, layout: Layout) -> ReadNodes | None:
     """The nodes that are read; None if in some block they are more than a half, as no time would be saved."""
     is_read = np.zeros(tuple(batch.tokens.shape), dtype=bool)
-    for nodes, _ in _nodes_of_positions(batch, reading, layout):
+    for nodes, _ in nodes_of_positions(batch, reading, layout):
         is_read.reshape(-1)[nodes] = True
     counts = is_read.sum(1)
     if 2 * counts.max() > is_read.shape[1]:
@@ -68,13 +68,13 @@ def pools_of(
 def _tokens(reading: Reading, layout: Layout, batch: PackedBatch, device: torch.device, read: ReadNodes | None) -> Pool:
     """The rows of the positions to read, [B, N, ...] -> [R, D]."""
     pools = []
-    for nodes, counts in _nodes_of_positions(batch, reading, layout):
+    for nodes, counts in nodes_of_positions(batch, reading, layout):
         rows = _gather(batch, nodes, device, read)
         pools.append(rows if counts is None else _mean(rows, torch.from_numpy(counts).to(device)))
     return pools[0] if len(pools) == 1 else lambda x: torch.stack([pool(x) for pool in pools], 1).flatten(0, 1)
 
 
-def _nodes_of_positions(
+def nodes_of_positions(
     batch: PackedBatch, reading: Reading, layout: Layout
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """For each position the nodes that are read, and of how many each text's mean is taken; None without a mean."""

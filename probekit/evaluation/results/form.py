@@ -2,7 +2,7 @@
 
 from dataclasses import MISSING, fields
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from probekit.durable import matches
 
@@ -31,4 +31,6 @@ def _schema(hint: Any) -> Any:
         return [_schema(parts[0])]
     if origin is tuple:
         return tuple(map(_schema, parts))
+    if origin is Literal:
+        return type(parts[0])
     return int | float | NoneType if NoneType in parts else int | float if hint is float else hint

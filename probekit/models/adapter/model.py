@@ -85,6 +85,7 @@ class AdaptedModel(LanguageModel):
     """
 
     packages = ("transformers",)
+    starts = False
 
     def __init__(self, hf: Any, cfg: AdapterConfig, layout: ModuleLayout):
         super().__init__()

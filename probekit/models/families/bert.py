@@ -154,8 +154,10 @@ class Bert(MaskedLM):
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
         reads = self.reads(tokens, position_ids, mask, stop)
         embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
-        resid_BLD = self.ln_embed(embed + pos_embed + self.hook_token_type_embed(self.token_type_embed(segments)))
-        for block, read_BR in zip(self.blocks[:stop], reads, strict=True):
+        start, resid_BLD = self.started(
+            self.ln_embed(embed + pos_embed + self.hook_token_type_embed(self.token_type_embed(segments)))
+        )
+        for block, read_BR in zip(self.blocks[start:stop], reads[start:], strict=True):
             resid_BLD = block(resid_BLD, mask, read_BR)
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)

@@ -152,8 +152,8 @@ class DistilBert(MaskedLM):
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids)
         reads = self.reads(tokens, position_ids, mask, stop)
         embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
-        resid_BLD = self.ln_embed(embed + pos_embed)
-        for block, read_BR in zip(self.blocks[:stop], reads, strict=True):
+        start, resid_BLD = self.started(self.ln_embed(embed + pos_embed))
+        for block, read_BR in zip(self.blocks[start:stop], reads[start:], strict=True):
             resid_BLD = block(resid_BLD, mask, read_BR)
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)

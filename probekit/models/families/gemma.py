@@ -348,8 +348,8 @@ class Gemma(LanguageModel):
         reads = self.reads(tokens, position_ids, mask, stop)
         windowed = in_window(mask, self.cfg.sliding_window, position_ids, cache)
         seen = {FULL: (self.rotary(position_ids), mask), SLIDING: (self.local_rotary(position_ids), windowed)}
-        resid_BLD = self.hook_embed(self.embedded(tokens))
-        for i, block in enumerate(self.blocks[:stop]):
+        start, resid_BLD = self.started(self.hook_embed(self.embedded(tokens)))
+        for i, block in enumerate(self.blocks[start:stop], start):
             rotation_and_mask = seen[self.cfg.layer_types[i]]
             resid_BLD = block(resid_BLD, *rotation_and_mask, None if cache is None else cache[i], reads[i])
         if stop_at_layer is not None:

@@ -241,8 +241,9 @@ class GPT2(LanguageModel):
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         reads = self.reads(tokens, position_ids, mask, stop)
-        resid_BLD = self.hook_embed(self.embed(tokens)) + self.hook_pos_embed(self.pos_embed(position_ids))
-        for i, block in enumerate(self.blocks[:stop]):
+        embed, pos_embed = self.hook_embed(self.embed(tokens)), self.hook_pos_embed(self.pos_embed(position_ids))
+        start, resid_BLD = self.started(embed + pos_embed)
+        for i, block in enumerate(self.blocks[start:stop], start):
             resid_BLD = block(resid_BLD, mask, None if cache is None else cache[i], reads[i])
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)

@@ -271,8 +271,8 @@ class GPTNeoX(LanguageModel):
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         reads = self.reads(tokens, position_ids, mask, stop)
         rotation = self.rotary(position_ids)
-        resid_BLD = self.hook_embed(self.embed(tokens))
-        for i, block in enumerate(self.blocks[:stop]):
+        start, resid_BLD = self.started(self.hook_embed(self.embed(tokens)))
+        for i, block in enumerate(self.blocks[start:stop], start):
             resid_BLD = block(resid_BLD, rotation, mask, None if cache is None else cache[i], reads[i])
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)

@@ -281,8 +281,8 @@ class Llama(LanguageModel):
         reads = self.reads(tokens, position_ids, mask, stop)
         windowed = in_window(mask, self.cfg.sliding_window, position_ids, cache)
         rotation = self.rotary(position_ids)
-        resid_BLD = self.hook_embed(self.embed(tokens))
-        for i, block in enumerate(self.blocks[:stop]):
+        start, resid_BLD = self.started(self.hook_embed(self.embed(tokens)))
+        for i, block in enumerate(self.blocks[start:stop], start):
             seen = mask if self.window_of(i) is None else windowed
             resid_BLD = block(resid_BLD, rotation, seen, None if cache is None else cache[i], reads[i])
         if stop_at_layer is not None:

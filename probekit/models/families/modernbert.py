@@ -311,8 +311,8 @@ class ModernBert(MaskedLM):
             "full_attention": (self.rotary(position_ids), mask),
             "sliding_attention": (self.local_rotary(position_ids), windowed),
         }
-        resid_BLD = self.ln_embed(self.hook_embed(self.embed(tokens)))
-        for i, block in enumerate(self.blocks[:stop]):
+        start, resid_BLD = self.started(self.ln_embed(self.hook_embed(self.embed(tokens))))
+        for i, block in enumerate(self.blocks[start:stop], start):
             resid_BLD = block(resid_BLD, *of_type[self.cfg.layer_types[i]], reads[i])
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)

@@ -258,8 +258,8 @@ class Olmo(LanguageModel):
         reads = self.reads(tokens, position_ids, mask, stop)
         windowed = in_window(mask, self.cfg.sliding_window, position_ids, cache)
         seen = {FULL: (self.rotary(position_ids), mask), SLIDING: (self.local_rotary(position_ids), windowed)}
-        resid_BLD = self.hook_embed(self.embed(tokens))
-        for i, block in enumerate(self.blocks[:stop]):
+        start, resid_BLD = self.started(self.hook_embed(self.embed(tokens)))
+        for i, block in enumerate(self.blocks[start:stop], start):
             rotation, allowed = seen[self.cfg.type_of(i)]
             resid_BLD = block(resid_BLD, rotation, allowed, None if cache is None else cache[i], reads[i])
         if stop_at_layer is not None:

@@ -153,8 +153,10 @@ class Roberta(MaskedLM):
         reads = self.reads(tokens, position_ids, mask, stop)
         embed = self.hook_embed(self.embed(tokens))
         pos_embed = self.hook_pos_embed(self.pos_embed(position_ids + self.cfg.first_position))
-        resid_BLD = self.ln_embed(embed + pos_embed + self.hook_token_type_embed(self.token_type_embed(segments)))
-        for block, read_BR in zip(self.blocks[:stop], reads, strict=True):
+        start, resid_BLD = self.started(
+            self.ln_embed(embed + pos_embed + self.hook_token_type_embed(self.token_type_embed(segments)))
+        )
+        for block, read_BR in zip(self.blocks[start:stop], reads[start:], strict=True):
             resid_BLD = block(resid_BLD, mask, read_BR)
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)

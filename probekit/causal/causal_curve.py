@@ -1,0 +1,131 @@
+"""The causal curve: what happens to the model's behaviour when what a probe reads is changed, layer by layer.
+
+Directions are fitted to train rows, layer and scale chosen on validation rows, effects reported on test rows, each
+beside the same edit along directions that know nothing of the label.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from probekit.activations.activations import Activations
+from probekit.causal.behaviour import measure
+from probekit.causal.ceiling import search_texts
+from probekit.causal.curve import CHOICES, baseline_of, curve_of, select, with_placebos
+from probekit.causal.data import CausalData
+from probekit.causal.parts import Parts
+from probekit.causal.places import PlaceFound, count_runs, measure_place
+from probekit.causal.question import CausalQuestion, ask
+from probekit.causal.results.checklist import reviewer_checklist
+from probekit.causal.results.results import CausalResults
+from probekit.causal.sides import Side, find_side
+from probekit.causal.statistics import ratio_interval
+from probekit.evaluation.results.data import ProbeData
+from probekit.models.base import LanguageModel
+from probekit.options import CausalArguments
+from probekit.options.option import keywords
+from probekit.versions import versions_of
+
+
+@keywords(CausalArguments)
+def causal_curve(
+    model: LanguageModel, acts: Activations, results: ProbeData, options: CausalArguments
+) -> CausalResults:
+    """Edit what the probes read, and measure the model's behaviour.
+
+    For each row the behaviour is the logit difference between the answer of its own class and that of its
+    counterpart's: a text of another class in the same split, of the same length if there is one.
+
+    Args:
+        model: the model of the activations.
+        acts: the activations that the probes were trained on.
+        results: from `train_probes`, of one point and label set.
+        options: as keyword arguments.
+
+    Raises:
+        UsageError: no answers, or answers that are no single token; results of numbers, of folds or of probes without
+            a direction; a model without next tokens; other activations or another model.
+        DataError: too few rows or classes.
+    """
+    begin = options.on_part or (lambda name: None)
+    begin("preparing texts")
+    question = ask(model, acts, results, options)
+    sides = {split: find_side(question, split) for split in ("validation", "test")}
+    parts = Parts(options.keep, question)
+    found = {layer.place: parts.read(layer.place) for layer in question.layers}
+    missing = [layer for layer in question.layers if found[layer.place] is None]
+    searches = options.das and "interchange" in options.methods and bool(missing)
+    texts = search_texts(question) if searches else None
+    begin("running edits")
+    tick = _ticker(options.progress, len(missing) * count_runs(question, _sizes(sides)))
+    for layer in missing:
+        found[layer.place] = measure_place(question, sides, texts, layer, tick)
+        parts.write(layer.place, found[layer.place])
+    begin("comparing places")
+    data = _data(question, sides, [at for at in found.values() if at is not None])
+    return CausalResults(replace(data, checklist=reviewer_checklist(data)))
+
+
+def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
+    done = 0
+
+    def tick(runs: int) -> None:
+        nonlocal done
+        done += runs
+        if progress is not None:
+            progress(done, total)
+
+    return tick
+
+
+def _sizes(sides: Mapping[str, Side]) -> dict[str, int]:
+    return {split: len(side.index) for split, side in sides.items()}
+
+
+def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[PlaceFound]) -> CausalData:
+    effects = with_placebos([effect for at in found for effect in at.effects])
+    selected, baseline = select(effects), baseline_of(question.results)
+    headline = question.results.headline
+    layers = curve_of(question.layers, found, effects, selected, baseline["value"], headline)
+    directions = {method: chosen["direction"] for method, chosen in selected.items()}
+    meta = {**_meta(question, sides), "selected": selected, "directions": directions, "baseline": baseline}
+    meta["das"] = {layer.place: at.search for layer, at in zip(question.layers, found, strict=True) if at.search}
+    return CausalData(layers, effects, [], [], meta)
+
+
+def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]:
+    meta, options, model = question.results.meta, question.options, question.model
+    names = model.need_tokenizer().tokens(question.answer_C.tolist()) if model.tokenizer else options.answers or ()
+    methods = [name for name in options.methods if name in CHOICES]
+    return {
+        **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
+        "position": meta["position"],
+        "at": options.at,
+        "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
+        "methods": methods,
+        "scales": list(options.scales or ()) if "steer" in methods else [],
+        "n": {"train": len(question.train), **_sizes(sides)},
+        "base": {split: _base(question, side) for split, side in sides.items()},
+        "resampled_by": "row" if question.rows.groups is None else "group",
+        "placebos": options.placebos,
+        "seed": options.seed,
+        "activations": meta["activations"],
+        "versions": versions_of("torch", "numpy", "scipy"),
+    }
+
+
+@torch.no_grad()
+def _base(question: CausalQuestion, side: Side) -> dict[str, Any]:
+    """The behaviour without edits."""
+    hidden = side.trunk.hidden_ND
+    found = measure(question.model, hidden, hidden, side.own_N, side.other_N)
+    ends = ratio_interval(side.difference, np.ones(len(side.index)), side.bootstrap)
+    return {
+        "logit_difference": float(side.difference.mean()),
+        "interval": None if ends is None else list(ends),
+        "probability": float(found.probability.mean()),
+        "preferred": float((side.difference > 0).mean()),
+    }

@@ -1,0 +1,1 @@
+"""Causal results: their files, tables, reports, and the reviewer's checklist."""

@@ -1,0 +1,210 @@
+"""Causal results as text for a terminal and as HTML for a notebook: a table by layer, its marks, and the checklist.
+
+Names come from data, so both forms escape them.
+"""
+
+from collections.abc import Callable
+
+from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid
+from probekit.causal.results.checklist import answered, base_is_at_chance, base_text, reviewer_checklist
+from probekit.causal.results.view import (
+    curve_effects,
+    direction_name,
+    is_outside,
+    methods_of,
+    selected_place,
+    selected_scale,
+)
+from probekit.evaluation.results.wording import metric_name, number_text, position_name
+from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.text import counted, listed, printable
+
+SELECTED, USED = "*", "+"
+MARKS = {SELECTED: "selected on validation", USED: "outside the placebos (95%, corrected over layers and scales)"}
+MOST_CELLS = 3  # of a patching grid, in one line
+QUADRANTS = ("read and used", "read, not used", "used, not read", "neither")
+
+
+def causal_summary(data: CausalData) -> str:
+    """Title, table, marks, patching and checklist as text."""
+    tables = [text_table(rows).split("\n") for rows in [_rows(data)] if len(rows) > 1]
+    lines = [causal_title(data), *_setting(data), *(line for table in tables for line in ["", *table])]
+    lines += _marks(data)
+    lines += ["", *notes] if (notes := _notes(data)) else []
+    lines += ["", *_checklist(data)]
+    return "\n".join(map(printable, lines))
+
+
+def causal_html(data: CausalData) -> str:
+    """The same as HTML; the selected layer is bold."""
+    chosen = _selected(data)
+    rows = _rows(data)
+    bold = [i for i, layer in enumerate(data.layers) if layer.place == chosen]
+    table = html_table(rows, bold=bold) if len(rows) > 1 else ""
+    return html_page(causal_title(data), table, [*_setting(data), *_marks(data), *_notes(data), *_checklist(data)])
+
+
+def causal_title(data: CausalData) -> str:
+    """Label, model, task, point and position in one line."""
+    meta = data.meta
+    what = f"{meta['label']} in " if meta.get("label") else ""
+    task = f" on {meta['task']}" if meta.get("task") else ""
+    point = ", ".join(dict.fromkeys(layer.point for layer in data.layers[:1])) or listed([g.point for g in data.grids])
+    where = ", ".join(part for part in (meta.get("point", point), _position(data)) if part)
+    return printable(f"Is it used? {what}{meta['model']}{task}: {where}")
+
+
+def short_causal(data: CausalData) -> str:
+    """One line for a prompt: how many layers, and the selected one with its effect."""
+    parts = [counted(len(data.layers), "layer")] if data.layers else []
+    methods = methods_of(data)
+    if methods and (effect := curve_effects(data, methods[0]).get(_selected(data) or "")):
+        parts.append(f"{effect.method} at {effect.place}: effect {effect.effect:.2f}")
+    parts += [counted(len(data.grids), "patching grid")] if data.grids else []
+    return "; ".join(parts) or "empty"
+
+
+def quadrant_counts(data: CausalData) -> dict[str, list[CausalLayer]]:
+    """Quadrant -> its layers, in the order of `QUADRANTS`; quadrants without a layer are left out."""
+    found = {name: [layer for layer in data.layers if layer.quadrant == name] for name in QUADRANTS}
+    return {name: layers for name, layers in found.items() if layers}
+
+
+def _position(data: CausalData) -> str:
+    return position_name(data.meta["position"]) if "position" in data.meta else ""
+
+
+def _setting(data: CausalData) -> list[str]:
+    """Answers and rows, then the behaviour without edits."""
+    meta = data.meta
+    answers = ", ".join(f"{label} -> {token!a}" for label, token in (meta.get("answers") or {}).items())
+    n = ", ".join(f"{count:,} {split}" for split, count in meta.get("n", {}).items())
+    lines = ["; ".join(part for part in (f"answers {answers}" if answers else "", f"{n} rows" if n else "") if part)]
+    base = base_text(data)
+    lines += [f"Without edits: {base}"] if base else []
+    if base_is_at_chance(data):
+        lines.append("! The model does not prefer its own answers (interval includes 0): the shares below mean nothing")
+    return [line for line in lines if line]
+
+
+def _selected(data: CausalData) -> str | None:
+    methods = methods_of(data)
+    return selected_place(data, methods[0]) if methods else None
+
+
+def _rows(data: CausalData) -> list[list[str]]:
+    """Header and one row for each layer, without empty columns."""
+    methods = methods_of(data)
+    score = f"test {metric_name(data.meta['headline'])}" if "headline" in data.meta else "test score"
+    curves = {method: curve_effects(data, method) for method in methods}
+    header = ["   layer", score]
+    for method in methods:
+        header += [method_name(data, method), "95% interval", "placebos"][: 3 if method == methods[0] else 1]
+    ceilings = {name: curve_effects(data, methods[0], name) for name in ("full vector", "das")} if methods else {}
+    header += ["full vector", "DAS", "completeness", "quadrant"]
+    rows = [header]
+    for layer in data.layers:
+        row = [_layer_name(data, layer), number_text(layer.score)]
+        for method in methods:
+            row += _effect_cells(curves[method].get(layer.place), layer, method)[: 3 if method == methods[0] else 1]
+        tops = [ceilings.get(name, {}).get(layer.place) for name in ("full vector", "das")]
+        row += [_value(None if top is None else top.effect) for top in tops]
+        complete = layer.completeness.get("erase")
+        rows.append([*row, _value(complete[0] if complete else None), layer.quadrant])
+    return without_empty_columns(rows)
+
+
+def method_name(data: CausalData, method: str) -> str:
+    """A method with the scale of its curve: "steer +4 sd"."""
+    scale = selected_scale(data, method)
+    return method if scale is None else f"{method} {scale:+g} sd"
+
+
+def _layer_name(data: CausalData, layer: CausalLayer) -> str:
+    mark = SELECTED if layer.place == _selected(data) else " "
+    output = " (output)" if layer.point != data.meta.get("point", layer.point) else ""
+    return f"{mark}  {layer.place}{output}"
+
+
+def _effect_cells(effect: Effect | None, layer: CausalLayer, method: str) -> list[str]:
+    if effect is None:
+        return ["", "", ""]
+    used = layer.is_used.get(method, is_outside(effect))
+    return [f"{effect.effect:z.2f}{USED if used else ' '}", _ends(effect.interval), _ends(effect.placebo_band)]
+
+
+def _ends(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f"[{ends[0]:z.2f}, {ends[1]:z.2f}]"
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else f"{value:z.2f}"
+
+
+def _marks(data: CausalData) -> list[str]:
+    occurs = {
+        SELECTED: any(layer.place == _selected(data) for layer in data.layers),
+        USED: any(used for layer in data.layers for used in layer.is_used.values()),
+    }
+    shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
+    return [f"Marks: {'; '.join(shown)}"] if shown else []
+
+
+def _notes(data: CausalData) -> list[str]:
+    """What effects are shares of, the selected layer, the quadrants, and the largest cells of each patching grid."""
+    parts: list[Callable[[CausalData], list[str]]] = [_meaning, _selected_note, _quadrants, _patching]
+    return [line for part in parts for line in part(data)]
+
+
+_MEANINGS = {
+    "interchange": "of the way to the counterpart's answer",
+    "erase": "of the preference for the own answer that is lost",
+    "steer": "of the gap between the two classes",
+}
+
+
+def _meaning(data: CausalData) -> list[str]:
+    found = [f"{method}: share {_MEANINGS[method]}" for method in methods_of(data)]
+    return [f"Effects, not clipped: {'; '.join(found)}."] if found else []
+
+
+def _selected_note(data: CausalData) -> list[str]:
+    lines = []
+    for method in methods_of(data):
+        effect = curve_effects(data, method).get(selected_place(data, method) or "")
+        if effect is not None:
+            p = "" if effect.p_adjusted is None else f", corrected p = {effect.p_adjusted:.2g}"
+            lines.append(
+                f"{method_name(data, method)} ({direction_name(effect.direction)}) at {effect.place}, chosen on "
+                f"validation: effect {effect.effect:z.2f} "
+                f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip, KL {effect.kl:.2f} nats, "
+                f"size of the edit {effect.size:.0%} of the activation's norm."
+            )
+    return lines
+
+
+def _quadrants(data: CausalData) -> list[str]:
+    found = [f"{name}: {listed([layer.place for layer in of])}" for name, of in quadrant_counts(data).items()]
+    return [f"{'; '.join(found)}."] if found else []
+
+
+def _patching(data: CausalData) -> list[str]:
+    return [f"Patching {grid.point}, largest recovery: {_largest(grid)}." for grid in data.grids if grid.recovery.size]
+
+
+def _largest(grid: PatchGrid) -> str:
+    columns = len(grid.columns)
+    order = [int(i) for i in (-grid.recovery).ravel().argsort()[:MOST_CELLS]]
+    unit = "head" if grid.by == "head" else "token"
+    return ", ".join(
+        f"{grid.recovery.ravel()[i]:.2f} (layer {grid.layers[i // columns]}, {unit} {grid.columns[i % columns]!a})"
+        for i in order
+    )
+
+
+def _checklist(data: CausalData) -> list[str]:
+    """A line for each question, those that are open last."""
+    items = data.checklist or reviewer_checklist(data)
+    ordered = sorted(items, key=lambda item: not item.is_answered)
+    lines = [f"[{'x' if item.is_answered else ' '}] {item.question} {item.answer}" for item in ordered]
+    return [f"Reviewer's checklist, {answered(items)} answered:", *lines]

@@ -1,0 +1,124 @@
+"""`CausalResults`: what `causal` returns, with its table, pictures and files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from probekit.causal.data import CausalData, CausalLayer, ChecklistItem, Effect, PatchGrid
+from probekit.causal.results.files import complete_causal, load_causal, save_causal
+from probekit.causal.results.frames import causal_frame
+from probekit.causal.results.report import causal_html, causal_summary, short_causal
+from probekit.options.check import check_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CausalResults:
+    """What a causal run found.
+
+    Attributes:
+        data: all of it; its parts are attributes here, too.
+    """
+
+    data: CausalData
+
+    @property
+    def layers(self) -> list[CausalLayer]:
+        """The curve: what can be read at each layer, and what is used."""
+        return self.data.layers
+
+    @property
+    def effects(self) -> list[Effect]:
+        """Every method, direction, place, scale and split, placebos included."""
+        return self.data.effects
+
+    @property
+    def grids(self) -> list[PatchGrid]:
+        """Activation patching."""
+        return self.data.grids
+
+    @property
+    def checklist(self) -> list[ChecklistItem]:
+        """A reviewer's questions, with what these results say to each."""
+        return self.data.checklist
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What was run: see `CausalData`."""
+        return self.data.meta
+
+    def to_frame(self, of: str = "effects") -> "pd.DataFrame":
+        """A tidy table.
+
+        Args:
+            of: "effects", one row per method, direction, place, scale and split, whose `role` is "direction",
+                "ceiling" or "placebo"; "layers", one row per layer and metric; or "patching", one row per cell.
+
+        Raises:
+            UsageError: there is no such table.
+        """
+        return causal_frame(self.data, of)
+
+    def plot(self, *, title: str | None = None) -> "Figure":
+        """Draw decodability and effect by layer, with dose-response where it was measured; returns the figure.
+
+        Args:
+            title: of the picture, as plain text; "" for none.  [default: label, model and task]
+
+        Raises:
+            UsageError: there are no layers, as only patching was run; use `plot_patching`.
+        """
+        from probekit.plots.causal import plot_causal
+
+        return plot_causal(self.data, title=title)
+
+    def plot_patching(self, *, title: str | None = None) -> "Figure":
+        """Draw the patching grids; returns the figure.
+
+        Args:
+            title: of the picture, as plain text; "" for none.  [default: model and task]
+
+        Raises:
+            UsageError: no patching was run.
+        """
+        from probekit.plots.patching import plot_patching
+
+        return plot_patching(self.data, title=title)
+
+    def summary(self) -> str:
+        """The results as a plain table, with the reviewer's checklist."""
+        return causal_summary(self.data)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write effects.csv, layers.csv, patching.csv and, last, causal.json into `folder`; returns the folder.
+
+        Earlier causal results there, pictures included, are deleted first.
+
+        Raises:
+            StorageError: the disk refused, or the folder holds something else.
+        """
+        folder = check_path("folder", folder)
+        save_causal(self.data, folder)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what `save` wrote to `folder`.
+
+        Raises:
+            DataError: no causal results there, or incomplete ones.
+        """
+        path = check_path("folder", folder)
+        loaded = cls(load_causal(path))
+        with complete_causal(path):
+            loaded.summary()  # reads everything that the record holds
+        return loaded
+
+    def _repr_html_(self) -> str:
+        return causal_html(self.data)
+
+    def __repr__(self) -> str:
+        return f"CausalResults({short_causal(self.data)})"

@@ -1,0 +1,91 @@
+"""The rows of one split as the unedited model answers them.
+
+Axes: N rows of the split, L position, D width of a place.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.causal.behaviour import logit_differences
+from probekit.causal.branches import Trunk, run_trunk
+from probekit.causal.counterparts import choose_counterparts
+from probekit.causal.question import CausalQuestion
+from probekit.evaluation.scores.bootstrap import Bootstrap
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One split.
+
+    Attributes:
+        split: "validation" or "test".
+        index: the rows' numbers in the task, int64 [N].
+        labels: class of each, int64 [N].
+        counterpart: of each, among these rows, int64 [N].
+        other: the counterpart's class, int64 [N].
+        own_N: token of the own class's answer.
+        other_N: token of the other class's answer.
+        trunk: the unedited runs.
+        at_NL: the tokens that are edited, bool.
+        difference: logit difference of each row, float64 [N].
+        of_counterpart: the counterpart's, for the row's own and other answer, float64 [N].
+        bootstrap: resamples of the rows, by group.
+        x_ND: activations at the place in question; empty where none is.
+    """
+
+    split: str
+    index: np.ndarray
+    labels: np.ndarray
+    counterpart: np.ndarray
+    other: np.ndarray
+    own_N: Tensor
+    other_N: Tensor
+    trunk: Trunk
+    at_NL: Tensor
+    difference: np.ndarray
+    of_counterpart: np.ndarray
+    bootstrap: Bootstrap
+    x_ND: Tensor
+
+
+def find_side(question: CausalQuestion, split: str) -> Side:
+    """Choose counterparts, and run the model on the rows of a split."""
+    rows, model, options = question.rows, question.model, question.options
+    some = rows.of(split)
+    texts = [rows.texts[i] for i in some]
+    labels, groups = rows.labels[some], None if rows.groups is None else rows.groups[some]
+    counterpart = choose_counterparts(labels, [len(text) for text in texts], groups, options.seed, texts)
+    other, answers = labels[counterpart], torch.from_numpy(question.answer_C)
+    own_N, other_N = answers[torch.from_numpy(labels)], answers[torch.from_numpy(other)]
+    trunk = run_trunk(model, texts)
+    hidden = trunk.hidden_ND
+    with torch.no_grad():
+        own = logit_differences(model, hidden, own_N, other_N)
+        crossed = logit_differences(model, hidden[torch.from_numpy(counterpart)], own_N, other_N)
+    return Side(
+        split=split,
+        index=rows.index[some],
+        labels=labels,
+        counterpart=counterpart,
+        other=other,
+        own_N=own_N,
+        other_N=other_N,
+        trunk=trunk,
+        at_NL=_edited(texts, rows.read[some], rows.n_bos, options.at),
+        difference=own.double().cpu().numpy(),
+        of_counterpart=crossed.double().cpu().numpy(),
+        bootstrap=Bootstrap(len(some), options.seed, groups),
+        x_ND=torch.empty(0),
+    )
+
+
+def _edited(texts: list[list[int]], read: np.ndarray, n_bos: int, at: str) -> Tensor:
+    """The tokens that are edited: the one that is read, or all of the text's own."""
+    position = torch.arange(max(map(len, texts)))
+    if at == "read":
+        return position == torch.from_numpy(np.asarray(read))[:, None]
+    lengths = torch.tensor([len(text) for text in texts])[:, None]
+    return (position >= n_bos) & (position < lengths)

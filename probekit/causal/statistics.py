@@ -1,0 +1,67 @@
+"""Intervals and p-values of effects, which are ratios of means over rows.
+
+Axes: N rows, S resamples, K placebos.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import norm, t
+
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
+
+USED = 0.05  # level of the corrected p-value at which a layer counts as used
+
+
+def ratio_of_means(part_N: np.ndarray, whole_N: np.ndarray) -> float:
+    """mean(part) / mean(whole); nan where the whole is 0."""
+    whole = float(whole_N.mean())
+    return float(part_N.mean()) / whole if whole else float("nan")
+
+
+def ratio_interval(part_N: np.ndarray, whole_N: np.ndarray, bootstrap: Bootstrap) -> tuple[float, float] | None:
+    """The 95% interval of a ratio of means, both resampled together, by row or by group.
+
+    Percentiles of the bootstrap are too narrow where units are few. So their levels are moved outwards until they are
+    those of Student's t for a mean of as many units (Hesterberg 2015, "What teachers should know about the bootstrap").
+
+    Returns:
+        (low, high); None with a single unit, or where the whole is 0 in a resample.
+    """
+    units = bootstrap.n_units
+    if units < 2:
+        return None
+    sums = [np.stack([W @ part_N, W @ whole_N]) for W in bootstrap.weights()]
+    parts_S, wholes_S = np.concatenate(sums, axis=1)
+    if not wholes_S.all():
+        return None
+    quantile = t.ppf((1 + LEVEL) / 2, units - 1) * np.sqrt(units / (units - 1))
+    tail = float(norm.sf(quantile))
+    low, high = np.quantile(parts_S / wholes_S, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def p_value(effect: float, placebos: Sequence[float]) -> float | None:
+    """(1 + how many placebos are at least as large in size) / (1 + K); None without placebos."""
+    if not len(placebos) or not np.isfinite(effect):
+        return None
+    return float(1 + (np.abs(placebos) >= abs(effect)).sum()) / (1 + len(placebos))
+
+
+def adjusted_p_values(effects_P: Sequence[float], placebos_PK: np.ndarray) -> np.ndarray:
+    """The p-value of each of P effects (places and scales), corrected for their number: [P].
+
+    Each effect is divided by the root mean square, at its place and scale, of itself and the placebos: edits of late
+    layers move the answer more, whatever their direction. Then it is compared with the largest such number of each
+    placebo over all places and scales. If the direction is no different from the placebos, the probability that any of
+    the p-values is at most p is at most p (Westfall and Young 1993, max-T).
+
+    Args:
+        effects_P: of one direction.
+        placebos_PK: of the placebos, in the same places and scales.
+    """
+    every = np.abs(np.concatenate([np.asarray(effects_P)[:, None], placebos_PK], axis=1))
+    unit = np.sqrt((every**2).mean(axis=1, keepdims=True))
+    every = every / np.where(unit > 0, unit, 1)
+    largest_K = every[:, 1:].max(axis=0)
+    return (1 + (largest_K >= every[:, :1]).sum(axis=1)) / (1 + len(largest_K))

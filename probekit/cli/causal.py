@@ -1,0 +1,252 @@
+"""`probekit causal`: whether the model uses what its probes read."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from probekit.cli import console
+from probekit.cli.derive import command
+from probekit.cli.fields import Output, argument
+from probekit.cli.results import save_and_show
+from probekit.cli.stores import check_results_out
+from probekit.errors import DataError, ResumeMismatch, UsageError
+from probekit.manifest import check_is_store, newest_manifest
+from probekit.options import CausalOptions
+from probekit.options.check import check_reading
+from probekit.options.option import help_of, option
+from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.progress import parts_line
+from probekit.text import listed
+
+if TYPE_CHECKING:
+    from probekit.activations import Store
+    from probekit.causal.results.results import CausalResults
+    from probekit.evaluation import ProbeResults
+    from probekit.models.base import LanguageModel
+
+ORDER = """
+    path answers method layer at scale rows placebos no_das no_completeness align label point store model check seed out
+    title dry_run
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalJob(Output):
+    """The probes, the store that they were trained on, the model, and the folder for the results."""
+
+    path: Path | None = argument(
+        "A store with results of `probekit train-probe`, or a folder of such results.  [default: the newest store "
+        "under ./runs]",
+        metavar="[STORE|RESULTS]",
+        default=None,
+    )
+    label: str | None = option(None, "Take the results of this label set.  [default: the newest]", metavar="NAME")
+    point: str | None = option(None, "Take the results of this point.  [default: the newest]", metavar="NAME")
+    store: Path | None = option(None, "The store of results that lie elsewhere.", metavar="DIR")
+    model: str | None = option(
+        None, "The model that made the store.  [default: where it was loaded from]", metavar="NAME|FOLDER"
+    )
+    check: Literal["hash", "size"] = option(
+        "hash", "hash: compare what is read with its checksums; size: only the sizes of files."
+    )
+    out: Path | None = option(
+        None, "Where the results go.  [default: STORE/results/causal-LABEL-POINT-...]", metavar="DIR"
+    )
+    title: str | None = option(None, "Title of the picture.  [default: label, model and task]", metavar="TEXT")
+    dry_run: bool = option(False, "Say what would be run and how long it would take, and stop.")
+
+
+@command(ORDER)
+def causal(job: CausalJob, options: CausalOptions) -> None:
+    """Edit what the probes read, and see whether the model's next token changes.
+
+    Directions are fitted to train rows; direction, layer and scale are chosen on validation rows; effects are those on
+    test rows, beside the same edits along placebo directions. Writes causal_by_layer.png and .svg, causal.json and
+    tables as CSV. A run that was stopped resumes with the layers that are missing.
+
+    \b
+    Examples:
+        probekit causal --answers is,are
+        probekit causal runs/agreement-gpt2-agreement --answers is,are --method interchange,erase
+        probekit causal runs/STORE/results/number-resid_pre-logistic --answers is,are --layer 2-4 --rows 500
+    """
+    check_reading(job.check)
+    store_path, results_path = find_results(job)
+    check_results_out(job.out, store_path)
+    console.hush_downloads(job.quiet)
+    run_causal(store_path, results_path, options, job)
+
+
+def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job: CausalJob) -> None:
+    """Open everything, run, save and print.
+
+    Raises:
+        StorageError: `job.out` holds something else; the disk refused.
+        ResumeMismatch: `job.out` holds results of another question.
+        KeyboardInterrupt: with what is complete and how to resume.
+    """
+    with parts_line(console.bars(job.quiet)) as line:
+        line.part("loading libraries")
+        from probekit.activations import load_activations
+        from probekit.causal.question import check_answers, check_results
+        from probekit.evaluation import ProbeResults
+
+        line.part("reading the results")
+        results = ProbeResults.load(results_path)
+        check_results(results)
+        check_answers(results, options)
+        store = load_activations(store_path, job.check)
+        question = question_of_causal(options, results_path)
+        folder = job.out or _folder(store_path, results.meta, question)
+        _check_out(folder, question)
+        line.part("loading the model")
+        model = _load(job.model, store)
+    if job.dry_run:
+        _show_plan(model, store, results, options, job.json)
+        return
+    found = _run(model, store, results, options, folder, job)
+    found.meta["asked"] = question
+    where = {"store": str(store_path), "probes": str(results_path)}
+    save_and_show(found, folder, lambda data, at: _draw(data, at, job.title), "causal.json", where, _complete(), job)
+    from probekit.causal.parts import remove_parts
+
+    remove_parts(folder)
+
+
+def _complete() -> str:
+    return "the edits are complete"
+
+
+def _run(
+    model: "LanguageModel",
+    store: "Store",
+    results: "ProbeResults",
+    options: CausalOptions,
+    folder: Path,
+    job: CausalJob,
+) -> "CausalResults":
+    from probekit.causal.causal_curve import causal_curve
+    from probekit.causal.parts import kept_places
+
+    try:
+        with parts_line(console.bars(job.quiet)) as line:
+            return causal_curve(
+                model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part
+            )
+    except KeyboardInterrupt:
+        n = kept_places(folder)
+        kept = f"saved {n} of {len(results.layers)} places in {folder}" if n else "no place was complete yet"
+        raise KeyboardInterrupt(f"{kept}; run the same command again to resume") from None
+
+
+def find_results(job: CausalJob) -> tuple[Path, Path]:
+    """The store, and the folder of results of probes trained on it; nothing here needs torch.
+
+    Raises:
+        DataError: no store there, or no results in it.
+        UsageError: results whose store is not known.
+    """
+    path = job.path or newest_manifest(Path("runs"))
+    if not path.is_dir():
+        raise DataError(f"no folder {str(path)!a}; name a store, or a folder of results of train-probe")
+    if (path / "curves.json").is_file():
+        raise UsageError(f"{str(path)!a} holds several curves; name the folder of one of them")
+    if not (path / "results.json").is_file():
+        check_is_store(path)
+        return path, _newest_results(path, job)
+    if job.store is not None:
+        check_is_store(job.store)
+        return job.store, path
+    for folder in path.resolve().parents:
+        if (folder / "plan.json").is_file() and (folder / "manifest.json").is_file():
+            return folder, path
+    raise UsageError(f"the results in {str(path)!a} lie in no store; name the store they are of with --store")
+
+
+def _newest_results(store: Path, job: CausalJob) -> Path:
+    """The newest results of linear probes of classes, of this label and point."""
+    dated = []
+    for file in [*(store / "results").glob("*/results.json"), *(store / "results").glob("*/*/results.json")]:
+        try:
+            meta = parse_json(read_bytes(file, MAX_RESULTS))["meta"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if job.label in (None, meta.get("label")) and job.point in (None, meta.get("point")):
+            dated.append((file.stat().st_mtime_ns, file.parent))
+    if not dated:
+        wanted = "".join(f" of {name}" for name in (job.label, job.point) if name)
+        raise DataError(f"{str(store)!a} holds no results of probes{wanted}; run probekit train-probe {store} first")
+    return max(dated)[1]
+
+
+def question_of_causal(options: CausalOptions, results: Path) -> dict[str, Any]:
+    """What the results answer, as JSON: the options, and the folder of the probes."""
+    shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
+    asked = {name: getattr(options, name) for name in shown}
+    return json.loads(json.dumps({**asked, "probes": results.name}))
+
+
+def _folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
+    """The default folder; the digest keeps apart other probes and other options."""
+    from probekit.activations.default_path import folder_name
+
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:8]
+    return store / "results" / folder_name(["causal", meta["label"], meta["point"], digest])
+
+
+def _check_out(folder: Path, question: Mapping[str, Any]) -> None:
+    """Check that results may go to a folder: it is free, or holds those of the same question.
+
+    Raises:
+        StorageError: something other than causal results is there.
+        ResumeMismatch: results of another question.
+    """
+    from probekit.causal.results.files import check_causal_folder
+
+    check_causal_folder(folder)
+    try:
+        asked = parse_json(read_bytes(folder / "causal.json", MAX_RESULTS))["meta"]["asked"]
+        different = sorted(name for name, value in question.items() if asked.get(name) != value)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # no complete results are there
+    if different:
+        raise ResumeMismatch(
+            f"{str(folder)!a} holds results of other settings (different: {listed(different)}); give another folder "
+            "(--out), or remove that one"
+        )
+
+
+def _load(name: str | None, store: "Store") -> "LanguageModel":
+    """The model of the store, as it was loaded."""
+    from probekit.models.load import load_model
+
+    source = dict(store.source or {})
+    if name is None and "name_or_path" not in source:
+        raise UsageError(f"{str(store.path)!a} does not say where its model was loaded from; name it with --model")
+    name_or_path = source.pop("name_or_path", None)
+    return load_model(name or name_or_path, **(source if name is None else {}))
+
+
+def _draw(found: "CausalResults", folder: Path, title: str | None) -> Path:
+    from probekit.plots.causal import save_causal_plot
+    from probekit.plots.patching import save_patching_plot
+
+    pictures = [save_causal_plot(found.data, folder, title=title)] if found.layers else []
+    pictures += [save_patching_plot(found.data, folder, title=title)] if found.grids else []
+    return pictures[0]
+
+
+def _show_plan(
+    model: "LanguageModel", store: "Store", results: "ProbeResults", options: CausalOptions, as_json: bool
+) -> None:
+    from probekit.causal.estimate import describe_causal, plan_causal
+
+    plan = plan_causal(model, store, results, options)
+    if as_json:
+        console.result_json(plan)
+    else:
+        console.result(describe_causal(plan))

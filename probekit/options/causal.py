@@ -1,0 +1,162 @@
+"""The options of `causal`."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from probekit.errors import UsageError, nearest
+from probekit.options import parse
+from probekit.options.check import check_among, check_whole, is_real
+from probekit.options.option import option
+from probekit.points import check_layers
+from probekit.text import listed
+
+CausalMethod = Literal["interchange", "erase", "steer", "patch"]
+At = Literal["read", "all"]
+Align = Literal["exact", "last"]
+DEFAULT_METHODS = ("interchange", "erase", "steer")
+DEFAULT_SCALES = (-4.0, -2.0, -1.0, 1.0, 2.0, 4.0)
+LEAST_PLACEBOS = 20  # of one kind alone; with fewer no p-value can be below 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalOptions:
+    """Which behaviour is measured, and which edits are made where."""
+
+    answers: str | Sequence[str] | None = option(
+        None,
+        "The next word of each class, such as is,are, in the order of the classes; each is one token.",
+        notes="The behaviour is the logit of the own class's word minus that of the other's, after the last token.",
+        metavar="WORDS",
+        parse=parse.names,
+    )
+    methods: str | Iterable[str] | None = option(
+        None,
+        "Edits: interchange, erase, steer, patch; several with commas.  [default: interchange,erase,steer]",
+        notes="interchange takes the coordinate along the direction from a text of another class; erase removes the "
+        "label linearly (LEACE); steer adds the direction; patch copies activations of a text of another class into "
+        "each layer and position.",
+        metavar="NAMES",
+        flag="--method",
+        parse=parse.names,
+    )
+    layers: str | int | Iterable[int] = option(
+        "all", "Layers to edit, among those of the results: all, 3, 0,4,8 or 2-6.", metavar="LAYERS", flag="--layer"
+    )
+    at: str = option(
+        "read",
+        "Tokens to edit: the one that the probe reads (read), or all of the text (all; erase and steer).",
+        metavar="TOKENS",
+    )
+    scales: Iterable[float] | None = option(
+        None,
+        "Scales of steering, in standard deviations along the direction; above 0 is towards the other class.  "
+        "[default: -4,-2,-1,1,2,4]",
+        metavar="NUMBERS",
+        flag="--scale",
+        parse=lambda text: _numbers(text),
+    )
+    rows: int = option(
+        200,
+        "Validation rows, and test rows, at most; drawn at random, complete groups together.",
+        metavar="N",
+        least=2,
+    )
+    placebos: int = option(
+        20,
+        "Random directions, and as many drawn from the covariance of the activations, that get the same edits.",
+        metavar="K",
+        least=0,
+    )
+    das: bool = option(
+        True,
+        "Search the best single direction too (distributed alignment search).",
+        off="Leave out the search for the best single direction (distributed alignment search).",
+        flag="--no-das",
+    )
+    completeness: bool = option(
+        True,
+        "Train fresh probes on other rows after the edit.",
+        off="Leave out fresh probes on other rows after the edit.",
+        flag="--no-completeness",
+    )
+    align: str = option(
+        "exact",
+        "Pairs of patch: of equal length, token by token (exact), or aligned at their last token (last).",
+        metavar="HOW",
+    )
+    seed: int = option(
+        0, "Seed of everything that is drawn: rows, counterparts, placebos, resamples.", metavar="N", least=0
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "answers", _answers(self.answers))
+        object.__setattr__(self, "methods", _methods(self.methods))
+        object.__setattr__(self, "scales", _scales(self.scales))
+        for name, least in (("rows", 2), ("placebos", 0), ("seed", 0)):
+            object.__setattr__(self, name, check_whole(name, getattr(self, name), least))
+        check_among("at", self.at, get_args(At))
+        check_among("align", self.align, get_args(Align))
+        if not isinstance(self.layers, str | int):
+            object.__setattr__(self, "layers", tuple(self.layers))
+        elif isinstance(self.layers, str):
+            check_layers(self.layers)
+        if self.at == "all" and "interchange" in self.methods:
+            raise UsageError(
+                "interchange takes the coordinate of one token from another text; with --at all give --method "
+                "erase,steer"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalArguments(CausalOptions):
+    """`CausalOptions`, and what only Python can pass."""
+
+    keep: Path | None = option(
+        None, "Folder for what is complete of an unfinished run, from which the next one resumes.", flag=None
+    )
+    progress: Callable[[int, int], None] | None = option(
+        None, "Called with (edited runs done, edited runs) of a part.", flag=None
+    )
+    on_part: Callable[[str], None] | None = option(None, "Called with the name of each part as it begins.", flag=None)
+
+
+def _answers(given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    words = tuple(parse.names(given)) if isinstance(given, str) else tuple(given)
+    if len(words) < 2 or not all(isinstance(word, str) and word for word in words):
+        raise UsageError(f"answers (--answers) are the next word of each class, such as is,are; got {given!a:.60}")
+    if len(set(words)) < len(words):
+        raise UsageError(f"answers (--answers) must differ between classes; got {given!a:.60}")
+    return words
+
+
+def _methods(given: Any) -> tuple[str, ...]:
+    given = DEFAULT_METHODS if given is None else given
+    names = tuple(parse.names(given)) if isinstance(given, str) else tuple(given)
+    known = get_args(CausalMethod)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown method {name!a:.60}; {nearest(str(name), known)}")
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"methods (--method) are different names of {listed(known)}; got {given!a:.60}")
+    return tuple(name for name in known if name in names)
+
+
+def _scales(given: Any) -> tuple[float, ...]:
+    values = DEFAULT_SCALES if given is None else tuple(given) if isinstance(given, Iterable) else (given,)
+    if not values or not all(is_real(value) and math.isfinite(value) and value != 0 for value in values):
+        raise UsageError(
+            f"scales (--scale) are numbers other than 0 (which is the unedited run), such as -2,2; got {given!a:.60}"
+        )
+    return tuple(sorted({float(value) for value in values}))
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in parse.names(text)]
+    except ValueError:
+        raise UsageError(f"--scale takes numbers with commas between them, such as -2,2; got {text!r:.80}") from None

@@ -1,0 +1,333 @@
+"""The causal curve: what can be read and what is used, by layer, on one axis.
+
+Decodability is drawn as its share of the way from the baseline to a perfect score, and an effect is a share by
+definition: so 0 is nothing and 1 is everything for both. The axis on the right has the score itself.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from probekit.causal.data import CausalData, Effect
+from probekit.causal.results.checklist import base_is_at_chance, base_text
+from probekit.causal.results.report import method_name, quadrant_counts
+from probekit.causal.results.view import (
+    curve_effects,
+    direction_name,
+    finite,
+    is_outside,
+    methods_of,
+    own_direction,
+    selected_place,
+)
+from probekit.errors import UsageError
+from probekit.evaluation.results.wording import metric_name, position_name
+from probekit.plots.causal_panels import draw_panels, panels_shown
+from probekit.plots.headings import Entries, draw_legends
+from probekit.plots.limits import point_axis_name, shown_ticks
+from probekit.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LINE,
+    PLAIN,
+    RED,
+    SMALL,
+    inches,
+    new_figure,
+    short,
+    text_width,
+    wrapped,
+    write_figure,
+    write_lines,
+    write_title,
+)
+from probekit.text import printable
+
+SIZE = (8.4, 5.4)  # inches
+PANELS = 2.1  # inches that the small panels add
+METHODS = {"interchange": RED, "erase": "#CC79A7", "steer": "#E69F00"}
+CEILINGS = {"full vector": (0, (1, 1.5)), "das": (0, (5, 2))}
+SHADES = {"read and used": GREEN, "read, not used": BLUE, "used, not read": RED, "neither": GREY}
+STRIP = 0.085  # of the height, under the curves, for the names of the quadrants
+_PLACEBOS = "placebos, lowest to highest"
+
+
+def plot_causal(data: CausalData, *, title: str | None = None) -> Figure:
+    """Draw the causal curve on a new pyplot figure, which a notebook shows.
+
+    Args:
+        data: of a run with layers.
+        title: of the picture, as plain text; "" for none.  [default: label, model and task]
+
+    Raises:
+        UsageError: there are no layers.
+    """
+    from matplotlib import pyplot as plt
+
+    _check(data)
+    figure = plt.figure(figsize=_size(data), layout="constrained")
+    _draw(data, figure, title)
+    return figure
+
+
+def save_causal_plot(data: CausalData, folder: str | Path, *, title: str | None = None) -> Path:
+    """Write causal_by_layer.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+
+    Raises:
+        UsageError: there are no layers.
+        StorageError: the disk refused.
+    """
+    _check(data)
+    with new_figure(_size(data)) as figure:
+        _draw(data, figure, title)
+        return write_figure(figure, Path(folder) / "causal_by_layer.png")
+
+
+def _check(data: CausalData) -> None:
+    if not data.layers or not data.effects:
+        raise UsageError("these results have no curve: only patching was run; draw that with plot_patching()")
+
+
+def _size(data: CausalData) -> tuple[float, float]:
+    return SIZE[0], SIZE[1] + (PANELS if panels_shown(data) else 0)
+
+
+def _draw(data: CausalData, figure: Figure, title: str | None) -> None:
+    rows = figure.add_gridspec(2, 1, height_ratios=[SIZE[1], PANELS]) if panels_shown(data) else None
+    ax = figure.add_subplot(rows[0] if rows else 111)
+    draw_causal(data, ax, title)
+    if rows:
+        draw_panels(data, figure, rows[1])
+
+
+def draw_causal(data: CausalData, ax: Axes, title: str | None = None) -> None:
+    """Draw decodability and effects on axes, with the quadrants under them and headings above."""
+    xs = {layer.place: x for layer, x in zip(data.layers, layer_xs(data), strict=True)}
+    ax.axhline(0, color=GREY, linewidth=0.8, zorder=1)
+    entries = _draw_score(data, ax, xs)
+    methods = methods_of(data)
+    for method in reversed(methods):  # the headline on top
+        entries = _draw_method(data, ax, xs, method, method == methods[0]) + entries
+    ends = min(xs.values()) - 0.5, max(xs.values()) + 0.5
+    ax.set_xlim(*ends)
+    _set_heights(data, ax)
+    own = _draw_selected(data, ax, xs)
+    unnamed = _draw_quadrants(data, ax, xs)
+    _name_axes(data, ax)
+    _write_above(data, ax, (own, [*_ordered(entries), *unnamed]), title)
+
+
+def layer_xs(data: CausalData) -> list[int]:
+    """Where each place is on the layer axis: the output of the last block after all layers."""
+    point = data.meta.get("point", data.layers[0].point)
+    last = max((layer.layer or 0 for layer in data.layers), default=0)
+    n_layers = int(data.meta.get("n_layers", last + 1))
+    return [n_layers if layer.point != point or layer.layer is None else layer.layer for layer in data.layers]
+
+
+def _baseline(data: CausalData) -> float:
+    value = float((data.meta.get("baseline") or {}).get("value", 0.0))
+    return value if value < 1 - 1e-9 else 0.0
+
+
+def _share(data: CausalData, score: float) -> float:
+    baseline = _baseline(data)
+    return (score - baseline) / (1 - baseline)
+
+
+def _draw_score(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
+    ys = [_share(data, layer.score) for layer in data.layers]
+    at = list(xs.values())
+    ends = [layer.interval for layer in data.layers]
+    if all(ends):
+        low, high = ([_share(data, pair[k]) for pair in ends if pair] for k in (0, 1))
+        _draw_band(ax, at, low, high, BLUE, 0.15, zorder=2)
+    (line,) = ax.plot(at, ys, color=BLUE, linewidth=1.8, marker="o", markersize=_dot(data), zorder=5)
+    return [(["decodability: probe's test score, as a share above the baseline", "decodability"], line)]
+
+
+def _draw_method(data: CausalData, ax: Axes, xs: dict[str, int], method: str, is_headline: bool) -> Entries:
+    """The effect of a method; of the headline also interval, placebos and ceilings."""
+    color = METHODS.get(method, INK)
+    entries: Entries = []
+    own = [effect for place, effect in curve_effects(data, method).items() if place in xs]
+    at = [xs[effect.place] for effect in own]
+    if is_headline:
+        entries += _draw_placebos(ax, at, own)
+        for name, style in CEILINGS.items():
+            top = [effect for place, effect in curve_effects(data, method, name).items() if place in xs]
+            if top:
+                look: dict[str, Any] = {"color": INK, "linewidth": 1.1, "linestyle": style, "zorder": 3}
+                look["marker"] = {"das": "D", "full vector": "s"}[name] if len(top) == 1 else ""
+                (line,) = ax.plot([xs[e.place] for e in top], [e.effect for e in top], **look)
+                entries.append(([f"{ {'das': 'DAS'}.get(name, name) } (ceiling)"], line))
+        ends = [effect.interval or (effect.effect, effect.effect) for effect in own]
+        _draw_band(ax, at, [low for low, _ in ends], [high for _, high in ends], color, 0.2, zorder=2)
+    look = {"linewidth": 2.0 if is_headline else 1.1, "zorder": 6 if is_headline else 4}
+    (line,) = ax.plot(at, [effect.effect for effect in own], color=color, **look)
+    used = {layer.place: layer.is_used.get(method) for layer in data.layers}
+    fills = [color if is_used(effect, used.get(effect.place)) else "white" for effect in own]
+    size = (_dot(data) * (1.15 if is_headline else 0.85)) ** 2
+    ax.scatter(at, [e.effect for e in own], s=size, color=fills, edgecolors=color, linewidths=1.2, zorder=7)
+    name, direction = method_name(data, method), direction_name(own_direction(data, method) or "")
+    return [([f"effect of {name} ({direction})", f"{name} ({direction})"], line), *entries]
+
+
+def is_used(effect: Effect, known: bool | None) -> bool:
+    """Whether the layer counts as used, by the run's own verdict where it has one."""
+    return is_outside(effect) if known is None else known
+
+
+def _draw_placebos(ax: Axes, at: Sequence[int], own: Sequence[Effect]) -> Entries:
+    bands = [effect.placebo_band for effect in own]
+    if not at or not all(bands):
+        return []
+    low, high = ([band[k] for band in bands if band] for k in (0, 1))
+    return [([_PLACEBOS, "placebos"], _draw_band(ax, at, low, high, GREY, 0.3, zorder=2))]
+
+
+def _draw_band(
+    ax: Axes, at: Sequence[int], low: Sequence[float], high: Sequence[float], color: str, alpha: float, zorder: float
+) -> Artist:
+    """A band over several layers; a bar on a single one, as a band has no width there."""
+    if len(at) == 1:
+        return ax.vlines(at, low, high, color=color, alpha=alpha + 0.15, linewidth=8, zorder=zorder)
+    return ax.fill_between(at, low, high, color=color, alpha=alpha, linewidth=0, zorder=zorder)
+
+
+def _dot(data: CausalData) -> float:
+    return 4.5 if len(data.layers) <= 30 else 3.0
+
+
+def _ordered(entries: Entries) -> Entries:
+    """Decodability, the methods, then what they are compared with."""
+    starts = ("decodability", "effect of", "placebos")
+    return sorted(entries, key=lambda entry: [entry[0][0].startswith(start) for start in starts], reverse=True)
+
+
+def _set_heights(data: CausalData, ax: Axes) -> None:
+    """Limits that clip nothing, with room for the quadrants under the curves."""
+    drawn = [_share(data, layer.score) for layer in data.layers]
+    drawn += [_share(data, end) for layer in data.layers for end in layer.interval or ()]
+    methods = methods_of(data)
+    for method in methods:
+        drawn += [effect.effect for effect in curve_effects(data, method).values()]
+    for name in (None, *CEILINGS):
+        for effect in curve_effects(data, methods[0], name).values():
+            drawn += [effect.effect, *(effect.interval or ()), *((effect.placebo_band or ()) if name is None else ())]
+    low, high = min([0.0, *finite(drawn)]), max([1.0, *finite(drawn)])
+    pad = 0.05 * (high - low)
+    span = (high - low + 2 * pad) / (1 - STRIP)
+    ax.set_ylim(high + pad - span, high + pad)
+    ax.set_yticks([tick for tick in ax.get_yticks() if low - pad <= tick <= high + pad])  # none beside the quadrants
+    ax.set_ylim(high + pad - span, high + pad)
+
+
+def _draw_selected(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
+    method = methods_of(data)[0]
+    place = selected_place(data, method)
+    effect = curve_effects(data, method).get(place or "")
+    if effect is None or place not in xs:
+        return []
+    mark = ax.axvline(xs[place], STRIP, color=INK, linewidth=1, linestyle=(0, (3, 2)), zorder=1.5)
+    ends = "" if effect.interval is None else f" [{effect.interval[0]:z.2f}, {effect.interval[1]:z.2f}]"
+    score = f"{method} {effect.effect:z.2f}"
+    return [([f"selected on validation: {printable(place)}, {score}{ends}", f"selected: {score}"], mark)]
+
+
+def _draw_quadrants(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
+    """Shade each run of layers of one quadrant, and name it under the curves; returns those without room for a name."""
+    named, at = set(), list(xs.values())
+    room = 72 * 0.86 * inches(ax)[0] / (ax.get_xlim()[1] - ax.get_xlim()[0])  # points of a layer, without the margins
+    for first, last in _runs([layer.quadrant for layer in data.layers]):
+        name = data.layers[first].quadrant
+        left = at[first] - 0.5 if first == 0 else (at[first - 1] + at[first]) / 2
+        right = at[last] + 0.5 if last == len(at) - 1 else (at[last] + at[last + 1]) / 2
+        for height, alpha in ((1.0, 0.07), (STRIP, 0.35)):
+            shape = Rectangle((left, 0), right - left, height, transform=ax.get_xaxis_transform())
+            shape.set(facecolor=SHADES[name], alpha=alpha, linewidth=0, zorder=0.5)
+            ax.add_patch(shape)
+        lines = wrapped(name, room * (right - left) - 4, SMALL - 0.8)
+        if len(lines) <= 2 and all(text_width(word, SMALL - 0.8) <= room * (right - left) - 4 for word in name.split()):
+            named.add(name)
+            across = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "center"}
+            where = (left + right) / 2, STRIP / 2
+            ax.text(*where, "\n".join(lines), fontsize=SMALL - 0.8, color=INK, linespacing=0.95, **across)
+    rest = [name for name in quadrant_counts(data) if name not in named]
+    return [([name], Patch(facecolor=SHADES[name], alpha=0.42)) for name in rest]
+
+
+def _runs(names: Sequence[str]) -> list[tuple[int, int]]:
+    """(first, last) of each run of the same name."""
+    starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+    return list(zip(starts, [*(start - 1 for start in starts[1:]), len(names) - 1], strict=True))
+
+
+def _name_axes(data: CausalData, ax: Axes) -> None:
+    at, point = layer_xs(data), data.meta.get("point", data.layers[0].point)
+    names = {
+        x: "out" if layer.point != point else printable(layer.point) if layer.layer is None else str(layer.layer)
+        for x, layer in zip(at, data.layers, strict=True)
+    }
+    shown = shown_ticks(sorted(names))
+    ax.set_xticks(shown, [names[x] for x in shown], **PLAIN)
+    has_output = data.layers[-1].point != point
+    ax.set_xlabel(point_axis_name(point, point == data.meta.get("output", "resid_post"), has_output), **PLAIN)
+    ax.set_ylabel("share (0: nothing, 1: everything)")
+    baseline = _baseline(data)
+    right = ax.secondary_yaxis(
+        "right", functions=(lambda y: baseline + y * (1 - baseline), lambda y: (y - baseline) / (1 - baseline))
+    )
+    right.set_ylabel(f"test {metric_name(str(data.meta.get('headline', 'score')))}", color=BLUE, **PLAIN)
+    right.tick_params(colors=BLUE)
+    right.spines["right"].set_visible(False)
+    top = ax.get_ylim()[1]
+    marks = [tick for tick in np.linspace(baseline, 1, 6) if _share(data, float(tick)) <= top]
+    right.set_yticks(marks, [f"{tick:.2f}" for tick in marks])
+    ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _write_above(data: CausalData, ax: Axes, legend: tuple[Entries, Entries], title: str | None) -> None:
+    room = 72 * inches(ax)[0]
+    height = draw_legends(ax, legend, room) * LINE
+    warnings = _warnings(data)
+    write_lines(ax, warnings, 8 + height, color=RED)
+    height += len(warnings) * LINE
+    lines = wrapped("; ".join(_facts(data)), room)
+    write_lines(ax, lines, 8 + height)
+    text = causal_heading(data) if title is None else printable(title)
+    write_title(ax, text, 8 + height + len(lines) * LINE + 3)
+
+
+def causal_heading(data: CausalData) -> str:
+    """Label, model and task."""
+    meta = data.meta
+    label = f"Read and used? {short(meta['label'])} in " if meta.get("label") else ""
+    task = f" on {short(meta['task'])}" if meta.get("task") else ""
+    return f"{label}{short(meta['model'])}{task}"
+
+
+def _warnings(data: CausalData) -> list[str]:
+    if not base_is_at_chance(data):
+        return []
+    return ["! Without edits the model does not prefer its own answers: effects, which are shares, mean nothing"]
+
+
+def _facts(data: CausalData) -> list[str]:
+    meta = data.meta
+    read = f"{position_name(meta['position'])} read" if "position" in meta else ""
+    at = {"read": "edited there", "all": "edits at every token"}.get(str(meta.get("at", "")), "")
+    n = f"{meta['n']['test']:,} test rows" if "test" in meta.get("n", {}) else ""
+    base = f"without edits: {text}" if (text := base_text(data)) else ""
+    marks = "filled: outside the placebos, corrected"
+    return [fact for fact in (", ".join(filter(None, (read, at))), n, base, marks) if fact]

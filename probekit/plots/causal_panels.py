@@ -1,0 +1,127 @@
+"""Small panels under the causal curve: dose-response, fresh probes after erasure, and angles."""
+
+from collections.abc import Callable
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
+
+from probekit.causal.data import CausalData
+from probekit.causal.results.view import dose, methods_of, selected_place, selected_scale
+from probekit.plots.limits import shown_ticks
+from probekit.plots.style import BLUE, GREY, INK, PLAIN, SMALL
+from probekit.text import printable
+
+STEER, ERASE = "#E69F00", "#CC79A7"
+MOST_TICKS = 9  # of the scales
+Panel = Callable[[CausalData, Axes], None]
+
+
+def panels_shown(data: CausalData) -> list[Panel]:
+    """The panels whose numbers were measured."""
+    has_erasure = any(layer.completeness.get("erase") for layer in data.layers)
+    has_angles = any("das" in layer.angles for layer in data.layers)
+    there = {_draw_dose: len(_doses(data)) > 1, _draw_erasure: has_erasure, _draw_angles: has_angles}
+    return [panel for panel, is_there in there.items() if is_there]
+
+
+def draw_panels(data: CausalData, figure: Figure, where: SubplotSpec) -> None:
+    """Draw them side by side."""
+    panels = panels_shown(data)
+    grid = where.subgridspec(1, len(panels))
+    for i, panel in enumerate(panels):
+        ax = figure.add_subplot(grid[i])
+        panel(data, ax)
+        ax.tick_params(labelsize=SMALL)
+        ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.spines[["top", "right"]].set_visible(False)
+
+
+def _doses(data: CausalData) -> list[Any]:
+    return dose(data, _place(data, "steer")) if "steer" in methods_of(data) else []
+
+
+def _place(data: CausalData, method: str) -> str:
+    """The place that validation chose; without a choice the last."""
+    return selected_place(data, method) or (data.layers[-1].place if data.layers else "")
+
+
+def _draw_dose(data: CausalData, ax: Axes) -> None:
+    """Effect by scale; scale 0 is the run without edits, whose effect is 0."""
+    effects = _doses(data)
+    bands = [(e.scale, *e.placebo_band) for e in effects if e.placebo_band and e.scale]
+    bands = sorted([*bands, (0.0, 0.0, 0.0)]) if bands else []
+    if bands:
+        ax.fill_between(*zip(*bands, strict=True), color=GREY, alpha=0.3, linewidth=0)
+    points = {0.0: 0.0} | {e.scale: e.effect for e in effects}
+    scales = sorted(points)
+    ends = [(e.scale, *e.interval) for e in effects if e.interval is not None]
+    if ends:
+        ax.vlines(*zip(*ends, strict=True), color=STEER, alpha=0.5, linewidth=3)
+    ax.plot(scales, [points[scale] for scale in scales], color=STEER, linewidth=1.6, marker="o", markersize=3.5)
+    chosen = selected_scale(data, "steer")
+    if chosen is not None:
+        ax.axvline(chosen, color=INK, linewidth=1, linestyle=(0, (3, 2)), zorder=1)
+    sizes = {0.0: 0.0} | {e.scale: e.size for e in effects}
+    step = -(-len(scales) // MOST_TICKS)
+    shown = [scale for i, scale in enumerate(scales) if i % step == 0 or scale in (0.0, chosen)]
+    ax.set_xticks(shown, [f"{scale:+g}\n{sizes[scale]:.0%}" if scale else "0\n" for scale in shown])
+    ax.axhline(0, color=GREY, linewidth=0.8, zorder=1)
+    _name(ax, f"Dose-response at {printable(_place(data, 'steer'))}", "sd along the direction; size of the edit")
+
+
+def _draw_erasure(data: CausalData, ax: Axes) -> None:
+    """What fresh probes say after erasure: completeness here and at the worst later layer, and selectivity."""
+    shown = [(i, layer) for i, layer in enumerate(data.layers) if layer.completeness.get("erase")]
+    here = [(i, layer.completeness["erase"][0]) for i, layer in shown]
+    later = [(i, min(layer.completeness["erase"][1:])) for i, layer in shown if len(layer.completeness["erase"]) > 1]
+    others = [(i, layer.selectivity["erase"]) for i, layer in shown if "erase" in layer.selectivity]
+    looks: dict[str, tuple[list[tuple[int, float]], dict[str, Any]]] = {
+        "complete here": (here, {"color": ERASE, "marker": "o", "markersize": 3.5}),
+        "complete later": (later, {"color": ERASE, "linestyle": (0, (4, 2)), "marker": "o", "markersize": 2}),
+        "selective": (others, {"color": BLUE, "marker": "s", "markersize": 3}),
+    }
+    for name, (points, look) in looks.items():
+        if points:
+            ax.plot(*zip(*points, strict=True), label=name, linewidth=1.3, **look)
+    low, high = ax.get_ylim()
+    ax.set_ylim(min(low, -0.05), max(high, 1.05))
+    _legend(ax)
+    _layer_ticks(data, ax)
+    _name(ax, "Fresh probes after erasing", "layer")
+
+
+def _draw_angles(data: CausalData, ax: Axes) -> None:
+    """The angle between the probe's direction and DAS's, and the least that 5% of random directions reach."""
+    for name, color in (("das", INK), ("random 5%", GREY)):
+        points = [(i, layer.angles[name]) for i, layer in enumerate(data.layers) if name in layer.angles]
+        if points:
+            look: dict[str, Any] = {"marker": "o", "markersize": 3.5}
+            if name != "das":
+                look = {"linestyle": (0, (4, 2)), "marker": "_" if len(points) == 1 else ""}
+            label = "probe to DAS" if name == "das" else "random directions: 5% are closer"
+            ax.plot(*zip(*points, strict=True), label=label, color=color, linewidth=1.3, **look)
+    ax.set_ylim(0, 95)
+    ax.set_yticks([0, 30, 60, 90], ["0°", "30°", "60°", "90°"])
+    _legend(ax)
+    _layer_ticks(data, ax)
+    _name(ax, "Angle to the probe's direction", "layer")
+
+
+def _layer_ticks(data: CausalData, ax: Axes) -> None:
+    point = data.meta.get("point", data.layers[0].point)
+    names = ["out" if x.point != point else str(x.layer) if x.layer is not None else "" for x in data.layers]
+    shown = shown_ticks(range(len(names)), 12)
+    ax.set_xticks(shown, [names[i] for i in shown])
+    ax.set_xlim(-0.5, len(names) - 0.5)
+
+
+def _legend(ax: Axes) -> None:
+    ax.legend(frameon=False, fontsize=SMALL - 1.3, borderpad=0, handlelength=1.6)
+
+
+def _name(ax: Axes, title: str, x: str) -> None:
+    ax.set_title(title, fontsize=SMALL + 0.7, loc="left", color=INK, **PLAIN)
+    ax.set_xlabel(x, fontsize=SMALL, **PLAIN)

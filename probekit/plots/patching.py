@@ -1,0 +1,201 @@
+"""Activation patching: layer by position, or layer by head, coloured by the recovery of the clean run's answer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from probekit.causal.data import CausalData, PatchGrid
+from probekit.causal.results.checklist import is_approximate
+from probekit.errors import UsageError
+from probekit.plots.limits import shown_ticks
+from probekit.plots.style import (
+    GREY,
+    INK,
+    LINE,
+    PLAIN,
+    SMALL,
+    new_figure,
+    short,
+    text_width,
+    write_figure,
+    write_figure_title,
+    write_lines,
+)
+from probekit.text import counted, printable
+
+COLUMNS = 2  # panels side by side
+CELL = (0.34, 0.24)  # inches
+PANEL = (3.4, 6.6), (1.3, 4.6)  # inches: least and most of the width, then of the height
+AROUND = (0.9, 1.45)  # inches around a panel
+MOST_NUMBERS = 200  # cells of a panel; more of them have colours alone
+WITHIN = "#D4D4D4"  # cells inside the placebo band
+COLOURS = "RdBu"  # red: away from the clean run, white: nothing, blue: towards it
+TOKEN = 14  # letters of a token
+
+
+def plot_patching(data: CausalData, *, title: str | None = None) -> Figure:
+    """Draw every patching grid on a new pyplot figure, which a notebook shows.
+
+    Args:
+        data: of a run with patching.
+        title: of the picture, as plain text; "" for none.  [default: model and task]
+
+    Raises:
+        UsageError: no patching was run.
+    """
+    from matplotlib import pyplot as plt
+
+    grids = _grids(data)
+    figure = plt.figure(figsize=_size(grids), layout="constrained")
+    _draw(data, grids, figure, title)
+    return figure
+
+
+def save_patching_plot(data: CausalData, folder: str | Path, *, title: str | None = None) -> Path:
+    """Write patching.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+
+    Raises:
+        UsageError: no patching was run.
+        StorageError: the disk refused.
+    """
+    grids = _grids(data)
+    with new_figure(_size(grids)) as figure:
+        _draw(data, grids, figure, title)
+        return write_figure(figure, Path(folder) / "patching.png")
+
+
+def _grids(data: CausalData) -> list[PatchGrid]:
+    if not data.grids:
+        raise UsageError("these results have no patching; run causal with --method patch (methods=['patch'])")
+    return sorted(data.grids, key=lambda grid: grid.by == "head")  # heads last
+
+
+def _size(grids: Sequence[PatchGrid]) -> tuple[float, float]:
+    columns = min(COLUMNS, len(grids))
+    rows = [grids[i : i + columns] for i in range(0, len(grids), columns)]
+    width = max(sum(_panel(grid)[0] for grid in row) for row in rows) + 0.9
+    return width, sum(max(_panel(grid)[1] for grid in row) for row in rows) + 0.6
+
+
+def _panel(grid: PatchGrid) -> tuple[float, float]:
+    """Width and height of a panel in inches."""
+    sizes = CELL[0] * len(grid.columns), CELL[1] * len(grid.layers)
+    return tuple(  # pyright: ignore[reportReturnType]
+        min(max(size, least), most) + around for size, (least, most), around in zip(sizes, PANEL, AROUND, strict=True)
+    )
+
+
+def _draw(data: CausalData, grids: Sequence[PatchGrid], figure: Figure, title: str | None) -> None:
+    columns = min(COLUMNS, len(grids))
+    axes = figure.subplots(-(-len(grids) // columns), columns, squeeze=False).ravel().tolist()
+    for ax in axes[len(grids) :]:
+        ax.remove()
+    axes = axes[: len(grids)]
+    norm = colour_range(grids)
+    images = [draw_patching(grid, ax, norm) for grid, ax in zip(grids, axes, strict=True)]
+    bar = figure.colorbar(images[0], ax=axes, shrink=0.8, aspect=28, pad=0.02)
+    bar.set_label("recovery", fontsize=SMALL)
+    figure.supxlabel(_recovery_text(grids), x=0.01, ha="left", fontsize=SMALL, color=GREY)
+    bar.ax.tick_params(labelsize=SMALL)
+    text = _title(data) if title is None else printable(title)
+    if text:
+        write_figure_title(figure, text)
+
+
+def _recovery_text(grids: Sequence[PatchGrid]) -> str:
+    """What the colours mean, with the logit differences at both ends if all grids have the same."""
+    known = {grid.logit_differences for grid in grids}
+    ends = known.pop() if len(known) == 1 else None
+    if ends is None:
+        return "recovery of the logit difference: 0 is the corrupted run, 1 the clean run"
+    return (
+        f"recovery of the logit difference: 0 is the corrupted run ({ends[1]:z.2f}), 1 the clean run ({ends[0]:z.2f})"
+    )
+
+
+def colour_range(grids: Sequence[PatchGrid]) -> Normalize:
+    """Colours centred on 0 that reach the largest value of all grids, so that none is clipped."""
+    largest = max([1e-12, *(float(abs(value)) for grid in grids for value in grid.recovery.ravel() if value == value)])
+    return Normalize(-largest, largest)
+
+
+def draw_patching(grid: PatchGrid, ax: Axes, norm: Normalize) -> AxesImage:
+    """Draw one grid, the first layer at the bottom; cells inside the placebo band are grey."""
+    look = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
+    image = ax.imshow(grid.recovery, cmap=COLOURS, norm=norm, **look)
+    if grid.within_placebo is not None and grid.within_placebo.any():
+        over = np.zeros((*grid.recovery.shape, 4))
+        over[grid.within_placebo] = to_rgba(WITHIN)
+        ax.imshow(over, **look)
+    ax.set_xticks(np.arange(-0.5, len(grid.columns)), [], minor=True)
+    ax.set_yticks(np.arange(-0.5, len(grid.layers)), [], minor=True)
+    ax.grid(which="minor", color="white", linewidth=0.8)
+    ax.tick_params(which="both", length=0, labelsize=SMALL)
+    ax.spines[:].set_visible(False)
+    if grid.recovery.size <= MOST_NUMBERS:
+        _write_numbers(grid, ax, norm)
+    _name_axes(grid, ax)
+    return image
+
+
+def _write_numbers(grid: PatchGrid, ax: Axes, norm: Normalize) -> None:
+    """The value in each cell outside the placebo band."""
+    within = np.zeros(grid.recovery.shape, bool) if grid.within_placebo is None else grid.within_placebo
+    for (i, j), value in np.ndenumerate(grid.recovery):
+        if np.isfinite(value) and not within[i, j]:
+            dark = abs(float(norm(value)) - 0.5) > 0.36
+            where = {"ha": "center", "va": "center", "fontsize": SMALL - 2.2}
+            ax.text(j, i, f"{value:z.2f}", color="white" if dark else INK, **where)
+
+
+def _name_axes(grid: PatchGrid, ax: Axes) -> None:
+    rows = shown_ticks(range(len(grid.layers)), 24)
+    ax.set_yticks(rows, [str(grid.layers[i]) for i in rows])
+    ax.set_ylabel("layer", fontsize=SMALL)
+    if grid.by == "head":
+        columns = shown_ticks(range(len(grid.columns)), 24)
+        ax.set_xticks(columns, [printable(grid.columns[j]) for j in columns], **PLAIN)
+        ax.set_xlabel("head", fontsize=SMALL)
+    else:
+        names = [token_text(token) for token in grid.columns]
+        room = 72 * (_panel(grid)[0] - AROUND[0]) / len(names)
+        turned = max(map(text_width, names)) > room - 3
+        how = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if turned else {}
+        size = min(SMALL, 1.1 * room)
+        ax.set_xticks(range(len(names)), names, fontsize=size, **how, **PLAIN)
+    n = f"{counted(grid.n, 'pair')}; " if grid.n is not None else ""
+    notes = [note for note in (n + _within_note(grid), _attribution_note(grid)) if note]
+    write_lines(ax, notes, 5)
+    title = f"{printable(grid.point)}, layer x {grid.by}"
+    ax.set_title(title, loc="left", pad=6 + len(notes) * LINE, fontsize=SMALL + 1.5, color=INK, **PLAIN)
+
+
+def token_text(token: str) -> str:
+    """A token on an axis: spaces that would be lost are shown as ␣."""
+    text = short(token, TOKEN)
+    return text if text.strip() else text.replace(" ", "␣") or "∅"
+
+
+def _within_note(grid: PatchGrid) -> str:
+    if grid.within_placebo is None:
+        return "no placebos"
+    return f"grey: inside the placebo band ({grid.within_placebo.mean():.0%} of cells)"
+
+
+def _attribution_note(grid: PatchGrid) -> str:
+    """Whether the cells are exact, and how well one backward pass approximates them."""
+    r = "" if grid.correlation is None else f"correlation {grid.correlation:.2f}"
+    if is_approximate(grid):
+        sample = f" with exact patching of {counted(grid.n_exact or 0, 'pair')}" if r else ""
+        return f"by attribution patching: {r or 'not compared with exact patching'}{sample}"
+    return f"exact; attribution patching: {r}" if r else ""
+
+
+def _title(data: CausalData) -> str:
+    task = f" on {short(data.meta['task'])}" if data.meta.get("task") else ""
+    return f"Activation patching in {short(data.meta['model'])}{task}"

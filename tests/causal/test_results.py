@@ -1,0 +1,262 @@
+"""Causal results: what is saved is what is loaded, tables hold every number, and the checklist says what is open."""
+
+import dataclasses
+import json
+import math
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from probekit.causal.data import CausalData
+from probekit.causal.results.checklist import base_is_at_chance, reviewer_checklist
+from probekit.causal.results.files import check_causal_folder
+from probekit.causal.results.results import CausalResults
+from probekit.causal.results.view import curve_effects, dose, is_outside, placebo_counts
+from probekit.errors import DataError, StorageError, UsageError
+from tests.made_up_effects import EFFECTS, HOSTILE, SCALES, SCORES, effect, made_up, made_up_grids
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(scope="module")
+def results() -> CausalResults:
+    return CausalResults(made_up())
+
+
+def same(one: CausalData, other: CausalData) -> None:
+    assert (one.layers, one.effects, one.checklist, one.meta) == (
+        other.layers,
+        other.effects,
+        other.checklist,
+        other.meta,
+    )
+    for a, b in zip(one.grids, other.grids, strict=True):
+        for name in ("point", "layers", "columns", "by", "logit_differences", "n", "n_exact", "correlation"):
+            assert getattr(a, name) == getattr(b, name)
+        for name in ("recovery", "interval", "attribution", "within_placebo"):
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_what_is_loaded_is_what_was_saved(results, tmp_path):
+    results.save(tmp_path / "run")
+    loaded = CausalResults.load(tmp_path / "run")
+    same(loaded.data, results.data)
+    assert loaded.summary() == results.summary()
+    first = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    loaded.save(tmp_path / "run")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == first
+    assert sorted(first) == ["causal.json", "effects.csv", "layers.csv", "patching.csv"]
+
+
+@pytest.mark.parametrize("methods", [(), ("erase",), ("steer", "interchange")])
+def test_runs_of_some_methods_only(methods, tmp_path):
+    results = CausalResults(made_up(methods, grids=methods != ("erase",)))
+    same(CausalResults.load(results.save(tmp_path / "run")).data, results.data)
+    assert all(method in results.summary() for method in methods)
+    assert "CausalResults" in repr(results)
+    assert results._repr_html_()
+
+
+def test_a_number_that_is_undefined_is_null_in_the_file(tmp_path):
+    data = made_up(("erase",))
+    wrong = effect("erase", "leace", 0, math.nan, interval=(math.nan, math.inf), kl=math.inf)
+    data = dataclasses.replace(data, effects=[wrong, *data.effects[1:]])
+    folder = CausalResults(data).save(tmp_path / "run")
+    json.loads((folder / "causal.json").read_text(), parse_constant=pytest.fail)
+    (loaded, *_) = CausalResults.load(folder).effects
+    assert math.isnan(loaded.effect)
+    assert math.isnan(loaded.kl)
+    assert loaded.interval is None
+
+
+BROKEN = {
+    "an effect without a field": lambda body: body["effects"][0].pop("n"),
+    "a text for a number": lambda body: body["effects"][3].update(effect="big"),
+    "an unknown method": lambda body: body["effects"][0].update(method="pray"),
+    "an unknown quadrant": lambda body: body["layers"][0].update(quadrant="all"),
+    "a grid of another shape": lambda body: body["grids"][0]["recovery"].pop(),
+    "an interval of one end": lambda body: body["grids"][0].update(interval=[[[1.0]]]),
+    "no meta": lambda body: body.pop("meta"),
+    "meta without the model": lambda body: body["meta"].pop("model"),
+    "a list for meta": lambda body: body.update(meta=[1]),
+    "a number for the base": lambda body: body["meta"].update(base=3),
+    "an object for a list": lambda body: body.update(effects={"a": 1}),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(results, tmp_path_factory) -> str:
+    return (results.save(tmp_path_factory.mktemp("saved") / "run") / "causal.json").read_text()
+
+
+@pytest.mark.parametrize("what", sorted(BROKEN))
+def test_incomplete_results_are_refused_in_one_line(saved, tmp_path, what):
+    body = json.loads(saved)
+    BROKEN[what](body)
+    (tmp_path / "causal.json").write_text(json.dumps(body))
+    with pytest.raises(DataError, match="does not hold complete causal results") as error:
+        CausalResults.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": "probekit.results/2"}', "[" * 100_000])
+def test_other_files_are_refused(tmp_path, text):
+    (tmp_path / "causal.json").write_text(text)
+    with pytest.raises(DataError, match=r"causal\.json"):
+        CausalResults.load(tmp_path)
+
+
+def test_no_results_and_foreign_files(results, tmp_path):
+    with pytest.raises(DataError, match="give the folder that probekit causal wrote"):
+        CausalResults.load(tmp_path / "nowhere")
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(StorageError, match=r"thesis\.txt"):
+        results.save(tmp_path)
+    with pytest.raises(StorageError, match=r"thesis\.txt"):
+        check_causal_folder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_pictures_of_an_earlier_run_are_deleted(results, tmp_path):
+    folder = results.save(tmp_path / "run")
+    for name in ("causal_by_layer.png", "patching.svg"):
+        (folder / name).write_text("old")
+    results.save(folder)
+    assert not list(folder.glob("*.png")) + list(folder.glob("*.svg"))
+
+
+def test_frames_hold_every_number(results):
+    frame = results.to_frame()
+    assert len(frame) == len(results.effects)
+    assert frame["effect"].tolist() == [each.effect for each in results.effects]
+    assert set(frame["role"]) == {"direction", "ceiling", "placebo"}
+    layers = results.to_frame("layers")
+    assert layers[layers["metric"] == "score"]["value"].tolist() == SCORES
+    assert set(layers["metric"]) >= {"is_read", "is_used", "collateral", "completeness", "angle", "reliability"}
+    patching = results.to_frame("patching")
+    np.testing.assert_array_equal(
+        patching["recovery"], np.concatenate([grid.recovery.ravel() for grid in results.grids])
+    )
+    with pytest.raises(UsageError, match="effects, layers, patching"):
+        results.to_frame("everything")
+
+
+def test_the_curve_is_the_methods_own_direction_at_the_chosen_scale(results):
+    curve = curve_effects(results.data, "interchange")
+    assert [each.effect for each in curve.values()] == EFFECTS
+    assert {each.direction for each in curve.values()} == {"probe"}
+    assert {each.direction for each in curve_effects(results.data, "erase").values()} == {"leace"}
+    assert {each.scale for each in curve_effects(results.data, "steer").values()} == {4.0}
+    assert [each.scale for each in dose(results.data, "resid_pre.4")] == SCALES
+    assert placebo_counts(results.effects) == {
+        "random": 20,
+        "covariance": 20,
+        "shuffled labels": 1,
+        "label attractor": 1,
+    }
+
+
+def test_an_effect_is_outside_if_corrected_and_if_its_interval_excludes_0():
+    assert is_outside(effect("erase", "leace", 0, 0.5))
+    assert not is_outside(effect("erase", "leace", 0, 0.5, p_adjusted=0.2))
+    assert not is_outside(effect("erase", "leace", 0, 0.5, interval=(-0.1, 0.9)))
+    assert not is_outside(effect("erase", "leace", 0, 0.5, interval=None))
+    assert is_outside(effect("erase", "leace", 0, 0.5, p_adjusted=None))
+    assert not is_outside(effect("erase", "leace", 0, 0.05, interval=(0.01, 0.06), p_adjusted=None))
+
+
+def test_the_table_has_a_line_for_each_layer_and_marks_the_selected_one(results):
+    lines = results.summary().split("\n")
+    body = [line for line in lines if "resid_" in line and "[" in line and "edit" not in line and "Which" not in line]
+    table = [line for line in body if line.lstrip("* ").startswith("resid_")]
+    assert len(table) == len(SCORES)
+    assert [line.startswith("*") for line in table] == [i == 4 for i in range(len(SCORES))]
+    assert "0.84+" in table[4]
+    assert "(output)" in table[-1]
+    assert all(layer.quadrant in line for layer, line in zip(results.layers, table, strict=True))
+    assert "singular -> ' is', plural -> ' are'" in results.summary()
+    assert max(map(len, table)) <= 160
+
+
+def test_open_questions_say_what_to_run():
+    full = {item.question: item for item in reviewer_checklist(made_up())}
+    assert [question for question, item in full.items() if not item.is_answered] == []
+    assert full["Is patching exact?"].answer.startswith("yes")
+    poor = made_up(("interchange",), n={"train": 800, "test": 400}, base={})
+    poor = dataclasses.replace(poor, effects=[each for each in poor.effects if each.direction == "probe"], grids=[])
+    poor = dataclasses.replace(
+        poor, layers=[dataclasses.replace(each, collateral={}, completeness={}, angles={}) for each in poor.layers]
+    )
+    open_ones = {item.question: item.answer for item in reviewer_checklist(poor) if not item.is_answered}
+    assert set(open_ones) == {
+        "Which rows?",
+        "Does the unedited model do the task?",
+        "What is the most a patch can do here?",
+        "What do placebos do?",
+        "Is it needed, and is it enough?",
+        "Does the effect grow with the dose?",
+        "What else does the edit harm?",
+        "Is erasure complete and selective?",
+        "Is the probe's direction the one that acts?",
+        "Could the edit leave what the model knows?",
+    }
+    assert "erase" in open_ones["Is it needed, and is it enough?"]
+
+
+def test_attribution_patching_is_not_called_exact():
+    grid = dataclasses.replace(made_up_grids()[0], n_exact=8)
+    for correlation, answered in ((0.9, True), (None, False)):
+        data = CausalData([], [], [dataclasses.replace(grid, correlation=correlation)], [], {"model": "m"})
+        item = {each.question: each for each in reviewer_checklist(data)}["Is patching exact?"]
+        assert item.answer.startswith("no: resid_pre by attribution patching")
+        assert item.is_answered == answered
+
+
+def test_an_effect_at_the_output_alone_is_an_open_question():
+    values = [0.0] * 6 + [0.9]
+    items = {item.question: item for item in reviewer_checklist(made_up(("interchange",), values=values))}
+    item = items["Is it the concept, or already the answer?"]
+    assert not item.is_answered
+    assert item.answer == "used at resid_post.5 alone; at the last place the edit acts on the answer's own logits"
+    early = {item.question: item for item in reviewer_checklist(made_up())}["Is it the concept, or already the answer?"]
+    assert (early.is_answered, early.answer) == (True, "used from resid_pre.3 on")
+
+
+def test_a_model_at_chance_is_said_loudly():
+    base = {"logit_difference": 0.1, "interval": [-0.2, 0.4], "probability": 0.2, "preferred": 0.5}
+    data = made_up(base={"test": base})
+    assert base_is_at_chance(data)
+    summary = CausalResults(data).summary()
+    assert any(line.startswith("! The model does not prefer its own answers") for line in summary.split("\n"))
+    assert not base_is_at_chance(made_up())
+
+
+class Balanced(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_names_out_of_data_are_escaped():
+    results = CausalResults(made_up(**HOSTILE, answers={"a\x1b": "\x1b[31m"}))
+    assert results.summary().replace("\n", "").isprintable()
+    html = results._repr_html_()
+    assert "<b>&" not in html.replace("<b>Is", "")
+    assert "a&lt;b&gt;&amp;" in html
+    parser = Balanced()
+    parser.feed(html)
+    assert parser.open == []
+
+
+def test_patching_alone_has_a_report(tmp_path):
+    results = CausalResults(CausalData([], [], made_up_grids(), [], {"model": "m", "methods": ["patch"]}))
+    summary = CausalResults.load(results.save(tmp_path / "run")).summary()
+    assert "Patching resid_pre, largest recovery: 1.04" in summary
+    assert "token 'cabinet'" in summary
