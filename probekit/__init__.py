@@ -25,6 +25,7 @@ _HOME = {
     "random_init_of": "activations",
     "load_statistics": "activations",
     "load_probe": "probes",
+    "steering_vectors": "causal.steering",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "ProbeCurves": "evaluation",
@@ -56,6 +57,7 @@ __all__ = [
     "load_task",
     "random_init_of",
     "selftest",
+    "steering_vectors",
     "train_probes",
     "transfer",
 ]
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     )
     from probekit.causal.causal_curve import causal_curve
     from probekit.causal.results.results import CausalResults
+    from probekit.causal.steering import steering_vectors
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model

@@ -52,18 +52,20 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class FittedPlace:
+class PlaceDirections:
     """What was fitted to the train rows of one place.
 
     Attributes:
         moments: of the train rows, with every label set of classes.
         candidates: the label's own first ("probe", "mean-difference", "lda"), then placebos.
         other_labels: names of the other label sets.
+        learned: the direction that a search found best, for interchange alone.
     """
 
     moments: SplitMoments
     candidates: list[Candidate]
     other_labels: list[str]
+    learned: Candidate | None = None
 
     @property
     def probe(self) -> Candidate:
@@ -71,7 +73,7 @@ class FittedPlace:
         return self.candidates[0]
 
 
-def fit_place(x_ND: Tensor, task: Task, label: str, probe: Probe, k: int, seed: int) -> FittedPlace:
+def fit_place(x_ND: Tensor, task: Task, label: str, probe: Probe, k: int, seed: int) -> PlaceDirections:
     """Fit the directions of a place.
 
     Args:
@@ -98,7 +100,7 @@ def fit_place(x_ND: Tensor, task: Task, label: str, probe: Probe, k: int, seed: 
     placebos = [*_random(k, n_classes, within_DD, seed)]
     placebos += [*_shuffled(probe, x_ND, labels[label], seed)] if k else []
     placebos += [_of_label(name, moments, n_classes) for name in others] if k else []
-    return FittedPlace(moments, [*own, *placebos], others)
+    return PlaceDirections(moments, [*own, *placebos], others)
 
 
 def other_label_sets(task: Task, label: str) -> list[str]:

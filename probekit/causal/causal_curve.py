@@ -13,6 +13,7 @@ import torch
 
 from probekit.activations.activations import Activations
 from probekit.causal.behaviour import measure
+from probekit.causal.ceiling import search_texts
 from probekit.causal.curve import CHOICES, baseline_of, curve_of, select, with_placebos
 from probekit.causal.data import CausalData
 from probekit.causal.parts import Parts
@@ -56,10 +57,12 @@ def causal_curve(
     parts = Parts(options.keep, question)
     found = {layer.place: parts.read(layer.place) for layer in question.layers}
     missing = [layer for layer in question.layers if found[layer.place] is None]
+    searches = options.das and "interchange" in options.methods and bool(missing)
+    texts = search_texts(question) if searches else None
     begin("running edits")
     tick = _ticker(options.progress, len(missing) * count_runs(question, _sizes(sides)))
     for layer in missing:
-        found[layer.place] = measure_place(question, sides, layer, tick)
+        found[layer.place] = measure_place(question, sides, texts, layer, tick)
         parts.write(layer.place, found[layer.place])
     begin("comparing places")
     data = _data(question, sides, [at for at in found.values() if at is not None])
@@ -89,6 +92,7 @@ def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[Place
     layers = curve_of(question.layers, found, effects, selected, baseline["value"], headline)
     directions = {method: chosen["direction"] for method, chosen in selected.items()}
     meta = {**_meta(question, sides), "selected": selected, "directions": directions, "baseline": baseline}
+    meta["das"] = {layer.place: at.search for layer, at in zip(question.layers, found, strict=True) if at.search}
     return CausalData(layers, effects, [], [], meta)
 
 

@@ -29,6 +29,7 @@ from probekit.errors import DataError, UsageError
 from probekit.interventions import Affine
 from probekit.points import PointSpec, place_name, split_point
 from probekit.probes.base import as_numpy, scale_of
+from probekit.text import listed
 
 # Canonical correlations up to this count as none: their square is below the rounding of an R2 in float64.
 LEAST_CORRELATION = float(np.sqrt(np.finfo(np.float64).eps))
@@ -171,7 +172,7 @@ def fit_eraser(
     label = task.label_set(label)
     rows = torch.from_numpy(np.flatnonzero(task.splits == split))
     if not len(rows):
-        raise DataError(f"no rows of {split!a} to fit; the splits are {', '.join(dict.fromkeys(task.splits.tolist()))}")
+        raise DataError(f"no rows of {split!a} to fit; the splits are {listed(dict.fromkeys(task.splits.tolist()))}")
     x = source[place]
     if x.dim() != 2 or len(x) != len(task) or label in task.token_labels:
         raise UsageError(
@@ -183,7 +184,7 @@ def fit_eraser(
 
 def _only_label(names: Mapping[str, Any], label: str | None) -> str:
     if label is None and len(names) != 1:
-        raise UsageError(f"the statistics have {len(names)} label sets; name one, label=: {', '.join(names)}")
+        raise UsageError(f"the statistics have {len(names)} label sets; name one, label=: {listed(names)}")
     return next(iter(names)) if label is None else label
 
 

@@ -44,7 +44,7 @@ def _seconds(model: LanguageModel, acts: Activations, results: ProbeData, option
         done += runs
 
     began = time.perf_counter()
-    measure_place(question, sides, layer, count)
+    measure_place(question, sides, None, layer, count)
     return (time.perf_counter() - began) / max(1, done)
 
 

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from probekit.causal.angles import angle, haar_angle
 from probekit.causal.arms import Arm, erase_arms, interchange_arms, steer_arms
-from probekit.causal.candidates import FittedPlace, fit_place, other_label_sets
+from probekit.causal.candidates import PlaceDirections, fit_place, other_label_sets
+from probekit.causal.ceiling import SearchTexts, learn_direction
 from probekit.causal.data import Effect
 from probekit.causal.effects import effect_of, run_arms
 from probekit.causal.erase import Eraser, fit_leace
 from probekit.causal.question import CausalQuestion
 from probekit.causal.sides import Side
 from probekit.evaluation.results.data import LayerResult
-from probekit.points import Place
 
 HAAR = 0.05  # share of random directions that are nearer to the probe's than the angle that is reported
 
@@ -31,10 +31,12 @@ class PlaceFound:
     Attributes:
         effects: of every arm, without what compares places: bands and p-values.
         angles: of other directions to the probe's, in degrees.
+        search: how the search for the best direction went; empty without one.
     """
 
     effects: list[Effect]
     angles: dict[str, float]
+    search: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -42,14 +44,23 @@ class PlaceFound:
 
 
 def measure_place(
-    question: CausalQuestion, sides: Mapping[str, Side], layer: LayerResult, done: Callable[[int], None]
+    question: CausalQuestion,
+    sides: Mapping[str, Side],
+    texts: SearchTexts | None,
+    layer: LayerResult,
+    done: Callable[[int], None],
 ) -> PlaceFound:
-    """Fit the directions of a place to train rows, edit, and measure."""
+    """Fit the directions of a place to train rows, edit, and measure; `texts` are those of the search, if any."""
     place, options = (layer.point, layer.layer), question.options
     every_ND = question.acts[place]
     train = question.acts.task.subset(question.train)
     x_ND = every_ND[torch.from_numpy(question.train)]
     fitted = fit_place(x_ND, train, question.label, layer.probe, options.placebos, options.seed)
+    search: dict[str, Any] = {}
+    if texts is not None:
+        own = learn_direction(question, texts, place, _on(question, every_ND[torch.from_numpy(texts.index)]))
+        if own is not None:
+            fitted, search = replace(fitted, learned=own[0]), dict(own[1])
     erasers = _erasers(question, fitted) if "erase" in options.methods else {}
     effects = []
     for side in sides.values():
@@ -57,7 +68,7 @@ def measure_place(
         arms = list(_arms(question, fitted, erasers, here))
         runs = run_arms(question.model, place, here, arms, done)
         effects += [effect_of(run, here, place) for run in runs]
-    return PlaceFound(effects, _angles(fitted))
+    return PlaceFound(effects, _angles(fitted), search)
 
 
 def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
@@ -75,9 +86,7 @@ def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
     return total
 
 
-def _arms(
-    question: CausalQuestion, fitted: FittedPlace, erasers: dict[str, Eraser], side: Side
-) -> Iterator[Arm]:
+def _arms(question: CausalQuestion, fitted: PlaceDirections, erasers: dict[str, Eraser], side: Side) -> Iterator[Arm]:
     """Placebos on test rows alone: validation only chooses."""
     options, with_placebos = question.options, side.split == "test"
     if "interchange" in options.methods:
@@ -88,7 +97,7 @@ def _arms(
         yield from steer_arms(fitted, tuple(options.scales or ()), side, with_placebos)
 
 
-def _erasers(question: CausalQuestion, fitted: FittedPlace) -> dict[str, Eraser]:
+def _erasers(question: CausalQuestion, fitted: PlaceDirections) -> dict[str, Eraser]:
     names = [question.label, *(fitted.other_labels if question.options.placebos else [])]
     return {name: fit_leace(fitted.moments, name) for name in names}
 
@@ -98,12 +107,13 @@ def _on(question: CausalQuestion, x_ND: Tensor) -> Tensor:
     return x_ND.to(question.model.device, torch.promote_types(x_ND.dtype, torch.float32))
 
 
-def _angles(fitted: FittedPlace) -> dict[str, float]:
+def _angles(fitted: PlaceDirections) -> dict[str, float]:
     """Between lines; of more than two classes the subspaces have several angles, and none is reported."""
     own = fitted.probe.basis_Dk
     if own.shape[1] > 1:
         return {}
-    others = [one for one in fitted.candidates[1:] if not one.is_placebo]
+    learned = [] if fitted.learned is None else [fitted.learned]
+    others = [one for one in [*fitted.candidates[1:], *learned] if not one.is_placebo]
     found = {one.name: float(angle(own[:, 0], one.basis_Dk[:, 0])) for one in others}
     return {**found, f"random {HAAR:.0%}": float(haar_angle(len(own), HAAR))}
 
@@ -114,6 +124,4 @@ def read_found(body: Mapping[str, Any]) -> PlaceFound:
     for entry in body["effects"]:
         ends = entry["interval"]
         effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
-    return PlaceFound(effects, dict(body["angles"]))
-
-
+    return PlaceFound(effects, dict(body["angles"]), dict(body["search"]))

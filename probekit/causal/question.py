@@ -22,12 +22,13 @@ from probekit.options import CausalOptions, CurveOptions
 from probekit.places import places_of
 from probekit.points import PAIR_POINTS
 from probekit.tasks.base import Task
+from probekit.text import listed
 
 MEASURED = ("validation", "test")
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class CausalRows:
     """The rows that are edited and measured; no direction was fitted to them.
 
     Attributes:
@@ -37,7 +38,6 @@ class Rows:
         read: the token that the probe reads, int64 [N].
         n_bos: context tokens before each text.
         labels: class of each, int64 [N].
-        other: the class that an edit moves it towards, int64 [N].
         groups: rows with equal numbers are resampled together, [N]; None where each row is a unit.
     """
 
@@ -47,7 +47,6 @@ class Rows:
     read: np.ndarray
     n_bos: int
     labels: np.ndarray
-    other: np.ndarray
     groups: np.ndarray | None
 
     def of(self, split: str) -> np.ndarray:
@@ -77,7 +76,7 @@ class CausalQuestion:
     label: str
     classes: list[str]
     answer_C: np.ndarray
-    rows: Rows
+    rows: CausalRows
     train: np.ndarray
     layers: list[LayerResult]
     results: ProbeData
@@ -102,9 +101,7 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData, options: Ca
     answers = np.array(answer_ids(model, list(options.answers or ()), [rows.texts[0]]), dtype=np.int64)
     train = np.flatnonzero(request.acts.splits == "train")
     classes = list(request.acts.label_names[request.label])
-    return CausalQuestion(
-        model, request.acts, request.label, classes, answers, rows, train, layers, results, options
-    )
+    return CausalQuestion(model, request.acts, request.label, classes, answers, rows, train, layers, results, options)
 
 
 def check_results(results: Any) -> None:
@@ -133,15 +130,16 @@ def check_results(results: Any) -> None:
 def check_answers(results: ProbeData, options: CausalOptions) -> None:
     """Raise a UsageError unless there is one answer for each class."""
     classes = results.meta["classes"]
+    names = listed([ascii(name) for name in classes])
     if options.answers is None:
         raise UsageError(
-            f"name the next word of each class of {results.meta['label']!a} ({', '.join(classes)!a}), such as "
-            "--answers is,are"
+            f"name the next word of each class of {results.meta['label']!a}, such as --answers is,are; the classes are "
+            f"{names}"
         )
     if len(options.answers) != len(classes):
         raise UsageError(
-            f"{results.meta['label']!a} has {len(classes)} classes ({', '.join(classes)!a}), and --answers names "
-            f"{len(options.answers)}; give one word for each"
+            f"{results.meta['label']!a} has {len(classes)} classes, and --answers {len(options.answers)} words; give one "
+            f"for each of {names}"
         )
 
 
@@ -158,10 +156,13 @@ def _request(acts: Activations, results: ProbeData) -> Request:
     """The activations with one row for each example, and the splits of the results."""
     meta, position = results.meta, results.meta["position"]
     if position in ("all", "mean"):
-        raise UsageError(f"the probes read {position} tokens, and an edit needs one token of each text; train with "
-                         "--position last")
+        raise UsageError(
+            f"the probes read {position} tokens, and an edit needs one token of each text; train with --position last"
+        )
     several = len(acts.layout.positions) > 1 or acts.layout.is_ragged
-    how = CurveOptions(point=meta["point"], label=meta["label"], seed=meta["seed"], position=position if several else None)
+    how = CurveOptions(
+        point=meta["point"], label=meta["label"], seed=meta["seed"], position=position if several else None
+    )
     return check_request(acts, how)
 
 
@@ -185,7 +186,7 @@ def _layers(results: ProbeData, request: Request, options: CausalOptions) -> lis
     return found
 
 
-def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> Rows:
+def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> CausalRows:
     """Draw the rows, and find their tokens."""
     task, label = request.acts.task, request.label
     units = resampling_units(task)
@@ -193,17 +194,24 @@ def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> Row
     index = np.concatenate(drawn)
     labels = np.asarray(request.labels)[index]
     _check_classes(labels, task.splits[index], task.label_names[label])
-    some = task.subset(index)
-    sequences = tokenise_inputs(model, some, request.acts.meta.get("bos"), request.acts.meta.get("on_long", "cut"))
-    position = request.acts.meta.get("position", some.position)
-    reading = read_positions(some.position if position == PER_EXAMPLE else position, sequences, some)
-    read = reading.index[0]
+    texts, read, n_bos = tokens_of(model, request.acts, index)
+    groups = None if units is None else np.asarray(units)[index]
+    return CausalRows(index, task.splits[index], texts, read, n_bos, labels, groups)
+
+
+def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tuple[list[list[int]], np.ndarray, int]:
+    """Token ids of some rows, the token that the probe reads in each, and the context tokens before each.
+
+    Raises:
+        UsageError: the probe reads several tokens of each text.
+    """
+    some = acts.task.subset(index)
+    sequences = tokenise_inputs(model, some, acts.meta.get("bos"), acts.meta.get("on_long", "cut"))
+    position = acts.meta.get("position", some.position)
+    read = read_positions(some.position if position == PER_EXAMPLE else position, sequences, some).index[0]
     if read is None:
         raise UsageError("an edit needs one token of each text; train the probes at --position last")
-    texts = [sequences[i].tolist() for i in range(len(index))]
-    groups = None if units is None else np.asarray(units)[index]
-    other = _other_class(labels)
-    return Rows(index, task.splits[index], texts, read, sequences.n_bos, labels, other, groups)
+    return [sequences[i].tolist() for i in range(len(index))], read, sequences.n_bos
 
 
 def _draw(task: Task, split: str, units: np.ndarray | None, options: CausalOptions) -> np.ndarray:
@@ -226,10 +234,3 @@ def _check_classes(labels: np.ndarray, splits: np.ndarray, names: list[str]) -> 
         if len(present) < 2:
             found = names[present[0]] if len(present) else "no row"
             raise DataError(f"the {split} rows need two classes or more, got {found!a}; take more rows (--rows)")
-
-
-def _other_class(labels: np.ndarray) -> np.ndarray:
-    """For each row, the next class that occurs."""
-    present = np.unique(labels)
-    following = dict(zip(present.tolist(), np.roll(present, -1).tolist(), strict=True))
-    return np.array([following[label] for label in labels.tolist()], dtype=np.int64)

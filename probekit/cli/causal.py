@@ -20,6 +20,7 @@ from probekit.options.check import check_reading
 from probekit.options.option import help_of, option
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.progress import parts_line
+from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Store
@@ -133,7 +134,9 @@ def _run(
 
     try:
         with parts_line(console.bars(job.quiet)) as line:
-            return causal_curve(model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part)
+            return causal_curve(
+                model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part
+            )
     except KeyboardInterrupt:
         n = kept_places(folder)
         kept = f"saved {n} of {len(results.layers)} places in {folder}" if n else "no place was complete yet"
@@ -212,7 +215,7 @@ def _check_out(folder: Path, question: Mapping[str, Any]) -> None:
         return  # no complete results are there
     if different:
         raise ResumeMismatch(
-            f"{str(folder)!a} holds results of other settings (different: {', '.join(different)}); give another folder "
+            f"{str(folder)!a} holds results of other settings (different: {listed(different)}); give another folder "
             "(--out), or remove that one"
         )
 

@@ -11,6 +11,7 @@ from probekit.options import parse
 from probekit.options.check import check_among, check_whole, is_real
 from probekit.options.option import option
 from probekit.points import check_layers
+from probekit.text import listed
 
 CausalMethod = Literal["interchange", "erase", "steer", "patch"]
 At = Literal["read", "all"]
@@ -141,7 +142,7 @@ def _methods(given: Any) -> tuple[str, ...]:
         if name not in known:
             raise UsageError(f"unknown method {name!a:.60}; {nearest(str(name), known)}")
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"methods (--method) are different names of {', '.join(known)}; got {given!a:.60}")
+        raise UsageError(f"methods (--method) are different names of {listed(known)}; got {given!a:.60}")
     return tuple(name for name in known if name in names)
 
 

@@ -227,7 +227,8 @@ def _at_selected(data: CausalData, method: str, direction: str | None = None) ->
 
 def _own_effects(data: CausalData) -> list[Effect]:
     own = {method: own_direction(data, method) for method in methods_of(data)}
-    return [e for e in data.effects if e.direction == own[e.method] and role_of(e.direction) == "direction"]
+    own_test = [e for e in data.effects if e.split == "test" and e.direction == own[e.method]]
+    return [e for e in own_test if role_of(e.direction) == "direction"]
 
 
 _QUESTIONS: dict[str, Callable[[CausalData], Answer]] = {
