@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.causal.answers import answer_tokens
 from probekit.causal.behaviour import Behaviour, by_label
 from probekit.causal.branches import Trunk, run_trunk
 from probekit.causal.candidates import Candidate
@@ -66,7 +67,7 @@ def search_texts(question: CausalQuestion) -> SearchTexts:
     groups = None if units is None else np.asarray(units)[index]
     lengths = [len(text) for text in texts]
     counterpart = choose_counterparts(labels, lengths, groups, question.options.seed, texts, splits)
-    trunk = run_trunk(question.model, texts)
+    trunk = run_trunk(question.model, texts, answer_tokens(question.model, texts, [task.ids[i] for i in index]))
     behaviour = by_label(labels, question.answer_C.tolist(), trunk.answer_N, labels[counterpart])
     tokens, is_train = torch.from_numpy(np.asarray(read)), splits == "train"
     return SearchTexts(index, labels, is_train, torch.from_numpy(counterpart), tokens, behaviour, trunk)

@@ -12,12 +12,14 @@ from probekit.activations.activations import Activations
 from probekit.activations.layout import PER_EXAMPLE
 from probekit.activations.plan.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
-from probekit.causal.behaviour import answer_ids
+from probekit.causal.answers import answer_ids
+from probekit.causal.unembedding import check_head
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.rows import resampling_units
 from probekit.models.base import LanguageModel
+from probekit.models.families.transformer import Transformer
 from probekit.options import CausalOptions, CurveOptions
 from probekit.places import places_of
 from probekit.points import PAIR_POINTS
@@ -98,7 +100,7 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData, options: Ca
     _check_same(model, acts, results)
     layers = _layers(results, request, options)
     rows = _rows(model, request, options)
-    answers = np.array(answer_ids(model, list(options.answers or ()), [rows.texts[0]]), dtype=np.int64)
+    answers = np.array(answer_ids(model, list(options.answers or ()), _inputs(request, rows)), dtype=np.int64)
     train = np.flatnonzero(request.acts.splits == "train")
     classes = list(request.acts.label_names[request.label])
     return CausalQuestion(model, request.acts, request.label, classes, answers, rows, train, layers, results, options)
@@ -138,18 +140,23 @@ def check_answers(results: ProbeData, options: CausalOptions) -> None:
         )
     if len(options.answers) != len(classes):
         raise UsageError(
-            f"{results.meta['label']!a} has {len(classes)} classes, and --answers {len(options.answers)} words; give one "
-            f"for each of {names}"
+            f"expected --answers with a word for each of the {len(classes)} classes {names}, got {len(options.answers)}; "
+            f"name them in this order"
         )
+
+
+def _inputs(request: Request, rows: CausalRows) -> Any:
+    """The texts in use, or their ids where the task holds ids."""
+    inputs = [request.acts.task.inputs[i] for i in rows.index]
+    return inputs if isinstance(inputs[0], str) else rows.texts
 
 
 def _check_model(model: Any) -> None:
     if not isinstance(model, LanguageModel):
         raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
-    if not model.causal:
-        raise UsageError(f"{model.name} has no next token to measure; take a causal language model")
-    if not model.has_logits:
-        raise UsageError(f"{model.name} has no head, so no logits to measure; load a model with its language head")
+    if isinstance(model, Transformer):
+        raise UsageError(f"{model.name} reads a source and a target, which causal does not; take a model of one text")
+    check_head(model)
 
 
 def _request(acts: Activations, results: ProbeData) -> Request:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.causal.answers import answer_tokens
 from probekit.causal.behaviour import logit_differences
 from probekit.causal.branches import Trunk, run_trunk
 from probekit.causal.counterparts import choose_counterparts
@@ -60,7 +61,7 @@ def find_side(question: CausalQuestion, split: str) -> Side:
     counterpart = choose_counterparts(labels, [len(text) for text in texts], groups, options.seed, texts)
     other, answers = labels[counterpart], torch.from_numpy(question.answer_C)
     own_N, other_N = answers[torch.from_numpy(labels)], answers[torch.from_numpy(other)]
-    trunk = run_trunk(model, texts)
+    trunk = run_trunk(model, texts, answer_tokens(model, texts, [question.acts.task.ids[i] for i in rows.index[some]]))
     hidden = trunk.hidden_ND
     with torch.no_grad():
         own = logit_differences(model, hidden, own_N, other_N)
