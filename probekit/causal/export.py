@@ -140,6 +140,7 @@ def _by_block(vectors: Mapping[Place, np.ndarray]) -> dict[int, np.ndarray]:
                 "it out (the first are resid_pre.2 and resid_post.1)"
             )
         if block in blocks:
-            raise UsageError(f"resid_pre.{block + 1} and resid_post.{block} are the same place; give one of them")
+            same = place_name(("resid_pre", block + 1)), place_name(("resid_post", block))
+            raise UsageError(f"{same[0]} and {same[1]} are the same place; give one of them")
         blocks[block] = vector
     return blocks
