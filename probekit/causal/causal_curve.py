@@ -118,6 +118,7 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
         "position": meta["position"],
         "at": options.at,
+        "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
         "methods": methods if methods else list(options.methods or ()),
         "scales": list(options.scales or ()) if "steer" in methods else [],

@@ -55,7 +55,9 @@ def measure_place(
     every_ND = question.acts[place]
     train = question.acts.task.subset(question.train)
     x_ND = every_ND[torch.from_numpy(question.train)]
-    fitted = fit_place(x_ND, train, question.label, layer.probe, options.placebos, options.seed)
+    fitted = fit_place(
+        x_ND, train, question.label, placebo_labels(question), layer.probe, options.placebos, options.seed
+    )
     search: dict[str, Any] = {}
     if texts is not None:
         own = learn_direction(question, texts, place, _on(question, every_ND[torch.from_numpy(texts.index)]))
@@ -71,13 +73,18 @@ def measure_place(
     return PlaceFound(effects, _angles(fitted), search)
 
 
+def placebo_labels(question: CausalQuestion) -> list[str]:
+    """The label sets whose directions are placebos: all but that of the probes and that of the answers."""
+    others = other_label_sets(question.acts.task.subset(question.train), question.label)
+    return [name for name in others if name != question.answers_label]
+
+
 def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
     """How many edited runs a place takes; `sides` are the rows of each split."""
     options = question.options
     n_placebos = 0
     if options.placebos:
-        n_others = len(other_label_sets(question.acts.task.subset(question.train), question.label))
-        n_placebos = 2 * options.placebos + 1 + n_others
+        n_placebos = 2 * options.placebos + 1 + len(placebo_labels(question))
     total = 0
     for split, rows in sides.items():
         arms = 3 + (n_placebos if split == "test" else 0)

@@ -3,6 +3,7 @@
 Axes: N rows in use (validation, then test), C classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ class CausalRows:
         read: the token that the probe reads, int64 [N].
         n_bos: context tokens before each text.
         labels: class of each, int64 [N].
+        answers: class of each in the label set of the answers, int64 [N].
         groups: rows with equal numbers are resampled together, [N]; None where each row is a unit.
     """
 
@@ -49,6 +51,7 @@ class CausalRows:
     read: np.ndarray
     n_bos: int
     labels: np.ndarray
+    answers: np.ndarray
     groups: np.ndarray | None
 
     def of(self, split: str) -> np.ndarray:
@@ -64,6 +67,7 @@ class CausalQuestion:
         model: whose activations are edited.
         acts: one row for each example.
         label: the label set of the probes.
+        answers_label: the label set that decides a text's own answer.
         classes: names of its classes, C.
         answer_C: the token of each class.
         rows: in use.
@@ -76,6 +80,7 @@ class CausalQuestion:
     model: LanguageModel
     acts: Activations
     label: str
+    answers_label: str
     classes: list[str]
     answer_C: np.ndarray
     rows: CausalRows
@@ -95,15 +100,18 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData, options: Ca
     """
     check_results(results)
     _check_model(model)
-    check_answers(results, options)
     request = _request(acts, results)
+    decides = _answers_label(request, options)
+    classes = list(request.acts.label_names[decides])
+    check_answers(decides, classes, options.answers)
     _check_same(model, acts, results)
     layers = _layers(results, request, options)
-    rows = _rows(model, request, options)
+    rows = _rows(model, request, decides, options)
     answers = np.array(answer_ids(model, list(options.answers or ()), _inputs(request, rows)), dtype=np.int64)
     train = np.flatnonzero(request.acts.splits == "train")
-    classes = list(request.acts.label_names[request.label])
-    return CausalQuestion(model, request.acts, request.label, classes, answers, rows, train, layers, results, options)
+    return CausalQuestion(
+        model, request.acts, request.label, decides, classes, answers, rows, train, layers, results, options
+    )
 
 
 def check_results(results: Any) -> None:
@@ -129,20 +137,26 @@ def check_results(results: Any) -> None:
             raise UsageError(f"the probe {meta['probe']} has no direction; train a linear one (--probe logistic)")
 
 
-def check_answers(results: ProbeData, options: CausalOptions) -> None:
+def check_answers(label: str, classes: Sequence[str], answers: Sequence[str] | None) -> None:
     """Raise a UsageError unless there is one answer for each class."""
-    classes = results.meta["classes"]
     names = listed([ascii(name) for name in classes])
-    if options.answers is None:
+    if answers is None:
         raise UsageError(
-            f"name the next word of each class of {results.meta['label']!a}, such as --answers is,are; the classes are "
-            f"{names}"
+            f"name the next word of each class of {label!a}, such as --answers is,are; the classes are {names}"
         )
-    if len(options.answers) != len(classes):
+    if len(answers) != len(classes):
         raise UsageError(
-            f"expected --answers with a word for each of the {len(classes)} classes {names}, got {len(options.answers)}; "
-            f"name them in this order"
+            f"expected --answers with a word for each of the {len(classes)} classes {names}, got {len(answers)}; give "
+            "them in this order"
         )
+
+
+def _answers_label(request: Request, options: CausalOptions) -> str:
+    """The label set that decides a text's own answer."""
+    name = request.label if options.answers_label is None else request.acts.task.label_set(options.answers_label)
+    if not request.acts.label_names[name]:
+        raise UsageError(f"{name!a} holds numbers, and answers are words of classes; take a label set of classes")
+    return name
 
 
 def _inputs(request: Request, rows: CausalRows) -> Any:
@@ -193,7 +207,7 @@ def _layers(results: ProbeData, request: Request, options: CausalOptions) -> lis
     return found
 
 
-def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> CausalRows:
+def _rows(model: LanguageModel, request: Request, decides: str, options: CausalOptions) -> CausalRows:
     """Draw the rows, and find their tokens."""
     task, label = request.acts.task, request.label
     units = resampling_units(task)
@@ -203,7 +217,9 @@ def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> Cau
     _check_classes(labels, task.splits[index], task.label_names[label])
     texts, read, n_bos = tokens_of(model, request.acts, index)
     groups = None if units is None else np.asarray(units)[index]
-    return CausalRows(index, task.splits[index], texts, read, n_bos, labels, groups)
+    answers = np.asarray(task.labels[decides])[index]
+    _check_classes(answers, task.splits[index], task.label_names[decides])
+    return CausalRows(index, task.splits[index], texts, read, n_bos, labels, answers, groups)
 
 
 def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tuple[list[list[int]], np.ndarray, int]:

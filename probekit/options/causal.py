@@ -32,6 +32,12 @@ class CausalOptions:
         metavar="WORDS",
         parse=parse.names,
     )
+    answers_label: str | None = option(
+        None,
+        "The label set whose class decides a text's own answer.  [default: that of the probes]",
+        notes="With another one: is what the probes read used for this behaviour? Its classes need a word each.",
+        metavar="NAME",
+    )
     methods: str | Iterable[str] | None = option(
         None,
         "Edits: interchange, erase, steer, patch; several with commas.  [default: interchange,erase,steer]",
