@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from probekit.activations.activations import Activations
+from probekit.causal.aftermath import NEUTRAL
 from probekit.causal.behaviour import measure
-from probekit.causal.ceiling import search_texts
 from probekit.causal.curve import CHOICES, baseline_of, curve_of, select, with_placebos
 from probekit.causal.data import CausalData
 from probekit.causal.grids import find_grids
 from probekit.causal.parts import Parts
-from probekit.causal.places import PlaceFound, count_runs, measure_place
+from probekit.causal.places import PlaceFound, Shared, count_runs, measure_place, prepare
 from probekit.causal.question import CausalQuestion, ask
 from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
@@ -72,12 +72,12 @@ def _places(
     parts = Parts(options.keep, question)
     found = {layer.place: parts.read(layer.place) for layer in question.layers}
     missing = [layer for layer in question.layers if found[layer.place] is None]
-    searches = options.das and "interchange" in (options.methods or ()) and bool(missing)
-    texts = search_texts(question) if searches else None
+    begin("preparing edits")
+    known = prepare(question) if missing else Shared()
     begin("running edits")
     tick = _ticker(options.progress, len(missing) * count_runs(question, _sizes(sides)))
     for layer in missing:
-        found[layer.place] = measure_place(question, sides, texts, layer, tick)
+        found[layer.place] = measure_place(question, sides, known, layer, tick)
         parts.write(layer.place, found[layer.place])
     return [at for at in found.values() if at is not None]
 
@@ -126,6 +126,7 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         "base": {split: _base(question, side) for split, side in sides.items()},
         "resampled_by": "row" if question.rows.groups is None else "group",
         "placebos": options.placebos,
+        "neutral": f"{NEUTRAL} train texts of the task" if options.neutral is None else str(options.neutral),
         "seed": options.seed,
         "activations": meta["activations"],
         "versions": versions_of("torch", "numpy", "scipy"),

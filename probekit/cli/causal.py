@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers answers_label method layer at scale rows placebos no_das no_completeness pairs align label point store
-    model check seed out
-    title dry_run
+    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align label point
+    store model check seed out title dry_run
 """
 
 

@@ -88,6 +88,11 @@ class CausalOptions:
         off="Leave out fresh probes on other rows after the edit.",
         flag="--no-completeness",
     )
+    neutral: str | Path | None = option(
+        None,
+        "File with one text on each line, whose loss says what else an erasure harms.  [default: train texts]",
+        metavar="FILE",
+    )
     pairs: str | Path | None = option(
         None,
         "File of minimal pairs for patch: columns clean, corrupted, clean_answer, corrupted_answer.  [default: test "

@@ -219,8 +219,11 @@ def test_results_that_cannot_say_it_are_refused(parts):
         causal_curve(model, acts, "results", answers="1,2")  # pyright: ignore[reportArgumentType]
 
 
+def run_small(parts) -> None:
+    for seed in range(10):  # two rows of a split are of one class for some seed
+        run(parts, rows=2, seed=seed, placebos=0, methods="erase")
+
+
 def test_rows_of_one_class_are_refused(parts):
-    """Two rows of a split are of one class for some seed."""
     with pytest.raises(DataError, match="two classes"):
-        for seed in range(10):
-            run(parts, rows=2, seed=seed, placebos=0, methods="erase")
+        run_small(parts)
