@@ -25,6 +25,7 @@ _HOME = {
     "random_init_of": "activations",
     "load_statistics": "activations",
     "load_probe": "probes",
+    "steering_vectors": "causal.steering",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "ProbeCurves": "evaluation",
@@ -34,6 +35,8 @@ _HOME = {
     "TransferResults": "evaluation",
     "selftest": "verification",
     "SelfTest": "verification",
+    "fit_eraser": "causal.erase",
+    "fresh_probes": "causal.completeness",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -48,6 +51,8 @@ __all__ = [
     "causal_curve",
     "extract",
     "extract_statistics",
+    "fit_eraser",
+    "fresh_probes",
     "import_activations",
     "load_activations",
     "load_model",
@@ -56,6 +61,7 @@ __all__ = [
     "load_task",
     "random_init_of",
     "selftest",
+    "steering_vectors",
     "train_probes",
     "transfer",
 ]
@@ -70,7 +76,10 @@ if TYPE_CHECKING:
         random_init_of,
     )
     from probekit.causal.causal_curve import causal_curve
+    from probekit.causal.completeness import fresh_probes
+    from probekit.causal.erase import fit_eraser
     from probekit.causal.results.results import CausalResults
+    from probekit.causal.steering import steering_vectors
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model

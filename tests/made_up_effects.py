@@ -129,9 +129,9 @@ def made_up_grids(n_layers: int = 6, tokens: str = "The keys to the cabinet") ->
     heads = rng.normal(size=(L, H)) / 50
     heads[L // 2 - 1, 2], heads[L // 2, 0] = 0.7, -0.3
     grids = []
-    for point, by, names, values in (("resid_pre", "position", columns, residual), ("z", "head", list("0123"), heads)):
+    panels: tuple[Any, ...] = (("resid_pre", "position", columns, residual), ("z", "head", list("0123"), heads))
+    for point, by, names, values in panels:
         ends = np.stack([values - 0.05, values + 0.05], -1)
-        grids.append(
-            PatchGrid(point, list(range(L)), names, by, values, ends, values * 0.9, np.abs(values) < 0.06)  # pyright: ignore[reportArgumentType]
-        )
+        cells = values, ends, values * 0.9, np.abs(values) < 0.06
+        grids.append(PatchGrid(point, list(range(L)), names, by, *cells, (3.1, -2.9), 48, 48, 0.93))
     return grids

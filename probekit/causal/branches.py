@@ -182,6 +182,13 @@ def _gradients_of(model: LanguageModel, edits: Edits) -> Iterator[None]:
         with torch.no_grad():
             yield
         return
+    with no_weight_gradients(model):
+        yield
+
+
+@contextmanager
+def no_weight_gradients(model: LanguageModel) -> Iterator[None]:
+    """Within the context no weight requires gradients, so that graphs hold no activations for their sake."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     try:
         for weight in weights:

@@ -41,7 +41,7 @@ class Search:
         seed: of starts and batches.
     """
 
-    steps: int = 300
+    steps: int = 200
     batch: int = 32
     restarts: int = 3
     seed: int = 0

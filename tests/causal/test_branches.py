@@ -180,7 +180,7 @@ def test_a_branch_without_edited_tokens_is_the_trunk_exactly() -> None:
 
 def test_no_hook_stays_after_an_error() -> None:
     model = tiny_model("gpt2")
-    with pytest.raises(RuntimeError):
+    with pytest.raises(UsageError, match="has width 32"):
         run_branches(model, trunk_of("gpt2"), some_branches(1, {("resid_pre", 1): Replace(random(V, D + 1))}))
     assert not any(point.hooked for point in model.points.values())
     assert all(w.requires_grad for w in model.parameters())
