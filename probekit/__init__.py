@@ -37,6 +37,7 @@ _HOME = {
     "SelfTest": "verification",
     "fit_eraser": "causal.erase",
     "fresh_probes": "causal.completeness",
+    "read_after_edit": "causal.recovery",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "load_statistics",
     "load_task",
     "random_init_of",
+    "read_after_edit",
     "selftest",
     "steering_vectors",
     "train_probes",
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from probekit.causal.causal_curve import causal_curve
     from probekit.causal.completeness import fresh_probes
     from probekit.causal.erase import fit_eraser
+    from probekit.causal.recovery import read_after_edit
     from probekit.causal.results.results import CausalResults
     from probekit.causal.steering import steering_vectors
     from probekit.errors import ProbekitError
