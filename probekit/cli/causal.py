@@ -62,7 +62,7 @@ class CausalJob(Output):
 
 @command(ORDER)
 def causal(job: CausalJob, options: CausalOptions) -> None:
-    """Edit what the probes read, and see whether the model's next token changes.
+    """Edit what probes read, and watch the model's next token.
 
     Directions are fitted to train rows; direction, layer and scale are chosen on validation rows; effects are those on
     test rows, beside the same edits along placebo directions. Writes causal_by_layer.png and .svg, causal.json and
