@@ -10,6 +10,8 @@ from probekit.activations import Store, describe_plan, extract, extract_statisti
 from probekit.activations.plan.summary import plan_as_dict
 from probekit.cli.ls import describe
 from probekit.errors import DataError, ResumeMismatch, UsageError
+from probekit.evaluation import train_probes
+from probekit.evaluation.results.cautions import cautions
 from probekit.interventions import add, affine, project_out, replace, swap
 from probekit.options import ExtractOptions
 from probekit.tasks.base import Task
@@ -155,7 +157,7 @@ def test_within_edited_an_extraction_into_memory_runs_under_the_edits(model, tas
 
 
 def test_hooks_are_gone_after_an_extraction_that_failed(model, task):
-    with pytest.raises(DataError, match=r"NaN|infinity"):
+    with pytest.raises(DataError, match="check the edits, or compute in float32"):
         extract(model, task, edits={("resid_pre", 1): affine(torch.eye(16) * 1e38, torch.zeros(16), scale=1e30)})
     assert not [point for point in model.points.values() if point.hooked]
 
@@ -163,6 +165,7 @@ def test_hooks_are_gone_after_an_extraction_that_failed(model, task):
 # stores
 
 
+EDITS_OF_ALL = {("resid_pre", 1): project_out(torch.arange(16.0))}
 EDITS = {("resid_pre", 1): [project_out(torch.arange(16.0)), add(torch.ones(23, 16), 2.0)]}
 
 
@@ -213,6 +216,16 @@ def test_what_can_be_done_with_an_edited_store_is_said_in_one_line(model, task, 
     assert lasting(path) == before
     with pytest.raises(UsageError, match="made for the trained model; take the baseline of a store without edits"):
         random_init_of(path)
+
+
+def test_results_say_that_the_model_was_edited(model, letters):
+    task = letters(60)
+    acts = extract(model, task, edits=EDITS_OF_ALL)
+    plain = {"C": 1.0, "controls": 0, "baselines": False, "intervals": False, "codelength": False}
+    results = train_probes(acts, layers=[1], **plain)
+    assert cautions(results) == ["edited model: project_out at resid_pre.1, all tokens"]
+    assert results.meta["activations"]["edits"] == acts.meta["edits"]
+    assert cautions(train_probes(extract(model, task), layers=[1], **plain)) == []
 
 
 def test_a_plan_says_what_it_edits(model, task):
