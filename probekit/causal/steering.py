@@ -23,7 +23,7 @@ from probekit.causal.export import export_directions
 from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.request import one_position
 from probekit.evaluation.results.data import ProbeData
-from probekit.interventions import Add
+from probekit.interventions import Edits
 from probekit.options.check import check_among
 from probekit.places import NamedPlaces, places_of
 from probekit.points import Place, PointSpec, place_name, spans_of
@@ -66,7 +66,7 @@ class SteeringVectors(NamedPlaces, Mapping[Place, Direction]):
         except UsageError:
             return False
 
-    def edits(self, scale: float, layers: str | int | Iterable[int]) -> dict[Place, Add]:
+    def edits(self, scale: float, layers: str | int | Iterable[int]) -> Edits:
         """Edits for `model.edited(...)` that add `scale` standard deviations at these layers.
 
         Args:

@@ -1,5 +1,7 @@
 """Steering vectors of a task: from rows, from sums, from trained probes, in a model and in files."""
 
+from typing import Any
+
 import gguf
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 
 N, D, LAYERS = 120, 16, 3
-PLACES = [("resid_pre", 0), ("resid_pre", 1), ("resid_pre", 2), ("resid_post", 2)]
+PLACES: list[tuple[str, int | None]] = [("resid_pre", 0), ("resid_pre", 1), ("resid_pre", 2), ("resid_post", 2)]
 NAMES = ["red", "green", "blue"]
 
 
@@ -54,7 +56,7 @@ def test_the_difference_of_training_means_at_every_place(acts):
 def test_sums_give_what_rows_give(acts, method):
     train = acts.splits == "train"
     labels = {name: acts.labels[name][train] for name in ("size", "color")}
-    sums = {
+    sums: dict[Any, Any] = {
         (place, "train"): moments_of_rows(acts[place][torch.from_numpy(train)], labels, {"size": 2, "color": 3})
         for place in PLACES
     }
@@ -119,7 +121,7 @@ def test_bad_input_is_refused(acts, given, error, message):
 
 def test_what_are_no_activations_is_refused(acts):
     with pytest.raises(UsageError, match="expected activations or statistics, got a dict"):
-        pk.steering_vectors({})
+        pk.steering_vectors({})  # pyright: ignore[reportArgumentType]
     task = acts.task.subset(np.flatnonzero(acts.splits == "test"))
     some = ActivationSet({PLACES[0]: acts[PLACES[0]][: len(task)]}, task)
     with pytest.raises(DataError, match="no training rows"):
