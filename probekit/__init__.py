@@ -35,6 +35,8 @@ _HOME = {
     "TransferResults": "evaluation",
     "selftest": "verification",
     "SelfTest": "verification",
+    "fit_eraser": "causal.erase",
+    "fresh_probes": "causal.completeness",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -49,6 +51,8 @@ __all__ = [
     "causal_curve",
     "extract",
     "extract_statistics",
+    "fit_eraser",
+    "fresh_probes",
     "import_activations",
     "load_activations",
     "load_model",
@@ -72,6 +76,8 @@ if TYPE_CHECKING:
         random_init_of,
     )
     from probekit.causal.causal_curve import causal_curve
+    from probekit.causal.completeness import fresh_probes
+    from probekit.causal.erase import fit_eraser
     from probekit.causal.results.results import CausalResults
     from probekit.causal.steering import steering_vectors
     from probekit.errors import ProbekitError

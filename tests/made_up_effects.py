@@ -7,7 +7,11 @@ import numpy as np
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid, Quadrant
 from probekit.causal.results.checklist import reviewer_checklist
 
-HOSTILE = {"model": "$x_1$ 100% " + "m" * 60, "task": "a<b>&\x1b[31m_t" + "t" * 80, "label": r"\frac{$" + "l" * 50}
+HOSTILE: dict[str, Any] = {
+    "model": "$x_1$ 100% " + "m" * 60,
+    "task": "a<b>&\x1b[31m_t" + "t" * 80,
+    "label": r"\frac{$" + "l" * 50,
+}
 SCORES = [0.52, 0.74, 0.95, 0.99, 0.98, 0.55, 0.51]
 EFFECTS = [0.01, 0.02, 0.05, 0.62, 0.84, 0.41, 0.03]
 SCALES = [-4.0, -2.0, 0.0, 2.0, 4.0]
@@ -129,9 +133,9 @@ def made_up_grids(n_layers: int = 6, tokens: str = "The keys to the cabinet") ->
     heads = rng.normal(size=(L, H)) / 50
     heads[L // 2 - 1, 2], heads[L // 2, 0] = 0.7, -0.3
     grids = []
-    for point, by, names, values in (("resid_pre", "position", columns, residual), ("z", "head", list("0123"), heads)):
+    panels: tuple[Any, ...] = (("resid_pre", "position", columns, residual), ("z", "head", list("0123"), heads))
+    for point, by, names, values in panels:
         ends = np.stack([values - 0.05, values + 0.05], -1)
-        grids.append(
-            PatchGrid(point, list(range(L)), names, by, values, ends, values * 0.9, np.abs(values) < 0.06)  # pyright: ignore[reportArgumentType]
-        )
+        cells = values, ends, values * 0.9, np.abs(values) < 0.06
+        grids.append(PatchGrid(point, list(range(L)), names, by, *cells, (3.1, -2.9), 48, 48, 0.93))
     return grids

@@ -36,7 +36,8 @@ def random_init_of(
         progress: show a progress bar on stderr; None shows it on a terminal only.
 
     Raises:
-        UsageError: activations in memory, imported ones, a model that was made in code, or one with these very weights.
+        UsageError: activations in memory, imported ones or those under edits, a model that was made in code,
+            or one with these very weights.
         DataError: no store there, or the model's config.json or tokenizer is gone.
         StorageError: the store is damaged or unfinished, or the disk refused.
         ResumeMismatch: `out` holds another store.
@@ -59,6 +60,11 @@ def _random_source(path: Path, plan: PlanFile, seed: int) -> dict[str, Any]:
     source, what = plan.source, f"the random-init baseline runs the model again, and {str(path)!a}"
     if "model_fingerprint" not in plan.identity:
         raise UsageError(f"{what} holds imported activations, which name no model; import those of a random model too")
+    if plan.edits:
+        raise UsageError(
+            f"{str(path)!a} was extracted under edits ({plan.edits}), made for the trained model; take "
+            "the baseline of a store without edits"
+        )
     if source is None or not matches(source, _SOURCE):
         raise UsageError(f"{what} does not record where its model was loaded from; {BY_HAND}")
     if source.get("random_init") and source.get("seed") == seed:

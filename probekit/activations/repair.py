@@ -16,6 +16,7 @@ from probekit.activations.store.replace import ReplacingWriter
 from probekit.activations.store.writer import write_manifest
 from probekit.durable import remove
 from probekit.errors import DataError, StorageError, UsageError
+from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 
 __all__ = ["Repaired", "plan_again", "repair"]
@@ -56,6 +57,7 @@ def repair(
     model: LanguageModel | str | Path | None = None,
     show: Advance = None,
     show_bytes: Advance = None,
+    edits: Edits | None = None,
 ) -> Repaired:
     """Write what is broken in a store again, and touch nothing that is sound.
 
@@ -67,17 +69,18 @@ def repair(
         model: the model, or where to load it from; None is the source that the store names.
         show: called with (shards done, broken shards).
         show_bytes: called with (bytes read, bytes in all) while the store is verified.
+        edits: those of the extraction, if it had any: a store records them, and does not hold their tensors.
 
     Raises:
         DataError: no store there, or a model that cannot be loaded.
-        UsageError: no such model or device.
-        ResumeMismatch: the model, or this probekit, would make another store; the message names every field.
+        UsageError: no such model or device; no edits for broken shards of a store that was extracted under some.
+        ResumeMismatch: the model, the edits, or this probekit, would make another store; the message names every field.
         StorageError: the plan or the examples are broken, the bits came out differently, or the disk refused.
     """
     found = verify(path, show_bytes)
     _refuse_lost(found)
     plan = read_plan(found.path)
-    shards = [] if plan.is_import else _recompute(found, plan, model, show)
+    shards = [] if plan.is_import else _recompute(found, plan, model, edits, show)
     removed = _remove_shards(found) if plan.is_import else []
     manifest, complete = _finish(found, plan, complete=found.finished and not removed)
     left = [one for one in found.broken if one.file == STATISTICS]
@@ -115,15 +118,24 @@ def _remove_shards(found: Verification) -> list[int]:
 
 
 def _recompute(
-    found: Verification, plan: PlanFile, model: LanguageModel | str | Path | None, show: Advance
+    found: Verification,
+    plan: PlanFile,
+    model: LanguageModel | str | Path | None,
+    edits: Edits | None,
+    show: Advance,
 ) -> list[int]:
     """Numbers of the shards that were computed again; a record that the plan has no shard for is removed."""
     path = found.path
     if not found.shards:
         return []
+    if plan.edits and edits is None:
+        raise UsageError(
+            f"{str(path)!a} was extracted under edits ({plan.edits}), and does not hold their tensors; give them "
+            "again in Python: probekit.activations.repair(path, edits=...)"
+        )
     examples = read_examples(path, plan)
     check_extracted(path, plan.identity)
-    again = same_plan(path, plan, examples, _model(plan, model, path))
+    again = same_plan(path, plan, examples, _model(plan, model, path), edits)
     numbers = [number for number in found.shards if number < len(again.shards)]
     writer = ReplacingWriter(path, plan, numbers, show)
     with writer, closing(run_shards(again, progress=False, writer=writer)) as computed:

@@ -14,6 +14,7 @@ from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import AGAIN, PlanFile
 from probekit.durable import matches
 from probekit.errors import StorageError
+from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
 from probekit.models.config_fields import deciding_fields
 from probekit.options import ExtractOptions
@@ -29,6 +30,7 @@ _OPTIONS = {
     "block_nodes": int,
     "share": bool,
 }  # of ExtractOptions, as the identity has them
+_GIVE_EDITS = "give the edits of the extraction"
 _GIVE_MODEL = "give the model that made it with --model"
 
 
@@ -43,10 +45,17 @@ def device_again(plan: PlanFile, source: Mapping[str, Any]) -> str:
     return "auto" if "device_map" in source else plan.identity["device"]
 
 
-def plan_again(plan: PlanFile, examples: StoredExamples, model: LanguageModel) -> ExtractionPlan:
-    """The plan of a store for this model: the same examples, points, layers, positions, types and batches."""
+def plan_again(
+    plan: PlanFile, examples: StoredExamples, model: LanguageModel, edits: Edits | None = None
+) -> ExtractionPlan:
+    """The plan of a store for this model: the same examples, points, layers, positions, types and batches.
+
+    A store does not hold the tensors of its edits, which are given again.
+    """
     identity, positions = plan.identity, examples.positions
     options = ExtractOptions(
+        edits=edits,
+        edit_positions=identity.get("edit_positions", "all"),
         layers=_layers(plan.places, identity["points"], model),
         position=positions[0] if len(positions) == 1 else positions,
         **{key: identity[key] for key in _OPTIONS},
@@ -54,11 +63,13 @@ def plan_again(plan: PlanFile, examples: StoredExamples, model: LanguageModel) -
     return plan_extraction(model, examples.task, options)
 
 
-def same_plan(path: Path, plan: PlanFile, examples: StoredExamples, model: LanguageModel) -> ExtractionPlan:
+def same_plan(
+    path: Path, plan: PlanFile, examples: StoredExamples, model: LanguageModel, edits: Edits | None = None
+) -> ExtractionPlan:
     """The plan that made the store at `path`.
 
     Raises:
-        ResumeMismatch: with this model, or this probekit, it would be another store.
+        ResumeMismatch: with this model, these edits, or this probekit, it would be another store.
     """
     of_model = {
         "family": type(model).__name__,
@@ -68,15 +79,15 @@ def same_plan(path: Path, plan: PlanFile, examples: StoredExamples, model: Langu
         **whose_code(model),
     }
     # first the model by itself: another one may not allow these layers or points
-    _compare(path, plan, {**plan.identity, **of_model}, model)
-    again = plan_again(plan, examples, model)
-    _compare(path, plan, identity_of(again), model)
+    _compare(path, plan, {**plan.identity, **of_model}, model, _GIVE_MODEL)
+    again = plan_again(plan, examples, model, edits)
+    _compare(path, plan, identity_of(again), model, _GIVE_EDITS if plan.edits else _GIVE_MODEL)
     return again
 
 
-def _compare(path: Path, plan: PlanFile, identity: dict[str, Any], model: LanguageModel) -> None:
+def _compare(path: Path, plan: PlanFile, identity: dict[str, Any], model: LanguageModel, advice: str) -> None:
     wanted = {"identity": identity, "model": model.name, "task": plan.task}
-    check_same(path, plan, json.loads(json.dumps(wanted)), _GIVE_MODEL)
+    check_same(path, plan, json.loads(json.dumps(wanted)), advice)
 
 
 def _layers(places: list[Place], points: list[str], model: LanguageModel) -> str | list[int]:

@@ -68,11 +68,7 @@ def answer_ids(
     """
     if len(answers) < 2:
         raise UsageError(f'expected two answers or more, one for each class, got {len(answers)}; such as "is,are"')
-    if len(texts) and isinstance(texts[0], str):
-        tried = [str(texts[i]) for i in np.unique(np.linspace(0, len(texts) - 1, MOST_TEXTS).round().astype(int))]
-        found = _next_tokens(model, answers, tried) if model.causal else _masked_tokens(model, answers, tried)
-    else:
-        found = [_id_of(model, answer) for answer in answers]
+    found = [answer_id(model, answer, texts) for answer in answers]
     for i, token in enumerate(found):
         if token in found[:i]:
             first = answers[found.index(token)]
@@ -82,27 +78,31 @@ def answer_ids(
     return found
 
 
-def _id_of(model: LanguageModel, answer: str) -> int:
-    if str(answer).isdecimal() and model.tokenizer is None:
+def answer_id(model: LanguageModel, answer: str, texts: Sequence[str] | Sequence[Sequence[int]]) -> int:
+    """The token id of one answer; see `answer_ids`."""
+    if len(texts) and isinstance(texts[0], str):
+        tried = [str(texts[i]) for i in np.unique(np.linspace(0, len(texts) - 1, MOST_TEXTS).round().astype(int))]
+        return _next_token(model, answer, tried) if model.causal else _masked_token(model, answer, tried)
+    if model.tokenizer is None and str(answer).isdecimal():
         if int(answer) >= model.cfg.d_vocab:
             raise UsageError(f"token ids of {model.name} are 0..{model.cfg.d_vocab - 1}, got {answer}")
         return int(answer)
     return model.need_tokenizer().token_id(answer)
 
 
-def _next_tokens(model: LanguageModel, answers: Sequence[str], texts: list[str]) -> list[int]:
-    """The id of each answer as the next word."""
+def _next_token(model: LanguageModel, answer: str, texts: list[str]) -> int:
+    """The id of an answer as the next word."""
     before = model.need_tokenizer().encode_batch(texts)
 
     def added(ids: list[int], row: int) -> list[int]:
         n = len(before[row])
         return ids[n:] if ids[:n] == before[row] else []
 
-    return [_agreed(model, answer, texts, lambda text, form: text + form, added) for answer in answers]
+    return _agreed(model, answer, texts, lambda text, form: text + form, added)
 
 
-def _masked_tokens(model: LanguageModel, answers: Sequence[str], texts: list[str]) -> list[int]:
-    """The id of each answer in place of the mask."""
+def _masked_token(model: LanguageModel, answer: str, texts: list[str]) -> int:
+    """The id of an answer in place of the mask."""
     spelled, _ = mask_token(model)
     before = model.need_tokenizer().encode_batch(texts)
     places = answer_tokens(model, before).tolist()
@@ -113,7 +113,7 @@ def _masked_tokens(model: LanguageModel, answers: Sequence[str], texts: list[str
         same = ids[:start] == before[row][:start] and ids[end:] == before[row][places[row] + 1 :]
         return ids[start:end] if same else []
 
-    return [_agreed(model, answer, texts, lambda text, form: text.replace(spelled, form), added) for answer in answers]
+    return _agreed(model, answer, texts, lambda text, form: text.replace(spelled, form), added)
 
 
 def _agreed(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probekit.causal.candidates import Candidate, FittedPlace
+from probekit.causal.candidates import Candidate, PlaceDirections
 from probekit.causal.data import Method
 from probekit.causal.erase import Eraser
 from probekit.causal.sides import Side
@@ -36,17 +36,17 @@ class Arm:
     edit: Edit
 
 
-def interchange_arms(place: FittedPlace, side: Side, with_placebos: bool) -> Iterator[Arm]:
+def interchange_arms(place: PlaceDirections, side: Side, with_placebos: bool) -> Iterator[Arm]:
     """The coordinates of the counterpart; and all of its activations, the ceiling of any direction."""
     other_ND = side.x_ND[torch.from_numpy(side.counterpart)]
-    for one in _some(place, with_placebos):
+    for one in [*_some(place, with_placebos), *([] if place.learned is None else [place.learned])]:
         basis = one.basis_Dk.to(side.x_ND)
         yield Arm("interchange", one.name, None, one.is_placebo, Swap(_each(basis, side), other_ND @ basis))
     yield Arm("interchange", "full vector", None, False, Replace(other_ND))
 
 
 def erase_arms(
-    place: FittedPlace, erasers: dict[str, Eraser], label: str, side: Side, with_placebos: bool
+    place: PlaceDirections, erasers: dict[str, Eraser], label: str, side: Side, with_placebos: bool
 ) -> Iterator[Arm]:
     """LEACE of the label, of other label sets as placebos, and the directions projected out."""
     mean_D = place.moments.mean.to(side.x_ND)
@@ -59,9 +59,7 @@ def erase_arms(
         yield Arm("erase", one.name, None, one.is_placebo, edit)
 
 
-def steer_arms(
-    place: FittedPlace, scales: Sequence[float], side: Side, with_placebos: bool
-) -> Iterator[Arm]:
+def steer_arms(place: PlaceDirections, scales: Sequence[float], side: Side, with_placebos: bool) -> Iterator[Arm]:
     """The step to the other class times each scale; a placebo's step has the length of the probe's."""
     covariance = place.moments.covariance
     own_N = _deviations(place.probe.steps(side.labels, side.other), covariance)
@@ -85,7 +83,7 @@ def batches(arms: Sequence[Arm], n_rows: int, most: int) -> Iterator[list[Arm]]:
             yield some[start : start + step]
 
 
-def joined(edits: Sequence[Edit]) -> Edit:
+def joined_edits(edits: Sequence[Edit]) -> Edit:
     """One edit with the rows of the first edit, then those of the second, and so on."""
     first = edits[0]
     if len(edits) == 1:
@@ -99,7 +97,7 @@ def _tensors(edit: Edit) -> dict[str, Any]:
     return {field.name: getattr(edit, field.name) for field in fields(edit) if field.name != "scale"}
 
 
-def _some(place: FittedPlace, with_placebos: bool) -> list[Candidate]:
+def _some(place: PlaceDirections, with_placebos: bool) -> list[Candidate]:
     return [one for one in place.candidates if with_placebos or not one.is_placebo]
 
 
@@ -116,5 +114,3 @@ def _affine(eraser: Eraser, side: Side) -> Affine:
 def _deviations(unit_ND: Tensor, covariance: Tensor) -> Tensor:
     """The standard deviation of the activations along each row's vector, float64 [N]."""
     return torch.einsum("nd,de,ne->n", unit_ND, covariance, unit_ND).clamp(min=0).sqrt()
-
-

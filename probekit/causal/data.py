@@ -125,6 +125,10 @@ class PatchGrid:
         interval: (low, high), float64 [layers, columns, 2], resampled by pair.
         attribution: the fast approximation of `recovery` by one backward pass; None if it was not computed.
         within_placebo: whether a cell is inside the placebos' band, bool [layers, columns]; None without placebos.
+        logit_differences: mean of the clean runs and of the corrupted ones, for the clean text's answer.
+        n: pairs.
+        n_exact: pairs that were patched one cell at a time; fewer than `n`: `recovery` is the attribution's.
+        correlation: Pearson's, over the cells, of attribution and exact recovery of these pairs; None if unknown.
     """
 
     point: str
@@ -135,6 +139,10 @@ class PatchGrid:
     interval: np.ndarray
     attribution: np.ndarray | None = None
     within_placebo: np.ndarray | None = None
+    logit_differences: tuple[float, float] | None = None
+    n: int | None = None
+    n_exact: int | None = None
+    correlation: float | None = None
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.causal.arms import Arm, batches, joined
+from probekit.causal.arms import Arm, batches, joined_edits
 from probekit.causal.behaviour import measure
 from probekit.causal.branches import Branches, run_branches
 from probekit.causal.data import Effect
 from probekit.causal.sides import Side
-from probekit.causal.statistics import ratio, ratio_interval
+from probekit.causal.statistics import ratio_interval, ratio_of_means
 from probekit.interventions import Edit, apply_edit
 from probekit.models.base import LanguageModel
 from probekit.points import Place, place_name
@@ -52,7 +52,7 @@ def run_arms(
     found: dict[int, ArmRun] = {}
     number = {id(arm): i for i, arm in enumerate(arms)}
     for some in batches(arms, len(side.index), MOST_RUNS):
-        edit = joined([arm.edit for arm in some])
+        edit = joined_edits([arm.edit for arm in some])
         for arm, run in zip(some, _run(model, place, side, edit, some), strict=True):
             found[number[id(arm)]] = run
         done(len(some) * len(side.index))
@@ -91,7 +91,7 @@ def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
         scale=run.arm.scale,
         split=side.split,
         n=len(side.index),
-        effect=ratio(part_N, whole_N),
+        effect=ratio_of_means(part_N, whole_N),
         interval=None if run.arm.is_placebo else ratio_interval(part_N, whole_N, side.bootstrap),
         logit_difference=float(run.difference.mean()),
         flip_rate=float(run.flipped.mean()),
@@ -104,8 +104,8 @@ def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
 def whole_of(method: str, side: Side) -> np.ndarray:
     """What a row's effect is a share of, float64 [N].
 
-    Interchange: the way to the counterpart's logit difference. Erase: the row's own. Steer: the gap between the classes,
-    which is twice the own.
+    Interchange: the way to the counterpart's logit difference. Erase: the row's own. Steer: the gap between the
+    classes, which is twice the own.
     """
     if method == "interchange":
         return side.difference - side.of_counterpart

@@ -29,6 +29,7 @@ from probekit.errors import DataError, UsageError
 from probekit.interventions import Affine
 from probekit.points import PointSpec, place_name, split_point
 from probekit.probes.base import as_numpy, scale_of
+from probekit.text import listed
 
 # Canonical correlations up to this count as none: their square is below the rounding of an R2 in float64.
 LEAST_CORRELATION = float(np.sqrt(np.finfo(np.float64).eps))
@@ -171,19 +172,29 @@ def fit_eraser(
     label = task.label_set(label)
     rows = torch.from_numpy(np.flatnonzero(task.splits == split))
     if not len(rows):
-        raise DataError(f"no rows of {split!a} to fit; the splits are {', '.join(dict.fromkeys(task.splits.tolist()))}")
-    x = source[place]
-    if x.dim() != 2 or len(x) != len(task) or label in task.token_labels:
+        raise DataError(f"no rows of {split!a} to fit; the splits are {listed(dict.fromkeys(task.splits.tolist()))}")
+    return fit_leace_rows(one_row_each(source, place, rows), task.labels[label][rows.numpy()], tol)
+
+
+def one_row_each(acts: Activations, place: PointSpec, rows: Tensor) -> Tensor:
+    """The activations of these examples at a place, [N, D].
+
+    Raises:
+        UnknownPoint: no such place.
+        UsageError: several tokens of each text.
+    """
+    x = acts[place]
+    if x.dim() != 2 or acts.layout.is_ragged or acts.task.token_labels:
         raise UsageError(
-            f"{place_name(split_point(place))} has the activations of several tokens of each text; choose with "
-            "acts.at(position), where 'all' makes each token an example"
+            f"{place_name(split_point(place))} has several tokens of each text; choose one with acts.at(position), "
+            "where 'all' makes each token an example"
         )
-    return fit_leace_rows(x[rows.to(x.device)], task.labels[label][rows.numpy()], tol)
+    return x[rows.to(x.device)]
 
 
 def _only_label(names: Mapping[str, Any], label: str | None) -> str:
     if label is None and len(names) != 1:
-        raise UsageError(f"the statistics have {len(names)} label sets; name one, label=: {', '.join(names)}")
+        raise UsageError(f"the statistics have {len(names)} label sets; name one, label=: {listed(names)}")
     return next(iter(names)) if label is None else label
 
 

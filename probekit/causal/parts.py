@@ -28,7 +28,7 @@ class Parts:
 
     def __init__(self, folder: Path | None, question: CausalQuestion):
         self._folder = None if folder is None else folder / NAME
-        self._digest = "" if folder is None else digest_of(question)
+        self._digest = "" if folder is None else run_digest(question)
 
     def read(self, place: str) -> PlaceFound | None:
         """What was measured at a place, or None."""
@@ -69,7 +69,7 @@ def remove_parts(folder: Path) -> None:
         (folder / NAME).rmdir()
 
 
-def digest_of(question: CausalQuestion) -> str:
+def run_digest(question: CausalQuestion) -> str:
     """Hex sha256 of everything that decides the numbers of a place."""
     options = {
         name: value
@@ -81,7 +81,7 @@ def digest_of(question: CausalQuestion) -> str:
         "format": PARTS_FORMAT,
         "options": options,
         "label": question.label,
-        "answers": question.answer_C.tolist(),
+        "answers": [question.answers_label, *question.answer_C.tolist()],
         "rows": _array_digest(question.rows.index),
         "model": question.model.fingerprint(),
         "activations": {key: value for key, value in question.acts.meta.items() if key.endswith("fingerprint")},

@@ -13,7 +13,7 @@ from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 USED = 0.05  # level of the corrected p-value at which a layer counts as used
 
 
-def ratio(part_N: np.ndarray, whole_N: np.ndarray) -> float:
+def ratio_of_means(part_N: np.ndarray, whole_N: np.ndarray) -> float:
     """mean(part) / mean(whole); nan where the whole is 0."""
     whole = float(whole_N.mean())
     return float(part_N.mean()) / whole if whole else float("nan")

@@ -70,13 +70,16 @@ def chosen_logits(model: LanguageModel, hidden_ND: Tensor, tokens_NK: Tensor) ->
     head, tokens_NK = unembedding(model), tokens_NK.to(hidden_ND.device)
     if head is None:
         return logits_of(model, hidden_ND).gather(1, tokens_NK)
+    logits_NK = uncapped(head, hidden_ND, tokens_NK)
+    return logits_NK if head.cap is None else head.cap * torch.tanh(logits_NK / head.cap)
+
+
+def uncapped(head: Unembedding, hidden_ND: Tensor, tokens_NK: Tensor) -> Tensor:
+    """The logits [N, K] of these tokens before the soft cap."""
     x_ND = hidden_ND if head.before is None else head.before(hidden_ND[:, None])[:, 0]
     wide = torch.promote_types(x_ND.dtype, torch.float32)
-    at_NKD = head.weight_VD[tokens_NK].to(wide)
-    logits_NK = torch.einsum("nd,nkd->nk", x_ND.to(wide), at_NKD)
-    if head.bias_V is not None:
-        logits_NK = logits_NK + head.bias_V[tokens_NK].to(wide)
-    return logits_NK if head.cap is None else head.cap * torch.tanh(logits_NK / head.cap)
+    logits_NK = torch.einsum("nd,nkd->nk", x_ND.to(wide), head.weight_VD[tokens_NK].to(wide))
+    return logits_NK if head.bias_V is None else logits_NK + head.bias_V[tokens_NK].to(wide)
 
 
 def logits_of(model: LanguageModel, hidden_ND: Tensor) -> Tensor:

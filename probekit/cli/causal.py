@@ -20,6 +20,7 @@ from probekit.options.check import check_reading
 from probekit.options.option import help_of, option
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.progress import parts_line
+from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Store
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers method layer at scale rows placebos no_das no_completeness align label point store model check seed out
-    title dry_run
+    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align label point
+    store model check seed out title dry_run
 """
 
 
@@ -97,7 +98,8 @@ def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job
         line.part("reading the results")
         results = ProbeResults.load(results_path)
         check_results(results)
-        check_answers(results, options)
+        if options.answers_label is None or options.answers is None:
+            check_answers(results.meta["label"], results.meta["classes"], options.answers)
         store = load_activations(store_path, job.check)
         question = question_of_causal(options, results_path)
         folder = job.out or _folder(store_path, results.meta, question)
@@ -133,7 +135,9 @@ def _run(
 
     try:
         with parts_line(console.bars(job.quiet)) as line:
-            return causal_curve(model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part)
+            return causal_curve(
+                model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part
+            )
     except KeyboardInterrupt:
         n = kept_places(folder)
         kept = f"saved {n} of {len(results.layers)} places in {folder}" if n else "no place was complete yet"
@@ -212,7 +216,7 @@ def _check_out(folder: Path, question: Mapping[str, Any]) -> None:
         return  # no complete results are there
     if different:
         raise ResumeMismatch(
-            f"{str(folder)!a} holds results of other settings (different: {', '.join(different)}); give another folder "
+            f"{str(folder)!a} holds results of other settings (different: {listed(different)}); give another folder "
             "(--out), or remove that one"
         )
 

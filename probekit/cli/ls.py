@@ -58,5 +58,6 @@ def describe(info: "StoreInfo") -> str:
     if not info.model:
         return info.state
     size = f"{counted(info.rows, 'text')}, {info.bytes / 1e6:,.1f} MB"
+    edits = f"; edited: {info.edits}" if info.edits else ""
     state = "complete, with statistics" if info.is_complete and info.statistics else info.state
-    return f"{state}: {info.model} on {info.task}, {info.places}, {size}"
+    return f"{state}: {info.model} on {info.task}, {info.places}, {size}{edits}"

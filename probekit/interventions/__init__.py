@@ -15,7 +15,7 @@ from probekit.interventions.edits import (
     is_identity,
 )
 from probekit.interventions.make import add, affine, project_out, replace, swap
-from probekit.interventions.record import edits_in_words, record_of_edits
+from probekit.interventions.record import edits_in_words, one_place_in_words, record_of_edits
 from probekit.interventions.where import Positions, TextTokens, check_positions, texts_in, tokens_at
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "editing_texts",
     "edits_in_words",
     "is_identity",
+    "one_place_in_words",
     "project_out",
     "record_of_edits",
     "replace",

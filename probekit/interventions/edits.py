@@ -206,4 +206,6 @@ def _scaled(edit: Edit, old_TD: Tensor, rows_T: Tensor | None) -> Tensor:
     scale = scale.to(old_TD)
     scale = scale if scale.dim() == 0 else _at_rows(scale, 0, rows_T)[:, None]
     between = old_TD + scale * edit.difference(old_TD, new_TD, rows_T)
+    if scale.requires_grad:  # a learned scale needs its gradient at 0 and 1 as well
+        return between
     return torch.where(scale == 0, old_TD, torch.where(scale == 1, new_TD, between))

@@ -151,6 +151,8 @@ def _orthonormal(directions: Tensor) -> Tensor:
         raise UsageError(
             f"directions are the columns of [D, k], at most D of them; got {list(directions.shape)}: transpose it"
         )
+    if columns.shape[-1] == 1 and columns.any(-2).all():
+        return columns / columns.norm(dim=-2, keepdim=True)
     left, values, _ = torch.linalg.svd(columns, full_matrices=False)
     ranks = (values > RANK_TOLERANCE * values[..., :1]).sum(-1)
     if not bool((values[..., 0] > 0).all()):

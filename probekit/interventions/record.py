@@ -38,6 +38,17 @@ def _digest(x: Tensor) -> dict[str, Any]:
     return {"shape": list(x.shape), "sha256": hashlib.sha256(host.contiguous().numpy().tobytes()).hexdigest()}
 
 
+def one_place_in_words(some: list[dict[str, Any]]) -> str:
+    """The edits of one place, so that others look different: "add scale 2 direction cba5d3"."""
+    return " then ".join(
+        " ".join([one["kind"], *(f"{name} {_value(x)}" for name, x in one.items() if name != "kind")]) for one in some
+    )
+
+
+def _value(x: Any) -> str:
+    return x["sha256"][:6] if isinstance(x, dict) else f"{x:g}" if isinstance(x, float) else str(x)
+
+
 def edits_in_words(record: dict[str, list[dict[str, Any]]], positions: str) -> str:
     """A store's edits in a few words: "project_out at resid_pre.5, all tokens"."""
     each = [f"{' then '.join(one['kind'] for one in some)} at {place}" for place, some in record.items()]

@@ -17,7 +17,15 @@ from matplotlib.patches import Patch, Rectangle
 from probekit.causal.data import CausalData, Effect
 from probekit.causal.results.checklist import base_is_at_chance, base_text
 from probekit.causal.results.report import method_name, quadrant_counts
-from probekit.causal.results.view import curve_effects, finite, is_outside, methods_of, selected_place
+from probekit.causal.results.view import (
+    curve_effects,
+    direction_name,
+    finite,
+    is_outside,
+    methods_of,
+    own_direction,
+    selected_place,
+)
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name, position_name
 from probekit.plots.causal_panels import draw_panels, panels_shown
@@ -160,7 +168,7 @@ def _draw_method(data: CausalData, ax: Axes, xs: dict[str, int], method: str, is
                 look: dict[str, Any] = {"color": INK, "linewidth": 1.1, "linestyle": style, "zorder": 3}
                 look["marker"] = {"das": "D", "full vector": "s"}[name] if len(top) == 1 else ""
                 (line,) = ax.plot([xs[e.place] for e in top], [e.effect for e in top], **look)
-                entries.append(([f"{ {'das': 'DAS'}.get(name, name)} (ceiling)"], line))
+                entries.append(([f"{ {'das': 'DAS'}.get(name, name) } (ceiling)"], line))
         ends = [effect.interval or (effect.effect, effect.effect) for effect in own]
         _draw_band(ax, at, [low for low, _ in ends], [high for _, high in ends], color, 0.2, zorder=2)
     look = {"linewidth": 2.0 if is_headline else 1.1, "zorder": 6 if is_headline else 4}
@@ -169,8 +177,8 @@ def _draw_method(data: CausalData, ax: Axes, xs: dict[str, int], method: str, is
     fills = [color if is_used(effect, used.get(effect.place)) else "white" for effect in own]
     size = (_dot(data) * (1.15 if is_headline else 0.85)) ** 2
     ax.scatter(at, [e.effect for e in own], s=size, color=fills, edgecolors=color, linewidths=1.2, zorder=7)
-    name = method_name(data, method)
-    return [([f"effect of {name}", name], line), *entries]
+    name, direction = method_name(data, method), direction_name(own_direction(data, method) or "")
+    return [([f"effect of {name} ({direction})", f"{name} ({direction})"], line), *entries]
 
 
 def is_used(effect: Effect, known: bool | None) -> bool:
@@ -276,7 +284,11 @@ def _name_axes(data: CausalData, ax: Axes) -> None:
     ax.set_ylabel("share (0: nothing, 1: everything)")
     baseline = _baseline(data)
     right = ax.secondary_yaxis(
-        "right", functions=(lambda y: baseline + y * (1 - baseline), lambda y: (y - baseline) / (1 - baseline))
+        "right",
+        functions=(
+            lambda y: baseline + np.asarray(y) * (1 - baseline),
+            lambda y: (np.asarray(y) - baseline) / (1 - baseline),
+        ),
     )
     right.set_ylabel(f"test {metric_name(str(data.meta.get('headline', 'score')))}", color=BLUE, **PLAIN)
     right.tick_params(colors=BLUE)

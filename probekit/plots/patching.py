@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from probekit.causal.data import CausalData, PatchGrid
+from probekit.causal.results.checklist import is_approximate
 from probekit.errors import UsageError
 from probekit.plots.limits import shown_ticks
 from probekit.plots.style import (
@@ -25,7 +27,7 @@ from probekit.plots.style import (
     write_figure_title,
     write_lines,
 )
-from probekit.text import printable
+from probekit.text import counted, printable
 
 COLUMNS = 2  # panels side by side
 CELL = (0.34, 0.24)  # inches
@@ -85,8 +87,7 @@ def _panel(grid: PatchGrid) -> tuple[float, float]:
     """Width and height of a panel in inches."""
     sizes = CELL[0] * len(grid.columns), CELL[1] * len(grid.layers)
     return tuple(  # pyright: ignore[reportReturnType]
-        min(max(size, least), most) + around
-        for size, (least, most), around in zip(sizes, PANEL, AROUND, strict=True)
+        min(max(size, least), most) + around for size, (least, most), around in zip(sizes, PANEL, AROUND, strict=True)
     )
 
 
@@ -99,11 +100,23 @@ def _draw(data: CausalData, grids: Sequence[PatchGrid], figure: Figure, title: s
     norm = colour_range(grids)
     images = [draw_patching(grid, ax, norm) for grid, ax in zip(grids, axes, strict=True)]
     bar = figure.colorbar(images[0], ax=axes, shrink=0.8, aspect=28, pad=0.02)
-    bar.set_label("recovery (0: corrupted run, 1: clean run)", fontsize=SMALL)
+    bar.set_label("recovery", fontsize=SMALL)
+    figure.supxlabel(_recovery_text(grids), x=0.01, ha="left", fontsize=SMALL, color=GREY)
     bar.ax.tick_params(labelsize=SMALL)
     text = _title(data) if title is None else printable(title)
     if text:
         write_figure_title(figure, text)
+
+
+def _recovery_text(grids: Sequence[PatchGrid]) -> str:
+    """What the colours mean, with the logit differences at both ends if all grids have the same."""
+    known = {grid.logit_differences for grid in grids}
+    ends = known.pop() if len(known) == 1 else None
+    if ends is None:
+        return "recovery of the logit difference: 0 is the corrupted run, 1 the clean run"
+    return (
+        f"recovery of the logit difference: 0 is the corrupted run ({ends[1]:z.2f}), 1 the clean run ({ends[0]:z.2f})"
+    )
 
 
 def colour_range(grids: Sequence[PatchGrid]) -> Normalize:
@@ -114,7 +127,7 @@ def colour_range(grids: Sequence[PatchGrid]) -> Normalize:
 
 def draw_patching(grid: PatchGrid, ax: Axes, norm: Normalize) -> AxesImage:
     """Draw one grid, the first layer at the bottom; cells inside the placebo band are grey."""
-    look = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
+    look: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
     image = ax.imshow(grid.recovery, cmap=COLOURS, norm=norm, **look)
     if grid.within_placebo is not None and grid.within_placebo.any():
         over = np.zeros((*grid.recovery.shape, 4))
@@ -153,10 +166,11 @@ def _name_axes(grid: PatchGrid, ax: Axes) -> None:
         names = [token_text(token) for token in grid.columns]
         room = 72 * (_panel(grid)[0] - AROUND[0]) / len(names)
         turned = max(map(text_width, names)) > room - 3
-        how = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if turned else {}
+        how: dict[str, Any] = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if turned else {}
         size = min(SMALL, 1.1 * room)
         ax.set_xticks(range(len(names)), names, fontsize=size, **how, **PLAIN)
-    notes = [note for note in (_within_note(grid), _attribution_note(grid)) if note]
+    n = f"{counted(grid.n, 'pair')}; " if grid.n is not None else ""
+    notes = [note for note in (n + _within_note(grid), _attribution_note(grid)) if note]
     write_lines(ax, notes, 5)
     title = f"{printable(grid.point)}, layer x {grid.by}"
     ax.set_title(title, loc="left", pad=6 + len(notes) * LINE, fontsize=SMALL + 1.5, color=INK, **PLAIN)
@@ -175,23 +189,14 @@ def _within_note(grid: PatchGrid) -> str:
 
 
 def _attribution_note(grid: PatchGrid) -> str:
-    r = attribution_correlation(grid)
-    return "" if r is None else f"attribution patching: correlation {r:.2f} over cells"
-
-
-def attribution_correlation(grid: PatchGrid) -> float | None:
-    """Pearson's correlation of attribution with exact patching over the cells; None without it, or if one is flat."""
-    if grid.attribution is None:
-        return None
-    both = np.stack([grid.attribution.ravel(), grid.recovery.ravel()])
-    both = both[:, np.isfinite(both).all(axis=0)]
-    if both.shape[1] < 2 or (both.std(axis=1) == 0).any():
-        return None
-    return float(np.corrcoef(both)[0, 1])
+    """Whether the cells are exact, and how well one backward pass approximates them."""
+    r = "" if grid.correlation is None else f"correlation {grid.correlation:.2f}"
+    if is_approximate(grid):
+        sample = f" with exact patching of {counted(grid.n_exact or 0, 'pair')}" if r else ""
+        return f"by attribution patching: {r or 'not compared with exact patching'}{sample}"
+    return f"exact; attribution patching: {r}" if r else ""
 
 
 def _title(data: CausalData) -> str:
     task = f" on {short(data.meta['task'])}" if data.meta.get("task") else ""
     return f"Activation patching in {short(data.meta['model'])}{task}"
-
-

@@ -11,7 +11,9 @@ Splits separate the *votes* by checksum: half for training, a quarter each for v
 same votes are in one split.
 
 The probed text ends with the second colour and is read there, before the winner is said. Label sets: `winner` (the
-target: a, b) and `colour` (grey, blue). The votes are the group.
+target: a, b) and `colour` (grey, blue). The task has each draw of votes in both colours, one after the other, so that
+colour and winner are uncorrelated in every split, not only in expectation: else the difference of the two colours'
+means has a part along the winner, by chance. The votes are the group.
 """
 
 from functools import partial
@@ -73,7 +75,7 @@ def all_ballots() -> list[Ballot]:
 
 def ballots(n: tuple[int, int, int] = (1000, 250, 500), seed: int = 0) -> Task:
     """The task with `n` texts for training, validation and test; the same arguments give the same task."""
-    drawn = draw_splits(drawn_ballots, n, seed)
+    drawn = draw_splits(_in_both_colours, n, seed)
     return make_task(
         "ballots",
         n,
@@ -87,6 +89,11 @@ def ballots(n: tuple[int, int, int] = (1000, 250, 500), seed: int = 0) -> Task:
         target="winner",
         groups=group_numbers([one.votes for one in drawn]),
     )
+
+
+def _in_both_colours(n: int, seed: Seed, split: str) -> list[Ballot]:
+    each = drawn_ballots((n + 1) // 2, seed, split)
+    return [Ballot(colour, one.votes) for one in each for colour in COLOURS][:n]
 
 
 def _ballot(rng: np.random.Generator, split: str) -> Ballot:

@@ -32,7 +32,8 @@ def same(one: CausalData, other: CausalData) -> None:
         other.meta,
     )
     for a, b in zip(one.grids, other.grids, strict=True):
-        assert (a.point, a.layers, a.columns, a.by) == (b.point, b.layers, b.columns, b.by)
+        for name in ("point", "layers", "columns", "by", "logit_differences", "n", "n_exact", "correlation"):
+            assert getattr(a, name) == getattr(b, name)
         for name in ("recovery", "interval", "attribution", "within_placebo"):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
@@ -180,7 +181,8 @@ def test_the_table_has_a_line_for_each_layer_and_marks_the_selected_one(results)
 
 def test_open_questions_say_what_to_run():
     full = {item.question: item for item in reviewer_checklist(made_up())}
-    assert [question for question, item in full.items() if not item.is_answered] == ["Is patching exact?"]
+    assert [question for question, item in full.items() if not item.is_answered] == []
+    assert full["Is patching exact?"].answer.startswith("yes")
     poor = made_up(("interchange",), n={"train": 800, "test": 400}, base={})
     poor = dataclasses.replace(poor, effects=[each for each in poor.effects if each.direction == "probe"], grids=[])
     poor = dataclasses.replace(
@@ -200,6 +202,25 @@ def test_open_questions_say_what_to_run():
         "Could the edit leave what the model knows?",
     }
     assert "erase" in open_ones["Is it needed, and is it enough?"]
+
+
+def test_attribution_patching_is_not_called_exact():
+    grid = dataclasses.replace(made_up_grids()[0], n_exact=8)
+    for correlation, answered in ((0.9, True), (None, False)):
+        data = CausalData([], [], [dataclasses.replace(grid, correlation=correlation)], [], {"model": "m"})
+        item = {each.question: each for each in reviewer_checklist(data)}["Is patching exact?"]
+        assert item.answer.startswith("no: resid_pre by attribution patching")
+        assert item.is_answered == answered
+
+
+def test_an_effect_at_the_output_alone_is_an_open_question():
+    values = [0.0] * 6 + [0.9]
+    items = {item.question: item for item in reviewer_checklist(made_up(("interchange",), values=values))}
+    item = items["Is it the concept, or already the answer?"]
+    assert not item.is_answered
+    assert item.answer == "used at resid_post.5 alone; at the last place the edit acts on the answer's own logits"
+    early = {item.question: item for item in reviewer_checklist(made_up())}["Is it the concept, or already the answer?"]
+    assert (early.is_answered, early.answer) == (True, "used from resid_pre.3 on")
 
 
 def test_a_model_at_chance_is_said_loudly():

@@ -31,6 +31,16 @@ def test_probabilities_are_those_of_the_docstring():
     assert drawn_ballots(5, seed=1) == drawn[:5]
 
 
+def test_both_colours_of_the_same_votes_follow_each_other():
+    task = ballots((200, 50, 51))
+    texts = [str(text).split() for text in task.inputs]
+    for one, other in zip(texts[0:300:2], texts[1:300:2], strict=True):
+        assert (one[0], other[0], one[1:-1]) == (*COLOURS, other[1:-1])
+    balanced = task.subset(np.arange(300))
+    winner, colour = balanced.labels["winner"], balanced.labels["colour"]
+    assert winner[colour == 0].sum() == winner[colour == 1].sum()
+
+
 def test_splits_separate_votes_and_these_are_the_group():
     task = ballots()
     votes = [str(text).split()[1:-2] for text in task.inputs]

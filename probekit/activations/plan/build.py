@@ -4,13 +4,12 @@ Axes: N examples, D width of a place.
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
 
 from probekit.activations.layout import Layout, row_bytes
-from probekit.activations.plan.edits import check_planned_edits, depends_on_text
+from probekit.activations.plan.edits import check_planned_edits
 from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut_batches, group_batches, pack
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
@@ -42,26 +41,21 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         UsageError: an unknown point, type, device or position; a layer out of range; a point without a fixed width.
         DataError: inputs that the model cannot take; the message names the example.
     """
-    if not isinstance(model, LanguageModel):
-        raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
-    points = [model.in_stack(point) for point in parse_points(options.points)]
+    points = _points(model, options)
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
+    options = check_planned_edits(model, options, places, stack, len(task))
     dtype, device = dtype_name(options.dtype), _device(model, options.device)
     sequences, sources = _tokenise(model, task, options, stack)
     reading = read_positions(options.position, sequences, task)
     layout = Layout(reading.names, sequences.lengths, sequences.n_bos, reading.token_ids(sequences), sequences.n_end)
-    at_read = options.edit_positions == "read"
-    if options.edits is not None:
-        check_planned_edits(model, options.edits, at_read, places, stack, len(task))
-    share = options.share and not depends_on_text(options.edits, at_read)
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)
     causal = model.causal or stack == "decoder"
     needed = _needed_tokens(causal, places, sequences, reading)
     if model.batching == "packed":
-        packing, block_nodes = _packed(model, needed, sources, causal, replace(options, share=share), device)
+        packing, block_nodes = _packed(model, needed, sources, causal, options, device)
     else:  # a text is a block; one that is there several times, as for its words, is computed once
-        packing, block_nodes = pack(needed if task.spans is None else sequences, 1, share, causal=False), 1
+        packing, block_nodes = pack(needed if task.spans is None else sequences, 1, options.share, causal=False), 1
     example_bytes = row_bytes(layout, places, widths, dtype)
     return ExtractionPlan(
         model=model,
@@ -78,7 +72,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         on_long=options.on_long,
         batch_tokens=batch_tokens,
         block_nodes=block_nodes,
-        share=share,
+        share=options.share,
         sequences=sequences,
         sources=sources,
         packing=packing,
@@ -86,6 +80,13 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         edit_positions=options.edit_positions,
         shards=_cut_shards(packing, batch_tokens, example_bytes, model, device),
     )
+
+
+def _points(model: LanguageModel, options: ExtractOptions) -> list[str]:
+    """Short names of the requested points in this model."""
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
+    return [model.in_stack(point) for point in parse_points(options.points)]
 
 
 def _device(model: LanguageModel, wanted: str | torch.device) -> torch.device:

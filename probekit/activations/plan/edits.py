@@ -1,32 +1,38 @@
 """Check the edits of an extraction against what it runs and keeps."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from probekit.activations.plan.places import is_reached, width_of
 from probekit.errors import UsageError
-from probekit.interventions import Edits, check_edits, check_width, edit_rows, is_identity
+from probekit.interventions import check_edits, check_width, edit_rows, is_identity
 from probekit.models.base import LanguageModel
+from probekit.options import ExtractOptions
 from probekit.points import Place, place_name, split_point
 from probekit.text import counted
 
 
 def check_planned_edits(
-    model: LanguageModel, edits: Edits, at_read: bool, places: Iterable[Place], stack: str, n_examples: int
-) -> None:
+    model: LanguageModel, options: ExtractOptions, places: Iterable[Place], stack: str, n_examples: int
+) -> ExtractOptions:
     """Check every edit before anything runs.
 
     Args:
         model: the model that will run.
-        edits: the edits.
-        at_read: whether they are done at the tokens that are read.
+        options: with the edits.
         places: what is kept.
         stack: whose points are kept: "encoder", "decoder" or "".
         n_examples: of the task.
 
+    Returns:
+        The options; nothing is shared if equal tokens after equal prefixes may be edited differently in two texts.
+
     Raises:
         UsageError: an edit of another width, for another number of examples, or that changes nothing that is kept.
     """
-    for name, edit in check_edits(model, edits):
+    if options.edits is None:
+        return options
+    for name, edit in check_edits(model, options.edits):
         place = split_point(name)
         check_width(edit, name, width_of(model, place))
         if (n := edit_rows(edit)) not in (None, n_examples):
@@ -35,7 +41,7 @@ def check_planned_edits(
                 f"{n_examples:,}; give one row for each example"
             )
         of_source = stack == "decoder" and place[0].startswith("encoder.")
-        if of_source and at_read:
+        if of_source and options.edit_positions == "read":
             raise UsageError(
                 f"the tokens that are read are the decoder's, and {place_name(place)} is the encoder's; edit all its "
                 'tokens (edit_positions="all")'
@@ -45,11 +51,7 @@ def check_planned_edits(
                 f"the edit at {place_name(place)} comes after everything that is kept, and changes nothing; keep later "
                 "layers, or leave it out"
             )
-
-
-def depends_on_text(edits: Edits | None, at_read: bool) -> bool:
-    """Whether equal tokens after equal prefixes may be edited differently in different texts."""
-    if edits is None:
-        return False
-    each = [edit for some in edits.values() for edit in (some if isinstance(some, list | tuple) else [some])]
-    return any((at_read or edit_rows(edit) is not None) and not is_identity(edit) for edit in each)
+    each = [edit for _, edit in check_edits(model, options.edits) if not is_identity(edit)]
+    has_rows = any(edit_rows(edit) is not None for edit in each)
+    of_text = bool(each) and (has_rows or options.edit_positions == "read")
+    return replace(options, share=options.share and not of_text)

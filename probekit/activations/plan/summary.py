@@ -8,6 +8,7 @@ from probekit.activations.layout import row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import ALL
 from probekit.activations.plan.token_ids import Sequences
+from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.tasks.base import SPLITS, Task
@@ -69,9 +70,16 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "cut": plan.sequences.n_cut + (0 if plan.sources is None else plan.sources.n_cut),
         "dropped_blanks": int(task.info.get("dropped_blanks", 0)),
         "skipped_rows": int(task.info.get("skipped_rows", 0)),
+        **_edits(plan),
         "rare_classes": dict(task.info.get("rare_classes", {})),
         "splits_from": origin_of_splits(task.info),
     }
+
+
+def _edits(plan: ExtractionPlan) -> dict[str, str]:
+    if plan.edits is None:
+        return {}
+    return {"edits": edits_in_words(record_of_edits(plan.model, plan.edits), plan.edit_positions)}
 
 
 def describe_plan(plan: ExtractionPlan) -> str:
@@ -88,6 +96,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         f"{n['padded_tokens']:,} tokens",
         "batches": _batches(n),
         "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
+        **({} if plan.edits is None else {"edits": n["edits"]}),
         **_remarks(n, task, cfg.n_ctx),
     }
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())

@@ -15,10 +15,12 @@ from probekit.activations.store.format import FORMAT, PlanFile, read_plan
 from probekit.activations.store.write_examples import write_examples
 from probekit.durable import TEMPORARY, make_folder, refused, seal, sweep, write_first
 from probekit.errors import ResumeMismatch, StorageError
+from probekit.interventions import one_place_in_words
 from probekit.tasks.base import Task
 
 ELSEWHERE = "name another folder, or remove it"
 DERIVED = ("widths", "shards", "rows")  # fields of an identity that follow from others, which say more
+SHARING = ("share", "block_nodes")  # these follow from edits
 EXPLAINED = {
     "task_fingerprint": " (texts, labels or splits; a seed or a limit changes them)",
     "model_fingerprint": " (the weights, in the type that computes)",
@@ -107,6 +109,8 @@ def check_same(path: Path, plan: PlanFile, wanted: dict[str, Any], advice: str =
     differing = [key for key in differing if key not in DERIVED] or differing
     if "via" in differing and "kind" not in differing:  # config and fingerprint differ too, which says nothing
         differing = [key for key in differing if key in UNSAID]
+    if any(key.startswith("edit") for key in differing):
+        differing = [key for key in differing if key not in SHARING]
     stored |= {"model": plan.model, "task": plan.task}
     ours |= {key: wanted[key] for key in ("model", "task")}
     named = [key for key in ("model", "task") if stored[key] != ours[key]] + differing
@@ -136,5 +140,7 @@ def _flat(identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(flat: dict[str, Any], key: str) -> str:
+    if key.startswith("edits.") and key in flat:
+        return one_place_in_words(flat[key])
     text = ascii(flat[key]) if key in flat else "nothing"
     return text if len(text) <= _MAX_SHOWN else f"{text[:24]}...{text[-24:]}"

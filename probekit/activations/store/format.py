@@ -17,6 +17,7 @@ from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.devices import DTYPES
 from probekit.durable import MAX_JSON_BYTES, TEMPORARY, matches, unseal
 from probekit.errors import DataError, StorageError
+from probekit.interventions import edits_in_words
 from probekit.points import Place, place_name
 
 FORMAT = "probekit-activations"
@@ -27,7 +28,14 @@ MAX_WIDTH = 1 << 40
 AGAIN = "remove the store and extract again"
 _RECORD_NAME = re.compile(r"[0-9]{5,9}\.json")
 _PLAN = {
-    "identity": {"places": [(str, int | None)], "widths": [int], "rows": int, "dtype": str, "shards?": int},
+    "identity": {
+        "places": [(str, int | None)],
+        "widths": [int],
+        "rows": int,
+        "dtype": str,
+        "shards?": int,
+        "edits?": {str: [{"kind": str}]},
+    },
     "model": str,
     "task": str,
     "source?": dict,
@@ -84,6 +92,12 @@ class PlanFile:
     def command(self) -> str:
         """Name of the command that makes such a store."""
         return "import" if self.is_import else "extract"
+
+    @property
+    def edits(self) -> str:
+        """What the model ran with, in a few words; "" for nothing."""
+        found = self.identity.get("edits")
+        return edits_in_words(found, self.identity.get("edit_positions", "all")) if found else ""
 
     @property
     def shards(self) -> int | None:

@@ -28,6 +28,7 @@ class StoreInfo:
         bytes: of shards and statistics.
         created: ISO 8601, UTC; empty until complete.
         statistics: True if the store holds statistics.
+        edits: what the model ran with: "project_out at resid_pre.5, all tokens".
     """
 
     path: Path
@@ -39,6 +40,7 @@ class StoreInfo:
     bytes: int = 0
     created: str = ""
     statistics: bool = False
+    edits: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -84,6 +86,7 @@ def _info(path: Path) -> StoreInfo:
         "model": plan.model,
         "task": plan.task,
         "places": spans_of(plan.places),
+        "edits": plan.edits,
         "rows": plan.rows,
         "bytes": size,
     }

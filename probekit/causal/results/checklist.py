@@ -6,13 +6,14 @@ wake a dormant path), Zhang and Nanda 2023 (metrics of patching), and of reviews
 
 from collections.abc import Callable
 
-from probekit.causal.data import CausalData, ChecklistItem, Effect
+from probekit.causal.data import CausalData, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.view import (
     COVARIANCE,
     OTHER,
     RANDOM,
     SHUFFLED,
     curve_effects,
+    direction_name,
     methods_of,
     own_direction,
     placebo_counts,
@@ -81,10 +82,10 @@ def _base(data: CausalData) -> Answer:
 def _ceiling(data: CausalData) -> Answer:
     method = "interchange"
     found = {name: _at_selected(data, method, name) for name in ("full vector", "das")}
-    texts = [f"{_name(name)} {effect.effect:.2f}" for name, effect in found.items() if effect is not None]
+    texts = [f"{direction_name(name)} {effect.effect:.2f}" for name, effect in found.items() if effect is not None]
     own = _at_selected(data, method)
     if own is not None and texts:
-        texts.insert(0, f"{_name(own.direction)} {own.effect:.2f}")
+        texts.insert(0, f"{direction_name(own.direction)} {own.effect:.2f}")
     return found["full vector"] is not None, f"at {own.place}: {', '.join(texts)}" if own and texts else (
         ", ".join(texts) or "not measured; add interchange to --method"
     )
@@ -112,6 +113,17 @@ def _both_ways(data: CausalData) -> Answer:
     one_sign = "" if "steer" not in methods or signs else "; steering has one sign only"
     missing = f"; not asked: {', '.join(lacks)} (--method)" if lacks else ""
     return sufficient and necessary and not one_sign, f"{', '.join(said) or 'not measured'}{one_sign}{missing}"
+
+
+def _before_the_answer(data: CausalData) -> Answer:
+    """At the end of the model, the edited token's activation is the answer's logits in other coordinates."""
+    used = [layer.place for layer in data.layers if next(iter(layer.is_used.values()), False)]
+    if not used:
+        return True, "used nowhere"
+    end = data.layers[-1].place if len(data.layers) > 1 else None
+    early = [place for place in used if place != end]
+    caveat = "; at the last place the edit acts on the answer's own logits" if end in used else ""
+    return bool(early), (f"used from {early[0]} on{caveat}" if early else f"used at {used[0]} alone{caveat}")
 
 
 def _dose(data: CausalData) -> Answer:
@@ -194,12 +206,18 @@ def _grid_baseline(data: CausalData) -> Answer:
 
 
 def _grid_exact(data: CausalData) -> Answer:
-    fast = [grid.point for grid in data.grids if grid.attribution is not None]
-    correlation = data.meta.get("attribution_correlation")
+    fast = [grid for grid in data.grids if is_approximate(grid)]
+    known = [f"{grid.point} {grid.correlation:.2f}" for grid in data.grids if grid.correlation is not None]
+    beside = f"; correlation of attribution patching with exact patching: {listed(known)}" if known else ""
     if not fast:
-        return True, "exact: every cell is a run of the model"
-    said = "" if correlation is None else f"; correlation with exact patching {correlation:.2f} on a sample"
-    return correlation is not None, f"attribution patching for {listed(fast)}{said}"
+        return True, f"yes: every cell is a run of the model{beside}"
+    text = f"no: {listed([grid.point for grid in fast])} by attribution patching, one backward pass{beside}"
+    return all(grid.correlation is not None for grid in fast), text
+
+
+def is_approximate(grid: PatchGrid) -> bool:
+    """Whether the recovery of a grid is that of attribution patching."""
+    return grid.n is not None and grid.n_exact is not None and grid.n_exact < grid.n
 
 
 def _at_selected(data: CausalData, method: str, direction: str | None = None) -> Effect | None:
@@ -209,11 +227,8 @@ def _at_selected(data: CausalData, method: str, direction: str | None = None) ->
 
 def _own_effects(data: CausalData) -> list[Effect]:
     own = {method: own_direction(data, method) for method in methods_of(data)}
-    return [e for e in data.effects if e.direction == own[e.method] and role_of(e.direction) == "direction"]
-
-
-def _name(direction: str) -> str:
-    return {"das": "DAS"}.get(direction, printable(direction))
+    own_test = [e for e in data.effects if e.split == "test" and e.direction == own[e.method]]
+    return [e for e in own_test if role_of(e.direction) == "direction"]
 
 
 _QUESTIONS: dict[str, Callable[[CausalData], Answer]] = {
@@ -223,6 +238,7 @@ _QUESTIONS: dict[str, Callable[[CausalData], Answer]] = {
     "What is the most a patch can do here?": _ceiling,
     "What do placebos do?": _placebos,
     "Is it needed, and is it enough?": _both_ways,
+    "Is it the concept, or already the answer?": _before_the_answer,
     "Does the effect grow with the dose?": _dose,
     "Are many layers and scales corrected for?": _corrected,
     "How uncertain are the effects?": _intervals,

@@ -3,17 +3,17 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
 from probekit.causal.data import CausalData, CausalLayer, ChecklistItem, Effect, Method, PatchGrid, Quadrant
 from probekit.causal.results.frames import FRAMES, causal_frame
-from probekit.durable import matches, write_as
+from probekit.durable import write_as
 from probekit.errors import DataError
 from probekit.evaluation.results.folders import check_folder, clear_folder
 from probekit.evaluation.results.form import has_form
@@ -22,8 +22,8 @@ from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
 CAUSAL_FORMAT = "probekit.causal/1"
 CAUSAL_RESULTS = re.compile(r"causal\.json|(effects|layers|patching)\.csv|(causal_by_layer|patching)\.(png|svg)")
 _LISTS: dict[str, type] = {"layers": CausalLayer, "effects": Effect, "checklist": ChecklistItem}
-_GRID = {"point": str, "layers": [int], "columns": [str], "by": str}
-_ARRAYS = ("recovery", "interval", "attribution", "within_placebo")
+_ARRAYS = {"recovery": np.float64, "interval": np.float64, "attribution": np.float64, "within_placebo": np.bool_}
+_NAMES = {"method": get_args(Method), "quadrant": get_args(Quadrant), "by": ("position", "head")}
 
 
 def check_causal_folder(folder: str | Path) -> None:
@@ -70,7 +70,7 @@ def load_causal(folder: Path) -> CausalData:
         raise DataError(f"{str(path)!a} is not a file of causal results: expected {CAUSAL_FORMAT}, got {version!a:.60}")
     with complete_causal(folder):
         layers, effects, checklist = ([_read(entry, kind) for entry in body[name]] for name, kind in _LISTS.items())
-        grids = [_grid(entry) for entry in body["grids"]]
+        grids = [_read_grid(entry) for entry in body["grids"]]
         return CausalData(layers, effects, grids, checklist, dict(body["meta"]))
 
 
@@ -108,31 +108,25 @@ def _plain(value: Any) -> Any:
 
 def _read(entry: Any, kind: type) -> Any:
     """A dataclass out of JSON: numbers that are null where there must be one are nan, and pairs are tuples."""
-    numbers = {one.name: math.nan for one in fields(kind) if one.type in (float, "float")}
-    entry = {name: numbers.get(name) if value is None else value for name, value in entry.items()}
-    for name in ("interval", "placebo_band"):
-        if entry.get(name) is not None and None in entry[name]:
-            entry[name] = None
-    known = {"method": get_args(Method), "quadrant": get_args(Quadrant)}
-    if not has_form(entry, kind) or any(entry[name] not in known[name] for name in known if name in entry):
+    kinds = {one.name: one.type for one in fields(kind)}
+    entry = {name: math.nan if value is None and kinds.get(name) is float else value for name, value in entry.items()}
+    pairs = [name for name in entry if _is_pair(kinds.get(name)) and isinstance(entry[name], list)]
+    entry |= {name: None for name in pairs if None in entry[name]}
+    if not has_form(entry, kind) or any(entry[name] not in _NAMES[name] for name in _NAMES if name in entry):
         raise TypeError(f"an entry lacks a field of {kind.__name__}, or has one of another type")
-    pairs = {name: tuple(value) for name, value in entry.items() if name in ("interval", "placebo_band") and value}
-    return kind(**entry | pairs)
+    return kind(**entry | {name: tuple(entry[name]) for name in pairs if entry[name]})
 
 
-def _grid(entry: dict[str, Any]) -> PatchGrid:
-    if not matches(entry, _GRID) or entry["by"] not in ("position", "head"):
-        raise TypeError("a grid lacks a field, or has one of another type")
+def _is_pair(kind: Any) -> bool:
+    """Whether a field is a tuple, which JSON has as a list."""
+    return any(get_origin(part) is tuple for part in (kind, *get_args(kind)))
+
+
+def _read_grid(entry: dict[str, Any]) -> PatchGrid:
+    """A grid, with arrays of the shape of its layers and columns; null is nan."""
+    arrays = {name: np.array(entry[name], kind) for name, kind in _ARRAYS.items() if entry.get(name) is not None}
     shape = len(entry["layers"]), len(entry["columns"])
-    arrays = {name: _array(entry.get(name), bool if name == "within_placebo" else np.float64) for name in _ARRAYS}
     for name, array in arrays.items():
-        wanted = (*shape, 2) if name == "interval" else shape
-        if array is None and name not in ("recovery", "interval"):
-            continue
-        if array is None or array.shape != wanted:
+        if array.shape != ((*shape, 2) if name == "interval" else shape):
             raise TypeError(f"{name} of a grid has another shape")
-    return PatchGrid(**{name: entry[name] for name in _GRID}, **arrays)
-
-
-def _array(values: Sequence[Any] | None, dtype: type) -> np.ndarray | None:
-    return None if values is None else np.array(values, dtype=dtype)
+    return _read(entry | arrays, PatchGrid)

@@ -7,7 +7,14 @@ from collections.abc import Callable
 
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid
 from probekit.causal.results.checklist import answered, base_is_at_chance, base_text, reviewer_checklist
-from probekit.causal.results.view import curve_effects, is_outside, methods_of, selected_place, selected_scale
+from probekit.causal.results.view import (
+    curve_effects,
+    direction_name,
+    is_outside,
+    methods_of,
+    selected_place,
+    selected_scale,
+)
 from probekit.evaluation.results.wording import metric_name, number_text, position_name
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
@@ -168,7 +175,8 @@ def _selected_note(data: CausalData) -> list[str]:
         if effect is not None:
             p = "" if effect.p_adjusted is None else f", corrected p = {effect.p_adjusted:.2g}"
             lines.append(
-                f"{method_name(data, method)} at {effect.place}, chosen on validation: effect {effect.effect:z.2f} "
+                f"{method_name(data, method)} ({direction_name(effect.direction)}) at {effect.place}, chosen on "
+                f"validation: effect {effect.effect:z.2f} "
                 f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip, KL {effect.kl:.2f} nats, "
                 f"size of the edit {effect.size:.0%} of the activation's norm."
             )

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from probekit.causal.data import CausalData, Effect
+from probekit.text import printable
 
 CEILINGS = ("full vector", "das")  # what a direction is compared with from above
 RANDOM, COVARIANCE, SHUFFLED, OTHER = "random", "covariance", "shuffled labels", "label "
@@ -82,6 +83,11 @@ def placebo_counts(effects: Iterable[Effect]) -> dict[str, int]:
             count = cells.setdefault(effect.direction, {})
             count[cell] = count.get(cell, 0) + 1
     return {kind: max(count.values()) for kind, count in cells.items()}
+
+
+def direction_name(direction: str) -> str:
+    """A direction as a reader knows it."""
+    return {"das": "DAS", "leace": "LEACE"}.get(direction, printable(direction))
 
 
 def is_outside(effect: Effect) -> bool:

@@ -1,0 +1,374 @@
+"""Reads without an edit: the logit lens, and direct logit attribution.
+
+- Logit lens (nostalgebraist 2020): the residual stream of each layer through the final norm and the head, as if the
+  layers above it did nothing.
+- Direct logit attribution (Elhage et al. 2021): with the final norm's scale held at its value, logits are a linear
+  function of the stream, which is a sum of what embeddings, heads and MLPs write; so each has its share of a logit.
+
+Axes: P places, L position, K tokens that are listed, A answers, D d_model, H heads, V vocab.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from probekit.causal.answers import answer_id
+from probekit.causal.unembedding import check_head, logits_of, uncapped, unembedding
+from probekit.errors import UsageError
+from probekit.models.adapter.model import AdaptedModel
+from probekit.models.adapter.proof import bound_of, relative
+from probekit.models.base import LanguageModel
+from probekit.models.families.masked_lm import MaskedLM
+from probekit.models.families.transformer import Transformer
+from probekit.points import POINTS, place_name
+from probekit.tables import html_table, text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOGITS = 2**23  # how many logits are in memory at once, 32 MB in float32
+Text = str | Sequence[int]
+_Share = tuple[str, int | None, int | None, float]  # component, layer, head, share
+
+
+@dataclass(frozen=True, eq=False)
+class LogitLens:
+    """What each layer would predict after each token (of a masked language model: at each token).
+
+    Attributes:
+        places: "resid_pre.0", ..., and the last block's output.
+        tokens: of the text, as strings.
+        top: the tokens of the largest logits as ids, largest first, int64 [P, L, K].
+        probability: of these, float64 [P, L, K].
+        spelled: id -> the token as a string.
+        kl: KL divergence of the layer's distribution from the model's own, KL(model || layer), in nats, [P, L].
+        answers: as they were given.
+        answer_rank: place of each answer among all tokens, 1 the most probable, int64 [P, L, A].
+        answer_probability: float64 [P, L, A].
+    """
+
+    places: list[str]
+    tokens: list[str]
+    top: np.ndarray
+    probability: np.ndarray
+    spelled: dict[int, str]
+    kl: np.ndarray
+    answers: list[str]
+    answer_rank: np.ndarray
+    answer_probability: np.ndarray
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row for each place and position: the most probable token, and each answer's rank and probability."""
+        import pandas as pd
+
+        rows = [
+            (place, at, token, self.spelled[self.top[p, at, 0]], self.probability[p, at, 0], self.kl[p, at])
+            for p, place in enumerate(self.places)
+            for at, token in enumerate(self.tokens)
+        ]
+        frame = pd.DataFrame(rows, columns=["place", "position", "token", "top", "probability", "kl"])
+        for i, answer in enumerate(self.answers):
+            frame[f"rank of {answer}"] = self.answer_rank[:, :, i].ravel()
+            frame[f"probability of {answer}"] = self.answer_probability[:, :, i].ravel()
+        return frame
+
+    def _rows(self) -> list[list[str]]:
+        body = [
+            [place, *(self.spelled[i] for i in line[:, 0])] for place, line in zip(self.places, self.top, strict=True)
+        ]
+        return [["most probable after", *self.tokens], *body]
+
+    def __str__(self) -> str:
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows())
+
+
+@torch.no_grad()
+def logit_lens(
+    model: LanguageModel,
+    text: Text,
+    answers: Sequence[str | int] = (),
+    k: int = 5,
+    bos: bool | None = None,
+    target: Text | None = None,
+) -> LogitLens:
+    """The logit lens of one text at every layer.
+
+    Args:
+        model: any model with a head.
+        text: a text, or token ids with their context tokens.
+        answers: next words (or tokens in place of the [MASK]), or token ids, whose rank and probability are given.
+        k: how many tokens to list.
+        bos: whether the text gets context tokens; None: only for models that were never trained without.
+        target: what an encoder-decoder's decoder reads, whose layers are taken; `text` is then the source.
+
+    Raises:
+        UsageError: no head, a text longer than the context, `target` for a model of one text or its absence for one of
+            two, or a class that computes more than a norm between its last block and its head.
+    """
+    check_head(model)
+    ids = token_ids(model, text, bos)
+    found, resid_PLD, output_LD = _streams(model, ids, target)
+    hidden_PLD = _final_norm(model)(resid_PLD)
+    if (error := relative(hidden_PLD[-1], output_LD)) > 10 * bound_of(model.dtype):
+        raise UsageError(
+            f"the output of {model.name} is not the final norm of its last block (relative difference {error:.0e}); "
+            "its layers have no logit lens"
+        )
+    chosen = [one if isinstance(one, int) else _answer(model, one, text) for one in answers]
+    parts = [
+        _lens(model, hidden_PLD[:, start : start + step], output_LD[start : start + step], chosen, k)
+        for step in [max(1, LOGITS // model.cfg.d_vocab)]
+        for start in range(0, len(output_LD), step)
+    ]
+    top, probability, kl, rank, of_answer = (np.concatenate(each, 1) for each in zip(*parts, strict=True))
+    read = ids if target is None else _target_ids(model, target)
+    listed = np.unique(top).tolist()
+    return LogitLens(
+        places=found,
+        tokens=spelled(model, read),
+        top=top,
+        probability=probability,
+        spelled=dict(zip(listed, spelled(model, listed), strict=True)),
+        kl=kl,
+        answers=[str(answer) for answer in answers],
+        answer_rank=rank,
+        answer_probability=of_answer,
+    )
+
+
+def _lens(
+    model: LanguageModel, hidden_PLD: Tensor, output_LD: Tensor, chosen: list[int], k: int
+) -> tuple[np.ndarray, ...]:
+    """Top tokens, their probabilities, KL, and ranks and probabilities of the chosen tokens, at some positions."""
+    own_LV = logits_of(model, output_LD).log_softmax(-1)
+    found: list[list[Tensor]] = [[], [], [], [], []]
+    for hidden_LD in hidden_PLD:
+        logp_LV = logits_of(model, hidden_LD).log_softmax(-1)
+        best = logp_LV.topk(min(k, logp_LV.shape[-1]))
+        of_answers = logp_LV[:, chosen]
+        rank_LA = (logp_LV[:, None] > of_answers[:, :, None]).sum(-1) + 1
+        kl_L = (own_LV.exp() * (own_LV - logp_LV)).sum(-1).clamp(min=0)
+        each = best.indices, best.values.exp().double(), kl_L.double(), rank_LA, of_answers.exp().double()
+        for into, x in zip(found, each, strict=True):
+            into.append(x.cpu())
+    return tuple(torch.stack(each).numpy() for each in found)
+
+
+def _streams(model: LanguageModel, ids: list[int], target: Text | None) -> tuple[list[str], Tensor, Tensor]:
+    """The names of the places, the stream there [P, L, D], and the model's output [L, D]."""
+    two = isinstance(model, Transformer)
+    if two == (target is None):
+        needs = "a source and a target; give target=..." if two else "one text; leave out target"
+        raise UsageError(f"{model.name} reads {needs}")
+    first = "decoder.resid_pre" if two else "resid_pre"
+    places = [(first, layer) for layer in model.layers_of(first)]
+    places.append((model.output_of(first), places[-1][1]))
+    inputs = [torch.tensor([ids], device=model.device)]
+    if target is not None:
+        inputs.append(torch.tensor([_target_ids(model, target)], device=model.device))
+    output_BLD, cache = model.run_with_cache(*inputs, points=places, return_logits=False)
+    output_LD = output_BLD[0]
+    return [place_name(place) for place in places], torch.stack([cache[x][0].to(output_LD) for x in places]), output_LD
+
+
+def _final_norm(model: LanguageModel) -> Callable[[Tensor], Tensor]:
+    """What is between the last block and the head; nothing in models whose blocks end with a norm."""
+    if isinstance(model, AdaptedModel):
+        path = model.layout.ln_final
+        return model.hf.base_model.get_submodule(path) if path else nn.Identity()
+    return getattr(model, "ln_final", None) or nn.Identity()
+
+
+def token_ids(model: LanguageModel, text: Text, bos: bool | None = None) -> list[int]:
+    """The ids of a text with its context tokens; ids stay as they are.
+
+    Raises:
+        UsageError: neither a text nor ids, or none.
+    """
+    if isinstance(text, str):
+        tokenizer = model.need_tokenizer()
+        trained_with = tokenizer.sep_token_id is not None and not model.causal
+        ids = tokenizer.encode(text, bos=trained_with if bos is None else bos)
+    else:
+        ids = [int(i) for i in text]
+    if not ids:
+        raise UsageError(f"expected a text or token ids, got {text!a:.60} without a token")
+    return ids
+
+
+def _target_ids(model: LanguageModel, target: Text) -> list[int]:
+    start = [] if model.cfg.decoder_start_token_id is None else [model.cfg.decoder_start_token_id]
+    own = model.need_tokenizer().encode(target) if isinstance(target, str) else [int(i) for i in target]
+    return own if own[:1] == start else start + own
+
+
+def _answer(model: LanguageModel, answer: str, text: Text) -> int:
+    """The id of an answer: the next word of a text, or in place of its [MASK]; a token by itself otherwise."""
+    whole = isinstance(text, str) and not isinstance(model, Transformer)
+    return answer_id(model, answer, [text] if whole else [[0]])
+
+
+def spelled(model: LanguageModel, ids: Sequence[int]) -> list[str]:
+    """The tokens as strings; their ids if the model has no tokenizer."""
+    return [str(i) for i in ids] if model.tokenizer is None else model.tokenizer.tokens(ids)
+
+
+@dataclass(frozen=True, eq=False)
+class LogitAttribution:
+    """The shares of a logit, or of a difference of two; they sum to it, before a soft cap.
+
+    Attributes:
+        components: "embed", "pos_embed", "attn.3.head.7", "attn.3.bias", "mlp.3", "ln_final.bias" and "head.bias".
+        layers: of each component; None for those outside the blocks.
+        heads: of each component; None for all but heads.
+        share: of each component, float64.
+        total: the model's own logit or difference, before a soft cap.
+        own: the token whose logit it is, as a string.
+        other: the token that it is compared with; None for the logit itself.
+        position: index of the token after which the logits are read.
+    """
+
+    components: list[str]
+    layers: list[int | None]
+    heads: list[int | None]
+    share: np.ndarray
+    total: float
+    own: str
+    other: str | None
+    position: int
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row for each component."""
+        import pandas as pd
+
+        columns = {"component": self.components, "layer": self.layers, "head": self.heads, "share": self.share}
+        return pd.DataFrame(columns).astype({"layer": "Int64", "head": "Int64"})
+
+    def _rows(self) -> list[list[str]]:
+        largest = np.argsort(-np.abs(self.share))[:15]
+        what = f"logit of {self.own}" + ("" if self.other is None else f" minus {self.other}")
+        rest = self.share.sum() - self.share[largest].sum()
+        rows = [[self.components[i], f"{self.share[i]:+.3f}"] for i in largest]
+        return [["component", what], *rows, ["all others", f"{rest:+.3f}"], ["sum", f"{self.share.sum():+.3f}"]]
+
+    def __str__(self) -> str:
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows())
+
+
+def direct_logit_attribution(
+    model: LanguageModel,
+    text: Text,
+    own: str | int,
+    other: str | int | None = None,
+    position: int | None = None,
+    bos: bool | None = None,
+) -> LogitAttribution:
+    """Each embedding's, head's and MLP's share of logit(own) - logit(other) after one token of a text.
+
+    The scale of the final norm, and those of norms after sublayers (Gemma 2, OLMo 2), are held at their values. So the
+    shares say what the components write towards the answer, and not what would happen without them.
+
+    Args:
+        model: a decoder of probekit's own families.
+        text: a text, or token ids with their context tokens.
+        own: the next word, or its token id.
+        other: what it is compared with. None takes the logit itself, of which a part common to all tokens has no effect
+            on probabilities.
+        position: index of the token after which the logits are read; by default the last.
+        bos: whether the text gets context tokens.
+
+    Raises:
+        UsageError: an adapted model, an encoder or encoder-decoder (between their blocks and logits is more than a norm
+            and a product), or a position outside the text.
+    """
+    if isinstance(model, AdaptedModel | MaskedLM | Transformer):
+        raise UsageError(
+            f"direct logit attribution is for decoders of probekit's own families, whose blocks add to one stream; "
+            f"{model.name} is none; take logit_lens"
+        )
+    ids = token_ids(model, text, bos)
+    at = len(ids) - 1 if position is None else position
+    if not -len(ids) <= at < len(ids):
+        raise UsageError(f"the text has {len(ids)} tokens, positions 0..{len(ids) - 1}; got position {position}")
+    tokens = [one if isinstance(one, int) else _answer(model, one, text) for one in (own, other) if one is not None]
+    written, output_D = _written(model, ids, at % len(ids))
+    slope_D, biases, total = _linear_logit(model, [*written.values()][-1], output_D, tokens)
+    outside = [name for name in written if "." not in name]
+    shares: list[_Share] = [
+        (name, None, None, float(written[name] @ slope_D.to(written[name].device))) for name in outside
+    ]
+    blocks: Any = model.blocks
+    for layer, block in enumerate(blocks):
+        shares += _of_block(block, layer, written, slope_D)
+    components, layers, heads, share = zip(*shares, *biases, strict=True)
+    strings = spelled(model, tokens)
+    against = strings[1] if len(strings) > 1 else None
+    share = np.array(share)
+    return LogitAttribution([*components], [*layers], [*heads], share, total, strings[0], against, at % len(ids))
+
+
+def _written(model: LanguageModel, ids: list[int], at: int) -> tuple[dict[str, Tensor], Tensor]:
+    """What each component writes to the stream at one token, float64, by short name; and the model's output there."""
+    places: list[Any] = [short for short in ("embed", "pos_embed") if POINTS[short] in model.points]
+    last = model.n_layers - 1
+    places += [(short, layer) for layer in range(last + 1) for short in ("result", "mlp_out")] + [("resid_post", last)]
+    tokens = torch.tensor([ids[: at + 1]], device=model.device)
+    with torch.no_grad():
+        output_BLD, cache = model.run_with_cache(tokens, points=places, positions=at, return_logits=False)
+    names = [place if isinstance(place, str) else place_name(place) for place in places]
+    return {name: cache[place][0].double() for name, place in zip(names, places, strict=True)}, output_BLD[0, at]
+
+
+def _linear_logit(
+    model: LanguageModel, resid_D: Tensor, output_D: Tensor, tokens: list[int]
+) -> tuple[Tensor, list[_Share], float]:
+    """The slope [D] of the logit (or difference) in the stream, the shares of the biases, and the model's own value."""
+    head = unembedding(model)
+    assert head is not None, "the families refused above"
+    sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=output_D.device)[: len(tokens)]
+    norm: Any = model.ln_final
+    slope_D, constant = _held(norm, resid_D.to(output_D.device), sign @ head.weight_VD[tokens].detach().double())
+    biases: list[_Share] = [("ln_final.bias", None, None, constant)] if getattr(norm, "bias", None) is not None else []
+    if head.bias_V is not None:
+        biases.append(("head.bias", None, None, float(sign @ head.bias_V[tokens].detach().double())))
+    logits_K = uncapped(head, output_D[None], torch.tensor([tokens], device=output_D.device))[0]
+    return slope_D, biases, float(sign @ logits_K.detach().double())
+
+
+@torch.enable_grad()
+def _held(norm: nn.Module, x_D: Tensor, slope_D: Tensor) -> tuple[Tensor, float]:
+    """The slope [D] in x of slope . norm(x), with the norm's scale held at its value, and the constant beside it."""
+    if isinstance(norm, nn.Identity):
+        return slope_D, 0.0
+    exact: Any = copy.deepcopy(norm).double()
+    exact.hook_scale.add(lambda scale, hook: scale.detach())
+    x_BLD = x_D[None, None].detach().requires_grad_()
+    value = exact(x_BLD)[0, 0] @ slope_D.detach()
+    (inner_BLD,) = torch.autograd.grad(value, x_BLD)
+    return inner_BLD[0, 0], float(value.detach() - inner_BLD[0, 0] @ x_D)
+
+
+def _of_block(block: Any, layer: int, written: dict[str, Tensor], slope_D: Tensor) -> list[_Share]:
+    """The shares of a block's heads, of its attention's bias, and of its MLP."""
+    result_HD, mlp_out_D = written[f"result.{layer}"], written[f"mlp_out.{layer}"]
+    slope_D = slope_D.to(result_HD.device)
+    bias_D = None if block.attn.out.bias is None else block.attn.out.bias.detach().double()
+    attn_D = result_HD.sum(0) if bias_D is None else result_HD.sum(0) + bias_D
+    inner_D, constant = _held(getattr(block, "ln1_post", nn.Identity()), attn_D, slope_D)
+    shares: list[_Share] = [
+        (f"attn.{layer}.head.{head}", layer, head, share) for head, share in enumerate((result_HD @ inner_D).tolist())
+    ]
+    if bias_D is not None:
+        shares.append((f"attn.{layer}.bias", layer, None, float(bias_D @ inner_D) + constant))
+    return [*shares, (f"mlp.{layer}", layer, None, float(mlp_out_D @ slope_D))]

@@ -1,0 +1,140 @@
+"""The causal curve: nothing is clipped, both axes say the same, quadrants are named, no text lies on another."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from probekit.causal.data import CausalData
+from probekit.causal.results.results import CausalResults
+from probekit.errors import UsageError
+from probekit.plots.causal import STRIP, draw_causal, layer_xs, save_causal_plot
+from probekit.plots.causal_panels import draw_panels, panels_shown
+from tests.drawn_curves import check_texts, legend_texts, texts
+from tests.made_up_effects import EFFECTS, HOSTILE, SCORES, made_up, made_up_grids
+
+
+def drawn(data: CausalData, title: str | None = None) -> Axes:
+    figure = Figure(figsize=(8.4, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    ax = figure.subplots()
+    draw_causal(data, ax, title)
+    figure.draw_without_rendering()
+    return ax
+
+
+def bare(data: CausalData) -> CausalData:
+    layers = [dataclasses.replace(layer, completeness={}, angles={}) for layer in data.layers]
+    return dataclasses.replace(data, layers=layers)
+
+
+WIDE = list(np.linspace(0.5, 0.99, 49))
+CASES = {
+    "all methods": made_up(),
+    "one method": made_up(("erase",)),
+    "hostile names": made_up(("interchange",), **HOSTILE),
+    "48 layers": made_up(("steer", "erase"), scores=WIDE, values=list(np.linspace(-0.4, 1.7, 49))),
+    "one place": made_up(("interchange",), scores=[0.9], values=[0.3]),
+    "at chance": made_up(("erase",), base={"test": {"logit_difference": 0.1, "interval": [-0.2, 0.4]}}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_no_text_lies_on_another_and_no_value_is_clipped(name):
+    data = CASES[name]
+    ax = drawn(data)
+    check_texts(ax)
+    low, high = ax.get_ylim()
+    strip = low + STRIP * (high - low)
+    for line in ax.lines:
+        ys = np.asarray(line.get_ydata(), dtype=float)
+        if len(ys) == len(data.layers):
+            assert strip <= ys.min() <= ys.max() <= high
+
+
+def test_both_axes_say_the_same():
+    """0 on the left is the baseline on the right, 1 is a perfect score; the curve is at its score on the right."""
+    ax = drawn(made_up(("erase",)))
+    (right,) = ax.child_axes
+    (low, high), (bottom, top) = ax.get_ylim(), right.get_ylim()
+    for share, score in ((0.0, 0.5), (1.0, 1.0), (0.5, 0.75)):
+        assert (share - low) / (high - low) == pytest.approx((score - bottom) / (top - bottom))
+    (curve,) = [line for line in ax.lines if line.get_color() == "#0072B2"]
+    np.testing.assert_allclose(np.asarray(curve.get_ydata()), (np.array(SCORES) - 0.5) / 0.5)
+    (effect,) = [line for line in ax.lines if line.get_color() == "#CC79A7"]
+    assert np.asarray(effect.get_ydata()).tolist() == EFFECTS
+
+
+def test_dots_are_filled_where_the_effect_is_outside_the_placebos():
+    ax = drawn(made_up(("interchange",)))
+    (dots,) = [each for each in ax.collections if len(np.asarray(each.get_offsets())) == len(SCORES)]
+    filled = [tuple(color[:3]) != (1, 1, 1) for color in np.asarray(dots.get_facecolor())]
+    assert filled == [value > 0.09 for value in EFFECTS]
+
+
+def test_every_quadrant_is_named_on_its_layers_or_in_the_legend():
+    data = made_up()
+    ax = drawn(data)
+    named = texts(ax).replace("\n", " ")
+    assert all(name in named for name in ("read and used", "read, not used", "used, not read", "neither"))
+    shapes = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_height() == 1]
+    assert sum(shape.get_width() for shape in shapes) == pytest.approx(len(data.layers))
+    scores, values = [0.5, 0.9, 0.5, 0.9] * 12, [0.0, 0.5, 0.5, 0.0] * 12
+    narrow = drawn(made_up(("erase",), scores=scores, values=values))
+    assert set(legend_texts(narrow)) >= {"read and used", "read, not used", "used, not read", "neither"}
+
+
+def test_the_selected_layer_is_marked():
+    ax = drawn(made_up(("interchange",)))
+    assert "selected on validation: resid_pre.4, interchange 0.84 [0.79, 0.90]" in legend_texts(ax)
+    assert "DAS (ceiling)" in texts(ax)
+    assert "placebos" in texts(ax)
+
+
+def test_the_output_comes_after_all_layers_and_a_missing_layer_leaves_a_gap():
+    data = made_up(("erase",))
+    assert layer_xs(data) == list(range(7))
+    some = dataclasses.replace(data, layers=[data.layers[i] for i in (1, 4, 6)])
+    assert layer_xs(some) == [1, 4, 6]
+    drawn(some)
+
+
+def test_panels_are_drawn_if_their_numbers_were_measured():
+    assert len(panels_shown(made_up())) == 3
+    assert len(panels_shown(bare(made_up()))) == 1
+    assert panels_shown(bare(made_up(("erase",)))) == []
+    figure = Figure(figsize=(8.4, 2.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    draw_panels(made_up(), figure, figure.add_gridspec(1, 1)[0])
+    figure.draw_without_rendering()
+    dose = figure.axes[0]
+    (line,) = [line for line in dose.lines if len(np.asarray(line.get_xdata())) == 5]
+    assert np.asarray(line.get_xdata()).tolist() == [-4.0, -2.0, 0.0, 2.0, 4.0]
+    assert np.asarray(line.get_ydata())[2] == 0
+    assert "31%" in "".join(label.get_text() for label in dose.get_xticklabels())
+
+
+def test_undefined_effects_leave_gaps():
+    data = made_up(("erase",))
+    effects = [dataclasses.replace(each, effect=float("nan"), interval=None) for each in data.effects]
+    ax = drawn(dataclasses.replace(data, effects=effects))
+    assert np.isfinite(ax.get_ylim()).all()
+
+
+def test_files_are_the_same_for_the_same_results(tmp_path):
+    data = bare(made_up(("erase",)))
+    one, other = (save_causal_plot(data, tmp_path / name) for name in "ab")
+    for suffix in (".png", ".svg"):
+        assert one.with_suffix(suffix).read_bytes() == other.with_suffix(suffix).read_bytes()
+
+
+def test_patching_alone_has_no_curve(tmp_path):
+    data = CausalData([], [], made_up_grids(), [], {"model": "m"})
+    with pytest.raises(UsageError, match="plot_patching"):
+        CausalResults(data).plot()
+    with pytest.raises(UsageError, match="plot_patching"):
+        save_causal_plot(data, tmp_path)
