@@ -49,6 +49,10 @@ def test_the_difference_of_training_means_at_every_place(acts):
         assert found[place].vector_D.numpy() == pytest.approx(by_hand / np.linalg.norm(by_hand), abs=1e-12)
     assert "resid_pre.1" in found
     assert "resid_pre.7" not in found
+    with pytest.raises(UsageError, match="scale is a number"):
+        found.edits("a", 1)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match=r"layer 9 is not in 0\.\.2"):
+        found.edits(1, 9)
     assert repr(found) == "SteeringVectors('size', 'small' -> 'large', mean-difference; resid_pre 0-2, resid_post 2)"
 
 
@@ -60,7 +64,12 @@ def test_sums_give_what_rows_give(acts, method):
         (place, "train"): moments_of_rows(acts[place][torch.from_numpy(train)], labels, {"size": 2, "color": 3})
         for place in PLACES
     }
-    stats = Statistics(sums, {name: acts.label_names[name] for name in ("size", "color")}, acts.meta)
+    stats = Statistics(
+        sums, {name: acts.label_names[name] for name in ("size", "color")}, {**acts.meta, "target": "size"}
+    )
+    with pytest.raises(UsageError, match="statistics are of one position"):
+        pk.steering_vectors(stats, position="last")
+    assert pk.steering_vectors(stats).label == "size"
     from_sums = pk.steering_vectors(stats, "color", method, ("red", "blue"))
     from_rows = pk.steering_vectors(acts, "color", method, (0, 2))
     for place in PLACES:
@@ -111,6 +120,10 @@ def test_the_control_vector_leaves_out_what_llama_cpp_cannot_steer(acts, tmp_pat
         ({"label": "weight"}, UsageError, "holds numbers, and steering goes from class to class"),
         ({"method": "pca"}, UsageError, "method .* is one of mean-difference, lda, probe; got 'pca'"),
         ({"method": "probe"}, UsageError, "give results=train_probes"),
+        ({"method": "probe", "results": 3}, UsageError, "give results=train_probes"),
+        ({"label": "color", "classes": "ab"}, UsageError, "name two, classes"),
+        ({"label": "color", "classes": 3}, UsageError, "name two, classes"),
+        ({"label": "color", "classes": ("red", ["blue"])}, UsageError, "classes of 'color' are"),
         ({"point": "mlp_out"}, UsageError, "mlp_out"),
     ],
 )
