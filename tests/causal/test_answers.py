@@ -1,6 +1,7 @@
 """Answers are the tokens that continue the texts, or that replace their mask; pairs of texts are read from files."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from probekit.causal.answers import answer_ids, answer_tokens
 from probekit.causal.behaviour import headline, loss_per_token, of_pairs
 from probekit.causal.branches import run_trunk
+from probekit.causal.neutral import load_neutral
 from probekit.causal.pairs import load_pairs
 from probekit.errors import DataError, UsageError
 from probekit.models.families import family_of
@@ -23,7 +25,8 @@ BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = [("\u0120", "i"), ("\u0120i", "s"), ("\u0120", "a"), ("i", "s")]
 
 
-def with_tokenizer(config: str, tokenizer: Tokenizer):
+def with_tokenizer(config: str, tokenizer: Tokenizer | None) -> Any:
+    assert tokenizer is not None
     cfg = tiny_configs()[config]
     cfg = type(cfg)(**{**vars(cfg), "d_vocab": max(cfg.d_vocab, len(tokenizer))})
     model = family_of(cfg).model(cfg).init_weights(1).eval()
@@ -239,3 +242,35 @@ def test_pairs_of_a_masked_model_have_a_mask(roberta, tmp_path):
     assert pairs.clean[0][0] == roberta.tokenizer.bos_token_id
     with pytest.raises(DataError, match="line 2 has 0 <mask>, where roberta answers"):
         load_pairs(written(tmp_path / "pairs.csv", [row | {"corrupted": "the"}]), roberta, align="last")
+
+
+def test_neutral_texts_are_lines_or_a_column(words, roberta, tmp_path):
+    (tmp_path / "plain.txt").write_text("the key\n\nthe keys are near the door\nthe door\n")
+    assert load_neutral(tmp_path / "plain.txt", words, most=2) == [[0, 1], [0, 2, 6, 3, 0, 4]]
+    rows = [
+        {"sentence": "the key", "label": 1},
+        {"sentence": " ", "label": 0},
+        {"sentence": 8 * "the door is ", "label": 0},
+    ]
+    texts = load_neutral(written(tmp_path / "table.jsonl", rows), words)
+    assert [len(ids) for ids in texts] == [2, 24]  # the second is cut at the context
+    (tmp_path / "plain.txt").write_text("the key")
+    ids = load_neutral(tmp_path / "plain.txt", roberta)
+    assert (ids[0][0], ids[0][-1]) == (roberta.tokenizer.bos_token_id, roberta.tokenizer.sep_token_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("none.txt", None, "cannot read .*none.txt"),
+        ("a.txt", b" \n", "a.txt is empty; expected a text in each line"),
+        ("a.txt", b"caf\xe9", "a.txt is not UTF-8 at byte 3"),
+        ("a.txt", b"the\nkey\n", "no text of two tokens or more"),
+        ("a.csv", b"words,label\nthe key,1\n", "a.csv has the columns words, label; expected text or sentence"),
+    ],
+)
+def test_files_without_neutral_texts_are_refused(words, tmp_path, name, content, why):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=why):
+        load_neutral(tmp_path / name, words)
