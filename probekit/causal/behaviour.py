@@ -165,6 +165,7 @@ def headline(model: LanguageModel, behaviour: Behaviour | CustomBehaviour, hidde
         UsageError: the custom function does not return one finite number for each run.
     """
     if isinstance(behaviour, Behaviour):
+        text_V = text_V.to(behaviour.own_N.device)
         return logit_differences(model, hidden_VD, behaviour.own_N[text_V], behaviour.other_N[text_V])
     runs = zip(hidden_VD.split(rows_at_once(model)), text_V.split(rows_at_once(model)), strict=True)
     return torch.cat([_custom(behaviour, logits_of(model, x_VD), rows_V) for x_VD, rows_V in runs])
@@ -246,7 +247,7 @@ def _masked(model: LanguageModel, tokens: Tensor, real: Tensor) -> tuple[Tensor,
     """The tokens with every 7th of their own masked, and which these are, bool [B, L]."""
     _, mask = mask_token(model)
     tokenizer = model.need_tokenizer()
-    context = torch.tensor([i for i in (tokenizer.bos_token_id, tokenizer.sep_token_id) if i is not None])
-    own = real & ~torch.isin(tokens, context)
+    not_words = [i for i in (tokenizer.bos_token_id, tokenizer.sep_token_id, mask) if i is not None]
+    own = real & ~torch.isin(tokens, torch.tensor(not_words))
     at = own & (own.cumsum(1) % MASKED == MASKED // 2)  # the 3rd, the 10th, ...
     return tokens.masked_fill(at, mask), at

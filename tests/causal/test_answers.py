@@ -82,8 +82,10 @@ def test_an_answer_is_the_token_after_the_text(words, pieces):
     assert answer_ids(pieces, ["is", "a"], ["(", "\n"]) == [spelled.token_id("\u0120is"), spelled.token_id("\u0120a")]
 
 
-def test_answers_to_token_ids_are_tokens(words):
+def test_answers_to_token_ids_are_words_by_themselves(words, pieces):
     assert answer_ids(words, ["is", "are"], [[0, 1]]) == [5, 6]
+    spelled = pieces.tokenizer
+    assert answer_ids(pieces, ["is", "\u0120a"], [[0]]) == [spelled.token_id("\u0120is"), spelled.token_id("\u0120a")]
     without = with_tokenizer("gpt2", words.tokenizer)
     without.tokenizer = None
     assert answer_ids(without, ["17", "4"], [[0, 1]]) == [17, 4]
@@ -141,10 +143,10 @@ def test_masked_answers_replace_the_mask(roberta, modernbert):
 @torch.no_grad()
 def test_the_loss_of_a_masked_model_is_that_of_its_masked_tokens(roberta):
     tokenizer = roberta.tokenizer
-    texts = tokenizer.encode_batch(["keykeykeykeykey the key the key", "the the key", "k"], bos=True)
+    texts = tokenizer.encode_batch(["keykeykeykeykey the key the key", "the the <mask> key", "k"], bos=True)
     mask, losses = tokenizer.token_id("<mask>"), []
     for ids in texts:
-        at = [i for i in range(1, len(ids) - 1) if i % 7 == 3]
+        at = [i for i in range(1, len(ids) - 1) if ids[i] != mask][2::7]  # a mask of the text's own is not predicted
         hidden = [mask if i in at else token for i, token in enumerate(ids)]
         logits = roberta(torch.tensor([hidden]))[0]
         losses += [float(-logits[i].log_softmax(-1)[ids[i]]) for i in at]
