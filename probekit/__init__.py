@@ -38,6 +38,8 @@ _HOME = {
     "TransferResults": "evaluation",
     "selftest": "verification",
     "SelfTest": "verification",
+    "fit_eraser": "causal.erase",
+    "fresh_probes": "causal.completeness",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -53,6 +55,8 @@ __all__ = [
     "direct_logit_attribution",
     "extract",
     "extract_statistics",
+    "fit_eraser",
+    "fresh_probes",
     "import_activations",
     "load_activations",
     "load_model",
@@ -78,6 +82,8 @@ if TYPE_CHECKING:
         random_init_of,
     )
     from probekit.causal.causal_curve import causal_curve
+from probekit.causal.completeness import fresh_probes
+    from probekit.causal.erase import fit_eraser
     from probekit.causal.pairs import load_pairs
     from probekit.causal.readouts import direct_logit_attribution, logit_lens
     from probekit.causal.results.results import CausalResults

@@ -6,7 +6,7 @@ vectors; interchange and erasure take the subspace of all such differences, a li
 Axes: N train rows, D width of the place, C classes, k dimensions of the subspace (at most C - 1).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,13 +73,16 @@ class PlaceDirections:
         return self.candidates[0]
 
 
-def fit_place(x_ND: Tensor, task: Task, label: str, probe: Probe, k: int, seed: int) -> PlaceDirections:
+def fit_place(
+    x_ND: Tensor, task: Task, label: str, others: Sequence[str], probe: Probe, k: int, seed: int
+) -> PlaceDirections:
     """Fit the directions of a place.
 
     Args:
         x_ND: activations of the train rows.
         task: the train rows.
         label: the label set in question.
+        others: label sets whose directions are placebos.
         probe: trained for it on these rows.
         k: random directions, and as many from the covariance.
         seed: of the placebos.
@@ -87,7 +90,6 @@ def fit_place(x_ND: Tensor, task: Task, label: str, probe: Probe, k: int, seed: 
     Raises:
         DataError: classes that do not differ here; NaN or infinity.
     """
-    others = other_label_sets(task, label)
     labels = {name: np.asarray(task.labels[name]) for name in [label, *others]}
     moments = moments_of_rows(x_ND, labels, {name: len(task.label_names[name]) for name in labels})
     own = [
@@ -100,7 +102,7 @@ def fit_place(x_ND: Tensor, task: Task, label: str, probe: Probe, k: int, seed: 
     placebos = [*_random(k, n_classes, within_DD, seed)]
     placebos += [*_shuffled(probe, x_ND, labels[label], seed)] if k else []
     placebos += [_of_label(name, moments, n_classes) for name in others] if k else []
-    return PlaceDirections(moments, [*own, *placebos], others)
+    return PlaceDirections(moments, [*own, *placebos], list(others))
 
 
 def other_label_sets(task: Task, label: str) -> list[str]:

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from probekit.activations.activations import Activations
+from probekit.causal.aftermath import NEUTRAL
 from probekit.causal.behaviour import measure
-from probekit.causal.ceiling import search_texts
 from probekit.causal.curve import CHOICES, baseline_of, curve_of, select, with_placebos
 from probekit.causal.data import CausalData
+from probekit.causal.grids import find_grids
 from probekit.causal.parts import Parts
-from probekit.causal.places import PlaceFound, count_runs, measure_place
+from probekit.causal.places import PlaceFound, Shared, count_runs, measure_place, prepare
 from probekit.causal.question import CausalQuestion, ask
 from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
@@ -54,19 +55,31 @@ def causal_curve(
     begin("preparing texts")
     question = ask(model, acts, results, options)
     sides = {split: find_side(question, split) for split in ("validation", "test")}
+    found = _places(question, sides, options, begin)
+    data = _data(question, sides, found)
+    if "patch" in options.methods:
+        grids, n_pairs = find_grids(question, sides["test"], begin, options.progress)
+        data = replace(data, grids=grids, meta={**data.meta, "pairs": n_pairs})
+    return CausalResults(replace(data, checklist=reviewer_checklist(data)))
+
+
+def _places(
+    question: CausalQuestion, sides: Mapping[str, Side], options: CausalArguments, begin: Callable[[str], None]
+) -> list[PlaceFound]:
+    """What was measured at each place, now or before; nothing if patching alone is asked for."""
+    if not set(options.methods or ()) & set(CHOICES):
+        return []
     parts = Parts(options.keep, question)
     found = {layer.place: parts.read(layer.place) for layer in question.layers}
     missing = [layer for layer in question.layers if found[layer.place] is None]
-    searches = options.das and "interchange" in options.methods and bool(missing)
-    texts = search_texts(question) if searches else None
+    begin("preparing edits")
+    known = prepare(question) if missing else Shared()
     begin("running edits")
     tick = _ticker(options.progress, len(missing) * count_runs(question, _sizes(sides)))
     for layer in missing:
-        found[layer.place] = measure_place(question, sides, texts, layer, tick)
+        found[layer.place] = measure_place(question, sides, known, layer, tick)
         parts.write(layer.place, found[layer.place])
-    begin("comparing places")
-    data = _data(question, sides, [at for at in found.values() if at is not None])
-    return CausalResults(replace(data, checklist=reviewer_checklist(data)))
+    return [at for at in found.values() if at is not None]
 
 
 def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
@@ -89,10 +102,11 @@ def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[Place
     effects = with_placebos([effect for at in found for effect in at.effects])
     selected, baseline = select(effects), baseline_of(question.results)
     headline = question.results.headline
-    layers = curve_of(question.layers, found, effects, selected, baseline["value"], headline)
+    measured = question.layers if found else []
+    layers = curve_of(measured, found, effects, selected, baseline["value"], headline)
     directions = {method: chosen["direction"] for method, chosen in selected.items()}
     meta = {**_meta(question, sides), "selected": selected, "directions": directions, "baseline": baseline}
-    meta["das"] = {layer.place: at.search for layer, at in zip(question.layers, found, strict=True) if at.search}
+    meta["das"] = {layer.place: at.search for layer, at in zip(measured, found, strict=True) if at.search}
     return CausalData(layers, effects, [], [], meta)
 
 
@@ -104,13 +118,15 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
         **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
         "position": meta["position"],
         "at": options.at,
+        "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
-        "methods": methods,
+        "methods": methods if methods else list(options.methods or ()),
         "scales": list(options.scales or ()) if "steer" in methods else [],
         "n": {"train": len(question.train), **_sizes(sides)},
         "base": {split: _base(question, side) for split, side in sides.items()},
         "resampled_by": "row" if question.rows.groups is None else "group",
         "placebos": options.placebos,
+        "neutral": f"{NEUTRAL} train texts of the task" if options.neutral is None else str(options.neutral),
         "seed": options.seed,
         "activations": meta["activations"],
         "versions": versions_of("torch", "numpy", "scipy"),

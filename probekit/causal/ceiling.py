@@ -11,19 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.causal.behaviour import Behaviour, by_label
+from probekit.causal.answers import answer_tokens
+from probekit.causal.behaviour import Behaviour
 from probekit.causal.branches import Trunk, run_trunk
 from probekit.causal.candidates import Candidate
 from probekit.causal.counterparts import choose_counterparts
 from probekit.causal.das import LearnedDirection, Search, find_das
 from probekit.causal.interchange import Interchange
 from probekit.causal.question import CausalQuestion, tokens_of
+from probekit.causal.sides import own_and_other
 from probekit.errors import DataError
 from probekit.evaluation.rows import resampling_units
 from probekit.points import Place
 
 MOST_FITTED, MOST_CHOOSING = 256, 64  # texts that the search is fitted to, and those that choose the restart
-STEPS, RESTARTS = 200, 2
+STEPS, RESTARTS = 150, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +68,9 @@ def search_texts(question: CausalQuestion) -> SearchTexts:
     groups = None if units is None else np.asarray(units)[index]
     lengths = [len(text) for text in texts]
     counterpart = choose_counterparts(labels, lengths, groups, question.options.seed, texts, splits)
-    trunk = run_trunk(question.model, texts)
-    behaviour = by_label(labels, question.answer_C.tolist(), trunk.answer_N, labels[counterpart])
+    trunk = run_trunk(question.model, texts, answer_tokens(question.model, texts, [task.ids[i] for i in index]))
+    classes = np.asarray(task.labels[question.answers_label])[index]
+    behaviour = Behaviour(*own_and_other(question, classes, counterpart), trunk.answer_N)
     tokens, is_train = torch.from_numpy(np.asarray(read)), splits == "train"
     return SearchTexts(index, labels, is_train, torch.from_numpy(counterpart), tokens, behaviour, trunk)
 

@@ -9,17 +9,17 @@ Axes: P places, N rows.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from probekit.activations import Activations, ActivationSet
+from probekit.causal.erase import one_row_each
 from probekit.errors import DataError, UsageError
-from probekit.evaluation import LayerResult, train_probes
+from probekit.evaluation import train_probes
 from probekit.points import Place, place_name
-from probekit.tasks import Task
 from probekit.text import listed
 
 UNKNOWN = (-math.inf, math.inf)  # the interval of a score that has none
@@ -27,59 +27,69 @@ UNKNOWN = (-math.inf, math.inf)  # the interval of a score that has none
 
 @dataclass(frozen=True)
 class FreshScores:
-    """Scores of fresh probes of one label set: [P] each.
+    """Test scores of fresh probes of one label set.
 
     Attributes:
         metric: balanced accuracy, or R2 of numbers.
         chance: 1 / C, or 0.
-        before: without the edit.
-        after: with it.
-        before_intervals: (low, high), 95%.
-        after_intervals: (low, high), 95%.
+        values: place -> score.
+        intervals: place -> (low, high), 95%.
     """
 
     metric: str
     chance: float
-    before: list[float]
-    after: list[float]
-    before_intervals: list[tuple[float, float]]
-    after_intervals: list[tuple[float, float]]
-
-    @property
-    def kept(self) -> list[float]:
-        """The score above chance with the edit, as a share of that without it; not clipped.
-
-        It is nan where nothing could be read before: the interval includes chance.
-        """
-        of_places = zip(self.before, self.after, self.before_intervals, strict=True)
-        return [
-            (after - self.chance) / (before - self.chance) if low > self.chance else math.nan
-            for before, after, (low, _) in of_places
-        ]
+    values: dict[Place, float]
+    intervals: dict[Place, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class FreshProbes:
-    """What fresh probes read with and without an edit; the first place is the edited one.
+class FreshReading:
+    """What fresh probes read of every label set.
 
     Attributes:
-        label: the edited label set.
-        places: in the order of the curve, [P].
-        n: rows, all of which are tested on once.
+        ids: of the test rows.
         scores: label set -> its scores.
         left_out: label set -> why it has none.
     """
 
+    ids: list[str]
+    scores: dict[str, FreshScores]
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True)
+class FreshProbes:
+    """What fresh probes read with and without an edit.
+
+    Attributes:
+        label: the edited label set.
+        places: the edited one first, [P].
+        before: without the edit.
+        after: with it.
+    """
+
     label: str
     places: list[Place]
-    n: int
-    scores: dict[str, FreshScores]
-    left_out: dict[str, str] = field(default_factory=dict)
+    before: FreshReading
+    after: FreshReading
+
+    def kept(self, label: str) -> list[float]:
+        """The score above chance with the edit, as a share of that without it: [P]; not clipped.
+
+        It is nan where nothing could be read before: the interval includes chance.
+        """
+        before, after = self.before.scores[label], self.after.scores[label]
+        return [
+            (after.values[place] - after.chance) / (before.values[place] - before.chance)
+            if before.intervals[place][0] > before.chance
+            else math.nan
+            for place in self.places
+        ]
 
     @property
     def completeness(self) -> list[float]:
         """1 - what is still read of the label, as a share of what was: [P]; nan where nothing was."""
-        return [1 - kept for kept in self.scores[self.label].kept]
+        return [1 - kept for kept in self.kept(self.label)]
 
     @property
     def selectivity(self) -> list[float]:
@@ -87,8 +97,8 @@ class FreshProbes:
 
         A label that goes along with the edited one loses what they share, by right.
         """
-        others = [scores.kept for name, scores in self.scores.items() if name != self.label]
-        return [_mean(at_place) for at_place in zip(*others, strict=True)] or [math.nan] * len(self.places)
+        others = [self.kept(name) for name in self.before.scores if name in self.after.scores and name != self.label]
+        return [_mean(kept[i] for kept in others) for i in range(len(self.places))]
 
     @property
     def reliability(self) -> list[float]:
@@ -105,52 +115,74 @@ def harmonic_mean(completeness: float, selectivity: float) -> float:
 
 
 def fresh_probes(
-    before: Activations,
+    before: Activations | FreshReading,
     after: Activations,
     label: str | None = None,
     *,
-    others: Iterable[str] | None = None,
-    fitted: str = "train",
     probe: Any = "ridge",
-    folds: int = 3,
     seed: int = 0,
 ) -> FreshProbes:
-    """Train probes anew on the activations with and without an edit, on the same rows and folds.
+    """Train probes anew on the activations with and without an edit that was fitted to rows of train.
 
     Args:
-        before: activations without the edit, one row for each label.
-        after: those with the edit: its places, the edited one first, and its rows, which may be some of those of
-            `before`.
+        before: activations without the edit; or, for several edits, what `read_afresh` made of them once.
+        after: activations with the edit: the edited place first, then later ones. Rows of train are not needed.
         label: the edited label set; None is the task's target.
-        others: label sets that the edit should leave; None is all others.
-        fitted: the split whose rows the edit was fitted to; they are left out.
-        probe: of `train_probes`. A linear one finds nothing where the least-squares optimum finds nothing; "mlp" may.
-        folds: nested folds over the rows; C is chosen within each.
-        seed: of the folds.
+        probe: as in `read_afresh`.
+        seed: as in `read_afresh`.
 
     Raises:
-        UsageError: a place or row of `after` that `before` lacks, or an unknown label set or probe.
-        DataError: too few rows of a class for the folds.
+        UsageError: a place or row of `after` that `before` lacks, an unknown label set or probe.
+        DataError: as from `read_afresh`; a class of the label that a split lacks.
     """
-    _check_same(before, after)
-    label = after.task.label_set(label)
-    rows = np.flatnonzero(after.task.splits != fitted)
-    if not len(rows):
+    label, places = after.task.label_set(label), list(after)
+    known = _places_of(before)
+    if missing := [place_name(place) for place in places if place not in known]:
+        raise UsageError(f"no activations of {listed(missing)} without the edit; extract the same places twice")
+    read_after = read_afresh(after, probe=probe, seed=seed)
+    read_before = before if isinstance(before, FreshReading) else read_afresh(before, places, probe=probe, seed=seed)
+    for reading in (read_before, read_after):
+        if label not in reading.scores:
+            raise DataError(reading.left_out[label])
+    if read_before.ids != read_after.ids:
+        raise UsageError("the test rows with the edit are others than without it; extract the same task twice")
+    return FreshProbes(label, places, read_before, read_after)
+
+
+def read_afresh(
+    acts: Activations, places: Sequence[Place] | None = None, *, probe: Any = "ridge", seed: int = 0
+) -> FreshReading:
+    """Train probes of every label set on the rows of validation, a fifth of which choose C, and score them on test.
+
+    Args:
+        acts: one row for each label.
+        places: None is all.
+        probe: of `train_probes`; a name must be one of classes and of numbers if there are labels of both kinds. A
+            linear probe finds nothing where the least-squares optimum finds nothing; "mlp" may.
+        seed: of the rows that choose C.
+
+    Raises:
+        UsageError: an unknown place or probe; several tokens of each text.
+        DataError: no rows of validation or test.
+    """
+    rows = np.flatnonzero(acts.task.splits != "train")
+    task = acts.task.subset(rows)
+    if missing := [split for split in ("validation", "test") if not (task.splits == split).any()]:
         raise DataError(
-            f"fresh probes need rows that the edit was not fitted to, and all are of {fitted!a}; add others"
+            f"fresh probes are trained on validation and scored on test, and {missing[0]} has no rows; carve some from "
+            "train before the edit is fitted: task.with_validation()"
         )
-    number = {name: i for i, name in enumerate(before.ids)}
-    there = np.array([number[after.ids[i]] for i in rows])
-    task, places = after.task.subset(rows), list(after)
-    both = [_rows(before, task, places, there), _rows(after, task, places, rows)]
-    options = {"probe": probe, "folds": folds, "seed": seed}
-    scores, left_out = {label: _scores(both, label, options)}, {}
-    for name in [each for each in task.labels if each != label] if others is None else others:
-        try:
-            scores[name] = _scores(both, task.label_set(name), options)
-        except DataError as error:  # a label set with a rare class costs only its own share
-            left_out[name] = str(error)
-    return FreshProbes(label, places, len(rows), scores, left_out)
+    task = replace(task, splits=np.where(task.splits == "test", "test", "train")).with_validation(seed=seed)
+    index = torch.from_numpy(rows)
+    own = ActivationSet({place: one_row_each(acts, place, index) for place in (places or acts)}, task)
+    scores, left_out = _scores(own, {"probe": probe, "seed": seed})
+    return FreshReading([task.ids[i] for i in np.flatnonzero(task.splits == "test")], scores, left_out)
+
+
+def _places_of(before: Activations | FreshReading) -> Iterable[Place]:
+    if isinstance(before, FreshReading):
+        return {place for scores in before.scores.values() for place in scores.values}
+    return before
 
 
 def _mean(shares: Iterable[float]) -> float:
@@ -159,33 +191,28 @@ def _mean(shares: Iterable[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def _check_same(before: Activations, after: Activations) -> None:
-    if missing := [place_name(place) for place in after if place not in before]:
-        raise UsageError(f"no activations of {listed(missing)} without the edit; extract the same places twice")
-    known = set(before.ids)
-    if foreign := [name for name in after.ids if name not in known]:
-        raise UsageError(f"example {foreign[0]!a} has activations with the edit only; extract the same task twice")
+def _scores(acts: ActivationSet, options: dict[str, Any]) -> tuple[dict[str, FreshScores], dict[str, str]]:
+    """The scores of every label set, or why it has none."""
+    left_out, labels = {}, {"balanced_accuracy": [], "r2": []}
+    for name in acts.task.labels:
+        try:
+            acts.task.check(name)
+            labels["balanced_accuracy" if acts.task.n_classes(name) else "r2"].append(name)
+        except DataError as error:  # a label set with a rare class costs only its own share
+            left_out[name] = str(error)
+    scores = {}
+    for metric, names in labels.items():
+        scores |= _of_labels(acts, names, metric, options) if names else {}
+    return {name: scores[name] for name in acts.task.labels if name in scores}, left_out
 
 
-def _rows(acts: Activations, task: Task, places: Sequence[Place], rows: np.ndarray) -> ActivationSet:
-    index = torch.from_numpy(rows)
-    tensors = {place: acts[place] for place in places}
-    return ActivationSet({place: x[index.to(x.device)] for place, x in tensors.items()}, task)
-
-
-def _scores(both: Sequence[ActivationSet], label: str, options: dict[str, Any]) -> FreshScores:
-    C = both[0].task.n_classes(label)
-    metric = "balanced_accuracy" if C else "r2"
-    before, after = (_tested(acts, label, metric, options) for acts in both)
-    values, intervals = [], []
-    for results in (before, after):
-        values.append([result.metrics["test"][metric] for result in results])
-        intervals.append([result.intervals.get(metric, UNKNOWN) for result in results])
-    return FreshScores(metric, 1 / C if C else 0.0, *values, *intervals)
-
-
-def _tested(acts: ActivationSet, label: str, metric: str, options: dict[str, Any]) -> list[LayerResult]:
-    """The result of each place, in order."""
-    curves = train_probes(acts, labels=[label], points="all", metric=metric, quick=True, baselines=False, **options)
-    found = {(result.point, result.layer): result for curve in curves.values() for result in curve.layers}
-    return [found[place] for place in acts]
+def _of_labels(acts: ActivationSet, names: list[str], metric: str, options: dict[str, Any]) -> dict[str, FreshScores]:
+    curves = train_probes(acts, labels=names, points="all", metric=metric, quick=True, baselines=False, **options)
+    scores = {}
+    for name in names:
+        C = acts.task.n_classes(name)
+        results = [layer for (label, _), curve in curves.items() if label == name for layer in curve.layers]
+        values = {(each.point, each.layer): each.metrics["test"][metric] for each in results}
+        intervals = {(each.point, each.layer): each.intervals.get(metric, UNKNOWN) for each in results}
+        scores[name] = FreshScores(metric, 1 / C if C else 0.0, values, intervals)
+    return scores

@@ -108,10 +108,18 @@ def curve_of(
                 is_read=is_read,
                 is_used=is_used,
                 quadrant=_quadrant(is_read, next(iter(is_used.values()), False)),
+                collateral=_of_erasure(at, "collateral"),
+                completeness=_of_erasure(at, "completeness"),
+                selectivity=_of_erasure(at, "selectivity"),
+                reliability=_of_erasure(at, "reliability"),
                 angles=at.angles,
             )
         )
     return curve
+
+
+def _of_erasure(at: PlaceFound, name: str) -> dict[str, Any]:
+    return {"erase": at.erasure[name]} if name in at.erasure else {}
 
 
 def _is_used(effect: Effect) -> bool:

@@ -173,13 +173,23 @@ def fit_eraser(
     rows = torch.from_numpy(np.flatnonzero(task.splits == split))
     if not len(rows):
         raise DataError(f"no rows of {split!a} to fit; the splits are {listed(dict.fromkeys(task.splits.tolist()))}")
-    x = source[place]
-    if x.dim() != 2 or len(x) != len(task) or label in task.token_labels:
+    return fit_leace_rows(one_row_each(source, place, rows), task.labels[label][rows.numpy()], tol)
+
+
+def one_row_each(acts: Activations, place: PointSpec, rows: Tensor) -> Tensor:
+    """The activations of these examples at a place, [N, D].
+
+    Raises:
+        UnknownPoint: no such place.
+        UsageError: several tokens of each text.
+    """
+    x = acts[place]
+    if x.dim() != 2 or acts.layout.is_ragged or acts.task.token_labels:
         raise UsageError(
-            f"{place_name(split_point(place))} has the activations of several tokens of each text; choose with "
-            "acts.at(position), where 'all' makes each token an example"
+            f"{place_name(split_point(place))} has several tokens of each text; choose one with acts.at(position), "
+            "where 'all' makes each token an example"
         )
-    return fit_leace_rows(x[rows.to(x.device)], task.labels[label][rows.numpy()], tol)
+    return x[rows.to(x.device)]
 
 
 def _only_label(names: Mapping[str, Any], label: str | None) -> str:

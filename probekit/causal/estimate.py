@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from probekit.activations.activations import Activations
-from probekit.causal.places import count_runs, measure_place
+from probekit.causal.places import Shared, count_runs, measure_place
 from probekit.causal.question import ask
 from probekit.causal.sides import find_side
 from probekit.evaluation.results.data import ProbeData
@@ -44,7 +44,7 @@ def _seconds(model: LanguageModel, acts: Activations, results: ProbeData, option
         done += runs
 
     began = time.perf_counter()
-    measure_place(question, sides, None, layer, count)
+    measure_place(question, sides, Shared(), layer, count)
     return (time.perf_counter() - began) / max(1, done)
 
 

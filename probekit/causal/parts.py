@@ -81,7 +81,7 @@ def run_digest(question: CausalQuestion) -> str:
         "format": PARTS_FORMAT,
         "options": options,
         "label": question.label,
-        "answers": question.answer_C.tolist(),
+        "answers": [question.answers_label, *question.answer_C.tolist()],
         "rows": _array_digest(question.rows.index),
         "model": question.model.fingerprint(),
         "activations": {key: value for key, value in question.acts.meta.items() if key.endswith("fingerprint")},

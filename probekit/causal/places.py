@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probekit.causal.aftermath import Aftermath, after_erasure, prepare_aftermath
 from probekit.causal.angles import angle, haar_angle
 from probekit.causal.arms import Arm, erase_arms, interchange_arms, steer_arms
 from probekit.causal.candidates import PlaceDirections, fit_place, other_label_sets
-from probekit.causal.ceiling import SearchTexts, learn_direction
+from probekit.causal.ceiling import SearchTexts, learn_direction, search_texts
 from probekit.causal.data import Effect
 from probekit.causal.effects import effect_of, run_arms
 from probekit.causal.erase import Eraser, fit_leace
@@ -32,33 +33,60 @@ class PlaceFound:
         effects: of every arm, without what compares places: bands and p-values.
         angles: of other directions to the probe's, in degrees.
         search: how the search for the best direction went; empty without one.
+        erasure: what LEACE leaves (`after_erasure`); empty without it.
     """
 
     effects: list[Effect]
     angles: dict[str, float]
     search: dict[str, Any]
+    erasure: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
         return asdict(self)
 
 
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What every place needs; None for what was not asked for.
+
+    Attributes:
+        texts: of the search for the best direction.
+        aftermath: what is known before an erasure.
+    """
+
+    texts: SearchTexts | None = None
+    aftermath: Aftermath | None = None
+
+
+def prepare(question: CausalQuestion) -> Shared:
+    """Run the model on the texts that every place needs."""
+    methods = question.options.methods or ()
+    searches = question.options.das and "interchange" in methods
+    texts = search_texts(question) if searches else None
+    return Shared(texts, prepare_aftermath(question) if "erase" in methods else None)
+
+
 def measure_place(
     question: CausalQuestion,
     sides: Mapping[str, Side],
-    texts: SearchTexts | None,
+    known: Shared,
     layer: LayerResult,
     done: Callable[[int], None],
 ) -> PlaceFound:
-    """Fit the directions of a place to train rows, edit, and measure; `texts` are those of the search, if any."""
+    """Fit the directions of a place to train rows, edit, and measure; `known` is the same for every place."""
     place, options = (layer.point, layer.layer), question.options
     every_ND = question.acts[place]
     train = question.acts.task.subset(question.train)
     x_ND = every_ND[torch.from_numpy(question.train)]
-    fitted = fit_place(x_ND, train, question.label, layer.probe, options.placebos, options.seed)
+    fitted = fit_place(
+        x_ND, train, question.label, placebo_labels(question), layer.probe, options.placebos, options.seed
+    )
     search: dict[str, Any] = {}
-    if texts is not None:
-        own = learn_direction(question, texts, place, _on(question, every_ND[torch.from_numpy(texts.index)]))
+    if known.texts is not None:
+        own = learn_direction(
+            question, known.texts, place, _on(question, every_ND[torch.from_numpy(known.texts.index)])
+        )
         if own is not None:
             fitted, search = replace(fitted, learned=own[0]), dict(own[1])
     erasers = _erasers(question, fitted) if "erase" in options.methods else {}
@@ -68,7 +96,16 @@ def measure_place(
         arms = list(_arms(question, fitted, erasers, here))
         runs = run_arms(question.model, place, here, arms, done)
         effects += [effect_of(run, here, place) for run in runs]
-    return PlaceFound(effects, _angles(fitted), search)
+    left = {}
+    if known.aftermath is not None:
+        left = after_erasure(question, known.aftermath, place, erasers[question.label])
+    return PlaceFound(effects, _angles(fitted), search, left)
+
+
+def placebo_labels(question: CausalQuestion) -> list[str]:
+    """The label sets whose directions are placebos: all but that of the probes and that of the answers."""
+    others = other_label_sets(question.acts.task.subset(question.train), question.label)
+    return [name for name in others if name != question.answers_label]
 
 
 def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
@@ -76,8 +113,7 @@ def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
     options = question.options
     n_placebos = 0
     if options.placebos:
-        n_others = len(other_label_sets(question.acts.task.subset(question.train), question.label))
-        n_placebos = 2 * options.placebos + 1 + n_others
+        n_placebos = 2 * options.placebos + 1 + len(placebo_labels(question))
     total = 0
     for split, rows in sides.items():
         arms = 3 + (n_placebos if split == "test" else 0)
@@ -124,4 +160,4 @@ def read_found(body: Mapping[str, Any]) -> PlaceFound:
     for entry in body["effects"]:
         ends = entry["interval"]
         effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
-    return PlaceFound(effects, dict(body["angles"]), dict(body["search"]))
+    return PlaceFound(effects, dict(body["angles"]), dict(body["search"]), dict(body["erasure"]))

@@ -3,6 +3,7 @@
 Axes: N rows in use (validation, then test), C classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,14 @@ from probekit.activations.activations import Activations
 from probekit.activations.layout import PER_EXAMPLE
 from probekit.activations.plan.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
-from probekit.causal.behaviour import answer_ids
+from probekit.causal.answers import answer_ids
+from probekit.causal.unembedding import check_head
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.rows import resampling_units
 from probekit.models.base import LanguageModel
+from probekit.models.families.transformer import Transformer
 from probekit.options import CausalOptions, CurveOptions
 from probekit.places import places_of
 from probekit.points import PAIR_POINTS
@@ -38,6 +41,7 @@ class CausalRows:
         read: the token that the probe reads, int64 [N].
         n_bos: context tokens before each text.
         labels: class of each, int64 [N].
+        answers: class of each in the label set of the answers, int64 [N].
         groups: rows with equal numbers are resampled together, [N]; None where each row is a unit.
     """
 
@@ -47,6 +51,7 @@ class CausalRows:
     read: np.ndarray
     n_bos: int
     labels: np.ndarray
+    answers: np.ndarray
     groups: np.ndarray | None
 
     def of(self, split: str) -> np.ndarray:
@@ -62,6 +67,7 @@ class CausalQuestion:
         model: whose activations are edited.
         acts: one row for each example.
         label: the label set of the probes.
+        answers_label: the label set that decides a text's own answer.
         classes: names of its classes, C.
         answer_C: the token of each class.
         rows: in use.
@@ -74,6 +80,7 @@ class CausalQuestion:
     model: LanguageModel
     acts: Activations
     label: str
+    answers_label: str
     classes: list[str]
     answer_C: np.ndarray
     rows: CausalRows
@@ -93,15 +100,18 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData, options: Ca
     """
     check_results(results)
     _check_model(model)
-    check_answers(results, options)
     request = _request(acts, results)
+    decides = _answers_label(request, options)
+    classes = list(request.acts.label_names[decides])
+    check_answers(decides, classes, options.answers)
     _check_same(model, acts, results)
     layers = _layers(results, request, options)
-    rows = _rows(model, request, options)
-    answers = np.array(answer_ids(model, list(options.answers or ()), [rows.texts[0]]), dtype=np.int64)
+    rows = _rows(model, request, decides, options)
+    answers = np.array(answer_ids(model, list(options.answers or ()), _inputs(request, rows)), dtype=np.int64)
     train = np.flatnonzero(request.acts.splits == "train")
-    classes = list(request.acts.label_names[request.label])
-    return CausalQuestion(model, request.acts, request.label, classes, answers, rows, train, layers, results, options)
+    return CausalQuestion(
+        model, request.acts, request.label, decides, classes, answers, rows, train, layers, results, options
+    )
 
 
 def check_results(results: Any) -> None:
@@ -127,29 +137,40 @@ def check_results(results: Any) -> None:
             raise UsageError(f"the probe {meta['probe']} has no direction; train a linear one (--probe logistic)")
 
 
-def check_answers(results: ProbeData, options: CausalOptions) -> None:
+def check_answers(label: str, classes: Sequence[str], answers: Sequence[str] | None) -> None:
     """Raise a UsageError unless there is one answer for each class."""
-    classes = results.meta["classes"]
     names = listed([ascii(name) for name in classes])
-    if options.answers is None:
+    if answers is None:
         raise UsageError(
-            f"name the next word of each class of {results.meta['label']!a}, such as --answers is,are; the classes are "
-            f"{names}"
+            f"name the next word of each class of {label!a}, such as --answers is,are; the classes are {names}"
         )
-    if len(options.answers) != len(classes):
+    if len(answers) != len(classes):
         raise UsageError(
-            f"{results.meta['label']!a} has {len(classes)} classes, and --answers {len(options.answers)} words; give one "
-            f"for each of {names}"
+            f"expected --answers with a word for each of the {len(classes)} classes {names}, got {len(answers)}; give "
+            "them in this order"
         )
+
+
+def _answers_label(request: Request, options: CausalOptions) -> str:
+    """The label set that decides a text's own answer."""
+    name = request.label if options.answers_label is None else request.acts.task.label_set(options.answers_label)
+    if not request.acts.label_names[name]:
+        raise UsageError(f"{name!a} holds numbers, and answers are words of classes; take a label set of classes")
+    return name
+
+
+def _inputs(request: Request, rows: CausalRows) -> Any:
+    """The texts in use, or their ids where the task holds ids."""
+    inputs = [request.acts.task.inputs[i] for i in rows.index]
+    return inputs if isinstance(inputs[0], str) else rows.texts
 
 
 def _check_model(model: Any) -> None:
     if not isinstance(model, LanguageModel):
         raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
-    if not model.causal:
-        raise UsageError(f"{model.name} has no next token to measure; take a causal language model")
-    if not model.has_logits:
-        raise UsageError(f"{model.name} has no head, so no logits to measure; load a model with its language head")
+    if isinstance(model, Transformer):
+        raise UsageError(f"{model.name} reads a source and a target, which causal does not; take a model of one text")
+    check_head(model)
 
 
 def _request(acts: Activations, results: ProbeData) -> Request:
@@ -186,7 +207,7 @@ def _layers(results: ProbeData, request: Request, options: CausalOptions) -> lis
     return found
 
 
-def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> CausalRows:
+def _rows(model: LanguageModel, request: Request, decides: str, options: CausalOptions) -> CausalRows:
     """Draw the rows, and find their tokens."""
     task, label = request.acts.task, request.label
     units = resampling_units(task)
@@ -196,7 +217,9 @@ def _rows(model: LanguageModel, request: Request, options: CausalOptions) -> Cau
     _check_classes(labels, task.splits[index], task.label_names[label])
     texts, read, n_bos = tokens_of(model, request.acts, index)
     groups = None if units is None else np.asarray(units)[index]
-    return CausalRows(index, task.splits[index], texts, read, n_bos, labels, groups)
+    answers = np.asarray(task.labels[decides])[index]
+    _check_classes(answers, task.splits[index], task.label_names[decides])
+    return CausalRows(index, task.splits[index], texts, read, n_bos, labels, answers, groups)
 
 
 def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tuple[list[list[int]], np.ndarray, int]:

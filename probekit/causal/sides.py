@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.causal.answers import answer_tokens
 from probekit.causal.behaviour import logit_differences
 from probekit.causal.branches import Trunk, run_trunk
 from probekit.causal.counterparts import choose_counterparts
@@ -58,9 +59,8 @@ def find_side(question: CausalQuestion, split: str) -> Side:
     texts = [rows.texts[i] for i in some]
     labels, groups = rows.labels[some], None if rows.groups is None else rows.groups[some]
     counterpart = choose_counterparts(labels, [len(text) for text in texts], groups, options.seed, texts)
-    other, answers = labels[counterpart], torch.from_numpy(question.answer_C)
-    own_N, other_N = answers[torch.from_numpy(labels)], answers[torch.from_numpy(other)]
-    trunk = run_trunk(model, texts)
+    own_N, other_N = own_and_other(question, rows.answers[some], counterpart)
+    trunk = run_trunk(model, texts, answer_tokens(model, texts, [question.acts.task.ids[i] for i in rows.index[some]]))
     hidden = trunk.hidden_ND
     with torch.no_grad():
         own = logit_differences(model, hidden, own_N, other_N)
@@ -70,7 +70,7 @@ def find_side(question: CausalQuestion, split: str) -> Side:
         index=rows.index[some],
         labels=labels,
         counterpart=counterpart,
-        other=other,
+        other=labels[counterpart],
         own_N=own_N,
         other_N=other_N,
         trunk=trunk,
@@ -80,6 +80,23 @@ def find_side(question: CausalQuestion, split: str) -> Side:
         bootstrap=Bootstrap(len(some), options.seed, groups),
         x_ND=torch.empty(0),
     )
+
+
+def own_and_other(question: CausalQuestion, classes: np.ndarray, counterpart: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The tokens of each row's own and other answer.
+
+    The other one is that of the counterpart, or, where it has the same answer, of the next class that occurs.
+
+    Args:
+        question: with the token of each class.
+        classes: of the answers, int64 [N].
+        counterpart: number of each row's counterpart, int64 [N].
+    """
+    present = np.unique(classes)
+    following = np.roll(present, -1)[np.searchsorted(present, classes)]
+    others = np.where(classes[counterpart] != classes, classes[counterpart], following)
+    tokens = torch.from_numpy(question.answer_C)
+    return tokens[torch.from_numpy(classes)], tokens[torch.from_numpy(others)]
 
 
 def _edited(texts: list[list[int]], read: np.ndarray, n_bos: int, at: str) -> Tensor:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers method layer at scale rows placebos no_das no_completeness align label point store model check seed out
-    title dry_run
+    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align label point
+    store model check seed out title dry_run
 """
 
 
@@ -98,7 +98,8 @@ def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job
         line.part("reading the results")
         results = ProbeResults.load(results_path)
         check_results(results)
-        check_answers(results, options)
+        if options.answers_label is None or options.answers is None:
+            check_answers(results.meta["label"], results.meta["classes"], options.answers)
         store = load_activations(store_path, job.check)
         question = question_of_causal(options, results_path)
         folder = job.out or _folder(store_path, results.meta, question)

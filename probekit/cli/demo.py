@@ -4,20 +4,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.cli import console, stores
+from probekit.cli.causal import CausalJob, run_causal
 from probekit.cli.derive import command
 from probekit.cli.extract import ExtractJob, planned, write_store
 from probekit.cli.fields import Output
 from probekit.cli.train_probe import TrainProbeJob, train
-from probekit.options import ExtractArguments, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions
-from probekit.options.option import like
+from probekit.options import CausalOptions, ExtractArguments, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions
+from probekit.options.option import like, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoJob(Output):
-    """The folder for the store, and the seed."""
+    """The folder for the store, the seed, and whether the model's use of what is read is measured too."""
 
     out: Path | None = like(ExtractArguments, "out")
     seed: int = like(TaskOptions, "seed")
+    causal: bool = option(
+        False, "Then see whether the model uses what the probes read (the same as `probekit causal --answers is,are`)."
+    )
 
 
 @command()
@@ -29,8 +33,9 @@ def demo(job: DemoJob) -> None:
     then `probekit train-probe`.
 
     \b
-    Example:
+    Examples:
         probekit demo
+        probekit demo --causal
     """
     stores.check_out(job.out)
     from probekit.activations import load_activations
@@ -39,4 +44,8 @@ def demo(job: DemoJob) -> None:
     extraction = ExtractJob(model="agreement-gpt2", dataset="agreement", quiet=job.quiet)
     plan = planned(extraction, ModelOptions(), TaskOptions(seed=job.seed), ExtractOptions())
     path = write_store(plan, job.out, job.quiet)
-    train(load_activations(path), ProbeOptions(seed=job.seed), TrainProbeJob(json=job.json, quiet=job.quiet))
+    probes = TrainProbeJob(json=job.json, quiet=job.quiet)
+    results = train(load_activations(path), ProbeOptions(seed=job.seed), probes, show=not job.causal)
+    if job.causal:
+        options = CausalOptions(answers=["is", "are"], seed=job.seed)
+        run_causal(path, results, options, CausalJob(json=job.json, quiet=job.quiet))

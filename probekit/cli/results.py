@@ -143,7 +143,7 @@ def save_and_show(
     file: str,
     where: dict[str, Any],
     complete: str,
-    output: Output,
+    output: Output | None,
 ) -> None:
     """Save results and their picture, and print them.
 
@@ -154,11 +154,13 @@ def save_and_show(
         file: the name of the JSON file in the folder.
         where: the paths that the JSON output begins with.
         complete: what is complete already, for Ctrl-C.
-        output: how to print.
+        output: how to print; None prints nothing.
     """
     with console.interrupt_says(f"{complete}, the results in {folder} are incomplete; run the same command again"):
         results.save(folder)
         picture = draw(results, folder)
+    if output is None:
+        return
     if output.json:
         paths = {**where, "results": str(folder), "picture": str(picture)}
         console.result_json(paths | _with_curves(json.loads((folder / file).read_text()), folder))

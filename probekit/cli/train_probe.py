@@ -89,8 +89,8 @@ def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
     return found
 
 
-def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
-    """Train, save and print: one curve, or a folder with several.
+def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool = True) -> Path:
+    """Train, save and print: one curve, or a folder with several; the folder.
 
     Raises:
         StorageError: `job.out` holds something else; the disk refused.
@@ -121,7 +121,9 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob) -> None:
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
     folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
     file, draw = ("curves.json", _draw_curves) if several else ("results.json", save_plot)
-    save_and_show(results, folder, partial(draw, title=job.title), file, {"store": str(store.path)}, complete, job)
+    where = {"store": str(store.path)}
+    save_and_show(results, folder, partial(draw, title=job.title), file, where, complete, job if show else None)
+    return folder
 
 
 def _first_label(several: dict[str, Any], options: ProbeOptions, store: "Store") -> str | None:

@@ -15,7 +15,7 @@ from probekit.text import listed
 
 CausalMethod = Literal["interchange", "erase", "steer", "patch"]
 At = Literal["read", "all"]
-Align = Literal["exact", "last"]
+PairAlign = Literal["tokens", "last"]
 DEFAULT_METHODS = ("interchange", "erase", "steer")
 DEFAULT_SCALES = (-4.0, -2.0, -1.0, 1.0, 2.0, 4.0)
 LEAST_PLACEBOS = 20  # of one kind alone; with fewer no p-value can be below 0.05
@@ -31,6 +31,12 @@ class CausalOptions:
         notes="The behaviour is the logit of the own class's word minus that of the other's, after the last token.",
         metavar="WORDS",
         parse=parse.names,
+    )
+    answers_label: str | None = option(
+        None,
+        "The label set whose class decides a text's own answer.  [default: that of the probes]",
+        notes="With another one: is what the probes read used for this behaviour? Its classes need a word each.",
+        metavar="NAME",
     )
     methods: str | Iterable[str] | None = option(
         None,
@@ -82,9 +88,20 @@ class CausalOptions:
         off="Leave out fresh probes on other rows after the edit.",
         flag="--no-completeness",
     )
+    neutral: str | Path | None = option(
+        None,
+        "File with one text on each line, whose loss says what else an erasure harms.  [default: train texts]",
+        metavar="FILE",
+    )
+    pairs: str | Path | None = option(
+        None,
+        "File of minimal pairs for patch: columns clean, corrupted, clean_answer, corrupted_answer.  [default: test "
+        "rows and their counterparts]",
+        metavar="FILE",
+    )
     align: str = option(
-        "exact",
-        "Pairs of patch: of equal length, token by token (exact), or aligned at their last token (last).",
+        "tokens",
+        "Texts of a pair of --pairs: equally long, token by token (tokens), or aligned at the answer (last).",
         metavar="HOW",
     )
     seed: int = option(
@@ -98,11 +115,13 @@ class CausalOptions:
         for name, least in (("rows", 2), ("placebos", 0), ("seed", 0)):
             object.__setattr__(self, name, check_whole(name, getattr(self, name), least))
         check_among("at", self.at, get_args(At))
-        check_among("align", self.align, get_args(Align))
+        check_among("align", self.align, get_args(PairAlign))
         if not isinstance(self.layers, str | int):
             object.__setattr__(self, "layers", tuple(self.layers))
         elif isinstance(self.layers, str):
             check_layers(self.layers)
+        if self.pairs is not None and "patch" not in self.methods:
+            raise UsageError("pairs (--pairs) are for patching; add patch to --method")
         if self.at == "all" and "interchange" in self.methods:
             raise UsageError(
                 "interchange takes the coordinate of one token from another text; with --at all give --method "

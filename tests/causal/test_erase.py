@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations import ActivationSet, SplitMoments, Statistics
+from probekit.activations.layout import Layout
 from probekit.causal.erase import Eraser, as_edit, fit_eraser, fit_leace, fit_leace_rows
 from probekit.errors import DataError, UsageError
 from probekit.interventions import apply_edit
@@ -222,6 +223,22 @@ def test_bad_input_is_refused(acts):
         fit_eraser(acts, "resid_pre.3")
     with pytest.raises(DataError, match="no rows of 'dev'"):
         fit_eraser(acts, "resid_pre.2", split="dev")
+
+
+def test_several_tokens_of_a_text_are_refused_until_one_is_chosen():
+    x, y = drawn(2, 40, 4)
+    task = task_of(y[:20])
+    several = ActivationSet({("embed", None): x}, task, layout=Layout(["first", "last"], np.full(20, 3), 0))
+    ragged = ActivationSet({("embed", None): x}, task, layout=Layout(["all"], np.full(20, 2), 0))
+    for acts in (several, ragged):
+        with pytest.raises(UsageError, match=r"embed has several tokens of each text; choose one with acts\.at"):
+            fit_eraser(acts, "embed")
+        last, train = x[1::2], task.splits == "train"
+        expected = fit_leace_rows(last[train], y[:20][train])
+        torch.testing.assert_close(fit_eraser(acts.at("last"), "embed").matrix, expected.matrix)
+    each = np.repeat(train, 2)
+    expected = fit_leace_rows(x[each], np.repeat(y[:20], 2)[each])
+    torch.testing.assert_close(fit_eraser(ragged.at("all"), "embed").matrix, expected.matrix)
 
 
 def test_sums_of_one_class_and_of_unnamed_label_sets_are_refused():
