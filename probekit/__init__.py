@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         random_init_of,
     )
     from probekit.causal.causal_curve import causal_curve
-from probekit.causal.completeness import fresh_probes
+    from probekit.causal.completeness import fresh_probes
     from probekit.causal.erase import fit_eraser
     from probekit.causal.pairs import load_pairs
     from probekit.causal.readouts import direct_logit_attribution, logit_lens
