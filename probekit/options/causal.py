@@ -87,7 +87,8 @@ class CausalOptions:
     )
     neutral: str | Path | None = option(
         None,
-        "File with one text on each line, whose loss says what else an erasure harms.  [default: train texts]",
+        "Texts whose loss says what else an erasure harms: a .txt file of lines, or a table with a column text.  "
+        "[default: train texts]",
         metavar="FILE",
     )
     pairs: str | Path | None = option(
