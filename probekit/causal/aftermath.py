@@ -4,9 +4,7 @@ Axes: N rows, D width of the place.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,10 @@ from probekit.activations.activations import ActivationSet
 from probekit.causal.behaviour import loss_per_token
 from probekit.causal.completeness import FreshReading, fresh_probes, read_afresh
 from probekit.causal.erase import Eraser
+from probekit.causal.neutral import load_neutral
 from probekit.causal.question import CausalQuestion, tokens_of
 from probekit.causal.recovery import extract_edited
 from probekit.errors import DataError
-from probekit.plain_files import MAX_CONFIG, read_bytes
 from probekit.points import Place
 from probekit.tasks.base import Task
 
@@ -98,17 +96,4 @@ def _neutral(question: CausalQuestion, rng: np.random.Generator) -> list[list[in
     if question.options.neutral is None:
         rows = np.sort(rng.permutation(question.train)[:NEUTRAL])
         return tokens_of(question.model, question.acts, rows)[0]
-    path = Path(question.options.neutral)
-    texts = _lines(path)
-    ids = question.model.need_tokenizer().encode_batch(texts, bos=bool(question.acts.meta.get("bos")))
-    return [list(each)[: question.model.cfg.n_ctx] for each in ids]
-
-
-def _lines(path: Path) -> Sequence[str]:
-    try:
-        lines = [line.strip() for line in read_bytes(path, MAX_CONFIG).decode("utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read the neutral texts {str(path)!a}: {error}") from None
-    if not any(lines):
-        raise DataError(f"the neutral texts {str(path)!a} are empty; give one text on each line")
-    return [line for line in lines if line]
+    return load_neutral(question.options.neutral, question.model, question.acts.meta.get("bos"))

@@ -223,6 +223,13 @@ def test_an_effect_at_the_output_alone_is_an_open_question():
     assert (early.is_answered, early.answer) == (True, "used from resid_pre.3 on")
 
 
+def test_answers_of_another_label_set_and_how_das_was_checked_are_said():
+    data = made_up(answers_label="attractor", das={"resid_pre.4": {"control_recovery": 0.04, "cosines": [0.99, -0.97]}})
+    assert "answers by attractor: singular -> ' is'" in CausalResults(data).summary()
+    (item,) = [each for each in data.checklist if each.question.startswith("Is the probe's direction")]
+    assert "DAS recovers 0.04 with shuffled counterparts; smallest cosine between its restarts 0.97" in item.answer
+
+
 def test_a_model_at_chance_is_said_loudly():
     base = {"logit_difference": 0.1, "interval": [-0.2, 0.4], "probability": 0.2, "preferred": 0.5}
     data = made_up(base={"test": base})
