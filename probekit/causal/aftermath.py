@@ -100,7 +100,7 @@ def _edited(question: CausalQuestion, task: Task, place: Place, edits: dict[Plac
         position=task.position if position == PER_EXAMPLE else position,
         bos=meta.get("bos"),
         edits=edits,
-        edit_positions=question.options.at,
+        edit_positions="all" if question.options.at == "all" else "read",
     )
     return ActivationSet({one: made[one] for one in later}, task)
 
