@@ -7,7 +7,11 @@ import numpy as np
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid, Quadrant
 from probekit.causal.results.checklist import reviewer_checklist
 
-HOSTILE = {"model": "$x_1$ 100% " + "m" * 60, "task": "a<b>&\x1b[31m_t" + "t" * 80, "label": r"\frac{$" + "l" * 50}
+HOSTILE: dict[str, Any] = {
+    "model": "$x_1$ 100% " + "m" * 60,
+    "task": "a<b>&\x1b[31m_t" + "t" * 80,
+    "label": r"\frac{$" + "l" * 50,
+}
 SCORES = [0.52, 0.74, 0.95, 0.99, 0.98, 0.55, 0.51]
 EFFECTS = [0.01, 0.02, 0.05, 0.62, 0.84, 0.41, 0.03]
 SCALES = [-4.0, -2.0, 0.0, 2.0, 4.0]

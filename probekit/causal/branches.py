@@ -11,7 +11,7 @@ Axes: N texts, V branches, B rows, L position, R branch of a row, G key/value he
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -263,7 +263,8 @@ def _run_group(model: Any, texts: list[list[int]], answer_N: Tensor) -> tuple[Un
     # the last block's residual and keys are those of all tokens; only what follows is left out
     with model.hooks([("resid_pre", keep)]), model.reading(answer_N[:, None]):
         hidden_ND = model(tokens, return_logits=False, **inputs)[:, 0]
-    return Unedited(resid, [layer.keys for layer in cache or ()], [layer.values for layer in cache or ()]), hidden_ND
+    keys, values = ([cast(Tensor, getattr(layer, name)) for layer in cache or ()] for name in ("keys", "values"))
+    return Unedited(resid, keys, values), hidden_ND
 
 
 def _first_edited(model: LanguageModel, trunk: Trunk, branches: Branches) -> np.ndarray:

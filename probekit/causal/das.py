@@ -13,6 +13,7 @@ where these are 63 degrees apart: 0.3 degrees off after 100 steps, and 31 degree
 Axes: N texts, F fits, B texts of a batch, D width of the place.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ from probekit.models.base import LanguageModel
 from probekit.options.check import check_whole
 
 RATE = 0.3  # the first steps turn the direction by about this angle in radians, whatever D
+MEAN, SQUARE = 0.9, 0.999  # Adam's, as its authors set them
 NEGLIGIBLE = 1e-6  # of the largest singular value of the differences: rounding of float32, not a difference
 EVALUATED = 512  # runs at once where no gradient is needed
 
@@ -96,7 +98,7 @@ def find_das(
     if not len(rows) or not len(held_out):
         raise DataError(f"the search needs texts to fit and to validate; got {len(rows)} and {len(held_out)}")
     rng = np.random.default_rng(search.seed)
-    same_N = torch.from_numpy(_same_class(np.asarray(labels), [train, validation], rng))
+    same_N = torch.from_numpy(_same_class(np.asarray(labels), [rows.numpy(), held_out.numpy()], rng))
     source_FN = torch.stack([*[swap.counterpart_N] * search.restarts, same_N])
     found_FD = _descend(model, swap, rows, source_FN, search, rng)
     losses = [_loss(model, swap, held_out, v, source_N) for v, source_N in zip(found_FD, source_FN, strict=True)]
@@ -138,11 +140,10 @@ def _descend(
         raise DataError("all texts behave as their counterparts do, so that there is nothing to search for")
     basis_DR = _where_swaps_differ(swap, rows).to(swap.x_ND.device)
     starts = torch.from_numpy(rng.standard_normal((F, basis_DR.shape[1]))).to(basis_DR)
-    w_FR = _unit(starts).requires_grad_()
-    adam = torch.optim.Adam([w_FR], lr=RATE / basis_DR.shape[1] ** 0.5)
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, search.steps)
-    for _ in range(search.steps):
+    w_FR, mean_FR, square_FR = _unit(starts), torch.zeros_like(starts), torch.zeros_like(starts)
+    for step in range(1, search.steps + 1):
         batch_B = rows[torch.from_numpy(rng.choice(len(rows), size, replace=False))]
+        w_FR.requires_grad_()
         basis_FD = _unit(w_FR) @ basis_DR.T
         edited = run_interchange(
             model,
@@ -153,12 +154,15 @@ def _descend(
         )
         missing = edited.float().view(F, size) - target_N[batch_B].to(edited.device)
         # not backward(): it would also fill the gradients of the model's weights
-        w_FR.grad = torch.autograd.grad(missing.square().mean(dim=1).sum() / scale, w_FR)[0]
-        adam.step()
-        decay.step()
-        with torch.no_grad():  # Adam lengthens a vector whose length does not matter, and so slows its turning
-            w_FR /= w_FR.norm(dim=1, keepdim=True)
-    return _unit((w_FR.detach() @ basis_DR.T).double().cpu())
+        gradient_FR = torch.autograd.grad(missing.square().mean(dim=1).sum() / scale, w_FR)[0]
+        # Adam (Kingma and Ba 2015) by hand: torch.optim imports torch's compiler, which takes 2 s of CPU
+        mean_FR.lerp_(gradient_FR, 1 - MEAN)
+        square_FR.lerp_(gradient_FR.square(), 1 - SQUARE)
+        turn_FR = mean_FR / (1 - MEAN**step) / ((square_FR / (1 - SQUARE**step)).sqrt() + 1e-8)
+        rate = RATE * (1 + math.cos(math.pi * (step - 1) / search.steps)) / 2
+        # of length 1 again: Adam lengthens a vector whose length does not matter, and so slows its turning
+        w_FR = _unit(w_FR.detach() - rate / basis_DR.shape[1] ** 0.5 * turn_FR)
+    return _unit((w_FR @ basis_DR.T).double().cpu())
 
 
 def _where_swaps_differ(swap: Interchange, rows: Tensor) -> Tensor:
@@ -169,6 +173,8 @@ def _where_swaps_differ(swap: Interchange, rows: Tensor) -> Tensor:
     """
     differences_ND = (swap.x_ND[swap.counterpart_N[rows]] - swap.x_ND[rows]).double().cpu()
     _, values, Vt = torch.linalg.svd(differences_ND, full_matrices=False)
+    if not float(values.max()) > 0:
+        raise DataError("texts and counterparts have equal activations, so that no swap changes anything at this place")
     return Vt[values > NEGLIGIBLE * values.max()].T.float()
 
 

@@ -59,7 +59,7 @@ def grid_of(
             "the clean and the corrupted runs have the same mean logit difference, so there is nothing to recover; "
             "check the answers of the pairs"
         )
-    patched_N = ~np.isnan(effects.exact_NLC).all((1, 2))
+    patched_N = np.any(~np.isnan(effects.exact_NLC), axis=(1, 2))
     attribution = recovery(effects.attribution_NLC, gap_N)
     of_pairs = effects.exact_NLC if patched_N.all() else effects.attribution_NLC
     found = recovery(of_pairs, gap_N)

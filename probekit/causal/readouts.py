@@ -338,12 +338,12 @@ def _linear_logit(
     assert head is not None, "the families refused above"
     sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=output_D.device)[: len(tokens)]
     norm: Any = model.ln_final
-    slope_D, constant = _held(norm, resid_D.to(output_D.device), sign @ head.weight_VD[tokens].double())
+    slope_D, constant = _held(norm, resid_D.to(output_D.device), sign @ head.weight_VD[tokens].detach().double())
     biases: list[_Share] = [("ln_final.bias", None, None, constant)] if getattr(norm, "bias", None) is not None else []
     if head.bias_V is not None:
-        biases.append(("head.bias", None, None, float(sign @ head.bias_V[tokens].double())))
+        biases.append(("head.bias", None, None, float(sign @ head.bias_V[tokens].detach().double())))
     logits_K = uncapped(head, output_D[None], torch.tensor([tokens], device=output_D.device))[0]
-    return slope_D, biases, float(sign @ logits_K.double())
+    return slope_D, biases, float(sign @ logits_K.detach().double())
 
 
 @torch.enable_grad()

@@ -284,7 +284,11 @@ def _name_axes(data: CausalData, ax: Axes) -> None:
     ax.set_ylabel("share (0: nothing, 1: everything)")
     baseline = _baseline(data)
     right = ax.secondary_yaxis(
-        "right", functions=(lambda y: baseline + y * (1 - baseline), lambda y: (y - baseline) / (1 - baseline))
+        "right",
+        functions=(
+            lambda y: baseline + np.asarray(y) * (1 - baseline),
+            lambda y: (np.asarray(y) - baseline) / (1 - baseline),
+        ),
     )
     right.set_ylabel(f"test {metric_name(str(data.meta.get('headline', 'score')))}", color=BLUE, **PLAIN)
     right.tick_params(colors=BLUE)

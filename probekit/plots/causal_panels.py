@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 
-from probekit.causal.data import CausalData
+from probekit.causal.data import CausalData, Effect
 from probekit.causal.results.view import dose, methods_of, selected_place, selected_scale
 from probekit.plots.limits import shown_ticks
 from probekit.plots.style import BLUE, GREY, INK, PLAIN, SMALL
@@ -39,7 +39,7 @@ def draw_panels(data: CausalData, figure: Figure, where: SubplotSpec) -> None:
         ax.spines[["top", "right"]].set_visible(False)
 
 
-def _doses(data: CausalData) -> list[Any]:
+def _doses(data: CausalData) -> list[Effect]:
     return dose(data, _place(data, "steer")) if "steer" in methods_of(data) else []
 
 
@@ -50,21 +50,21 @@ def _place(data: CausalData, method: str) -> str:
 
 def _draw_dose(data: CausalData, ax: Axes) -> None:
     """Effect by scale; scale 0 is the run without edits, whose effect is 0."""
-    effects = _doses(data)
-    bands = [(e.scale, *e.placebo_band) for e in effects if e.placebo_band and e.scale]
-    bands = sorted([*bands, (0.0, 0.0, 0.0)]) if bands else []
-    if bands:
-        ax.fill_between(*zip(*bands, strict=True), color=GREY, alpha=0.3, linewidth=0)
-    points = {0.0: 0.0} | {e.scale: e.effect for e in effects}
+    effects = {effect.scale or 0.0: effect for effect in _doses(data)}
+    bands = {0.0: (0.0, 0.0)} | {scale: e.placebo_band for scale, e in effects.items() if scale and e.placebo_band}
+    if len(bands) > 1:
+        low, high = zip(*(bands[scale] for scale in sorted(bands)), strict=True)
+        ax.fill_between(sorted(bands), low, high, color=GREY, alpha=0.3, linewidth=0)
+    points = {0.0: 0.0} | {scale: e.effect for scale, e in effects.items()}
+    sizes = {0.0: 0.0} | {scale: e.size for scale, e in effects.items()}
     scales = sorted(points)
-    ends = [(e.scale, *e.interval) for e in effects if e.interval is not None]
-    if ends:
-        ax.vlines(*zip(*ends, strict=True), color=STEER, alpha=0.5, linewidth=3)
+    for scale, e in effects.items():
+        if e.interval is not None:
+            ax.vlines(scale, *e.interval, color=STEER, alpha=0.5, linewidth=3)
     ax.plot(scales, [points[scale] for scale in scales], color=STEER, linewidth=1.6, marker="o", markersize=3.5)
     chosen = selected_scale(data, "steer")
     if chosen is not None:
         ax.axvline(chosen, color=INK, linewidth=1, linestyle=(0, (3, 2)), zorder=1)
-    sizes = {0.0: 0.0} | {e.scale: e.size for e in effects}
     step = -(-len(scales) // MOST_TICKS)
     shown = [scale for i, scale in enumerate(scales) if i % step == 0 or scale in (0.0, chosen)]
     ax.set_xticks(shown, [f"{scale:+g}\n{sizes[scale]:.0%}" if scale else "0\n" for scale in shown])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -126,7 +127,7 @@ def colour_range(grids: Sequence[PatchGrid]) -> Normalize:
 
 def draw_patching(grid: PatchGrid, ax: Axes, norm: Normalize) -> AxesImage:
     """Draw one grid, the first layer at the bottom; cells inside the placebo band are grey."""
-    look = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
+    look: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
     image = ax.imshow(grid.recovery, cmap=COLOURS, norm=norm, **look)
     if grid.within_placebo is not None and grid.within_placebo.any():
         over = np.zeros((*grid.recovery.shape, 4))
@@ -165,7 +166,7 @@ def _name_axes(grid: PatchGrid, ax: Axes) -> None:
         names = [token_text(token) for token in grid.columns]
         room = 72 * (_panel(grid)[0] - AROUND[0]) / len(names)
         turned = max(map(text_width, names)) > room - 3
-        how = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if turned else {}
+        how: dict[str, Any] = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if turned else {}
         size = min(SMALL, 1.1 * room)
         ax.set_xticks(range(len(names)), names, fontsize=size, **how, **PLAIN)
     n = f"{counted(grid.n, 'pair')}; " if grid.n is not None else ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from models.adapter.wrapped import wrapped
 from tiny_configs import LIKE_ANOTHER, tiny_configs, tiny_model
 from torch import Tensor
 
@@ -121,12 +122,12 @@ def test_the_way_of_running_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_branch_computes_its_own_tokens_alone() -> None:
     """From the first edited token to the answer token, in the layers from the edit on, side by side."""
-    model, edits = tiny_model("gpt2"), {("resid_pre", 1): Replace(random(3, D))}
+    model, trunk, edits = tiny_model("gpt2"), trunk_of("gpt2"), {("resid_pre", 1): Replace(random(3, D))}
     at_VL = torch.zeros(3, 12, dtype=torch.bool)
     at_VL[0, 9] = at_VL[1, 11] = at_VL[2, 10] = True
     seen: list[tuple[str, list[int]]] = []
     with model.hooks([(["resid_pre", "mlp_out"], lambda x, hook: seen.append((hook.name, list(x.shape))))]):
-        run_branches(model, trunk_of("gpt2"), Branches(1, torch.tensor([0, 0, 0]), at_VL, edits))
+        run_branches(model, trunk, Branches(1, torch.tensor([0, 0, 0]), at_VL, edits))
     assert seen == [
         ("blocks.1.hook_resid_pre", [1, 3 + 1 + 2, D]),
         ("blocks.1.hook_mlp_out", [1, 6, D]),
@@ -184,6 +185,16 @@ def test_no_hook_stays_after_an_error() -> None:
         run_branches(model, trunk_of("gpt2"), some_branches(1, {("resid_pre", 1): Replace(random(V, D + 1))}))
     assert not any(point.hooked for point in model.points.values())
     assert all(w.requires_grad for w in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["opt", "mamba", "electra"])
+def test_models_of_transformers_run_whole_texts(kind: str) -> None:
+    """Packed, one length at a time, and read in both directions."""
+    model = wrapped(kind)
+    trunk = run_trunk(model, texts())
+    branches = some_branches(1, {("resid_pre", 1): Add(random(V, D))})
+    assert_near(trunk.hidden_ND, alone(model, trunk, dataclasses.replace(branches, text_V=torch.arange(5), edits={})))
+    assert_near(run_branches(model, trunk, branches), alone(model, trunk, branches))
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -64,15 +64,15 @@ def test_both_axes_say_the_same():
     for share, score in ((0.0, 0.5), (1.0, 1.0), (0.5, 0.75)):
         assert (share - low) / (high - low) == pytest.approx((score - bottom) / (top - bottom))
     (curve,) = [line for line in ax.lines if line.get_color() == "#0072B2"]
-    np.testing.assert_allclose(curve.get_ydata(), (np.array(SCORES) - 0.5) / 0.5)  # pyright: ignore[reportArgumentType]
+    np.testing.assert_allclose(np.asarray(curve.get_ydata()), (np.array(SCORES) - 0.5) / 0.5)
     (effect,) = [line for line in ax.lines if line.get_color() == "#CC79A7"]
     assert np.asarray(effect.get_ydata()).tolist() == EFFECTS
 
 
 def test_dots_are_filled_where_the_effect_is_outside_the_placebos():
     ax = drawn(made_up(("interchange",)))
-    (dots,) = [each for each in ax.collections if len(each.get_offsets()) == len(SCORES)]
-    filled = [tuple(color[:3]) != (1, 1, 1) for color in np.asarray(dots.get_facecolors())]
+    (dots,) = [each for each in ax.collections if len(np.asarray(each.get_offsets())) == len(SCORES)]
+    filled = [tuple(color[:3]) != (1, 1, 1) for color in np.asarray(dots.get_facecolor())]
     assert filled == [value > 0.09 for value in EFFECTS]
 
 
