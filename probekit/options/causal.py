@@ -118,13 +118,23 @@ class CausalOptions:
             object.__setattr__(self, "layers", tuple(self.layers))
         elif isinstance(self.layers, str):
             check_layers(self.layers)
-        if self.pairs is not None and "patch" not in self.methods:
+        if self.pairs is not None and "patch" not in self.method_names:
             raise UsageError("pairs (--pairs) are for patching; add patch to --method")
-        if self.at == "all" and "interchange" in self.methods:
+        if self.at == "all" and "interchange" in self.method_names:
             raise UsageError(
                 "interchange takes the coordinate of one token from another text; with --at all give --method "
                 "erase,steer"
             )
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """The methods, in the order in which they are done."""
+        return tuple(self.methods or ())
+
+    @property
+    def scale_values(self) -> tuple[float, ...]:
+        """The scales of steering, rising."""
+        return tuple(float(scale) for scale in self.scales or ())
 
 
 @dataclass(frozen=True, kw_only=True)
