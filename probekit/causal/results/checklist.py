@@ -107,7 +107,7 @@ def _placebos(data: CausalData) -> Answer:
 
 
 def _largest_placebos(data: CausalData) -> str:
-    """The largest effect of each kind where the headline's was chosen: the kinds differ, and the band has all of them."""
+    """The largest effect of each kind where the headline was chosen: kinds differ, and the band has all of them."""
     method = methods_of(data)[0]
     place = selected_place(data, method)
     kinds = dict.fromkeys(e.direction for e in data.effects if e.method == method and role_of(e.direction) == "placebo")
