@@ -34,13 +34,13 @@ class Aftermath:
         task: rows of validation and test.
         reading: what fresh probes read there; None if fresh probes were not asked for, or cannot be trained.
         neutral: texts of the loss.
-        loss: on them, in nats a token.
+        loss: on them, in nats a token; None where no text has a second token to predict.
     """
 
     task: Task
     reading: FreshReading | None
     neutral: list[list[int]]
-    loss: float
+    loss: float | None
 
 
 def prepare_aftermath(question: CausalQuestion) -> Aftermath:
@@ -63,16 +63,19 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
         except DataError:  # too few rows of a class: the rest of the run needs no fresh probes
             reading = None
     neutral = _neutral(question, rng)
-    return Aftermath(task, reading, neutral, loss_per_token(question.model, neutral))
+    loss = loss_per_token(question.model, neutral) if any(len(text) > 1 for text in neutral) else None
+    return Aftermath(task, reading, neutral, loss)
 
 
 def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eraser: Eraser) -> dict[str, Any]:
-    """Collateral, and where it can be measured completeness, selectivity and reliability; JSON-able.
+    """Where they can be measured, collateral, completeness, selectivity and reliability; JSON-able.
 
     Completeness is a list: at the place, then at later ones, up to the first where nothing was read before.
     """
     edits = {place: eraser.edit}
-    found: dict[str, Any] = {"collateral": loss_per_token(question.model, known.neutral, edits) - known.loss}
+    found: dict[str, Any] = {}
+    if known.loss is not None:
+        found["collateral"] = loss_per_token(question.model, known.neutral, edits) - known.loss
     if known.reading is None:
         return found
     fresh = fresh_probes(known.reading, _edited(question, known.task, place, edits), question.label)
