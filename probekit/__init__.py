@@ -40,6 +40,7 @@ _HOME = {
     "SelfTest": "verification",
     "fit_eraser": "causal.erase",
     "fresh_probes": "causal.completeness",
+    "read_after_edit": "causal.recovery",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "load_task",
     "logit_lens",
     "random_init_of",
+    "read_after_edit",
     "selftest",
     "steering_vectors",
     "train_probes",
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
     from probekit.causal.erase import fit_eraser
     from probekit.causal.pairs import load_pairs
     from probekit.causal.readouts import direct_logit_attribution, logit_lens
+    from probekit.causal.recovery import read_after_edit
     from probekit.causal.results.results import CausalResults
     from probekit.causal.steering import steering_vectors
     from probekit.errors import ProbekitError

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from probekit.activations.activations import ActivationSet
-from probekit.activations.extract import extract
-from probekit.activations.layout import PER_EXAMPLE
 from probekit.causal.behaviour import loss_per_token
 from probekit.causal.completeness import FreshReading, fresh_probes, read_afresh
 from probekit.causal.erase import Eraser
 from probekit.causal.neutral import load_neutral
 from probekit.causal.question import CausalQuestion, tokens_of
+from probekit.causal.recovery import extract_edited
 from probekit.errors import DataError
 from probekit.points import Place
 from probekit.tasks.base import Task
@@ -92,20 +91,7 @@ def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eras
 def _edited(question: CausalQuestion, task: Task, place: Place, edits: dict[Place, Any]) -> ActivationSet:
     """Activations of the rows with the edit, at its place and at later ones of the curve."""
     every = [(layer.point, layer.layer) for layer in question.layers]
-    later = every[every.index(place) :]
-    meta = question.acts.meta
-    position = meta.get("position", task.position)
-    made = extract(
-        question.model,
-        task,
-        points=list(dict.fromkeys(point for point, _ in later)),
-        layers=sorted({layer for _, layer in later if layer is not None}),
-        position=task.position if position == PER_EXAMPLE else position,
-        bos=meta.get("bos"),
-        edits=edits,
-        edit_positions="all" if question.options.at == "all" else "read",
-    )
-    return ActivationSet({one: made[one] for one in later}, task)
+    return extract_edited(question.model, question.acts, task, every[every.index(place) :], edits, question.options.at)
 
 
 def _neutral(question: CausalQuestion, rng: np.random.Generator) -> list[list[int]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from store_cases import assert_equal, flip, lasting, plan_of, run, shard_of
-from tiny_configs import tiny_configs, tiny_model
+from tiny_configs import new_model, tiny_configs, tiny_model
 
 from probekit.activations import Store, describe_plan, extract, extract_statistics, list_stores, random_init_of, repair
 from probekit.activations.plan.summary import plan_as_dict
@@ -95,6 +95,39 @@ def test_edits_at_the_read_tokens_follow_the_position(position):
     plain = extract(tiny_model("gpt2"), TEXTS, position=position)
     torch.testing.assert_close(acts["resid_pre", 0], plain["resid_pre", 0], rtol=1e-5, atol=1e-5)
     assert not torch.allclose(acts["resid_pre", 2], plain["resid_pre", 2])
+
+
+class LettersOfWords:
+    """One token per letter, with its characters."""
+
+    fingerprint, bos_token_id, sep_token_id = "letters", None, None
+
+    def encode_batch(self, texts, bos=False):
+        return [[ord(c) - ord("a") + 1 for c in text] for text in texts]
+
+    def offsets(self, text):
+        return [(i, i + 1) for i in range(len(text))]
+
+
+@pytest.mark.parametrize("position", ["last", "mean"])
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_each_word_of_a_text_is_edited_by_itself(name, position):
+    """Examples that are words of one text share it, and edits at one word do not reach the others."""
+    model, texts = new_model(name), ["abcde"] * 3 + ["fgh", "abcdex"]
+    model.tokenizer = LettersOfWords()
+    spans = np.array([[0, 1], [1, 3], [4, 5], [1, 3], [2, 6]])
+    edits = {("resid_pre", 1): replace(ROWS[:5])}
+    how = {"edit_positions": "read", "position": position, "bos": False}
+    acts = extract(model, Task("t", texts, spans=spans), edits=edits, **how)
+    torch.testing.assert_close(acts["resid_pre", 1], ROWS[:5].float())
+    for i, (text, (start, end)) in enumerate(zip(texts, spans, strict=True)):
+        tokens = torch.tensor(model.tokenizer.encode_batch([text]))
+        word = slice(end - 1, end) if position == "last" else slice(start, end)
+        mask = torch.zeros(len(text), dtype=torch.bool)
+        mask[word] = True
+        with model.edited({("resid_pre", 1): replace(ROWS[i])}, mask):
+            alone = model(tokens, stop_at_layer=2)[0, word].mean(0)
+        torch.testing.assert_close(acts["resid_pre", 2][i], alone, rtol=1e-5, atol=1e-5)
 
 
 def test_a_decoder_is_extracted_under_edits_of_either_stack():

@@ -86,7 +86,8 @@ BROKEN = {
 
 
 @pytest.fixture(scope="module")
-def saved(results, tmp_path_factory) -> str:
+def saved(tmp_path_factory) -> str:
+    results = CausalResults(made_up(("erase",), scores=[0.5, 0.9], values=[0.0, 0.5]))
     return (results.save(tmp_path_factory.mktemp("saved") / "run") / "causal.json").read_text()
 
 

@@ -8,10 +8,15 @@ from collections.abc import Callable
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid
 from probekit.causal.results.checklist import answered, base_is_at_chance, base_text, reviewer_checklist
 from probekit.causal.results.view import (
+    CEILINGS,
+    COVARIANCE,
+    RANDOM,
+    SHUFFLED,
     curve_effects,
     direction_name,
     is_outside,
     methods_of,
+    own_direction,
     selected_place,
     selected_scale,
 )
@@ -158,7 +163,7 @@ def _marks(data: CausalData) -> list[str]:
 
 def _notes(data: CausalData) -> list[str]:
     """What effects are shares of, the selected layer, the quadrants, and the largest cells of each patching grid."""
-    parts: list[Callable[[CausalData], list[str]]] = [_meaning, _selected_note, _quadrants, _patching]
+    parts: list[Callable[[CausalData], list[str]]] = [_meaning, _selected_note, _compared, _quadrants, _patching]
     return [line for part in parts for line in part(data)]
 
 
@@ -186,6 +191,19 @@ def _selected_note(data: CausalData) -> list[str]:
                 f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip, KL {effect.kl:.2f} nats, "
                 f"size of the edit {effect.size:.0%} of the activation's norm."
             )
+    return lines
+
+
+def _compared(data: CausalData) -> list[str]:
+    """What the label's other directions and the other label sets do at the selected place."""
+    lines = []
+    for method in methods_of(data):
+        names = dict.fromkeys(effect.direction for effect in data.effects if effect.method == method)
+        shown = [n for n in names if n not in (own_direction(data, method), *CEILINGS, RANDOM, COVARIANCE, SHUFFLED)]
+        place = selected_place(data, method) or ""
+        effects = {name: curve_effects(data, method, name).get(place) for name in shown}
+        found = [f"{direction_name(name)} {effect.effect:z.2f}" for name, effect in effects.items() if effect]
+        lines += [f"{method_name(data, method)} at {place} along other directions: {', '.join(found)}."] if found else []
     return lines
 
 
