@@ -32,8 +32,8 @@ class Aftermath:
     Attributes:
         task: rows of validation and test.
         reading: what fresh probes read there; None if fresh probes were not asked for, or cannot be trained.
-        neutral: texts of the loss; empty if no text of the task has a second token to predict.
-        loss: on them, in nats a token; None without any.
+        neutral: texts of the loss.
+        loss: on them, in nats a token; None where no text has a second token to predict.
     """
 
     task: Task
@@ -62,11 +62,12 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
         except DataError:  # too few rows of a class: the rest of the run needs no fresh probes
             reading = None
     neutral = _neutral(question, rng)
-    return Aftermath(task, reading, neutral, loss_per_token(question.model, neutral) if neutral else None)
+    loss = loss_per_token(question.model, neutral) if any(len(text) > 1 for text in neutral) else None
+    return Aftermath(task, reading, neutral, loss)
 
 
 def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eraser: Eraser) -> dict[str, Any]:
-    """Collateral, and where it can be measured completeness, selectivity and reliability; JSON-able.
+    """Where they can be measured, collateral, completeness, selectivity and reliability; JSON-able.
 
     Completeness is a list: at the place, then at later ones, up to the first where nothing was read before.
     """

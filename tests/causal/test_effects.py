@@ -70,13 +70,13 @@ def parts():
 def run(parts, label="used", **changes) -> CausalResults:
     model, acts = parts
     results = pk.train_probes(acts, label=label, quick=True, C=[0.1, 1.0])
-    how = {"answers": [str(OWN), str(OTHER)], "answers_label": "used", "das": False, "rows": 60}
+    how = {"answers": [str(OWN), str(OTHER)], "answers_label": "used", "das": False, "completeness": False, "rows": 60}
     return causal_curve(model, acts, results, **{**how, **changes})
 
 
 @pytest.fixture(scope="module")
 def used(parts) -> CausalResults:
-    return run(parts, das=True)
+    return run(parts, das=True, completeness=True)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +136,12 @@ def test_the_search_finds_no_less_than_the_directions(used):
     learned = effects(used, "interchange", "das")
     assert [e.effect for e in learned] == pytest.approx([1, 1], abs=0.1)
     assert set(used.meta["das"]) == {"resid_pre.0", "resid_post.0"}
+
+
+def test_fresh_probes_read_little_of_what_was_erased(used):
+    for layer in used.layers:
+        assert layer.completeness["erase"][0] > 0.8
+        assert layer.selectivity["erase"] == pytest.approx(1, abs=0.1)  # the other label set is as clear as before
 
 
 def test_rows_that_fitted_a_direction_measure_nothing(parts, used):
@@ -206,13 +212,13 @@ def test_wrong_options_are_refused(parts, changes, message):
 
 def test_results_that_cannot_say_it_are_refused(parts):
     model, acts = parts
-    folds = pk.train_probes(acts, quick=True, C=1.0, folds=3)
+    folds = pk.train_probes(acts, quick=True, C=1.0, folds=3, layers=0)
     with pytest.raises(UsageError, match="nested folds"):
         causal_curve(model, acts, folds, answers="1,2")
-    curved = pk.train_probes(acts, quick=True, probe="mlp")
+    curved = pk.train_probes(acts, quick=True, probe="mlp", layers=0)
     with pytest.raises(UsageError, match="has no direction"):
         causal_curve(model, acts, curved, answers="1,2")
-    results = pk.train_probes(acts, quick=True, C=1.0)
+    results = pk.train_probes(acts, quick=True, C=1.0, layers=0)
     with pytest.raises(UsageError, match="other weights"):
         causal_curve(linear_gpt2().init_weights(1), acts, results, answers="1,2")
     with pytest.raises(UsageError, match="expected results"):
