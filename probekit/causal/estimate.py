@@ -13,7 +13,7 @@ from probekit.options import CausalOptions
 from probekit.text import counted
 
 FEW = {"placebos": 1, "scales": (1.0,)}  # of the runs that are timed
-TIMED_ROWS = (4, 24)  # two sizes tell what a place costs from what an edited run costs
+TIMED_ROWS = (4, 4, 40)  # one to warm up; two sizes tell what a place costs from what an edited run costs
 
 
 def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def _seconds(
         measure_place(question, sides, Shared(), question.layers[len(question.layers) // 2], done.append)
         times.append(time.perf_counter() - began)
         runs.append(sum(done))
-    of_run = max(0.0, (times[1] - times[0]) / max(1, runs[1] - runs[0]))
-    return max(0.0, times[1] - runs[1] * of_run), of_run
+    of_run = max(0.0, (times[-1] - times[-2]) / max(1, runs[-1] - runs[-2]))
+    return max(0.0, times[-1] - runs[-1] * of_run), of_run
 
 
 def describe_causal(plan: dict[str, Any]) -> str:
@@ -63,6 +63,6 @@ def describe_causal(plan: dict[str, Any]) -> str:
         "places": ", ".join(plan["places"]),
         "rows": rows,
         "work": counted(plan["runs"], "edited run"),
-        "time": f"about {plan['seconds']:.0f} s for the edits, measured now; the search, fresh probes and patching on top",
+        "time": f"about {plan['seconds']:.0f} s for the edits, measured now; search, fresh probes and patching on top",
     }
     return "\n".join(f"{key:<9}{value}" for key, value in lines.items())
