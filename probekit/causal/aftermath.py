@@ -32,8 +32,8 @@ class Aftermath:
     Attributes:
         task: rows of validation and test.
         reading: what fresh probes read there; None if fresh probes were not asked for, or cannot be trained.
-        neutral: texts of the loss.
-        loss: on them, in nats a token; None where no text has a second token to predict.
+        neutral: texts of the loss; empty if no text of the task has a second token to predict.
+        loss: on them, in nats a token; None without any.
     """
 
     task: Task
@@ -62,12 +62,11 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
         except DataError:  # too few rows of a class: the rest of the run needs no fresh probes
             reading = None
     neutral = _neutral(question, rng)
-    loss = loss_per_token(question.model, neutral) if any(len(text) > 1 for text in neutral) else None
-    return Aftermath(task, reading, neutral, loss)
+    return Aftermath(task, reading, neutral, loss_per_token(question.model, neutral) if neutral else None)
 
 
 def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eraser: Eraser) -> dict[str, Any]:
-    """Where they can be measured, collateral, completeness, selectivity and reliability; JSON-able.
+    """Collateral, and where it can be measured completeness, selectivity and reliability; JSON-able.
 
     Completeness is a list: at the place, then at later ones, up to the first where nothing was read before.
     """
@@ -98,5 +97,5 @@ def _neutral(question: CausalQuestion, rng: np.random.Generator) -> list[list[in
     """Texts of a file, or texts of the task that no effect is measured on."""
     if question.options.neutral is None:
         rows = np.sort(rng.permutation(question.train)[:NEUTRAL])
-        return tokens_of(question.model, question.acts, rows)[0]
+        return [ids for ids in tokens_of(question.model, question.acts, rows)[0] if len(ids) > 1]
     return load_neutral(question.options.neutral, question.model, question.acts.meta.get("bos"))
