@@ -67,7 +67,7 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
 
 
 def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eraser: Eraser) -> dict[str, Any]:
-    """Where they can be measured, collateral, completeness, selectivity and reliability; JSON-able.
+    """Collateral, and where it can be measured completeness, selectivity and reliability; JSON-able.
 
     Completeness is a list: at the place, then at later ones, up to the first where nothing was read before.
     """

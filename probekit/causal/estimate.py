@@ -12,7 +12,8 @@ from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions
 from probekit.text import counted
 
-FEW = {"rows": 16, "placebos": 1, "scales": (1.0,)}  # of the run that is timed
+FEW = {"placebos": 1, "scales": (1.0,)}  # of the runs that are timed
+TIMED_ROWS = (4, 4, 40)  # one to warm up; two sizes tell what a place costs from what an edited run costs
 
 
 def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> dict[str, Any]:
@@ -20,32 +21,35 @@ def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, opt
     question = ask(model, acts, results, options)
     rows = {split: int((question.rows.split == split).sum()) for split in ("validation", "test")}
     runs = count_runs(question, rows) * len(question.layers)
+    of_place, of_run = _seconds(model, acts, results, options)
     return {
         "model": model.name,
         "label": question.label,
+        "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, options.answers or (), strict=True)),
         "places": [layer.place for layer in question.layers],
         "rows": {"train": len(question.train), **rows},
         "runs": runs,
-        "seconds": runs * _seconds(model, acts, results, options),
+        "seconds": len(question.layers) * of_place + runs * of_run,
     }
 
 
-def _seconds(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> float:
-    """Of one edited run at the middle place, measured now."""
-    few = {**vars(options), **FEW, "rows": min(FEW["rows"], options.rows)}
-    question = ask(model, acts, results, CausalOptions(**few))
-    sides = {split: find_side(question, split) for split in ("validation", "test")}
-    layer = question.layers[len(question.layers) // 2]
-    done = 0
-
-    def count(runs: int) -> None:
-        nonlocal done
-        done += runs
-
-    began = time.perf_counter()
-    measure_place(question, sides, Shared(), layer, count)
-    return (time.perf_counter() - began) / max(1, done)
+def _seconds(
+    model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions
+) -> tuple[float, float]:
+    """Of a place, and of one edited run there, at the middle place, measured now."""
+    times, runs = [], []
+    for rows in TIMED_ROWS:
+        few = {name: getattr(options, name) for name in CausalOptions.__dataclass_fields__}
+        question = ask(model, acts, results, CausalOptions(**{**few, **FEW, "rows": rows}))
+        sides = {split: find_side(question, split) for split in ("validation", "test")}
+        done: list[int] = []
+        began = time.perf_counter()
+        measure_place(question, sides, Shared(), question.layers[len(question.layers) // 2], done.append)
+        times.append(time.perf_counter() - began)
+        runs.append(sum(done))
+    of_run = max(0.0, (times[-1] - times[-2]) / max(1, runs[-1] - runs[-2]))
+    return max(0.0, times[-1] - runs[-1] * of_run), of_run
 
 
 def describe_causal(plan: dict[str, Any]) -> str:
@@ -54,10 +58,11 @@ def describe_causal(plan: dict[str, Any]) -> str:
     answers = ", ".join(f"{name} -> {word!a}" for name, word in plan["answers"].items())
     lines = {
         "model": plan["model"],
-        "label": f"{plan['label']}: {answers}",
+        "label": plan["label"],
+        "answers": f"by {plan['answers_label']}: {answers}",
         "places": ", ".join(plan["places"]),
         "rows": rows,
         "work": counted(plan["runs"], "edited run"),
-        "time": f"about {plan['seconds']:.0f} s, measured now on a small part",
+        "time": f"about {plan['seconds']:.0f} s for the edits, measured now; search, fresh probes and patching on top",
     }
     return "\n".join(f"{key:<9}{value}" for key, value in lines.items())

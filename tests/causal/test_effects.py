@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 import probekit as pk
+from probekit.causal import ceiling
 from probekit.causal.causal_curve import causal_curve
 from probekit.causal.data import Effect
 from probekit.causal.results.results import CausalResults
@@ -76,7 +77,9 @@ def run(parts, label="used", **changes) -> CausalResults:
 
 @pytest.fixture(scope="module")
 def used(parts) -> CausalResults:
-    return run(parts, das=True, completeness=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ceiling, "STEPS", 40)
+        return run(parts, das=True, completeness=True)
 
 
 @pytest.fixture(scope="module")
