@@ -4,23 +4,20 @@ Axes: N rows, D width of the place.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from probekit.activations.activations import ActivationSet
-from probekit.activations.extract import extract
-from probekit.activations.layout import PER_EXAMPLE
 from probekit.causal.behaviour import loss_per_token
 from probekit.causal.completeness import FreshReading, fresh_probes, read_afresh
 from probekit.causal.erase import Eraser
+from probekit.causal.neutral import load_neutral
 from probekit.causal.question import CausalQuestion, tokens_of
+from probekit.causal.recovery import extract_edited
 from probekit.errors import DataError
-from probekit.plain_files import MAX_CONFIG, read_bytes
 from probekit.points import Place
 from probekit.tasks.base import Task
 
@@ -91,20 +88,7 @@ def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eras
 def _edited(question: CausalQuestion, task: Task, place: Place, edits: dict[Place, Any]) -> ActivationSet:
     """Activations of the rows with the edit, at its place and at later ones of the curve."""
     every = [(layer.point, layer.layer) for layer in question.layers]
-    later = every[every.index(place) :]
-    meta = question.acts.meta
-    position = meta.get("position", task.position)
-    made = extract(
-        question.model,
-        task,
-        points=list(dict.fromkeys(point for point, _ in later)),
-        layers=sorted({layer for _, layer in later if layer is not None}),
-        position=task.position if position == PER_EXAMPLE else position,
-        bos=meta.get("bos"),
-        edits=edits,
-        edit_positions=question.options.at,
-    )
-    return ActivationSet({one: made[one] for one in later}, task)
+    return extract_edited(question.model, question.acts, task, every[every.index(place) :], edits, question.options.at)
 
 
 def _neutral(question: CausalQuestion, rng: np.random.Generator) -> list[list[int]]:
@@ -112,17 +96,4 @@ def _neutral(question: CausalQuestion, rng: np.random.Generator) -> list[list[in
     if question.options.neutral is None:
         rows = np.sort(rng.permutation(question.train)[:NEUTRAL])
         return tokens_of(question.model, question.acts, rows)[0]
-    path = Path(question.options.neutral)
-    texts = _lines(path)
-    ids = question.model.need_tokenizer().encode_batch(texts, bos=bool(question.acts.meta.get("bos")))
-    return [list(each)[: question.model.cfg.n_ctx] for each in ids]
-
-
-def _lines(path: Path) -> Sequence[str]:
-    try:
-        lines = [line.strip() for line in read_bytes(path, MAX_CONFIG).decode("utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read the neutral texts {str(path)!a}: {error}") from None
-    if not any(lines):
-        raise DataError(f"the neutral texts {str(path)!a} are empty; give one text on each line")
-    return [line for line in lines if line]
+    return load_neutral(question.options.neutral, question.model, question.acts.meta.get("bos"))

@@ -123,8 +123,9 @@ def _same_class(labels: np.ndarray, splits: list[np.ndarray], rng: np.random.Gen
     same = np.arange(len(labels))
     for rows in splits:
         for label in np.unique(labels[rows]):
-            own = rng.permutation(rows[labels[rows] == label])
-            same[own] = np.roll(own, 1)
+            own = rows[labels[rows] == label]
+            if len(own) > 1:
+                same[own] = own[(np.arange(len(own)) + rng.integers(1, len(own), len(own))) % len(own)]
     return same
 
 

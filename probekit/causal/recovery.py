@@ -1,5 +1,6 @@
 """Run the model again with an edit, and probe what can be read at this place and at every later one."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -9,9 +10,10 @@ from probekit.activations.layout import PER_EXAMPLE
 from probekit.causal.completeness import FreshProbes, FreshReading, fresh_probes
 from probekit.causal.erase import one_row_each
 from probekit.errors import UsageError
-from probekit.interventions import Edit
+from probekit.interventions import Edit, Edits
 from probekit.models.base import LanguageModel
 from probekit.points import Place, PointSpec, place_name
+from probekit.tasks import Task
 
 
 def read_after_edit(
@@ -51,31 +53,30 @@ def read_after_edit(
     one_row_each(acts, edited, torch.arange(0))
     curve = acts.curve(edited[0])
     later = curve[curve.index(edited) :]
-    after = _extracted(model, acts, edited, edit, later, at)
+    if acts.meta.get("position") == "mean" and at == "read":
+        raise UsageError(f"{place_name(edited)} is the mean over all tokens, so no one token is read; give at='all'")
+    if acts.task.text_of is not None:
+        raise UsageError("each token is an example here, and an edit needs texts; choose one token: acts.at(position)")
+    after = extract_edited(model, acts, acts.task.subset(acts.task.splits != "train"), later, {edited: edit}, at)
     return fresh_probes(acts if before is None else before, after, label, **how)
 
 
-def _extracted(
-    model: LanguageModel, acts: Activations, place: Place, edit: Edit, places: list[Place], at: str
+def extract_edited(
+    model: LanguageModel, acts: Activations, task: Task, places: Sequence[Place], edits: Edits, at: str
 ) -> ActivationSet:
-    """The activations at some places under an edit, of the rows outside train, as `acts` were extracted."""
-    if acts.task.text_of is not None:
-        raise UsageError("each token is an example here, and an edit needs texts; choose one token: acts.at(position)")
-    task = acts.task.subset(acts.task.splits != "train")
+    """Extract some places of some rows of `acts` again, in the same way but under edits."""
     position = acts.meta.get("position", task.position)
-    if position == "mean" and at == "read":
-        raise UsageError(f"{place_name(place)} is the mean over all tokens, so no one token is read; give at='all'")
     again = extract(
         model,
         task,
         points=list(dict.fromkeys(point for point, _ in places)),
         layers=sorted({layer for _, layer in places if layer is not None}),
-        position=None if position == PER_EXAMPLE else position,
+        position=task.position if position == PER_EXAMPLE else position,
         bos=acts.meta.get("bos"),
         on_long=acts.meta.get("on_long", "cut"),
-        edits={place: edit},
+        edits=edits,
         edit_positions=at,
         out=None,
         progress=False,
     )
-    return ActivationSet({each: again[each] for each in places}, task)
+    return ActivationSet({place: again[place] for place in places}, task)

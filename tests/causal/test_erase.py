@@ -176,6 +176,19 @@ def test_a_cut_off_keeps_the_erasure_exact_and_costs_more():
     assert cut.change > full.change
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cut_off_spares_other_rows_where_rows_are_as_few_as_columns(seed):
+    g = torch.Generator().manual_seed(seed)
+    y = torch.arange(1040) % 2
+    mix = torch.randn(40, 40, generator=g).double() * torch.logspace(0, -2, 40)
+    x = torch.randn(1040, 40, generator=g).double() @ mix + 3 * mix[0] * y[:, None]
+    fitted, others = slice(0, 40), slice(40, None)
+    full, cut = (fit_leace_rows(x[fitted], y[fitted], tol=tol) for tol in (0.0, 0.01))
+    change = [(eraser(x[others]) - x[others]).square().mean() for eraser in (full, cut)]
+    assert change[1] < 0.7 * change[0]
+    assert max(full.remaining, cut.remaining) < 1e-12
+
+
 def task_of(y: np.ndarray, **fields: Any) -> Task:
     splits = np.resize(["train", "train", "validation", "test", "train"], len(y))
     return Task("t", [f"text {i}" for i in range(len(y))], {"class": y}, splits=splits, **fields)

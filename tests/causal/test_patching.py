@@ -146,20 +146,29 @@ def test_placebos_are_other_pairs_corrupted_texts() -> None:
     assert patch_grid(model, pairs_of(1), placebos=4).within_placebo is None  # no other pair
 
 
+def joined(one: MinimalPairs, other: MinimalPairs) -> MinimalPairs:
+    texts = ([*getattr(one, x), *getattr(other, x)] for x in ("clean", "corrupted"))
+    numbers = ("own_N", "other_N", "clean_answer_N", "corrupted_answer_N")
+    tensors = (torch.cat([getattr(one, x), getattr(other, x)]) for x in numbers)
+    return MinimalPairs(*texts, *tensors, [*one.names, *other.names])
+
+
 def test_texts_of_several_lengths_are_counted_from_their_ends() -> None:
     short, long = pairs_of(2, 4, seed=1), pairs_of(3)
-    both = MinimalPairs(
-        *([*getattr(short, x), *getattr(long, x)] for x in ("clean", "corrupted")),
-        *(
-            torch.cat([getattr(short, x), getattr(long, x)])
-            for x in ("own_N", "other_N", "clean_answer_N", "corrupted_answer_N")
-        ),
-        [*short.names, *long.names],
-    )
+    both = joined(short, long)
     model = tiny_model("gpt2")
     grid, alone = patch_grid(model, both, placebos=0), patch_grid(model, long, placebos=0)
     assert grid.columns == ["-6", "-5", "-4", "-3", "-2", "-1"]
     assert grid.recovery[:, :2] == pytest.approx(alone.recovery[:, :2])  # the longer texts have these alone
+
+
+def test_a_cell_without_placebos_is_not_outside_their_band() -> None:
+    """One long pair has no other of its length, and two short ones have each other."""
+    short, long = pairs_of(2, 4, seed=1), pairs_of(1)
+    grid = patch_grid(tiny_model("gpt2"), joined(short, long), placebos=2)
+    assert grid.within_placebo is not None
+    assert grid.within_placebo[:, :2].all()
+    assert not grid.within_placebo.all()
 
 
 def test_pairs_that_align_at_the_answer_alone_are_patched_there() -> None:

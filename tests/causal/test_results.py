@@ -86,7 +86,8 @@ BROKEN = {
 
 
 @pytest.fixture(scope="module")
-def saved(results, tmp_path_factory) -> str:
+def saved(tmp_path_factory) -> str:
+    results = CausalResults(made_up(("erase",), scores=[0.5, 0.9], values=[0.0, 0.5]))
     return (results.save(tmp_path_factory.mktemp("saved") / "run") / "causal.json").read_text()
 
 
@@ -221,6 +222,13 @@ def test_an_effect_at_the_output_alone_is_an_open_question():
     assert item.answer == "used at resid_post.5 alone; at the last place the edit acts on the answer's own logits"
     early = {item.question: item for item in reviewer_checklist(made_up())}["Is it the concept, or already the answer?"]
     assert (early.is_answered, early.answer) == (True, "used from resid_pre.3 on")
+
+
+def test_answers_of_another_label_set_and_how_das_was_checked_are_said():
+    data = made_up(answers_label="attractor", das={"resid_pre.4": {"control_recovery": 0.04, "cosines": [0.99, -0.97]}})
+    assert "answers by attractor: singular -> ' is'" in CausalResults(data).summary()
+    (item,) = [each for each in data.checklist if each.question.startswith("Is the probe's direction")]
+    assert "DAS recovers 0.04 with shuffled counterparts; smallest cosine between its restarts 0.97" in item.answer
 
 
 def test_a_model_at_chance_is_said_loudly():

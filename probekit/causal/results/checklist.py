@@ -5,6 +5,7 @@ wake a dormant path), Zhang and Nanda 2023 (metrics of patching), and of reviews
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from probekit.causal.data import CausalData, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.view import (
@@ -184,7 +185,15 @@ def _angles(data: CausalData) -> Answer:
     angles = found[-1].angles
     least = angles.get("random 5%")
     beside = "" if least is None else f"; 5% of random directions are closer than {least:.0f}"
-    return True, f"{angles['das']:.0f} degrees between probe and DAS at {found[-1].place}{beside}"
+    search = _search_text(data.meta.get("das", {}).get(found[-1].place) or {})
+    return True, f"{angles['das']:.0f} degrees between probe and DAS at {found[-1].place}{beside}{search}"
+
+
+def _search_text(search: dict[str, Any]) -> str:
+    """How far DAS can be trusted: what it recovers with shuffled counterparts, and whether its restarts agree."""
+    control, cosines = search.get("control_recovery"), search.get("cosines")
+    text = "" if control is None else f"; DAS recovers {control:.2f} with shuffled counterparts"
+    return text + (f"; smallest cosine between its restarts {min(map(abs, cosines)):.2f}" if cosines else "")
 
 
 def _off_manifold(data: CausalData) -> Answer:

@@ -75,6 +75,11 @@ def quadrant_counts(data: CausalData) -> dict[str, list[CausalLayer]]:
     return {name: layers for name, layers in found.items() if layers}
 
 
+def has_other_answers(data: CausalData) -> bool:
+    """Whether another label set than that of the probes decides the answers."""
+    return data.meta.get("answers_label") not in (None, data.meta.get("label"))
+
+
 def _position(data: CausalData) -> str:
     return position_name(data.meta["position"]) if "position" in data.meta else ""
 
@@ -83,6 +88,7 @@ def _setting(data: CausalData) -> list[str]:
     """Answers and rows, then the behaviour without edits."""
     meta = data.meta
     answers = ", ".join(f"{label} -> {token!a}" for label, token in (meta.get("answers") or {}).items())
+    answers = f"by {meta['answers_label']}: {answers}" if has_other_answers(data) else answers
     n = ", ".join(f"{count:,} {split}" for split, count in meta.get("n", {}).items())
     lines = ["; ".join(part for part in (f"answers {answers}" if answers else "", f"{n} rows" if n else "") if part)]
     base = base_text(data)
