@@ -32,14 +32,14 @@ class Aftermath:
     Attributes:
         task: rows of validation and test.
         reading: what fresh probes read there; None if fresh probes were not asked for, or cannot be trained.
-        neutral: texts of the loss.
-        loss: on them, in nats a token.
+        neutral: texts of the loss; empty if no text of the task has a second token to predict.
+        loss: on them, in nats a token; None without any.
     """
 
     task: Task
     reading: FreshReading | None
     neutral: list[list[int]]
-    loss: float
+    loss: float | None
 
 
 def prepare_aftermath(question: CausalQuestion) -> Aftermath:
@@ -62,7 +62,7 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
         except DataError:  # too few rows of a class: the rest of the run needs no fresh probes
             reading = None
     neutral = _neutral(question, rng)
-    return Aftermath(task, reading, neutral, loss_per_token(question.model, neutral))
+    return Aftermath(task, reading, neutral, loss_per_token(question.model, neutral) if neutral else None)
 
 
 def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eraser: Eraser) -> dict[str, Any]:
@@ -71,7 +71,9 @@ def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eras
     Completeness is a list: at the place, then at later ones, up to the first where nothing was read before.
     """
     edits = {place: eraser.edit}
-    found: dict[str, Any] = {"collateral": loss_per_token(question.model, known.neutral, edits) - known.loss}
+    found: dict[str, Any] = {}
+    if known.loss is not None:
+        found["collateral"] = loss_per_token(question.model, known.neutral, edits) - known.loss
     if known.reading is None:
         return found
     fresh = fresh_probes(known.reading, _edited(question, known.task, place, edits), question.label)
@@ -95,5 +97,5 @@ def _neutral(question: CausalQuestion, rng: np.random.Generator) -> list[list[in
     """Texts of a file, or texts of the task that no effect is measured on."""
     if question.options.neutral is None:
         rows = np.sort(rng.permutation(question.train)[:NEUTRAL])
-        return tokens_of(question.model, question.acts, rows)[0]
+        return [ids for ids in tokens_of(question.model, question.acts, rows)[0] if len(ids) > 1]
     return load_neutral(question.options.neutral, question.model, question.acts.meta.get("bos"))

@@ -18,7 +18,7 @@ from probekit.manifest import check_is_store, newest_manifest
 from probekit.options import CausalOptions
 from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.plain_files import MAX_RESULTS, MAX_TABLE, parse_json, read_bytes
 from probekit.progress import parts_line
 from probekit.text import listed
 
@@ -204,7 +204,16 @@ def question_of_causal(options: CausalOptions, results: Path) -> dict[str, Any]:
     """What the results answer, as JSON: the options, and the folder of the probes."""
     shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
     asked = {name: getattr(options, name) for name in shown}
-    return json.loads(json.dumps({**asked, "probes": results.name}))
+    files = {name: _digest(path) for name, path in asked.items() if isinstance(path, Path)}
+    return json.loads(json.dumps({**asked, **files, "probes": results.name}))
+
+
+def _digest(path: Path) -> str:
+    """A file by its content, so that a run does not resume with another."""
+    try:
+        return f"sha256 {hashlib.sha256(read_bytes(path, MAX_TABLE)).hexdigest()}"
+    except OSError as error:
+        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
 
 
 def _folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:

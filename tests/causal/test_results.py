@@ -184,6 +184,9 @@ def test_open_questions_say_what_to_run():
     full = {item.question: item for item in reviewer_checklist(made_up())}
     assert [question for question, item in full.items() if not item.is_answered] == []
     assert full["Is patching exact?"].answer.startswith("yes")
+    own = [e for e in made_up().effects if e.method == "interchange" and e.place == "resid_pre.4"]
+    largest = max(abs(e.effect) for e in own if e.direction == "covariance")
+    assert f"covariance {largest:.2f}, shuffled labels" in full["What do placebos do?"].answer
     poor = made_up(("interchange",), n={"train": 800, "test": 400}, base={})
     poor = dataclasses.replace(poor, effects=[each for each in poor.effects if each.direction == "probe"], grids=[])
     poor = dataclasses.replace(
@@ -229,6 +232,14 @@ def test_answers_of_another_label_set_and_how_das_was_checked_are_said():
     assert "answers by attractor: singular -> ' is'" in CausalResults(data).summary()
     (item,) = [each for each in data.checklist if each.question.startswith("Is the probe's direction")]
     assert "DAS recovers 0.04 with shuffled counterparts; smallest cosine between its restarts 0.97" in item.answer
+
+
+def test_two_scales_are_no_dose_response():
+    data = made_up(("steer",))
+    few = dataclasses.replace(data, effects=[each for each in data.effects if each.scale in (-2.0, 2.0)])
+    items = {item.question: item for item in reviewer_checklist(few)}
+    assert items["Does the effect grow with the dose?"].answer == "2 scales; give 3 or more, of both signs (--scale)"
+    assert {item.question: item for item in reviewer_checklist(data)}["Does the effect grow with the dose?"].is_answered
 
 
 def test_a_model_at_chance_is_said_loudly():

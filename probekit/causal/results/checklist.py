@@ -20,11 +20,13 @@ from probekit.causal.results.view import (
     placebo_counts,
     role_of,
     selected_place,
+    selected_scale,
 )
 from probekit.evaluation.results.wording import position_name
 from probekit.text import counted, listed, printable
 
 LEAST_PLACEBOS = 20  # random directions; fewer cannot give p < 0.05
+LEAST_SCALES = 3  # of a dose-response
 Answer = tuple[bool, str]
 
 
@@ -101,7 +103,19 @@ def _placebos(data: CausalData) -> Answer:
     if not texts:
         return False, "none"
     few = "" if enough else f"; expected {LEAST_PLACEBOS} random, {LEAST_PLACEBOS} of the covariance, shuffled labels"
-    return enough, f"directions {listed(texts)}; same edit, same norm{few}"
+    return enough, f"directions {listed(texts)}; same edit, same norm{few}{_largest_placebos(data)}"
+
+
+def _largest_placebos(data: CausalData) -> str:
+    """The largest effect of each kind where the headline was chosen: kinds differ, and the band has all of them."""
+    method = methods_of(data)[0]
+    place = selected_place(data, method)
+    kinds = dict.fromkeys(e.direction for e in data.effects if e.method == method and role_of(e.direction) == "placebo")
+    own = [e for e in data.effects if e.method == method and e.place == place and e.split == "test"]
+    own = [e for e in own if e.scale == selected_scale(data, method)]
+    largest = {kind: max((abs(e.effect) for e in own if e.direction == kind), default=None) for kind in kinds}
+    texts = [f"{printable(kind)} {value:.2f}" for kind, value in largest.items() if value is not None]
+    return f"; largest effect of {method} at {place}: {listed(texts)}" if texts else ""
 
 
 def _both_ways(data: CausalData) -> Answer:
@@ -129,8 +143,10 @@ def _before_the_answer(data: CausalData) -> Answer:
 
 def _dose(data: CausalData) -> Answer:
     scales = sorted({e.scale for e in data.effects if e.method == "steer" and e.scale is not None})
-    if len(scales) < 3:
+    if not scales:
         return False, "not measured; add steer to --method"
+    if len(scales) < LEAST_SCALES:
+        return False, f"{counted(len(scales), 'scale')}; give {LEAST_SCALES} or more, of both signs (--scale)"
     ends = f"{scales[0]:g} to {scales[-1]:g} standard deviations"
     return True, f"{len(scales)} scales from {ends} along the direction; see the picture"
 
