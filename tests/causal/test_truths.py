@@ -18,6 +18,7 @@ from probekit.causal.counterparts import choose_counterparts
 from probekit.causal.directions import lda_direction, mean_difference_direction, moments_of_rows, unit_direction
 from probekit.causal.erase import fit_leace
 from probekit.causal.interchange import Interchange, interchange_effect, run_interchange, unedited
+from probekit.causal.pairs import load_pairs
 from probekit.causal.placebos import random_directions
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.options import TrainingSettings
@@ -224,11 +225,12 @@ def exclusive_or():
             weight.fill_(1.0 if "ln" in name and name.endswith("weight") else 0.0)
         for word, (u, v) in enumerate([(-1, -1), (-1, 1), (1, -1), (1, 1)]):
             model.embed.weight[word] = torch.tensor([u, -u, v, -v, 0, 0, 0, 0.0])  # of mean 0, so the norm only scales
+        weights = dict(model.named_parameters())
         signs = torch.tensor([[1.0, 1], [-1, -1], [1, -1], [-1, 1]])
-        reads, writes = model.blocks[0].mlp.up, model.blocks[0].mlp.down
-        reads.weight[:, [0, 2]] = 4 * signs
-        writes.weight[4], writes.weight[5] = torch.tensor([2.0, 2, -2, -2]), torch.tensor([-2.0, -2, 2, 2])
-        model.unembed.weight[4, 4], model.unembed.weight[5, 5] = 1.0, 1.0
+        weights["blocks.0.mlp.up.weight"][:, [0, 2]] = 4 * signs
+        weights["blocks.0.mlp.down.weight"][4] = torch.tensor([2.0, 2, -2, -2])
+        weights["blocks.0.mlp.down.weight"][5] = torch.tensor([-2.0, -2, 2, 2])
+        weights["unembed.weight"][4, 4] = weights["unembed.weight"][5, 5] = 1.0
     return model
 
 
@@ -249,3 +251,39 @@ def test_what_no_linear_probe_reads_can_be_used():
     assert interchange_effect(model, swap, rows, None) == pytest.approx(1, abs=1e-5)
     plane = torch.linalg.qr(model.embed.weight[:2].detach().T)[0]
     assert interchange_effect(model, swap, rows, plane) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.shared
+def test_on_real_text_a_determiners_number_is_read_before_it_is_used(shared_dir):
+    """BLiMP's "this sketch" or "these sketch": "." or "s"? The last block fetches the number from the determiner."""
+    model = pk.load_model(shared_dir / "models/stories260k-llama", device="cpu")
+    pairs = load_pairs(shared_dir / "data/blimp/determiner_noun_agreement_1.jsonl", model)
+    ids = [model.need_tokenizer().encode(word)[-1] for word in ("cat.", "cats")]
+    asked = torch.stack([pairs.own_N, pairs.other_N], 1)
+    regular = [i for i, pair in enumerate(asked.tolist()) if set(pair) == set(ids)]
+    texts, plural = [pairs.clean[i] for i in regular], (pairs.own_N[regular] == ids[1]).long().numpy()
+    trunk = run_trunk(model, texts)
+    behaviour = by_label(plural, ids, trunk.answer_N)
+    prefers = logit_differences(model, trunk.hidden_ND, behaviour.own_N, behaviour.other_N).detach().double()
+    assert float(prefers.mean()) > 4 * float(prefers.std()) / len(prefers) ** 0.5
+    acts = pk.extract(model, texts, points=["resid_pre", "resid_post"], progress=False)
+    n = len(texts) // 2
+    counterpart = np.arange(len(texts))
+    counterpart[n:] = n + choose_counterparts(plural[n:], [len(text) for text in texts[n:]], texts=texts[n:])
+
+    def effects(place):
+        moments = moments_of_rows(acts[place][:n], {"number": plural[:n]})
+        writer, reader = mean_difference_direction(moments, "number"), lda_direction(moments, "number")
+        middle = float(moments.class_means("number").mean(0) @ reader.vector_D)
+        read = np.mean((acts[place][n:].double() @ reader.vector_D > middle).numpy() == (plural[n:] == 1))
+        swap = Interchange(place, trunk, behaviour, acts[place], trunk.answer_N, torch.from_numpy(counterpart))
+        vectors = [writer.vector_D, *random_directions(5, len(writer.vector_D))]
+        return read, [interchange_effect(model, swap, torch.arange(n, len(texts)), v.float()) for v in vectors]
+
+    read, (effect, *placebos) = effects(("resid_pre", 4))
+    assert read > 0.75
+    assert abs(effect) < 0.25
+    read, (effect, *placebos) = effects(("resid_post", 4))
+    assert read > 0.8
+    assert effect > 0.6
+    assert max(map(abs, placebos)) < 0.3
