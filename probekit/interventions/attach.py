@@ -86,7 +86,7 @@ def editing_texts(
 
     def placed(edit: Edit) -> Placed:
         n_rows = edit_rows(edit)
-        if checked == "all" and n_rows is None:
+        if n_rows is None and isinstance(checked, str) and checked == "all":
             return None, None
         if (here := texts()) is None:
             raise UsageError(

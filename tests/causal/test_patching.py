@@ -90,6 +90,12 @@ def test_the_answer_may_be_read_before_the_end() -> None:
     assert_near(patch_grid(model, pairs, placebos=0).recovery, one_by_one(model, pairs, "resid_pre"))
 
 
+def test_a_pair_with_one_patched_token_is_a_run_by_itself() -> None:
+    model, pairs = tiny_model("gpt2"), pairs_of(1, changed=T - 1)
+    found = patch_grid(model, pairs, "resid_pre", placebos=0)
+    assert_near(found.recovery[:, -1], one_by_one(model, pairs, "resid_pre")[:, -1])
+
+
 def test_one_changed_token_is_recovered_whole_where_it_is_read() -> None:
     """In layer 0 at the changed token; before it, and after the answer token, nothing can be recovered."""
     grid = patch_grid(tiny_model("gpt2"), pairs_of(6, changed=2), placebos=0)
