@@ -8,7 +8,7 @@ the first token on, so that no cell can be left out. All compute the mean recove
 token, at resid_pre. "full forwards" are probekit's: one for each cell, all pairs in one batch, and logits of the answer
 token alone. TransformerLens's is `get_act_patch_resid_pre`, which calls `generic_activation_patch`.
 
-Every contestant is a process of its own with 2 threads. They take turns, round after round; ratios are taken round by
+Every contestant is a process of its own. They take turns, round after round; ratios are taken round by
 round, of CPU seconds, then their median. The error is the largest difference from the full forwards, of recoveries.
 """
 
@@ -148,11 +148,11 @@ CONTESTANTS = {
 }
 
 
-def work(name: str, folder: str, data: str) -> None:
+def work(name: str, folder: str, data: str, threads: str) -> None:
     """Be a worker: each request is a run."""
     import torch
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(int(threads))
     grid = CONTESTANTS[name](Path(folder), json.loads(Path(data).read_text()))
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +185,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--python-peers", help="Python of an environment with TransformerLens and nnsight")
     args = parser.parse_args()
     names = [name for name in CONTESTANTS if name not in PEERS or args.python_peers]
@@ -194,9 +195,14 @@ def main() -> None:
         workers = {}
         for name in names:
             python = args.python_peers if name in PEERS else sys.executable
-            workers[name] = Worker(__file__, "--work", name, str(folder), str(folder / "pairs.json"), python=python)
+            data = str(folder / "pairs.json")
+            workers[name] = Worker(__file__, "--work", name, str(folder), data, str(args.threads), python=python)
             stack.callback(workers[name].close)
-        rounds = [{name: worker.ask(run=i) for name, worker in workers.items()} for i in range(args.rounds)]
+        rounds: list[dict[str, dict[str, Any]]] = [{} for _ in range(args.rounds)]
+        for each in rounds:
+            for name, worker in workers.items():
+                each[name] = worker.ask()
+                print(f"{name}: {each[name]['cpu']:.1f} s", file=sys.stderr, flush=True)
     report(rounds)
 
 

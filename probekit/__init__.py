@@ -26,6 +26,9 @@ _HOME = {
     "load_statistics": "activations",
     "load_probe": "probes",
     "steering_vectors": "causal.steering",
+    "logit_lens": "causal.readouts",
+    "direct_logit_attribution": "causal.readouts",
+    "load_pairs": "causal.pairs",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "ProbeCurves": "evaluation",
@@ -50,6 +53,7 @@ __all__ = [
     "TransferResults",
     "__version__",
     "causal_curve",
+    "direct_logit_attribution",
     "extract",
     "extract_statistics",
     "fit_eraser",
@@ -57,9 +61,11 @@ __all__ = [
     "import_activations",
     "load_activations",
     "load_model",
+    "load_pairs",
     "load_probe",
     "load_statistics",
     "load_task",
+    "logit_lens",
     "random_init_of",
     "read_after_edit",
     "selftest",
@@ -80,6 +86,8 @@ if TYPE_CHECKING:
     from probekit.causal.causal_curve import causal_curve
     from probekit.causal.completeness import fresh_probes
     from probekit.causal.erase import fit_eraser
+    from probekit.causal.pairs import load_pairs
+    from probekit.causal.readouts import direct_logit_attribution, logit_lens
     from probekit.causal.recovery import read_after_edit
     from probekit.causal.results.results import CausalResults
     from probekit.causal.steering import steering_vectors

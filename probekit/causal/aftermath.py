@@ -4,9 +4,7 @@ Axes: N rows, D width of the place.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,10 @@ from probekit.activations.activations import ActivationSet
 from probekit.causal.behaviour import loss_per_token
 from probekit.causal.completeness import FreshReading, fresh_probes, read_afresh
 from probekit.causal.erase import Eraser
+from probekit.causal.neutral import load_neutral
 from probekit.causal.question import CausalQuestion, tokens_of
 from probekit.causal.recovery import extract_edited
 from probekit.errors import DataError
-from probekit.plain_files import MAX_CONFIG, read_bytes
 from probekit.points import Place
 from probekit.tasks.base import Task
 
@@ -34,14 +32,14 @@ class Aftermath:
     Attributes:
         task: rows of validation and test.
         reading: what fresh probes read there; None if fresh probes were not asked for, or cannot be trained.
-        neutral: texts of the loss.
-        loss: on them, in nats a token.
+        neutral: texts of the loss; empty if no text of the task has a second token to predict.
+        loss: on them, in nats a token; None without any.
     """
 
     task: Task
     reading: FreshReading | None
     neutral: list[list[int]]
-    loss: float
+    loss: float | None
 
 
 def prepare_aftermath(question: CausalQuestion) -> Aftermath:
@@ -64,7 +62,7 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
         except DataError:  # too few rows of a class: the rest of the run needs no fresh probes
             reading = None
     neutral = _neutral(question, rng)
-    return Aftermath(task, reading, neutral, loss_per_token(question.model, neutral))
+    return Aftermath(task, reading, neutral, loss_per_token(question.model, neutral) if neutral else None)
 
 
 def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eraser: Eraser) -> dict[str, Any]:
@@ -73,7 +71,9 @@ def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eras
     Completeness is a list: at the place, then at later ones, up to the first where nothing was read before.
     """
     edits = {place: eraser.edit}
-    found: dict[str, Any] = {"collateral": loss_per_token(question.model, known.neutral, edits) - known.loss}
+    found: dict[str, Any] = {}
+    if known.loss is not None:
+        found["collateral"] = loss_per_token(question.model, known.neutral, edits) - known.loss
     if known.reading is None:
         return found
     fresh = fresh_probes(known.reading, _edited(question, known.task, place, edits), question.label)
@@ -97,18 +97,5 @@ def _neutral(question: CausalQuestion, rng: np.random.Generator) -> list[list[in
     """Texts of a file, or texts of the task that no effect is measured on."""
     if question.options.neutral is None:
         rows = np.sort(rng.permutation(question.train)[:NEUTRAL])
-        return tokens_of(question.model, question.acts, rows)[0]
-    path = Path(question.options.neutral)
-    texts = _lines(path)
-    ids = question.model.need_tokenizer().encode_batch(texts, bos=bool(question.acts.meta.get("bos")))
-    return [list(each)[: question.model.cfg.n_ctx] for each in ids]
-
-
-def _lines(path: Path) -> Sequence[str]:
-    try:
-        lines = [line.strip() for line in read_bytes(path, MAX_CONFIG).decode("utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"could not read the neutral texts {str(path)!a}: {error}") from None
-    if not any(lines):
-        raise DataError(f"the neutral texts {str(path)!a} are empty; give one text on each line")
-    return [line for line in lines if line]
+        return [ids for ids in tokens_of(question.model, question.acts, rows)[0] if len(ids) > 1]
+    return load_neutral(question.options.neutral, question.model, question.acts.meta.get("bos"))

@@ -55,8 +55,8 @@ def answer_ids(
 ) -> list[int]:
     """The token id of each answer, as the next word after the texts, or in place of their [MASK].
 
-    An answer is tried after a blank first, then as it is given. Of more than `MOST_TEXTS` texts as many are tried,
-    evenly spread. Where the texts are token ids, answers are tokens as the vocabulary spells them, or ids.
+    An answer is tried after a blank first, then as it is given; on `MOST_TEXTS` of the texts, evenly spread. Where the
+    texts are token ids, it is a word by itself or a token as the vocabulary spells it; without a tokenizer, an id.
 
     Args:
         model: the model that will answer.
@@ -87,7 +87,18 @@ def answer_id(model: LanguageModel, answer: str, texts: Sequence[str] | Sequence
         if int(answer) >= model.cfg.d_vocab:
             raise UsageError(f"token ids of {model.name} are 0..{model.cfg.d_vocab - 1}, got {answer}")
         return int(answer)
-    return model.need_tokenizer().token_id(answer)
+    return _alone(model, answer)
+
+
+def _alone(model: LanguageModel, answer: str) -> int:
+    """The id of an answer without a text: with a blank before it, by itself, or as the vocabulary spells it."""
+    tokenizer = model.need_tokenizer()
+    for form in (f" {answer}", answer):
+        with suppress(DataError):
+            ids = tokenizer.encode(form)
+            if len(ids) == 1 and _spells(model, ids[0], answer):
+                return ids[0]
+    return tokenizer.token_id(answer)
 
 
 def _next_token(model: LanguageModel, answer: str, texts: list[str]) -> int:

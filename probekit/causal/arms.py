@@ -60,9 +60,9 @@ def erase_arms(
 
 
 def steer_arms(place: PlaceDirections, scales: Sequence[float], side: Side, with_placebos: bool) -> Iterator[Arm]:
-    """The step to the other class times each scale; a placebo's step has the length of the probe's."""
+    """The step to the other class times each scale; a placebo's step has the length of the mean difference's."""
     covariance = place.moments.covariance
-    own_N = _deviations(place.probe.steps(side.labels, side.other), covariance)
+    own_N = _deviations(place.mean_difference.steps(side.labels, side.other), covariance)
     for one in _some(place, with_placebos):
         unit_ND = one.steps(side.labels, side.other)
         std_N = own_N if one.is_placebo else _deviations(unit_ND, covariance)

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from probekit.causal.answers import answer_ids as answer_ids
 from probekit.causal.answers import mask_token
 from probekit.causal.pairs import MinimalPairs
-from probekit.causal.unembedding import check_head, chosen_logits, logits_of
+from probekit.causal.unembedding import check_head, chosen_logits, logits_of, rows_at_once
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Edits, editing
 from probekit.models.base import LanguageModel
@@ -26,7 +26,6 @@ from probekit.models.families.transformer import Transformer
 
 TOKENS = 4096  # of a batch, padding included
 MASKED = 7  # every 7th token is masked in turn: 14%, near the 15% of BERT's training
-LOGITS = 2**23  # how many logits are in memory at once, 32 MB in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,14 +133,11 @@ def measure(model: LanguageModel, hidden_VD: Tensor, base_VD: Tensor, own_V: Ten
     parts = [
         _measured(model, *part)
         for part in zip(
-            *(x.to(hidden_VD.device).split(_rows(model)) for x in (hidden_VD, base_VD, own_V, other_V)), strict=True
+            *(x.to(hidden_VD.device).split(rows_at_once(model)) for x in (hidden_VD, base_VD, own_V, other_V)),
+            strict=True,
         )
     ]
     return Measures(*(torch.cat(each) for each in zip(*parts, strict=True)))
-
-
-def _rows(model: LanguageModel) -> int:
-    return max(1, LOGITS // model.cfg.d_vocab)
 
 
 def _measured(
@@ -169,8 +165,9 @@ def headline(model: LanguageModel, behaviour: Behaviour | CustomBehaviour, hidde
         UsageError: the custom function does not return one finite number for each run.
     """
     if isinstance(behaviour, Behaviour):
+        text_V = text_V.to(behaviour.own_N.device)
         return logit_differences(model, hidden_VD, behaviour.own_N[text_V], behaviour.other_N[text_V])
-    runs = zip(hidden_VD.split(_rows(model)), text_V.split(_rows(model)), strict=True)
+    runs = zip(hidden_VD.split(rows_at_once(model)), text_V.split(rows_at_once(model)), strict=True)
     return torch.cat([_custom(behaviour, logits_of(model, x_VD), rows_V) for x_VD, rows_V in runs])
 
 
@@ -242,7 +239,7 @@ def _losses(model: LanguageModel, batch: list[list[int]], edits: Edits) -> Tenso
         hidden_BLD = model(seen, attention_mask=None if real.all() else real, return_logits=False)
     at = at.to(hidden_BLD.device)
     hidden_TD, targets_T = hidden_BLD[:, from_][at], targets.to(hidden_BLD.device)[at]
-    parts = zip(hidden_TD.split(_rows(model)), targets_T.split(_rows(model)), strict=True)
+    parts = zip(hidden_TD.split(rows_at_once(model)), targets_T.split(rows_at_once(model)), strict=True)
     return torch.cat([cross_entropy(logits_of(model, x_TD), y_T, reduction="none") for x_TD, y_T in parts])
 
 
@@ -250,7 +247,7 @@ def _masked(model: LanguageModel, tokens: Tensor, real: Tensor) -> tuple[Tensor,
     """The tokens with every 7th of their own masked, and which these are, bool [B, L]."""
     _, mask = mask_token(model)
     tokenizer = model.need_tokenizer()
-    context = torch.tensor([i for i in (tokenizer.bos_token_id, tokenizer.sep_token_id) if i is not None])
-    own = real & ~torch.isin(tokens, context)
+    not_words = [i for i in (tokenizer.bos_token_id, tokenizer.sep_token_id, mask) if i is not None]
+    own = real & ~torch.isin(tokens, torch.tensor(not_words))
     at = own & (own.cumsum(1) % MASKED == MASKED // 2)  # the 3rd, the 10th, ...
     return tokens.masked_fill(at, mask), at

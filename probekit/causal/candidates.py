@@ -72,6 +72,11 @@ class PlaceDirections:
         """The probe's own."""
         return self.candidates[0]
 
+    @property
+    def mean_difference(self) -> Candidate:
+        """The differences of the class means."""
+        return self.candidates[1]
+
 
 def fit_place(
     x_ND: Tensor, task: Task, label: str, others: Sequence[str], probe: Probe, k: int, seed: int

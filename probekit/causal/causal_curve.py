@@ -57,7 +57,7 @@ def causal_curve(
     sides = {split: find_side(question, split) for split in ("validation", "test")}
     found = _places(question, sides, options, begin)
     data = _data(question, sides, found)
-    if "patch" in options.methods:
+    if "patch" in options.method_names:
         grids, n_pairs = find_grids(question, sides["test"], begin, options.progress)
         data = replace(data, grids=grids, meta={**data.meta, "pairs": n_pairs})
     return CausalResults(replace(data, checklist=reviewer_checklist(data)))
@@ -67,7 +67,7 @@ def _places(
     question: CausalQuestion, sides: Mapping[str, Side], options: CausalArguments, begin: Callable[[str], None]
 ) -> list[PlaceFound]:
     """What was measured at each place, now or before; nothing if patching alone is asked for."""
-    if not set(options.methods or ()) & set(CHOICES):
+    if not set(options.method_names) & set(CHOICES):
         return []
     parts = Parts(options.keep, question)
     found = {layer.place: parts.read(layer.place) for layer in question.layers}
@@ -77,8 +77,8 @@ def _places(
     begin("running edits")
     tick = _ticker(options.progress, len(missing) * count_runs(question, _sizes(sides)))
     for layer in missing:
-        found[layer.place] = measure_place(question, sides, known, layer, tick)
-        parts.write(layer.place, found[layer.place])
+        found[layer.place] = at = measure_place(question, sides, known, layer, tick)
+        parts.write(layer.place, at)
     return [at for at in found.values() if at is not None]
 
 
@@ -113,15 +113,15 @@ def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[Place
 def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]:
     meta, options, model = question.results.meta, question.options, question.model
     names = model.need_tokenizer().tokens(question.answer_C.tolist()) if model.tokenizer else options.answers or ()
-    methods = [name for name in options.methods if name in CHOICES]
+    methods = [name for name in options.method_names if name in CHOICES]
     return {
         **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
         "position": meta["position"],
         "at": options.at,
         "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
-        "methods": methods if methods else list(options.methods or ()),
-        "scales": list(options.scales or ()) if "steer" in methods else [],
+        "methods": methods if methods else list(options.method_names),
+        "scales": list(options.scale_values) if "steer" in methods else [],
         "n": {"train": len(question.train), **_sizes(sides)},
         "base": {split: _base(question, side) for split, side in sides.items()},
         "resampled_by": "row" if question.rows.groups is None else "group",

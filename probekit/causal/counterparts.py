@@ -52,7 +52,7 @@ def choose_counterparts(
     rng, chosen = np.random.default_rng(seed), np.empty(n, dtype=np.int64)
     for split in np.unique(splits_N):
         rows = np.flatnonzero(splits_N == split)
-        tokens = None if texts is None else _padded([texts[i] for i in rows])
+        tokens = None if texts is None else _padded([texts[i] for i in rows.tolist()])
         chosen[rows] = rows[_of_split(labels_N[rows], lengths_N[rows], groups_N[rows], tokens, rng)]
     return chosen
 

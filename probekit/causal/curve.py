@@ -15,7 +15,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 CHOICES = {
     "interchange": ("probe", "mean-difference", "lda"),
     "erase": ("leace",),
-    "steer": ("probe", "mean-difference", "lda"),
+    "steer": ("mean-difference",),  # placebos have the length of its steps
 }
 """Method -> the directions among which validation chooses that of the curve."""
 

@@ -8,12 +8,13 @@ restarts are compared, and a control search is done with sources that hold nothi
 The loss is the squared distance to the counterpart's behaviour, not the cross entropy of its answer, which rewards an
 overshoot. On a linear model the squared distance finds the direction that the model reads, exactly; cross entropy finds
 one between it and the direction along which texts and counterparts differ. (Measured on the planted model of the tests,
-where these are 63 degrees apart: 0.3 degrees off after 100 steps, and 31 degrees off with an effect of 1.59.)
+where these are 63 degrees apart: 0.4 degrees off after 100 steps, and 31 degrees off with an effect of 1.59.)
 
 Axes: N texts, F fits, B texts of a batch, D width of the place.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,8 +124,9 @@ def _same_class(labels: np.ndarray, splits: list[np.ndarray], rng: np.random.Gen
     same = np.arange(len(labels))
     for rows in splits:
         for label in np.unique(labels[rows]):
-            own = rng.permutation(rows[labels[rows] == label])
-            same[own] = np.roll(own, 1)
+            own = rows[labels[rows] == label]
+            if len(own) > 1:
+                same[own] = own[(np.arange(len(own)) + rng.integers(1, len(own), len(own))) % len(own)]
     return same
 
 
@@ -141,8 +143,7 @@ def _descend(
     basis_DR = _where_swaps_differ(swap, rows).to(swap.x_ND.device)
     starts = torch.from_numpy(rng.standard_normal((F, basis_DR.shape[1]))).to(basis_DR)
     w_FR, mean_FR, square_FR = _unit(starts), torch.zeros_like(starts), torch.zeros_like(starts)
-    for step in range(1, search.steps + 1):
-        batch_B = rows[torch.from_numpy(rng.choice(len(rows), size, replace=False))]
+    for step, batch_B in zip(range(1, search.steps + 1), _batches(swap, rows, size, rng), strict=False):
         w_FR.requires_grad_()
         basis_FD = _unit(w_FR) @ basis_DR.T
         edited = run_interchange(
@@ -163,6 +164,22 @@ def _descend(
         # of length 1 again: Adam lengthens a vector whose length does not matter, and so slows its turning
         w_FR = _unit(w_FR.detach() - rate / basis_DR.shape[1] ** 0.5 * turn_FR)
     return _unit((w_FR @ basis_DR.T).double().cpu())
+
+
+def _batches(swap: Interchange, rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tensor]:
+    """Batches of rows [B] without end; those of one batch are run together by the trunk wherever possible.
+
+    A search on `agreement` takes 0.56 of the CPU time that batches drawn from all rows take, and finds the same.
+    """
+    group_N = np.zeros(len(swap.x_ND), dtype=np.int64)
+    for number, group in enumerate(swap.trunk.groups):
+        group_N[group.texts] = number
+    while True:
+        shuffled = rng.permutation(rows.numpy())
+        ordered = shuffled[np.argsort(group_N[shuffled], kind="stable")]
+        first = rng.integers(0, len(rows) % size + 1)  # what does not fill a batch is another part each time
+        for begin in rng.permutation(np.arange(first, len(rows) - size + 1, size)):
+            yield torch.from_numpy(ordered[begin : begin + size])
 
 
 def _where_swaps_differ(swap: Interchange, rows: Tensor) -> Tensor:

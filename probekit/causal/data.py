@@ -78,7 +78,8 @@ class CausalLayer:
         score: the probe's headline on test.
         interval: of the score.
         is_read: whether the interval lies above the baseline.
-        is_used: method -> whether the effect of the probe's direction is outside the placebos', corrected.
+        is_used: method -> whether the effect of the method's direction is outside the placebos', corrected, and its
+            interval excludes 0.
         quadrant: of `is_read` and the first method's `is_used`.
         collateral: method -> the loss on neutral text with the edit minus without, nats a token.
         completeness: method -> 1 minus what fresh probes on other rows can still read after the edit, above chance, as

@@ -3,7 +3,7 @@
 A direction goes from one class to another. It has length 1, and the standard deviation of the activations along it is
 its unit: steering by 2 adds 2 standard deviations.
 
-Axes: N rows, D width of the place, C classes, k dimensions of a subspace.
+Axes: N rows, D width of the place, C classes, R rows of an edit.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import DataError, UsageError
-from probekit.interventions import Add, ProjectOut
+from probekit.interventions import Add, ProjectOut, add, project_out
 from probekit.probes.base import Probe, scale_of
 from probekit.probes.lda import LDAProbe
 
@@ -51,11 +51,11 @@ class Direction:
 
     def steering(self, scale: float | Tensor = 1.0) -> Add:
         """The edit that adds `scale` standard deviations, one number or one for each row [R]."""
-        return Add(self.step_D, scale=scale)
+        return add(self.step_D, scale)
 
     def erasing(self, mean_D: Tensor | None = None) -> ProjectOut:
         """The edit that sets the coordinate along the direction to that of `mean_D` [D], by default to 0."""
-        return ProjectOut(self.vector_D[:, None], mean_D)
+        return project_out(self.vector_D, mean_D)
 
 
 def moments_of_rows(x_ND: Any, labels: dict[str, np.ndarray], n_classes: dict[str, int] | None = None) -> SplitMoments:
@@ -159,22 +159,6 @@ def oas_shrinkage(moments: SplitMoments, label: str) -> float:
     square, squared_trace = float((within**2).sum()), float(within.trace()) ** 2
     spread = (moments.count + 1) * (square - squared_trace / len(within))
     return 1.0 if spread <= 0 else min(1.0, (square + squared_trace) / spread)
-
-
-def probe_basis(probe: Probe) -> Tensor:
-    """An orthonormal basis of the subspace that a linear probe reads, float64 [D, k]; k is at most C - 1.
-
-    Raises:
-        NoDirection: the probe is not linear.
-        DataError: all weights are 0.
-    """
-    weights = torch.from_numpy(np.atleast_2d(probe.direction)).double()
-    contrasts = weights - weights.mean(dim=0) if len(weights) > 1 else weights
-    _, values, Vt = torch.linalg.svd(contrasts, full_matrices=False)
-    kept = values > values.max() * max(contrasts.shape) * torch.finfo(torch.float64).eps
-    if not bool(kept.any()):
-        raise DataError("all weights of the probe are 0, so that it reads no direction; take a larger C")
-    return Vt[kept].T.contiguous()
 
 
 def _checked(classes: Classes, n_classes: int) -> Classes:

@@ -18,8 +18,8 @@ from safetensors.torch import save
 from probekit.causal.directions import Direction
 from probekit.durable import write_as
 from probekit.errors import DataError, UsageError
-from probekit.options.check import check_path
-from probekit.points import Place, PointSpec, place_name, split_point
+from probekit.options.check import check_path, is_whole
+from probekit.points import Place, place_name, split_point
 from probekit.text import kind_of
 
 ALIGNMENT = 32  # bytes; GGUF's default
@@ -102,10 +102,8 @@ def _vectors(directions: Mapping[Any, Any], point: str) -> dict[Place, np.ndarra
     return found
 
 
-def _place(key: PointSpec | int, point: str) -> Place:
-    if isinstance(key, int | np.integer) and not isinstance(key, bool):
-        key = (point, int(key))
-    short, layer = split_point(key)
+def _place(key: Any, point: str) -> Place:
+    short, layer = split_point((point, int(key)) if is_whole(key) else key)
     if layer is None or layer < 0:
         raise UsageError(f'expected a layer, such as 5, or a place, such as "resid_post.5"; got {key!a:.60}')
     return short, layer

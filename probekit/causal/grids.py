@@ -44,7 +44,7 @@ def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, n
     options = question.options
     if options.pairs is not None:
         align: Align = "last" if options.align == "last" else "tokens"
-        return load_pairs(options.pairs, question.model, align), None
+        return load_pairs(options.pairs, question.model, align, question.acts.meta.get("bos")), None
     texts = side.trunk.texts
     lengths = np.array([len(text) for text in texts])
     rows = np.flatnonzero(lengths == lengths[side.counterpart])

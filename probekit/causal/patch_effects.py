@@ -74,12 +74,17 @@ def grid_of(
         recovery=found,
         interval=intervals(of_pairs, gap_N, np.arange(len(gap_N)) if groups is None else groups),
         attribution=attribution,
-        within_placebo=np.abs(found) <= np.abs(placebos).max(0) if len(placebos) else None,
+        within_placebo=_within(found, placebos) if len(placebos) else None,
         logit_differences=(float(effects.difference_N2[:, 0].mean()), float(effects.difference_N2[:, 1].mean())),
         n=len(gap_N),
         n_exact=int(patched_N.sum()),
         correlation=_correlation(effects, gap_N, patched_N),
     )
+
+
+def _within(found_LC: np.ndarray, placebos_SLC: np.ndarray) -> np.ndarray:
+    """Whether each recovery is no larger than a placebo's; true where no pair has a placebo."""
+    return ~(np.abs(found_LC) > np.nan_to_num(np.abs(placebos_SLC).max(0), nan=np.inf))
 
 
 def recovery(effects_NLC: np.ndarray, gap_N: np.ndarray) -> np.ndarray:

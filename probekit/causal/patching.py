@@ -295,7 +295,8 @@ def _exact_effects(
     if len(text_V := branches.text_V):
         hidden_VD = run_branches(model, runs.trunk, branches)
         patched_V = logit_differences(model, hidden_VD, runs.own_N[text_V], runs.other_N[text_V]).double().cpu().numpy()
-        change_NC[text_V, column_V] = patched_V - runs.difference_N2[text_V, 1]
+        row_V = text_V.cpu().numpy()  # numpy takes a tensor of one number for a whole number
+        change_NC[row_V, column_V.cpu().numpy()] = patched_V - runs.difference_N2[row_V, 1]
     return change_NC
 
 

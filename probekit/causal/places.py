@@ -61,7 +61,7 @@ class Shared:
 
 def prepare(question: CausalQuestion) -> Shared:
     """Run the model on the texts that every place needs."""
-    methods = question.options.methods or ()
+    methods = question.options.method_names
     searches = question.options.das and "interchange" in methods
     texts = search_texts(question) if searches else None
     return Shared(texts, prepare_aftermath(question) if "erase" in methods else None)
@@ -89,7 +89,7 @@ def measure_place(
         )
         if own is not None:
             fitted, search = replace(fitted, learned=own[0]), dict(own[1])
-    erasers = _erasers(question, fitted) if "erase" in options.methods else {}
+    erasers = _erasers(question, fitted) if "erase" in options.method_names else {}
     effects = []
     for side in sides.values():
         here = replace(side, x_ND=_on(question, every_ND[torch.from_numpy(side.index)]))
@@ -117,20 +117,20 @@ def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
     total = 0
     for split, rows in sides.items():
         arms = 3 + (n_placebos if split == "test" else 0)
-        each = {"interchange": arms + 1, "erase": arms + 1, "steer": arms * len(tuple(options.scales or ()))}
-        total += rows * sum(n for method, n in each.items() if method in options.methods)
+        each = {"interchange": arms + 1, "erase": arms + 1, "steer": arms * len(options.scale_values)}
+        total += rows * sum(n for method, n in each.items() if method in options.method_names)
     return total
 
 
 def _arms(question: CausalQuestion, fitted: PlaceDirections, erasers: dict[str, Eraser], side: Side) -> Iterator[Arm]:
     """Placebos on test rows alone: validation only chooses."""
     options, with_placebos = question.options, side.split == "test"
-    if "interchange" in options.methods:
+    if "interchange" in options.method_names:
         yield from interchange_arms(fitted, side, with_placebos)
-    if "erase" in options.methods:
+    if "erase" in options.method_names:
         yield from erase_arms(fitted, erasers, question.label, side, with_placebos)
-    if "steer" in options.methods:
-        yield from steer_arms(fitted, tuple(options.scales or ()), side, with_placebos)
+    if "steer" in options.method_names:
+        yield from steer_arms(fitted, options.scale_values, side, with_placebos)
 
 
 def _erasers(question: CausalQuestion, fitted: PlaceDirections) -> dict[str, Eraser]:

@@ -3,7 +3,6 @@
 Axes: N rows in use (validation, then test), C classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from probekit.activations.layout import PER_EXAMPLE
 from probekit.activations.plan.read_positions import read_positions
 from probekit.activations.plan.token_ids import tokenise_inputs
 from probekit.causal.answers import answer_ids
+from probekit.causal.refusals import check_answers, check_curve
 from probekit.causal.unembedding import check_head
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.request import Request, check_request
@@ -25,7 +25,6 @@ from probekit.options import CausalOptions, CurveOptions
 from probekit.places import places_of
 from probekit.points import PAIR_POINTS
 from probekit.tasks.base import Task
-from probekit.text import listed
 
 MEASURED = ("validation", "test")
 
@@ -123,32 +122,13 @@ def check_results(results: Any) -> None:
     if not isinstance(results, ProbeData):
         kind = type(results).__name__
         raise UsageError(f"expected results of train_probes, got {kind}; a curve of several (ProbeCurves) holds them")
+    check_curve(results.meta)
     meta = results.meta
-    if not meta["n_classes"]:
-        raise UsageError(f"{meta['label']!a} holds numbers, and causal compares classes; take a label set of classes")
-    if meta.get("folds"):
-        raise UsageError("these probes were trained with nested folds, so no row is new to them; train without --folds")
-    if "validation" not in meta["n"]:
-        raise UsageError("these results have no validation rows to choose the layer on; train with several values of C")
     if meta["point"] in PAIR_POINTS or any(layer.layer is None for layer in results.layers):
         raise UsageError(f"causal edits points of a layer, got {meta['point']}; take resid_pre, attn_out or mlp_out")
     for layer in results.layers:
         if layer.probe is None or not getattr(layer.probe, "linear", False):
             raise UsageError(f"the probe {meta['probe']} has no direction; train a linear one (--probe logistic)")
-
-
-def check_answers(label: str, classes: Sequence[str], answers: Sequence[str] | None) -> None:
-    """Raise a UsageError unless there is one answer for each class."""
-    names = listed([ascii(name) for name in classes])
-    if answers is None:
-        raise UsageError(
-            f"name the next word of each class of {label!a}, such as --answers is,are; the classes are {names}"
-        )
-    if len(answers) != len(classes):
-        raise UsageError(
-            f"expected --answers with a word for each of the {len(classes)} classes {names}, got {len(answers)}; give "
-            "them in this order"
-        )
 
 
 def _answers_label(request: Request, options: CausalOptions) -> str:
@@ -176,10 +156,6 @@ def _check_model(model: Any) -> None:
 def _request(acts: Activations, results: ProbeData) -> Request:
     """The activations with one row for each example, and the splits of the results."""
     meta, position = results.meta, results.meta["position"]
-    if position in ("all", "mean"):
-        raise UsageError(
-            f"the probes read {position} tokens, and an edit needs one token of each text; train with --position last"
-        )
     several = len(acts.layout.positions) > 1 or acts.layout.is_ragged
     how = CurveOptions(
         point=meta["point"], label=meta["label"], seed=meta["seed"], position=position if several else None

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from probekit.causal.answers import answer_id
-from probekit.causal.unembedding import check_head, logits_of, uncapped, unembedding
+from probekit.causal.unembedding import check_head, logits_of, rows_at_once, uncapped, unembedding
 from probekit.errors import UsageError
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import bound_of, relative
@@ -31,7 +31,6 @@ from probekit.tables import html_table, text_table
 if TYPE_CHECKING:
     import pandas as pd
 
-LOGITS = 2**23  # how many logits are in memory at once, 32 MB in float32
 Text = str | Sequence[int]
 _Share = tuple[str, int | None, int | None, float]  # component, layer, head, share
 
@@ -125,7 +124,7 @@ def logit_lens(
     chosen = [one if isinstance(one, int) else _answer(model, one, text) for one in answers]
     parts = [
         _lens(model, hidden_PLD[:, start : start + step], output_LD[start : start + step], chosen, k)
-        for step in [max(1, LOGITS // model.cfg.d_vocab)]
+        for step in [rows_at_once(model)]
         for start in range(0, len(output_LD), step)
     ]
     top, probability, kl, rank, of_answer = (np.concatenate(each, 1) for each in zip(*parts, strict=True))
@@ -212,8 +211,9 @@ def _target_ids(model: LanguageModel, target: Text) -> list[int]:
 
 def _answer(model: LanguageModel, answer: str, text: Text) -> int:
     """The id of an answer: the next word of a text, or in place of its [MASK]; a token by itself otherwise."""
-    whole = isinstance(text, str) and not isinstance(model, Transformer)
-    return answer_id(model, answer, [text] if whole else [[0]])
+    if isinstance(text, str) and not isinstance(model, Transformer):
+        return answer_id(model, answer, [text])
+    return answer_id(model, answer, [[]])
 
 
 def spelled(model: LanguageModel, ids: Sequence[int]) -> list[str]:

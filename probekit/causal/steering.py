@@ -23,8 +23,8 @@ from probekit.causal.export import export_directions
 from probekit.errors import DataError, UsageError, nearest
 from probekit.evaluation.request import one_position
 from probekit.evaluation.results.data import ProbeData
-from probekit.interventions import Add
-from probekit.options.check import check_among
+from probekit.interventions import Edits
+from probekit.options.check import check_among, is_whole
 from probekit.places import NamedPlaces, places_of
 from probekit.points import Place, PointSpec, place_name, spans_of
 from probekit.text import kind_of, listed
@@ -66,7 +66,7 @@ class SteeringVectors(NamedPlaces, Mapping[Place, Direction]):
         except UsageError:
             return False
 
-    def edits(self, scale: float, layers: str | int | Iterable[int]) -> dict[Place, Add]:
+    def edits(self, scale: float, layers: str | int | Iterable[int]) -> Edits:
         """Edits for `model.edited(...)` that add `scale` standard deviations at these layers.
 
         Args:
@@ -117,7 +117,7 @@ def steering_vectors(
         DataError: a class without training rows, or classes that do not differ.
     """
     check_among("method", method, METHODS)
-    if (method == "probe") != (results is not None):
+    if (method == "probe") != isinstance(results, ProbeData):
         raise UsageError(
             "method 'probe' takes the directions of trained probes: give results=train_probes(acts) with it"
         )
@@ -126,6 +126,8 @@ def steering_vectors(
     names = acts.label_names[label]
     pair = _pair(names, classes, label)
     source = one_position(acts, position) if isinstance(acts, Activations) else acts
+    if isinstance(acts, Statistics) and position is not None:
+        raise UsageError(f"statistics are of one position; leave position={position!a:.40} out")
     places = places_of(named, point, "all")[1]
     if results is not None:
         places = [place for place in places if place in _probes(results, label)]
@@ -161,9 +163,9 @@ def _named(acts: Any) -> NamedPlaces:
 def _label(acts: Activations | Statistics, label: str | None) -> str:
     if isinstance(acts, Activations):
         label = acts.task.label_set(label)
-    label = next(iter(acts.label_names)) if label is None else label
+    label = acts.meta.get("target") if label is None else label
     if label not in acts.label_names:
-        raise UsageError(f"no label set {label!a}; {ascii(nearest(label, acts.label_names))[1:-1]}")
+        raise UsageError(f"no label set {label!a}; {ascii(nearest(str(label), acts.label_names))[1:-1]}")
     if not acts.label_names[label]:
         raise UsageError(f"{label!a} holds numbers, and steering goes from class to class; take a label set of classes")
     return label
@@ -171,10 +173,10 @@ def _label(acts: Activations | Statistics, label: str | None) -> str:
 
 def _pair(names: list[str], classes: tuple[Any, Any] | None, label: str) -> Classes:
     given = (0, 1) if classes is None and len(names) == 2 else classes
-    if given is None or isinstance(given, str) or len(given) != 2:
+    if not isinstance(given, tuple | list) or len(given) != 2:
         raise UsageError(f"{label!a} has the classes {listed(names)!a}; name two, classes=(from, to)")
     numbers = [names.index(one) if one in names else one for one in given]
-    if not all(isinstance(one, int | np.integer) and 0 <= one < len(names) for one in numbers):
+    if not all(is_whole(one) and 0 <= one < len(names) for one in numbers):
         raise UsageError(f"classes of {label!a} are {listed(names)!a}; got {given!a:.80}")
     return int(numbers[0]), int(numbers[1])
 

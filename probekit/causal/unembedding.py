@@ -20,6 +20,8 @@ from probekit.models.base import LanguageModel
 from probekit.models.families.masked_lm import MaskedLM
 from probekit.models.families.transformer import Transformer
 
+LOGITS = 2**23  # how many logits are in memory at once, 32 MB in float32
+
 
 @dataclass(frozen=True, eq=False)
 class Unembedding:
@@ -91,3 +93,8 @@ def logits_of(model: LanguageModel, hidden_ND: Tensor) -> Tensor:
     check_head(model)
     logits_NV = model.logits(hidden_ND[:, None])[:, 0]
     return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+
+
+def rows_at_once(model: LanguageModel) -> int:
+    """How many rows of logits are in memory at once."""
+    return max(1, LOGITS // model.cfg.d_vocab)

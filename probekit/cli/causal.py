@@ -16,9 +16,9 @@ from probekit.cli.stores import check_results_out
 from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.manifest import check_is_store, newest_manifest
 from probekit.options import CausalOptions
-from probekit.options.check import check_reading
+from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
-from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
+from probekit.plain_files import MAX_RESULTS, MAX_TABLE, parse_json, read_bytes
 from probekit.progress import parts_line
 from probekit.text import listed
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align label point
-    store model check seed out title dry_run
+    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align label
+    point store model check seed out title dry_run
 """
 
 
@@ -62,7 +62,7 @@ class CausalJob(Output):
 
 @command(ORDER)
 def causal(job: CausalJob, options: CausalOptions) -> None:
-    """Edit what the probes read, and see whether the model's next token changes.
+    """Edit what probes read, and watch the model's next token.
 
     Directions are fitted to train rows; direction, layer and scale are chosen on validation rows; effects are those on
     test rows, beside the same edits along placebo directions. Writes causal_by_layer.png and .svg, causal.json and
@@ -77,6 +77,10 @@ def causal(job: CausalJob, options: CausalOptions) -> None:
     check_reading(job.check)
     store_path, results_path = find_results(job)
     check_results_out(job.out, store_path)
+    _check_record(results_path, options)
+    for file in (options.pairs, options.neutral):
+        if file is not None:
+            check_there(Path(file))
     console.hush_downloads(job.quiet)
     run_causal(store_path, results_path, options, job)
 
@@ -92,14 +96,12 @@ def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")
         from probekit.activations import load_activations
-        from probekit.causal.question import check_answers, check_results
+        from probekit.causal.question import check_results
         from probekit.evaluation import ProbeResults
 
         line.part("reading the results")
         results = ProbeResults.load(results_path)
         check_results(results)
-        if options.answers_label is None or options.answers is None:
-            check_answers(results.meta["label"], results.meta["classes"], options.answers)
         store = load_activations(store_path, job.check)
         question = question_of_causal(options, results_path)
         folder = job.out or _folder(store_path, results.meta, question)
@@ -184,11 +186,34 @@ def _newest_results(store: Path, job: CausalJob) -> Path:
     return max(dated)[1]
 
 
+def _check_record(results: Path, options: CausalOptions) -> None:
+    """Refuse what the record of the probes shows already, before torch is imported."""
+    from probekit.causal.refusals import check_answers, check_curve
+
+    try:
+        meta = parse_json(read_bytes(results / "results.json", MAX_RESULTS))["meta"]
+        label, classes = meta["label"], list(meta["classes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # loading it says what is wrong
+    check_curve(meta)
+    if options.answers_label is None or options.answers is None:
+        check_answers(label, classes, options.answers)
+
+
 def question_of_causal(options: CausalOptions, results: Path) -> dict[str, Any]:
     """What the results answer, as JSON: the options, and the folder of the probes."""
     shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
     asked = {name: getattr(options, name) for name in shown}
-    return json.loads(json.dumps({**asked, "probes": results.name}))
+    files = {name: _digest(path) for name, path in asked.items() if isinstance(path, Path)}
+    return json.loads(json.dumps({**asked, **files, "probes": results.name}))
+
+
+def _digest(path: Path) -> str:
+    """A file by its content, so that a run does not resume with another."""
+    try:
+        return f"sha256 {hashlib.sha256(read_bytes(path, MAX_TABLE)).hexdigest()}"
+    except OSError as error:
+        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
 
 
 def _folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, Any]) -> Path:

@@ -14,7 +14,7 @@ SUMMARIES = {
     "extract": "Keep a model's activations on a dataset, as a store on disk.",
     "import": "Make a store of activations that another program took.",
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",
-    "causal": "Edit what the probes read, and see whether the model's next token changes.",
+    "causal": "Edit what probes read, and watch the model's next token.",
     "transfer": "Train probes on each task and test them on all tasks.",
     "points": "List a model's named points with their shapes.",
     "params": "Count a model's parameters, memory and FLOPs.",

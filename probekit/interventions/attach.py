@@ -86,7 +86,7 @@ def editing_texts(
 
     def placed(edit: Edit) -> Placed:
         n_rows = edit_rows(edit)
-        if checked == "all" and n_rows is None:
+        if n_rows is None and isinstance(checked, str) and checked == "all":
             return None, None
         if (here := texts()) is None:
             raise UsageError(
@@ -119,7 +119,7 @@ def _attached(model: HookedModule, edits: Edits, placed: Callable[[Edit], Placed
 
 def _as_read(model: HookedModule, of_tokens: Tensor | None, x: Tensor) -> Tensor | None:
     """What belongs to tokens [B, L], for the positions that x has: all, or those of `reading`."""
-    if of_tokens is None or of_tokens.shape[1] in (1, x.shape[1]):
+    if of_tokens is None or (of_tokens.shape[1] in (1, x.shape[1]) and len(of_tokens) in (1, len(x))):
         return of_tokens
     read_BR: Tensor | None = getattr(model, "_read", None)
     if read_BR is None or tuple(x.shape[:2]) != tuple(read_BR.shape):

@@ -15,15 +15,15 @@ Axes: B batch, L position, D width of the point (all heads side by side), R rows
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.points import PointSpec
 
-Edits = Mapping[PointSpec, "Edit | Sequence[Edit]"]
+Edits = Mapping[Any, "Edit | Sequence[Edit]"]
+"""Point -> edits. Keys are `PointSpec`, but typed as such a dict of (text, number) would not do: keys are invariant."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

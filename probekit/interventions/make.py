@@ -118,6 +118,8 @@ def _numbers(name: str, given: Any, dims: tuple[int, ...]) -> Tensor:
         x = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"{name} is a tensor or an array of numbers; got {kind_of(given)}") from error
+    if x.is_complex():
+        raise UsageError(f"{name} holds real numbers; got {x.dtype}")
     x = x if x.is_floating_point() else x.to(torch.float64)
     if x.dim() not in dims or not x.numel():
         shapes = " or ".join(

@@ -30,7 +30,6 @@ class CausalOptions:
         "The next word of each class, such as is,are, in the order of the classes; each is one token.",
         notes="The behaviour is the logit of the own class's word minus that of the other's, after the last token.",
         metavar="WORDS",
-        parse=parse.names,
     )
     answers_label: str | None = option(
         None,
@@ -46,7 +45,6 @@ class CausalOptions:
         "each layer and position.",
         metavar="NAMES",
         flag="--method",
-        parse=parse.names,
     )
     layers: str | int | Iterable[int] = option(
         "all", "Layers to edit, among those of the results: all, 3, 0,4,8 or 2-6.", metavar="LAYERS", flag="--layer"
@@ -56,13 +54,12 @@ class CausalOptions:
         "Tokens to edit: the one that the probe reads (read), or all of the text (all; erase and steer).",
         metavar="TOKENS",
     )
-    scales: Iterable[float] | None = option(
+    scales: str | Iterable[float] | None = option(
         None,
         "Scales of steering, in standard deviations along the direction; above 0 is towards the other class.  "
         "[default: -4,-2,-1,1,2,4]",
         metavar="NUMBERS",
         flag="--scale",
-        parse=lambda text: _numbers(text),
     )
     rows: int = option(
         200,
@@ -90,7 +87,8 @@ class CausalOptions:
     )
     neutral: str | Path | None = option(
         None,
-        "File with one text on each line, whose loss says what else an erasure harms.  [default: train texts]",
+        "Texts whose loss says what else an erasure harms: a .txt file of lines, or a table with a column text.  "
+        "[default: train texts]",
         metavar="FILE",
     )
     pairs: str | Path | None = option(
@@ -120,13 +118,23 @@ class CausalOptions:
             object.__setattr__(self, "layers", tuple(self.layers))
         elif isinstance(self.layers, str):
             check_layers(self.layers)
-        if self.pairs is not None and "patch" not in self.methods:
+        if self.pairs is not None and "patch" not in self.method_names:
             raise UsageError("pairs (--pairs) are for patching; add patch to --method")
-        if self.at == "all" and "interchange" in self.methods:
+        if self.at == "all" and "interchange" in self.method_names:
             raise UsageError(
                 "interchange takes the coordinate of one token from another text; with --at all give --method "
                 "erase,steer"
             )
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """The methods, in the order in which they are done."""
+        return tuple(self.methods or ())
+
+    @property
+    def scale_values(self) -> tuple[float, ...]:
+        """The scales of steering, rising."""
+        return tuple(float(scale) for scale in self.scales or ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +174,7 @@ def _methods(given: Any) -> tuple[str, ...]:
 
 
 def _scales(given: Any) -> tuple[float, ...]:
+    given = _numbers(given) if isinstance(given, str) else given
     values = DEFAULT_SCALES if given is None else tuple(given) if isinstance(given, Iterable) else (given,)
     if not values or not all(is_real(value) and math.isfinite(value) and value != 0 for value in values):
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from probekit.errors import UsageError
 from probekit.options import parse
 from probekit.options.option import option
-from probekit.points import PointSpec, check_layers, parse_points
+from probekit.points import check_layers, parse_points
 from probekit.text import kind_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ExtractOptions:
         flag=None,
     )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
-    edits: "Mapping[PointSpec, Any] | None" = option(
+    edits: "Mapping[Any, Any] | None" = option(
         None,
         'Edits that the model runs with: {("resid_pre", 5): project_out(direction)}.',
         notes="See `probekit.interventions`; edits with rows [N, ...] have one for each example. The activations of an "

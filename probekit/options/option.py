@@ -13,6 +13,7 @@ from probekit.options.kinds import CallError, check_kinds
 A = TypeVar("A")
 A_ = TypeVar("A_", contravariant=True)
 B = TypeVar("B")
+C = TypeVar("C")
 O_ = TypeVar("O_", covariant=True)
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -78,6 +79,8 @@ class _Flatten(Protocol[P, O_]):
     def __call__(self, verb: Callable[[A, O_], R], /) -> Callable[Concatenate[A, P], R]: ...
     @overload
     def __call__(self, verb: Callable[[A, B, O_], R], /) -> Callable[Concatenate[A, B, P], R]: ...
+    @overload
+    def __call__(self, verb: Callable[[A, B, C, O_], R], /) -> Callable[Concatenate[A, B, C, P], R]: ...
 
 
 def keywords(options: Callable[P, Any]) -> _Flatten[P, Any]:

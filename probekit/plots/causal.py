@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from probekit.causal.data import CausalData, Effect
 from probekit.causal.results.checklist import base_is_at_chance, base_text
-from probekit.causal.results.report import method_name, quadrant_counts
+from probekit.causal.results.report import has_other_answers, method_name, quadrant_counts
 from probekit.causal.results.view import (
     curve_effects,
     direction_name,
@@ -333,5 +333,6 @@ def _facts(data: CausalData) -> list[str]:
     at = {"read": "edited there", "all": "edits at every token"}.get(str(meta.get("at", "")), "")
     n = f"{meta['n']['test']:,} test rows" if "test" in meta.get("n", {}) else ""
     base = f"without edits: {text}" if (text := base_text(data)) else ""
+    answers = f"answers by {short(meta['answers_label'])}" if has_other_answers(data) else ""
     marks = "filled: outside the placebos, corrected"
-    return [fact for fact in (", ".join(filter(None, (read, at))), n, base, marks) if fact]
+    return [fact for fact in (", ".join(filter(None, (read, at))), answers, n, base, marks) if fact]

@@ -14,7 +14,7 @@ from probekit.plots.style import BLUE, GREY, INK, PLAIN, SMALL
 from probekit.text import printable
 
 STEER, ERASE = "#E69F00", "#CC79A7"
-MOST_TICKS = 9  # of the scales
+APART = 0.17  # of the axis, from tick to tick of the scales; with three panels a label takes 0.15
 Panel = Callable[[CausalData, Axes], None]
 
 
@@ -65,11 +65,19 @@ def _draw_dose(data: CausalData, ax: Axes) -> None:
     chosen = selected_scale(data, "steer")
     if chosen is not None:
         ax.axvline(chosen, color=INK, linewidth=1, linestyle=(0, (3, 2)), zorder=1)
-    step = -(-len(scales) // MOST_TICKS)
-    shown = [scale for i, scale in enumerate(scales) if i % step == 0 or scale in (0.0, chosen)]
+    shown = _apart(scales, [0.0, *([] if chosen is None else [chosen]), scales[0], scales[-1]])
     ax.set_xticks(shown, [f"{scale:+g}\n{sizes[scale]:.0%}" if scale else "0\n" for scale in shown])
     ax.axhline(0, color=GREY, linewidth=0.8, zorder=1)
     _name(ax, f"Dose-response at {printable(_place(data, 'steer'))}", "sd along the direction; size of the edit")
+
+
+def _apart(scales: list[float], first: list[float]) -> list[float]:
+    """The scales with a tick: those named first, and others whose labels do not touch theirs."""
+    shown: list[float] = []
+    for scale in dict.fromkeys([*first, *scales]):
+        if all(abs(scale - other) >= APART * (scales[-1] - scales[0]) for other in shown):
+            shown.append(scale)
+    return sorted(shown)
 
 
 def _draw_erasure(data: CausalData, ax: Axes) -> None:

@@ -145,11 +145,11 @@ def draw_patching(grid: PatchGrid, ax: Axes, norm: Normalize) -> AxesImage:
 
 
 def _write_numbers(grid: PatchGrid, ax: Axes, norm: Normalize) -> None:
-    """The value in each cell outside the placebo band."""
+    """The value in each cell outside the placebo band, unless it rounds to 0."""
     within = np.zeros(grid.recovery.shape, bool) if grid.within_placebo is None else grid.within_placebo
     for (i, j), value in np.ndenumerate(grid.recovery):
-        if np.isfinite(value) and not within[i, j]:
-            dark = abs(float(norm(value)) - 0.5) > 0.36
+        if np.isfinite(value) and abs(value) >= 0.005 and not within[i, j]:
+            dark = abs(float(norm(value)) - 0.5) > 0.3
             where = {"ha": "center", "va": "center", "fontsize": SMALL - 2.2}
             ax.text(j, i, f"{value:z.2f}", color="white" if dark else INK, **where)
 
@@ -169,6 +169,8 @@ def _name_axes(grid: PatchGrid, ax: Axes) -> None:
         how: dict[str, Any] = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if turned else {}
         size = min(SMALL, 1.1 * room)
         ax.set_xticks(range(len(names)), names, fontsize=size, **how, **PLAIN)
+        if all(name.lstrip("-").isdigit() for name in names):  # texts of several lengths have no tokens in common
+            ax.set_xlabel("token, counted from the last", fontsize=SMALL)
     n = f"{counted(grid.n, 'pair')}; " if grid.n is not None else ""
     notes = [note for note in (n + _within_note(grid), _attribution_note(grid)) if note]
     write_lines(ax, notes, 5)

@@ -1,6 +1,7 @@
 """Answers are the tokens that continue the texts, or that replace their mask; pairs of texts are read from files."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from probekit.causal.answers import answer_ids, answer_tokens
 from probekit.causal.behaviour import headline, loss_per_token, of_pairs
 from probekit.causal.branches import run_trunk
+from probekit.causal.neutral import load_neutral
 from probekit.causal.pairs import load_pairs
 from probekit.errors import DataError, UsageError
 from probekit.models.families import family_of
@@ -23,7 +25,8 @@ BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = [("\u0120", "i"), ("\u0120i", "s"), ("\u0120", "a"), ("i", "s")]
 
 
-def with_tokenizer(config: str, tokenizer: Tokenizer):
+def with_tokenizer(config: str, tokenizer: Tokenizer | None) -> Any:
+    assert tokenizer is not None
     cfg = tiny_configs()[config]
     cfg = type(cfg)(**{**vars(cfg), "d_vocab": max(cfg.d_vocab, len(tokenizer))})
     model = family_of(cfg).model(cfg).init_weights(1).eval()
@@ -79,8 +82,10 @@ def test_an_answer_is_the_token_after_the_text(words, pieces):
     assert answer_ids(pieces, ["is", "a"], ["(", "\n"]) == [spelled.token_id("\u0120is"), spelled.token_id("\u0120a")]
 
 
-def test_answers_to_token_ids_are_tokens(words):
+def test_answers_to_token_ids_are_words_by_themselves(words, pieces):
     assert answer_ids(words, ["is", "are"], [[0, 1]]) == [5, 6]
+    spelled = pieces.tokenizer
+    assert answer_ids(pieces, ["is", "\u0120a"], [[0]]) == [spelled.token_id("\u0120is"), spelled.token_id("\u0120a")]
     without = with_tokenizer("gpt2", words.tokenizer)
     without.tokenizer = None
     assert answer_ids(without, ["17", "4"], [[0, 1]]) == [17, 4]
@@ -138,10 +143,10 @@ def test_masked_answers_replace_the_mask(roberta, modernbert):
 @torch.no_grad()
 def test_the_loss_of_a_masked_model_is_that_of_its_masked_tokens(roberta):
     tokenizer = roberta.tokenizer
-    texts = tokenizer.encode_batch(["keykeykeykeykey the key the key", "the the key", "k"], bos=True)
+    texts = tokenizer.encode_batch(["keykeykeykeykey the key the key", "the the <mask> key", "k"], bos=True)
     mask, losses = tokenizer.token_id("<mask>"), []
     for ids in texts:
-        at = [i for i in range(1, len(ids) - 1) if i % 7 == 3]
+        at = [i for i in range(1, len(ids) - 1) if ids[i] != mask][2::7]  # a mask of the text's own is not predicted
         hidden = [mask if i in at else token for i, token in enumerate(ids)]
         logits = roberta(torch.tensor([hidden]))[0]
         losses += [float(-logits[i].log_softmax(-1)[ids[i]]) for i in at]
@@ -239,3 +244,35 @@ def test_pairs_of_a_masked_model_have_a_mask(roberta, tmp_path):
     assert pairs.clean[0][0] == roberta.tokenizer.bos_token_id
     with pytest.raises(DataError, match="line 2 has 0 <mask>, where roberta answers"):
         load_pairs(written(tmp_path / "pairs.csv", [row | {"corrupted": "the"}]), roberta, align="last")
+
+
+def test_neutral_texts_are_lines_or_a_column(words, roberta, tmp_path):
+    (tmp_path / "plain.txt").write_text("the key\n\nthe keys are near the door\nthe door\n")
+    assert load_neutral(tmp_path / "plain.txt", words, most=2) == [[0, 1], [0, 2, 6, 3, 0, 4]]
+    rows = [
+        {"sentence": "the key", "label": 1},
+        {"sentence": " ", "label": 0},
+        {"sentence": 8 * "the door is ", "label": 0},
+    ]
+    texts = load_neutral(written(tmp_path / "table.jsonl", rows), words)
+    assert [len(ids) for ids in texts] == [2, 24]  # the second is cut at the context
+    (tmp_path / "plain.txt").write_text("the key")
+    ids = load_neutral(tmp_path / "plain.txt", roberta)
+    assert (ids[0][0], ids[0][-1]) == (roberta.tokenizer.bos_token_id, roberta.tokenizer.sep_token_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("none.txt", None, "cannot read .*none.txt"),
+        ("a.txt", b" \n", "a.txt is empty; expected a text in each line"),
+        ("a.txt", b"caf\xe9", "a.txt is not UTF-8 at byte 3"),
+        ("a.txt", b"the\nkey\n", "no text of two tokens or more"),
+        ("a.csv", b"words,label\nthe key,1\n", "a.csv has the columns words, label; expected text or sentence"),
+    ],
+)
+def test_files_without_neutral_texts_are_refused(words, tmp_path, name, content, why):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=why):
+        load_neutral(tmp_path / name, words)

@@ -1,5 +1,7 @@
 """Behaviours: the logits of chosen tokens, the measures of edited runs and losses equal what the whole logits give."""
 
+from typing import Any
+
 import pytest
 import torch
 from models.adapter.wrapped import wrapped
@@ -59,7 +61,7 @@ def test_a_gradient_is_the_difference_of_two_rows_of_the_head():
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "bert"])
 def test_measures_equal_their_definitions(name, monkeypatch):
     model = tiny_model(name)
-    monkeypatch.setattr("probekit.causal.behaviour.LOGITS", 100)  # two rows at once
+    monkeypatch.setattr("probekit.causal.unembedding.LOGITS", 100)  # two rows at once
     base_VD = torch.randn(2, 32, generator=RANDOM)[torch.tensor([0, 1, 0])]
     hidden_VD = base_VD + 3 * torch.randn(3, 32, generator=RANDOM)
     got = measure(model, hidden_VD, base_VD, OWN, OTHER)
@@ -92,7 +94,7 @@ def test_labels_give_the_answers():
 
 
 def test_a_custom_behaviour_sees_the_logits_and_the_texts(monkeypatch):
-    monkeypatch.setattr("probekit.causal.behaviour.LOGITS", 100)
+    monkeypatch.setattr("probekit.causal.unembedding.LOGITS", 100)
     model, text_V = tiny_model("gpt2"), torch.tensor([2, 0, 1])
     hidden_VD = torch.randn(3, 32, generator=RANDOM)
     plain = Behaviour(OWN, OTHER, torch.zeros(3).long())
@@ -128,7 +130,7 @@ TEXTS = [TOKENS[0, :5].tolist(), TOKENS[1].tolist(), [4], TOKENS[2, :2].tolist()
 def test_the_loss_is_that_of_each_text_alone(name, monkeypatch):
     monkeypatch.setattr("probekit.causal.behaviour.TOKENS", 16)
     model = wrapped(name.removeprefix("adapted ")) if name.startswith("adapted ") else tiny_model(name)
-    edit = {("resid_pre", 1): Add(torch.linspace(-1, 1, model.cfg.d_model), scale=0.5)}
+    edit: Any = {("resid_pre", 1): Add(torch.linspace(-1, 1, model.cfg.d_model), scale=0.5)}
 
     def plainly():
         runs = [(model(torch.tensor([ids]))[0, :-1], torch.tensor(ids[1:])) for ids in TEXTS if len(ids) > 1]

@@ -69,9 +69,14 @@ def planted():
     return model, swap, labels, np.flatnonzero(splits == "train"), np.flatnonzero(splits == "validation")
 
 
+def searched(planted, search):
+    model, swap, labels, train, validation = planted
+    return find_das(model, swap, labels, train, validation, search)
+
+
 @pytest.fixture(scope="module")
 def found(planted):
-    return find_das(*planted, SEARCH)
+    return searched(planted, SEARCH)
 
 
 def test_the_direction_that_the_model_reads_is_found(planted, found):
@@ -96,7 +101,7 @@ def test_sources_of_the_same_class_recover_nothing(found):
 
 def test_the_search_is_repeatable_and_leaves_no_gradients(planted):
     few = Search(steps=3, batch=8, restarts=1)
-    first, again = find_das(*planted, few), find_das(*planted, few)
+    first, again = searched(planted, few), searched(planted, few)
     assert torch.equal(first.vector_D, again.vector_D)
     assert first.cosines == []
     assert all(p.grad is None for p in planted[0].parameters())

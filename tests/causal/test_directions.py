@@ -13,7 +13,6 @@ from probekit.causal.directions import (
     mean_difference_direction,
     moments_of_rows,
     oas_shrinkage,
-    probe_basis,
     probe_direction,
     unit_direction,
 )
@@ -73,15 +72,6 @@ def test_lda_of_fewer_rows_than_features_is_finite():
     x[:, 0] += 6 * y
     found = lda_direction(moments_of_rows(x, {"label": y}), "label").vector_D
     assert (x @ found.numpy())[y == 1].min() > (x @ found.numpy())[y == 0].max()
-
-
-def test_the_basis_of_a_probe_holds_every_contrast():
-    probe = LogisticProbe().fit(X, LABELS)
-    basis = probe_basis(probe).numpy()
-    assert basis.shape == (D, 2)
-    assert basis.T @ basis == pytest.approx(np.eye(2), abs=1e-12)
-    contrast = probe.coef_[1] - probe.coef_[0]
-    assert basis @ (basis.T @ contrast) == pytest.approx(contrast, abs=1e-10)
 
 
 def test_edits_of_a_direction_move_by_standard_deviations_and_remove_the_coordinate(moments):

@@ -29,9 +29,9 @@ def test_gguf_is_a_control_vector_as_llama_cpp_reads_it(tmp_path):
     """`direction.N` is added to the output of block N, which is the input of block N + 1."""
     path = export_directions(tmp_path / "v.gguf", VECTORS | {("resid_post", 5): VECTORS[3]}, model="naïve")
     reader = gguf.GGUFReader(path)
-    assert reader.get_field("general.architecture").contents() == "controlvector"
-    assert reader.get_field("controlvector.model_hint").contents() == "naïve"
-    assert reader.get_field("controlvector.layer_count").contents() == 5
+    assert reader.fields["general.architecture"].contents() == "controlvector"
+    assert reader.fields["controlvector.model_hint"].contents() == "naïve"
+    assert reader.fields["controlvector.layer_count"].contents() == 5
     assert [tensor.name for tensor in reader.tensors] == [f"direction.{n}" for n in range(1, 6)]
     for tensor in reader.tensors:
         assert tensor.tensor_type == gguf.GGMLQuantizationType.F32

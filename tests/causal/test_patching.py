@@ -90,6 +90,12 @@ def test_the_answer_may_be_read_before_the_end() -> None:
     assert_near(patch_grid(model, pairs, placebos=0).recovery, one_by_one(model, pairs, "resid_pre"))
 
 
+def test_a_pair_with_one_patched_token_is_a_run_by_itself() -> None:
+    model, pairs = tiny_model("gpt2"), pairs_of(1, changed=T - 1)
+    found = patch_grid(model, pairs, "resid_pre", placebos=0)
+    assert_near(found.recovery[:, -1], one_by_one(model, pairs, "resid_pre")[:, -1])
+
+
 def test_one_changed_token_is_recovered_whole_where_it_is_read() -> None:
     """In layer 0 at the changed token; before it, and after the answer token, nothing can be recovered."""
     grid = patch_grid(tiny_model("gpt2"), pairs_of(6, changed=2), placebos=0)
@@ -146,20 +152,29 @@ def test_placebos_are_other_pairs_corrupted_texts() -> None:
     assert patch_grid(model, pairs_of(1), placebos=4).within_placebo is None  # no other pair
 
 
+def joined(one: MinimalPairs, other: MinimalPairs) -> MinimalPairs:
+    texts = ([*getattr(one, x), *getattr(other, x)] for x in ("clean", "corrupted"))
+    numbers = ("own_N", "other_N", "clean_answer_N", "corrupted_answer_N")
+    tensors = (torch.cat([getattr(one, x), getattr(other, x)]) for x in numbers)
+    return MinimalPairs(*texts, *tensors, [*one.names, *other.names])
+
+
 def test_texts_of_several_lengths_are_counted_from_their_ends() -> None:
     short, long = pairs_of(2, 4, seed=1), pairs_of(3)
-    both = MinimalPairs(
-        *([*getattr(short, x), *getattr(long, x)] for x in ("clean", "corrupted")),
-        *(
-            torch.cat([getattr(short, x), getattr(long, x)])
-            for x in ("own_N", "other_N", "clean_answer_N", "corrupted_answer_N")
-        ),
-        [*short.names, *long.names],
-    )
+    both = joined(short, long)
     model = tiny_model("gpt2")
     grid, alone = patch_grid(model, both, placebos=0), patch_grid(model, long, placebos=0)
     assert grid.columns == ["-6", "-5", "-4", "-3", "-2", "-1"]
     assert grid.recovery[:, :2] == pytest.approx(alone.recovery[:, :2])  # the longer texts have these alone
+
+
+def test_a_cell_without_placebos_is_not_outside_their_band() -> None:
+    """One long pair has no other of its length, and two short ones have each other."""
+    short, long = pairs_of(2, 4, seed=1), pairs_of(1)
+    grid = patch_grid(tiny_model("gpt2"), joined(short, long), placebos=2)
+    assert grid.within_placebo is not None
+    assert grid.within_placebo[:, :2].all()
+    assert not grid.within_placebo.all()
 
 
 def test_pairs_that_align_at_the_answer_alone_are_patched_there() -> None:

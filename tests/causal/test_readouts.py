@@ -109,7 +109,7 @@ def test_the_components_are_named():
     per_layer = [[*(f"attn.{i}.{part}" for part in parts), f"mlp.{i}"] for i in range(3)]
     assert found.components == ["embed", "pos_embed", *chain.from_iterable(per_layer), "ln_final.bias"]
     assert (found.own, found.other, found.position) == ("7", "30", 8)
-    frame = found.to_frame()
+    frame: Any = found.to_frame()
     assert frame["share"].sum() == pytest.approx(found.total, abs=1e-5)
     assert frame.loc[frame["component"] == "attn.2.head.3", ["layer", "head"]].to_numpy().tolist() == [[2, 3]]
     assert f"{found.share.sum():+.3f}" in str(found)
@@ -125,7 +125,7 @@ def test_words_are_tokens_after_the_text():
     assert np.array_equal(lens.answer_rank, by_id.answer_rank)
     assert lens.tokens == text.split()
     assert (lens.places[0], lens.places[-1]) == ("resid_pre.0", "resid_post.3")
-    frame = lens.to_frame()
+    frame: Any = lens.to_frame()
     assert list(frame.columns[-2:]) == ["rank of are", "probability of are"]
     last = frame[(frame["place"] == "resid_post.3") & (frame["position"] == 4)].iloc[0]
     assert last["top"] == tokenizer.tokens([int(lens.top[-1, -1, 0])])[0]
@@ -133,7 +133,7 @@ def test_words_are_tokens_after_the_text():
     assert str(lens).splitlines()[0].split() == ["most", "probable", "after", *text.split()]
     assert "<table>" in lens._repr_html_()
     found = direct_logit_attribution(model, text, "is", "are")
-    assert found.total == direct_logit_attribution(model, tokenizer.encode(text), *ids).total
+    assert found.total == direct_logit_attribution(model, tokenizer.encode(text), ids[0], ids[1]).total
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "adapted cohere"])

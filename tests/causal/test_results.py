@@ -86,7 +86,8 @@ BROKEN = {
 
 
 @pytest.fixture(scope="module")
-def saved(results, tmp_path_factory) -> str:
+def saved(tmp_path_factory) -> str:
+    results = CausalResults(made_up(("erase",), scores=[0.5, 0.9], values=[0.0, 0.5]))
     return (results.save(tmp_path_factory.mktemp("saved") / "run") / "causal.json").read_text()
 
 
@@ -183,6 +184,9 @@ def test_open_questions_say_what_to_run():
     full = {item.question: item for item in reviewer_checklist(made_up())}
     assert [question for question, item in full.items() if not item.is_answered] == []
     assert full["Is patching exact?"].answer.startswith("yes")
+    own = [e for e in made_up().effects if e.method == "interchange" and e.place == "resid_pre.4"]
+    largest = max(abs(e.effect) for e in own if e.direction == "covariance")
+    assert f"covariance {largest:.2f}, shuffled labels" in full["What do placebos do?"].answer
     poor = made_up(("interchange",), n={"train": 800, "test": 400}, base={})
     poor = dataclasses.replace(poor, effects=[each for each in poor.effects if each.direction == "probe"], grids=[])
     poor = dataclasses.replace(
@@ -221,6 +225,21 @@ def test_an_effect_at_the_output_alone_is_an_open_question():
     assert item.answer == "used at resid_post.5 alone; at the last place the edit acts on the answer's own logits"
     early = {item.question: item for item in reviewer_checklist(made_up())}["Is it the concept, or already the answer?"]
     assert (early.is_answered, early.answer) == (True, "used from resid_pre.3 on")
+
+
+def test_answers_of_another_label_set_and_how_das_was_checked_are_said():
+    data = made_up(answers_label="attractor", das={"resid_pre.4": {"control_recovery": 0.04, "cosines": [0.99, -0.97]}})
+    assert "answers by attractor: singular -> ' is'" in CausalResults(data).summary()
+    (item,) = [each for each in data.checklist if each.question.startswith("Is the probe's direction")]
+    assert "DAS recovers 0.04 with shuffled counterparts; smallest cosine between its restarts 0.97" in item.answer
+
+
+def test_two_scales_are_no_dose_response():
+    data = made_up(("steer",))
+    few = dataclasses.replace(data, effects=[each for each in data.effects if each.scale in (-2.0, 2.0)])
+    items = {item.question: item for item in reviewer_checklist(few)}
+    assert items["Does the effect grow with the dose?"].answer == "2 scales; give 3 or more, of both signs (--scale)"
+    assert {item.question: item for item in reviewer_checklist(data)}["Does the effect grow with the dose?"].is_answered
 
 
 def test_a_model_at_chance_is_said_loudly():

@@ -1,5 +1,7 @@
 """Steering vectors of a task: from rows, from sums, from trained probes, in a model and in files."""
 
+from typing import Any
+
 import gguf
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 
 N, D, LAYERS = 120, 16, 3
-PLACES = [("resid_pre", 0), ("resid_pre", 1), ("resid_pre", 2), ("resid_post", 2)]
+PLACES: list[tuple[str, int | None]] = [("resid_pre", 0), ("resid_pre", 1), ("resid_pre", 2), ("resid_post", 2)]
 NAMES = ["red", "green", "blue"]
 
 
@@ -47,6 +49,10 @@ def test_the_difference_of_training_means_at_every_place(acts):
         assert found[place].vector_D.numpy() == pytest.approx(by_hand / np.linalg.norm(by_hand), abs=1e-12)
     assert "resid_pre.1" in found
     assert "resid_pre.7" not in found
+    with pytest.raises(UsageError, match="scale is a number"):
+        found.edits("a", 1)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match=r"layer 9 is not in 0\.\.2"):
+        found.edits(1, 9)
     assert repr(found) == "SteeringVectors('size', 'small' -> 'large', mean-difference; resid_pre 0-2, resid_post 2)"
 
 
@@ -54,11 +60,16 @@ def test_the_difference_of_training_means_at_every_place(acts):
 def test_sums_give_what_rows_give(acts, method):
     train = acts.splits == "train"
     labels = {name: acts.labels[name][train] for name in ("size", "color")}
-    sums = {
+    sums: dict[Any, Any] = {
         (place, "train"): moments_of_rows(acts[place][torch.from_numpy(train)], labels, {"size": 2, "color": 3})
         for place in PLACES
     }
-    stats = Statistics(sums, {name: acts.label_names[name] for name in ("size", "color")}, acts.meta)
+    stats = Statistics(
+        sums, {name: acts.label_names[name] for name in ("size", "color")}, {**acts.meta, "target": "size"}
+    )
+    with pytest.raises(UsageError, match="statistics are of one position"):
+        pk.steering_vectors(stats, position="last")
+    assert pk.steering_vectors(stats).label == "size"
     from_sums = pk.steering_vectors(stats, "color", method, ("red", "blue"))
     from_rows = pk.steering_vectors(acts, "color", method, (0, 2))
     for place in PLACES:
@@ -109,6 +120,10 @@ def test_the_control_vector_leaves_out_what_llama_cpp_cannot_steer(acts, tmp_pat
         ({"label": "weight"}, UsageError, "holds numbers, and steering goes from class to class"),
         ({"method": "pca"}, UsageError, "method .* is one of mean-difference, lda, probe; got 'pca'"),
         ({"method": "probe"}, UsageError, "give results=train_probes"),
+        ({"method": "probe", "results": 3}, UsageError, "give results=train_probes"),
+        ({"label": "color", "classes": "ab"}, UsageError, "name two, classes"),
+        ({"label": "color", "classes": 3}, UsageError, "name two, classes"),
+        ({"label": "color", "classes": ("red", ["blue"])}, UsageError, "classes of 'color' are"),
         ({"point": "mlp_out"}, UsageError, "mlp_out"),
     ],
 )
@@ -119,7 +134,7 @@ def test_bad_input_is_refused(acts, given, error, message):
 
 def test_what_are_no_activations_is_refused(acts):
     with pytest.raises(UsageError, match="expected activations or statistics, got a dict"):
-        pk.steering_vectors({})
+        pk.steering_vectors({})  # pyright: ignore[reportArgumentType]
     task = acts.task.subset(np.flatnonzero(acts.splits == "test"))
     some = ActivationSet({PLACES[0]: acts[PLACES[0]][: len(task)]}, task)
     with pytest.raises(DataError, match="no training rows"):

@@ -46,8 +46,19 @@ CHECKED = {  # options without a way to parse that take only some values
     "stack_axis": ("1", 1),
     "probe": ("lda", "lda"),
     "metric": ("f1", "f1"),
+    "answers": ("is,are", ("is", "are")),
+    "methods": ("patch,erase", ("erase", "patch")),
+    "at": ("all", "all"),
+    "scales": ("2,-1", (-1.0, 2.0)),
+    "align": ("last", "last"),
 }
-FIRST = {"top_k": ["--temperature", "1"], "top_p": ["--temperature", "1"], "quantize": ["--via", "transformers"]}
+FIRST = {
+    "top_k": ["--temperature", "1"],
+    "top_p": ["--temperature", "1"],
+    "quantize": ["--via", "transformers"],
+    "at": ["--method", "erase"],
+    "pairs": ["--method", "patch"],
+}
 """Options that need another."""
 
 

@@ -118,6 +118,19 @@ def test_panels_are_drawn_if_their_numbers_were_measured():
     assert "31%" in "".join(label.get_text() for label in dose.get_xticklabels())
 
 
+@pytest.mark.parametrize("scales", [[-4.0, -2.0, -1.0, 0.5, 1.0, 2.0, 4.0], [0.1, 40.0], list(range(-20, 21))])
+def test_ticks_of_the_doses_are_apart(scales):
+    data = made_up(("steer",))
+    own = [each for each in data.effects if each.direction == "probe" and each.scale == 4.0]
+    effects = [dataclasses.replace(each, scale=float(x), size=1.34) for each in own for x in scales]
+    figure = Figure(figsize=(8.4, 2.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    draw_panels(dataclasses.replace(data, effects=effects), figure, figure.add_gridspec(1, 1)[0])
+    figure.draw_without_rendering()
+    check_texts(figure.axes[0])
+    assert "0\n" in [label.get_text() for label in figure.axes[0].get_xticklabels()]
+
+
 def test_undefined_effects_leave_gaps():
     data = made_up(("erase",))
     effects = [dataclasses.replace(each, effect=float("nan"), interval=None) for each in data.effects]

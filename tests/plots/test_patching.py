@@ -78,6 +78,9 @@ def test_tokens_and_heads_are_on_the_axis():
     assert [label.get_text() for label in tokens.get_xticklabels()] == ["The", "keys", "to", "the", "cabinet"]
     assert [label.get_text() for label in heads.get_xticklabels()] == ["0", "1", "2", "3"]
     assert "exact; attribution patching: correlation 0.93" in texts(tokens)
+    assert (tokens.get_xlabel(), heads.get_xlabel()) == ("", "head")
+    several = dataclasses.replace(made_up_grids()[0], columns=["-5", "-4", "-3", "-2", "-1"])
+    assert drawn([several]).axes[0].get_xlabel() == "token, counted from the last"
     grid = dataclasses.replace(made_up_grids()[0], columns=[" ", "", "\n", " the", "x" * 40], n_exact=8)
     names = [label.get_text() for label in drawn([grid]).axes[0].get_xticklabels()]
     assert names == ["␣", "∅", "\\n", " the", "xxxxxx…xxxxxx"]

@@ -103,6 +103,7 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
         "output": plan.model.output_of(plan.points[0]),
         "seed": plan.task.info.get("seed"),
         **{name: counts[name] for name in _COUNTS},
+        **({"edited": counts["edits"]} if "edits" in counts else {}),
         "versions": versions_of("torch", "numpy", "safetensors", "tokenizers", *plan.model.packages),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

@@ -67,20 +67,20 @@ def _first_error(plan: ExtractionPlan, batch: PackedBatch) -> DataError | None:
         for place, texts in rows_of_text.items():
             x, is_sound = texts[i]
             if not is_sound.all():
-                return _error(place, plan.task.ids[batch.rows[i]], x[~is_sound], plan.dtype)
+                return _error(place, plan.task.ids[batch.rows[i]], x[~is_sound], plan)
     return None
 
 
-def _error(place: Place, example: str, bad: Tensor, dtype: str) -> DataError:
+def _error(place: Place, example: str, bad: Tensor, plan: ExtractionPlan) -> DataError:
     """The error for an example at a place; `bad` are its unsound rows there, [R, D]."""
-    name = place_name(place)
+    name, dtype = place_name(place), plan.dtype
     if bad.isfinite().all():
         return DataError(
             f"{name} of example {example!a} is {bad.abs().max():.3g}, more than {dtype} holds "
             f"({torch.finfo(DTYPES[dtype]).max:.3g}); keep float32 or bfloat16"
         )
     kind = "NaN" if bad.isnan().any() else "infinity"
+    suspect = "the model's weights" if plan.edits is None else "the edits"
     return DataError(
-        f"{kind} in the activations at {name}, first in example {example!a}; "
-        "check the model's weights, or compute in float32"
+        f"{kind} in the activations at {name}, first in example {example!a}; check {suspect}, or compute in float32"
     )

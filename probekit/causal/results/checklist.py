@@ -5,6 +5,7 @@ wake a dormant path), Zhang and Nanda 2023 (metrics of patching), and of reviews
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from probekit.causal.data import CausalData, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.view import (
@@ -19,11 +20,13 @@ from probekit.causal.results.view import (
     placebo_counts,
     role_of,
     selected_place,
+    selected_scale,
 )
 from probekit.evaluation.results.wording import position_name
 from probekit.text import counted, listed, printable
 
 LEAST_PLACEBOS = 20  # random directions; fewer cannot give p < 0.05
+LEAST_SCALES = 3  # of a dose-response
 Answer = tuple[bool, str]
 
 
@@ -100,7 +103,19 @@ def _placebos(data: CausalData) -> Answer:
     if not texts:
         return False, "none"
     few = "" if enough else f"; expected {LEAST_PLACEBOS} random, {LEAST_PLACEBOS} of the covariance, shuffled labels"
-    return enough, f"directions {listed(texts)}; same edit, same norm{few}"
+    return enough, f"directions {listed(texts)}; same edit, same norm{few}{_largest_placebos(data)}"
+
+
+def _largest_placebos(data: CausalData) -> str:
+    """The largest effect of each kind where the headline was chosen: kinds differ, and the band has all of them."""
+    method = methods_of(data)[0]
+    place = selected_place(data, method)
+    kinds = dict.fromkeys(e.direction for e in data.effects if e.method == method and role_of(e.direction) == "placebo")
+    own = [e for e in data.effects if e.method == method and e.place == place and e.split == "test"]
+    own = [e for e in own if e.scale == selected_scale(data, method)]
+    largest = {kind: max((abs(e.effect) for e in own if e.direction == kind), default=None) for kind in kinds}
+    texts = [f"{printable(kind)} {value:.2f}" for kind, value in largest.items() if value is not None]
+    return f"; largest effect of {method} at {place}: {listed(texts)}" if texts else ""
 
 
 def _both_ways(data: CausalData) -> Answer:
@@ -128,8 +143,10 @@ def _before_the_answer(data: CausalData) -> Answer:
 
 def _dose(data: CausalData) -> Answer:
     scales = sorted({e.scale for e in data.effects if e.method == "steer" and e.scale is not None})
-    if len(scales) < 3:
+    if not scales:
         return False, "not measured; add steer to --method"
+    if len(scales) < LEAST_SCALES:
+        return False, f"{counted(len(scales), 'scale')}; give {LEAST_SCALES} or more, of both signs (--scale)"
     ends = f"{scales[0]:g} to {scales[-1]:g} standard deviations"
     return True, f"{len(scales)} scales from {ends} along the direction; see the picture"
 
@@ -184,7 +201,15 @@ def _angles(data: CausalData) -> Answer:
     angles = found[-1].angles
     least = angles.get("random 5%")
     beside = "" if least is None else f"; 5% of random directions are closer than {least:.0f}"
-    return True, f"{angles['das']:.0f} degrees between probe and DAS at {found[-1].place}{beside}"
+    search = _search_text(data.meta.get("das", {}).get(found[-1].place) or {})
+    return True, f"{angles['das']:.0f} degrees between probe and DAS at {found[-1].place}{beside}{search}"
+
+
+def _search_text(search: dict[str, Any]) -> str:
+    """How far DAS can be trusted: what it recovers with shuffled counterparts, and whether its restarts agree."""
+    control, cosines = search.get("control_recovery"), search.get("cosines")
+    text = "" if control is None else f"; DAS recovers {control:.2f} with shuffled counterparts"
+    return text + (f"; smallest cosine between its restarts {min(map(abs, cosines)):.2f}" if cosines else "")
 
 
 def _off_manifold(data: CausalData) -> Answer:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -108,18 +109,21 @@ def _plain(value: Any) -> Any:
 
 def _read(entry: Any, kind: type) -> Any:
     """A dataclass out of JSON: numbers that are null where there must be one are nan, and pairs are tuples."""
-    kinds = {one.name: one.type for one in fields(kind)}
-    entry = {name: math.nan if value is None and kinds.get(name) is float else value for name, value in entry.items()}
-    pairs = [name for name in entry if _is_pair(kinds.get(name)) and isinstance(entry[name], list)]
-    entry |= {name: None for name in pairs if None in entry[name]}
+    numbers, pairs = _special(kind)
+    changed = {name: math.nan for name in numbers if name in entry and entry[name] is None}
+    changed |= {name: None for name in pairs if isinstance(entry.get(name), list) and None in entry[name]}
+    entry = {**entry, **changed}
     if not has_form(entry, kind) or any(entry[name] not in _NAMES[name] for name in _NAMES if name in entry):
         raise TypeError(f"an entry lacks a field of {kind.__name__}, or has one of another type")
-    return kind(**entry | {name: tuple(entry[name]) for name in pairs if entry[name]})
+    return kind(**entry | {name: tuple(entry[name]) for name in pairs if entry.get(name)})
 
 
-def _is_pair(kind: Any) -> bool:
-    """Whether a field is a tuple, which JSON has as a list."""
-    return any(get_origin(part) is tuple for part in (kind, *get_args(kind)))
+@cache
+def _special(kind: type) -> tuple[list[str], list[str]]:
+    """The fields that are numbers, and those that are tuples, which JSON has as lists."""
+    numbers = [one.name for one in fields(kind) if one.type is float]
+    pairs = [one.name for one in fields(kind) if any(get_origin(x) is tuple for x in (one.type, *get_args(one.type)))]
+    return numbers, pairs
 
 
 def _read_grid(entry: dict[str, Any]) -> PatchGrid:

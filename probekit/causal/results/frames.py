@@ -1,6 +1,5 @@
 """Causal results as tidy pandas tables."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid
@@ -45,7 +44,7 @@ def _typed(frame: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _effect_row(effect: Effect) -> tuple[Any, ...]:
-    values = asdict(effect) | {"place": effect.place, "role": role_of(effect.direction)}
+    values = vars(effect) | {"place": effect.place, "role": role_of(effect.direction)}
     values |= dict(zip(("low", "high"), effect.interval or _NO_ENDS, strict=True))
     values |= dict(zip(("placebo_low", "placebo_high"), effect.placebo_band or _NO_ENDS, strict=True))
     return tuple(values[name] for name in EFFECTS)

@@ -8,10 +8,15 @@ from collections.abc import Callable
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid
 from probekit.causal.results.checklist import answered, base_is_at_chance, base_text, reviewer_checklist
 from probekit.causal.results.view import (
+    CEILINGS,
+    COVARIANCE,
+    RANDOM,
+    SHUFFLED,
     curve_effects,
     direction_name,
     is_outside,
     methods_of,
+    own_direction,
     selected_place,
     selected_scale,
 )
@@ -70,6 +75,11 @@ def quadrant_counts(data: CausalData) -> dict[str, list[CausalLayer]]:
     return {name: layers for name, layers in found.items() if layers}
 
 
+def has_other_answers(data: CausalData) -> bool:
+    """Whether another label set than that of the probes decides the answers."""
+    return data.meta.get("answers_label") not in (None, data.meta.get("label"))
+
+
 def _position(data: CausalData) -> str:
     return position_name(data.meta["position"]) if "position" in data.meta else ""
 
@@ -78,6 +88,7 @@ def _setting(data: CausalData) -> list[str]:
     """Answers and rows, then the behaviour without edits."""
     meta = data.meta
     answers = ", ".join(f"{label} -> {token!a}" for label, token in (meta.get("answers") or {}).items())
+    answers = f"by {meta['answers_label']}: {answers}" if has_other_answers(data) else answers
     n = ", ".join(f"{count:,} {split}" for split, count in meta.get("n", {}).items())
     lines = ["; ".join(part for part in (f"answers {answers}" if answers else "", f"{n} rows" if n else "") if part)]
     base = base_text(data)
@@ -152,7 +163,7 @@ def _marks(data: CausalData) -> list[str]:
 
 def _notes(data: CausalData) -> list[str]:
     """What effects are shares of, the selected layer, the quadrants, and the largest cells of each patching grid."""
-    parts: list[Callable[[CausalData], list[str]]] = [_meaning, _selected_note, _quadrants, _patching]
+    parts: list[Callable[[CausalData], list[str]]] = [_meaning, _selected_note, _compared, _quadrants, _patching]
     return [line for part in parts for line in part(data)]
 
 
@@ -180,6 +191,19 @@ def _selected_note(data: CausalData) -> list[str]:
                 f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip, KL {effect.kl:.2f} nats, "
                 f"size of the edit {effect.size:.0%} of the activation's norm."
             )
+    return lines
+
+
+def _compared(data: CausalData) -> list[str]:
+    """What the label's other directions and the other label sets do at the selected place."""
+    lines = []
+    for method in methods_of(data):
+        names = dict.fromkeys(effect.direction for effect in data.effects if effect.method == method)
+        shown = [n for n in names if n not in (own_direction(data, method), *CEILINGS, RANDOM, COVARIANCE, SHUFFLED)]
+        place = selected_place(data, method) or ""
+        effects = {name: curve_effects(data, method, name).get(place) for name in shown}
+        found = [f"{direction_name(name)} {effect.effect:z.2f}" for name, effect in effects.items() if effect]
+        lines += [f"{method_name(data, method)} at {place} along other directions: {', '.join(found)}."] if found else []
     return lines
 
 

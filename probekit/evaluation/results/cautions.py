@@ -1,21 +1,25 @@
-"""Short warnings shown with the best score, in the table and in the picture: leaks, and texts that were cut."""
+"""Short warnings shown with the best score, in the table and in the picture: leaks, texts that were cut, and edits."""
 
 from typing import Any
 
 from probekit.evaluation.results.data import ProbeData
 from probekit.text import counted
 
+LONGEST = 70  # characters of a phrase
 LEAST_LEAK = 0.01  # share of test; a smaller leak is left to the audit
 
 
 def cautions(data: ProbeData) -> list[str]:
     """Phrases of at most 70 characters, the most important first; empty if all is well.
 
-    They are made from `meta["test_leak"]` and `meta["texts_cut"]`, which older results lack.
+    They are made from `meta["test_leak"]`, `meta["texts_cut"]` and what the activations record of edits, which older
+    results lack.
     """
     leak, cut = data.meta.get("test_leak"), data.meta.get("texts_cut")
     found = [] if not leak or leak["removed"] else [_texts_leak(leak), _groups_leak(leak)]
-    return [phrase for phrase in [*found, _cut(cut) if cut else ""] if phrase]
+    edited = data.meta.get("activations", {}).get("edited")
+    found += [_cut(cut) if cut else "", _short(f"edited model: {edited}") if edited else ""]
+    return [phrase for phrase in found if phrase]
 
 
 def _texts_leak(leak: dict[str, Any]) -> str:
@@ -40,6 +44,10 @@ def _cut(cut: dict[str, Any]) -> str:
     read = {"cut": ", and read there", "before": " after the token read"}.get(cut["read"], "")
     were = "was" if cut["texts"] == 1 else "were"
     return f"{cut['texts']:,} of {counted(cut['of'], 'text')} {were} cut at the context{read}"
+
+
+def _short(phrase: str) -> str:
+    return phrase if len(phrase) <= LONGEST else f"{phrase[: LONGEST - 3]}..."
 
 
 def _share(n: int, of: int) -> str:

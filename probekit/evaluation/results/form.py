@@ -1,6 +1,7 @@
 """The form of results in JSON, from the types of the dataclasses that they become."""
 
 from dataclasses import MISSING, fields
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,6 +13,7 @@ def has_form(entry: Any, kind: type) -> bool:
     return matches(entry, _form(kind))
 
 
+@cache
 def _form(kind: type) -> dict[str, Any]:
     hints, form = get_type_hints(kind), {}
     for one in fields(kind):

@@ -23,6 +23,7 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
 # keys of the activations' record that are copied into the record of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
 ORIGIN += ("kind", "source_fingerprint")  # of imports
+ORIGIN += ("edits", "edit_positions", "edited")  # of a model that ran under edits
 ORIGIN += ("check",)  # of a store whose checksums were not compared
 
 

@@ -1,0 +1,57 @@
+"""Neutral texts: what the loss is measured on, to see what else an edit damages."""
+
+from pathlib import Path
+
+from probekit.errors import DataError
+from probekit.models.base import LanguageModel
+from probekit.plain_files import MAX_TABLE, read_bytes
+from probekit.tasks.readers import TXT, read_table
+from probekit.text import listed
+
+COLUMNS = ("text", "sentence")
+MOST = 200  # texts; enough for a mean loss within a few percent
+
+
+def load_neutral(path: str | Path, model: LanguageModel, bos: bool | None = None, most: int = MOST) -> list[list[int]]:
+    """The first texts of a file as token ids, cut at the model's context.
+
+    Args:
+        path: a text file with a text in each line, or a table (CSV, TSV, JSONL, Parquet) with a column "text" or
+            "sentence".
+        model: the model that will read them.
+        bos: whether texts get context tokens; None: only for models that were never trained without, such as BERT.
+        most: how many texts to take.
+
+    Raises:
+        DataError: the file cannot be read, has no such column or no text of two tokens or more.
+        UsageError: a file of an unknown format.
+    """
+    path, tokenizer = Path(path), model.need_tokenizer()
+    texts = _lines(path) if path.suffix.lower() == TXT else _column(path)
+    around = tokenizer.sep_token_id is not None and not model.causal if bos is None else bos
+    ids = [each[: model.cfg.n_ctx] for each in tokenizer.encode_batch(texts[:most], bos=around)]
+    if not any(len(each) > 1 for each in ids):
+        raise DataError(f"{path.name} has no text of two tokens or more, which a loss needs; give running text")
+    return ids
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        data = read_bytes(path, MAX_TABLE)
+    except OSError as error:
+        raise DataError(f"cannot read {str(path)!a}: {error.strerror}") from error
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} is not UTF-8 at byte {error.start}; save it again as UTF-8") from error
+    if not (texts := [line for line in lines if line.strip()]):
+        raise DataError(f"{path.name} is empty; expected a text in each line")
+    return texts
+
+
+def _column(path: Path) -> list[str]:
+    table = read_table(path)
+    name = next((name for name in COLUMNS if name in table.columns), None)
+    if name is None:
+        raise DataError(f"{table.name} has the columns {listed(table.columns)}; expected {' or '.join(COLUMNS)}")
+    return [text for text in table.column(name) if isinstance(text, str) and text.strip()]

@@ -1,0 +1,45 @@
+"""What the record of probes says against a causal run; nothing here needs torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from probekit.errors import DataError, UsageError
+from probekit.text import listed
+
+_NEEDED = ("label", "classes", "n_classes", "n", "position", "point", "probe", "seed")
+
+
+def check_curve(meta: Mapping[str, Any]) -> None:
+    """Check the record of a curve: classes, splits, and one token that is read in each text.
+
+    Raises:
+        UsageError: numbers, nested folds, no validation rows, several tokens.
+        DataError: an incomplete record.
+    """
+    if missing := [name for name in _NEEDED if name not in meta]:
+        raise DataError(f"the results lack {missing[0]!a}; train the probes again")
+    if not meta["n_classes"]:
+        raise UsageError(f"{meta['label']!a} holds numbers, and causal compares classes; take a label set of classes")
+    if meta.get("folds"):
+        raise UsageError("these probes were trained with nested folds, so no row is new to them; train without --folds")
+    if "validation" not in meta["n"]:
+        raise UsageError("these results have no validation rows to choose the layer on; train with several values of C")
+    if meta["position"] in ("all", "mean"):
+        raise UsageError(
+            f"the probes read {meta['position']} tokens, and an edit needs one token of each text; train with "
+            "--position last"
+        )
+
+
+def check_answers(label: str, classes: Sequence[str], answers: Sequence[str] | None) -> None:
+    """Raise a UsageError unless there is one answer for each class."""
+    names = listed([ascii(name) for name in classes])
+    if answers is None:
+        raise UsageError(
+            f"name the next word of each class of {label!a}, such as --answers is,are; the classes are {names}"
+        )
+    if len(answers) != len(classes):
+        raise UsageError(
+            f"expected --answers with a word for each of the {len(classes)} classes {names}, got {len(answers)}; give "
+            "them in this order"
+        )

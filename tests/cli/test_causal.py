@@ -1,0 +1,165 @@
+"""`probekit causal`: what is printed, what is written where, what is resumed, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from probekit.activations import list_stores
+from probekit.causal.results.results import CausalResults
+from probekit.cli.main import run
+
+Capture = pytest.CaptureFixture[str]
+QUICK = ["--rows", "10", "--placebos", "1", "--no-das", "--no-completeness", "--scale", "-1,1"]
+
+
+@pytest.fixture(scope="module")
+def made(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store, and the results of two kinds of probes."""
+    store = tmp_path_factory.mktemp("causal") / "store"
+    job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--quiet", "--out", str(store)]
+    assert run([*job, "--points", "resid_pre"]) == 0
+    assert run(["train-probe", str(store), "--probe", "mlp", "--layer", "1", "--quick", "--quiet"]) == 0
+    assert run(["train-probe", str(store), "--C", "0.1,1", "--quick", "--quiet"]) == 0
+    return store
+
+
+@pytest.fixture
+def job(here: Path, made: Path, capsys: Capture) -> list[str]:
+    shutil.copytree(made, "store")
+    capsys.readouterr()
+    return ["causal", "store", "--answers", "g,b", *QUICK]
+
+
+def folder_of(out: str) -> Path:
+    return Path(out.splitlines()[-1].removeprefix("Picture: ")).parent
+
+
+def test_the_curve_is_printed_and_kept_in_the_store(job: list[str], capsys: Capture) -> None:
+    assert run([*job, "--method", "interchange,steer"]) == 0
+    out = capsys.readouterr().out
+    folder = folder_of(out)
+    assert folder.parts[:2] == ("store", "results")
+    assert (folder / "causal_by_layer.png").read_bytes().startswith(b"\x89PNG")
+    assert "Reviewer's checklist" in out
+    assert "0 -> 'b'" not in out  # the classes are in the order of their names
+    results = CausalResults.load(folder)
+    assert [layer.place for layer in results.layers] == ["resid_pre.0", "resid_pre.1", "resid_pre.2", "resid_post.2"]
+    assert results.meta["asked"]["answers"] == ["g", "b"]
+    assert not (folder / ".parts").exists()
+    assert run(["ls", "store", "--json"]) == 0
+    assert str(folder) in json.loads(capsys.readouterr().out)["stores"][0]["results"]
+    assert len(list_stores("store")) == 1
+
+
+def test_json_and_quiet(job: list[str], capsys: Capture) -> None:
+    erase = [*job, "--method", "erase", "--layer", "1"]
+    assert run([*erase, "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["layers"][0]["layer"] == 1
+    assert {effect["method"] for effect in body["effects"]} == {"erase"}
+    assert run([*erase, "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert Path(captured.out.strip()).is_file()
+    assert captured.err == ""
+
+
+def test_a_dry_run_writes_nothing(job: list[str], capsys: Capture) -> None:
+    assert run([*job, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["runs"] > 0
+    assert plan["seconds"] > 0
+    assert run([*job, "--dry-run"]) == 0
+    assert "time     about" in capsys.readouterr().out
+    assert not list(Path("store/results").glob("causal-*"))
+
+
+def test_a_run_that_was_stopped_resumes(job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    from probekit.causal import causal_curve as module
+
+    measure, calls = module.measure_place, []
+
+    def stopped(*args):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(args[3].place)
+        return measure(*args)
+
+    erase = [*job, "--method", "erase"]
+    monkeypatch.setattr(module, "measure_place", stopped)
+    assert run(erase) == 130
+    assert "saved 2 of 4 places" in capsys.readouterr().err
+    calls.clear()
+    assert run(erase) == 0
+    assert calls == ["resid_pre.2", "resid_post.2"]
+    resumed = CausalResults.load(folder_of(capsys.readouterr().out))
+    monkeypatch.setattr(module, "measure_place", measure)
+    assert run([*erase, "--out", "anew"]) == 0
+    assert CausalResults.load("anew").effects == resumed.effects
+
+
+def test_results_of_another_question_are_not_replaced(job: list[str], capsys: Capture) -> None:
+    erase = [*job, "--method", "erase", "--layer", "0"]
+    assert run([*erase, "--out", "there"]) == 0
+    assert run([*erase, "--out", "there"]) == 0
+    capsys.readouterr()
+    assert run([*erase, "--out", "there", "--seed", "1"]) == 5
+    assert "different: seed" in capsys.readouterr().err
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("mine")
+    assert run([*erase, "--out", "mine"]) == 4
+    assert "notes.txt" in capsys.readouterr().err
+
+
+def test_results_may_be_named(job: list[str], capsys: Capture) -> None:
+    (folder,) = Path("store/results").glob("*logistic*")
+    shutil.copytree(folder, "elsewhere")
+    rest = [*job[2:], "--method", "erase", "--layer", "0", "--quiet"]
+    assert run(["causal", str(folder), *rest]) == 0
+    assert run(["causal", "elsewhere", *rest]) == 2
+    assert "--store" in capsys.readouterr().err
+    assert run(["causal", "elsewhere", "--store", "store", *rest]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["store"], 2, "name the next word of each class"),
+        (["store", "--answers", "g,b,c"], 2, "a word for each of the 2 classes"),
+        (["store", "--answers", "g,g"], 2, "must differ"),
+        (["store", "--answers", "good,bad"], 2, "token"),
+        (["store", "--answers", "g,b", "--method", "stare"], 2, "did you mean steer"),
+        (["store", "--answers", "g,b", "--scale", "1,x"], 2, "--scale takes numbers"),
+        (["store", "--answers", "g,b", "--at", "everywhere"], 2, "at (--at)"),
+        (["store", "--answers", "g,b", "--layer", "9"], 2, "layer 9"),
+        (["store", "--answers", "g,b", "--pairs", "none.csv", "--method", "patch"], 2, "none.csv"),
+        (["store", "--answers", "g,b", "--label", "colour"], 3, "holds no results of probes of colour"),
+        (["nowhere", "--answers", "g,b"], 3, "nowhere"),
+        (["store/results", "--answers", "g,b"], 3, "no store"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(job: list[str], options, code, says, capsys: Capture) -> None:
+    assert run(["causal", *options]) == code
+    error = capsys.readouterr().err.strip()
+    assert says in error
+    assert error.count("\n") == 0
+
+
+def test_probes_without_a_direction_are_refused(job: list[str], capsys: Capture) -> None:
+    (folder,) = Path("store/results").glob("*mlp*")
+    assert run(["causal", str(folder), *job[2:]]) == 2
+    assert "has no direction" in capsys.readouterr().err
+
+
+def test_a_file_of_the_question_counts_by_its_content(tmp_path):
+    from probekit.cli.causal import question_of_causal
+    from probekit.options.causal import CausalOptions
+
+    def asked(content):
+        (tmp_path / "neutral.txt").write_text(content)
+        options = CausalOptions(answers="is,are", neutral=tmp_path / "neutral.txt")
+        return question_of_causal(options, tmp_path / "results")
+
+    assert asked("the key") == asked("the key")
+    assert asked("the key") != asked("the keys")
