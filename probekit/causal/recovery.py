@@ -15,8 +15,6 @@ from probekit.models.base import LanguageModel
 from probekit.points import Place, PointSpec, place_name
 from probekit.tasks import Task
 
-EditedTokens = Literal["read", "all"]
-
 
 def read_after_edit(
     model: LanguageModel,
@@ -26,7 +24,7 @@ def read_after_edit(
     label: str | None = None,
     *,
     before: FreshReading | None = None,
-    at: EditedTokens = "read",
+    at: Literal["read", "all"] = "read",
     **how: Any,
 ) -> FreshProbes:
     """Fresh probes at the edited place and at every later one of its curve, with the edit and without.
@@ -69,7 +67,7 @@ def extract_edited(
     task: Task,
     places: Sequence[Place],
     edits: Mapping[Any, Any],
-    at: EditedTokens,
+    at: Any,
 ) -> ActivationSet:
     """Extract some places of some rows of `acts` again, in the same way but under edits."""
     position = acts.meta.get("position", task.position)

@@ -203,7 +203,9 @@ def _compared(data: CausalData) -> list[str]:
         place = selected_place(data, method) or ""
         effects = {name: curve_effects(data, method, name).get(place) for name in shown}
         found = [f"{direction_name(name)} {effect.effect:z.2f}" for name, effect in effects.items() if effect]
-        lines += [f"{method_name(data, method)} at {place} along other directions: {', '.join(found)}."] if found else []
+        lines += (
+            [f"{method_name(data, method)} at {place} along other directions: {', '.join(found)}."] if found else []
+        )
     return lines
 
 
