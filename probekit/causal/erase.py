@@ -123,7 +123,7 @@ def fit_leace_rows(x: Any, z: Any, tol: float = 0.0) -> Eraser:
         DataError: a label that does not vary; NaN or infinity.
     """
     rows = x if isinstance(x, Tensor) else torch.from_numpy(as_numpy(x))
-    columns_NZ = _columns(as_numpy(z))
+    columns_NZ = _columns(np.atleast_1d(as_numpy(z)))
     if rows.dim() != 2 or len(rows) != len(columns_NZ) or not len(rows):
         raise UsageError(f"expected rows [N, D] and N labels, got {list(rows.shape)} and {len(columns_NZ)}")
     middle_Z = columns_NZ.mean(dim=0)

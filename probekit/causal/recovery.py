@@ -1,6 +1,6 @@
 """Run the model again with an edit, and probe what can be read at this place and at every later one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,7 +10,7 @@ from probekit.activations.layout import PER_EXAMPLE
 from probekit.causal.completeness import FreshProbes, FreshReading, fresh_probes
 from probekit.causal.erase import one_row_each
 from probekit.errors import UsageError
-from probekit.interventions import Edit, Edits
+from probekit.interventions import Edit
 from probekit.models.base import LanguageModel
 from probekit.points import Place, PointSpec, place_name
 from probekit.tasks import Task
@@ -62,7 +62,12 @@ def read_after_edit(
 
 
 def extract_edited(
-    model: LanguageModel, acts: Activations, task: Task, places: Sequence[Place], edits: Edits, at: str
+    model: LanguageModel,
+    acts: Activations,
+    task: Task,
+    places: Sequence[Place],
+    edits: Mapping[Any, Any],
+    at: Any,
 ) -> ActivationSet:
     """Extract some places of some rows of `acts` again, in the same way but under edits."""
     position = acts.meta.get("position", task.position)

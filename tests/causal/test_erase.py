@@ -28,7 +28,7 @@ def drawn(C: int, N: int, D: int, seed: int = 0) -> tuple[Tensor, np.ndarray]:
     return torch.randn(N, D, generator=g).double() @ mix + means[y] + 7, y.numpy()
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+@pytest.fixture(scope="module", params=CASES.values(), ids=list(CASES))
 def case(request) -> tuple[Tensor, np.ndarray, Eraser]:
     x, y = drawn(*request.param)
     return x, y, fit_leace_rows(x, y)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from tiny_configs import new_model, tiny_model
 
-from probekit.activations import ActivationSet, extract
+from probekit.activations import Activations, extract
 from probekit.causal.completeness import read_afresh
+from probekit.causal.erase import fit_eraser
 from probekit.causal.recovery import read_after_edit
 from probekit.errors import UsageError
 from probekit.interventions import Replace
@@ -30,7 +31,7 @@ def task() -> Task:
 
 
 @pytest.fixture(scope="module")
-def acts(task) -> ActivationSet:
+def acts(task) -> Activations:
     return extract(tiny_model("gpt2"), task, out=None)
 
 
@@ -73,3 +74,20 @@ def test_the_token_that_is_read_is_edited_wherever_it_is(task):
         found = read_after_edit(model, acts, "resid_pre.1", edit, "first")
         assert found.before.scores["first"].values["resid_pre", 1] > 0.9
         assert found.after.scores["first"].values["resid_pre", 1] == 0.5
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_what_the_model_computes_with_an_eraser_is_what_the_eraser_gives(name, task):
+    """And no linear map reads the label from it on the rows that were fitted."""
+    model, place = tiny_model(name), ("resid_pre", 1)
+    acts = extract(model, task, layers=[1], position="last", out=None)
+    eraser = fit_eraser(acts, place, "first")
+    edited = extract(
+        model, task, layers=[1], position="last", edits={place: eraser.edit}, edit_positions="read", out=None
+    )
+    torch.testing.assert_close(edited[place], eraser(acts[place]), rtol=1e-5, atol=1e-5)
+    train = task.splits == "train"
+    y = torch.from_numpy(task.labels["first"][train])
+    before, after = (x[train].double() for x in (acts[place], edited[place]))
+    assert (after[y == 0].mean(dim=0) - after[y == 1].mean(dim=0)).abs().max() < 1e-5
+    assert (before[y == 0].mean(dim=0) - before[y == 1].mean(dim=0)).abs().max() > 1e-2
