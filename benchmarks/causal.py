@@ -41,8 +41,8 @@ def probekit_grid(folder: Path, data: Data) -> Callable[[], list[list[float]]]:
     import torch
 
     import probekit as pk
-    from probekit.causal.pairs import MinimalPairs
-    from probekit.causal.patching import patch_grid
+    from probekit.causal.behaviour.pairs import MinimalPairs
+    from probekit.causal.patching.patching import patch_grid
 
     n, last = len(data["clean"]), len(data["clean"][0]) - 1
     own, other, at = torch.tensor(data["own"]), torch.tensor(data["other"]), torch.full((n,), last)

@@ -25,22 +25,22 @@ _HOME = {
     "random_init_of": "activations",
     "load_statistics": "activations",
     "load_probe": "probes",
-    "steering_vectors": "causal.steering",
+    "steering_vectors": "causal.directions.steering",
     "logit_lens": "causal.readouts",
     "direct_logit_attribution": "causal.readouts",
-    "load_pairs": "causal.pairs",
+    "load_pairs": "causal.behaviour.pairs",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "ProbeCurves": "evaluation",
-    "causal_curve": "causal.causal_curve",
+    "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
     "transfer": "evaluation",
     "TransferResults": "evaluation",
     "selftest": "verification",
     "SelfTest": "verification",
-    "fit_eraser": "causal.erase",
-    "fresh_probes": "causal.completeness",
-    "read_after_edit": "causal.recovery",
+    "fit_eraser": "causal.erasure.erase",
+    "fresh_probes": "causal.erasure.completeness",
+    "read_after_edit": "causal.erasure.recovery",
     "ProbekitError": "errors",
 }
 __all__ = [
@@ -83,14 +83,14 @@ if TYPE_CHECKING:
         load_statistics,
         random_init_of,
     )
-    from probekit.causal.causal_curve import causal_curve
-    from probekit.causal.completeness import fresh_probes
-    from probekit.causal.erase import fit_eraser
-    from probekit.causal.pairs import load_pairs
+    from probekit.causal.behaviour.pairs import load_pairs
+    from probekit.causal.curve.causal_curve import causal_curve
+    from probekit.causal.directions.steering import steering_vectors
+    from probekit.causal.erasure.completeness import fresh_probes
+    from probekit.causal.erasure.erase import fit_eraser
+    from probekit.causal.erasure.recovery import read_after_edit
     from probekit.causal.readouts import direct_logit_attribution, logit_lens
-    from probekit.causal.recovery import read_after_edit
     from probekit.causal.results.results import CausalResults
-    from probekit.causal.steering import steering_vectors
     from probekit.errors import ProbekitError
     from probekit.evaluation import ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model

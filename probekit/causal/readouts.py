@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probekit.causal.answers import answer_id
-from probekit.causal.unembedding import check_head, logits_of, rows_at_once, uncapped, unembedding
+from probekit.causal.behaviour.answers import answer_id
+from probekit.causal.behaviour.unembedding import check_head, logits_of, rows_at_once, uncapped, unembedding
 from probekit.errors import UsageError
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import bound_of, relative

@@ -96,7 +96,7 @@ def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")
         from probekit.activations import load_activations
-        from probekit.causal.question import check_results
+        from probekit.causal.curve.question import check_results
         from probekit.evaluation import ProbeResults
 
         line.part("reading the results")
@@ -115,7 +115,7 @@ def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job
     found.meta["asked"] = question
     where = {"store": str(store_path), "probes": str(results_path)}
     save_and_show(found, folder, lambda data, at: _draw(data, at, job.title), "causal.json", where, _complete(), job)
-    from probekit.causal.parts import remove_parts
+    from probekit.causal.curve.parts import remove_parts
 
     remove_parts(folder)
 
@@ -132,8 +132,8 @@ def _run(
     folder: Path,
     job: CausalJob,
 ) -> "CausalResults":
-    from probekit.causal.causal_curve import causal_curve
-    from probekit.causal.parts import kept_places
+    from probekit.causal.curve.causal_curve import causal_curve
+    from probekit.causal.curve.parts import kept_places
 
     try:
         with parts_line(console.bars(job.quiet)) as line:
@@ -188,7 +188,7 @@ def _newest_results(store: Path, job: CausalJob) -> Path:
 
 def _check_record(results: Path, options: CausalOptions) -> None:
     """Refuse what the record of the probes shows already, before torch is imported."""
-    from probekit.causal.refusals import check_answers, check_curve
+    from probekit.causal.curve.refusals import check_answers, check_curve
 
     try:
         meta = parse_json(read_bytes(results / "results.json", MAX_RESULTS))["meta"]
@@ -269,7 +269,7 @@ def _draw(found: "CausalResults", folder: Path, title: str | None) -> Path:
 def _show_plan(
     model: "LanguageModel", store: "Store", results: "ProbeResults", options: CausalOptions, as_json: bool
 ) -> None:
-    from probekit.causal.estimate import describe_causal, plan_causal
+    from probekit.causal.curve.estimate import describe_causal, plan_causal
 
     plan = plan_causal(model, store, results, options)
     if as_json:

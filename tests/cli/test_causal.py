@@ -76,7 +76,7 @@ def test_a_dry_run_writes_nothing(job: list[str], capsys: Capture) -> None:
 
 
 def test_a_run_that_was_stopped_resumes(job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from probekit.causal import causal_curve as module
+    from probekit.causal.curve import causal_curve as module
 
     measure, calls = module.measure_place, []
 

@@ -1,0 +1,1 @@
+"""What a model answers: answers, minimal pairs, and measures of them."""

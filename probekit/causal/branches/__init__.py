@@ -1,0 +1,1 @@
+"""Edited runs: a trunk, and branches that start at the layer of their edits."""

@@ -1,0 +1,180 @@
+"""The directions of a place: those of the label, and placebos.
+
+A *candidate* has a vector for each class. Steering from one class to another goes along the difference of their
+vectors; interchange and erasure take the subspace of all such differences, a line for two classes.
+
+Axes: N train rows, D width of the place, C classes, k dimensions of the subspace (at most C - 1).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from torch import Tensor
+
+from probekit.activations.sums.moments import SplitMoments
+from probekit.causal.directions.directions import moments_of_rows, oas_shrinkage
+from probekit.causal.directions.placebos import covariance_directions, random_directions
+from probekit.errors import DataError
+from probekit.probes.base import Probe
+from probekit.probes.lda import LDAProbe
+from probekit.tasks.base import Task
+
+MOST_SHUFFLED = 4000  # rows that the probe of shuffled labels is fitted to
+LEAST_CLASS = 2  # train rows of each class of another label set
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One direction, or subspace.
+
+    Attributes:
+        name: as `Effect.direction`.
+        vectors_CD: a vector for each class, float64; only their differences matter.
+        basis_Dk: orthonormal basis of the differences, float64.
+        is_placebo: whether it knows nothing of the label.
+        label: the label set that it is of, where that is another one; else "".
+    """
+
+    name: str
+    vectors_CD: Tensor
+    basis_Dk: Tensor
+    is_placebo: bool = False
+    label: str = ""
+
+    def steps(self, start_N: np.ndarray, end_N: np.ndarray) -> Tensor:
+        """The unit vector from each row's class to another, float64 [N, D]."""
+        step_ND = self.vectors_CD[torch.from_numpy(end_N)] - self.vectors_CD[torch.from_numpy(start_N)]
+        return step_ND / step_ND.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceDirections:
+    """What was fitted to the train rows of one place.
+
+    Attributes:
+        moments: of the train rows, with every label set of classes.
+        candidates: the label's own first ("probe", "mean-difference", "lda"), then placebos.
+        other_labels: names of the other label sets.
+        learned: the direction that a search found best, for interchange alone.
+    """
+
+    moments: SplitMoments
+    candidates: list[Candidate]
+    other_labels: list[str]
+    learned: Candidate | None = None
+
+    @property
+    def probe(self) -> Candidate:
+        """The probe's own."""
+        return self.candidates[0]
+
+    @property
+    def mean_difference(self) -> Candidate:
+        """The differences of the class means."""
+        return self.candidates[1]
+
+
+def fit_place(
+    x_ND: Tensor, task: Task, label: str, others: Sequence[str], probe: Probe, k: int, seed: int
+) -> PlaceDirections:
+    """Fit the directions of a place.
+
+    Args:
+        x_ND: activations of the train rows.
+        task: the train rows.
+        label: the label set in question.
+        others: label sets whose directions are placebos.
+        probe: trained for it on these rows.
+        k: random directions, and as many from the covariance.
+        seed: of the placebos.
+
+    Raises:
+        DataError: classes that do not differ here; NaN or infinity.
+    """
+    labels = {name: np.asarray(task.labels[name]) for name in [label, *others]}
+    moments = moments_of_rows(x_ND, labels, {name: len(task.label_names[name]) for name in labels})
+    own = [
+        _candidate("probe", _of_classes(probe)),
+        _candidate("mean-difference", moments.class_means(label).nan_to_num()),
+        _candidate("lda", _of_classes(_lda(moments, label))),
+    ]
+    n_classes = len(own[0].vectors_CD)
+    within_DD = moments.within_class_covariance(label)
+    placebos = [*_random(k, n_classes, within_DD, seed)]
+    placebos += [*_shuffled(probe, x_ND, labels[label], seed)] if k else []
+    placebos += [_of_label(name, moments, n_classes) for name in others] if k else []
+    return PlaceDirections(moments, [*own, *placebos], list(others))
+
+
+def other_label_sets(task: Task, label: str) -> list[str]:
+    """The names of other label sets of classes, all of which have rows; one that is the label renamed is left out."""
+    found = []
+    for name, classes in task.label_names.items():
+        values = np.asarray(task.labels[name]) if name in task.labels else None
+        if name == label or len(classes) < 2 or values is None or values.ndim != 1 or values.dtype.kind not in "iu":
+            continue
+        counts = np.bincount(values[values >= 0], minlength=len(classes))
+        if (values < 0).any() or counts.min() < LEAST_CLASS:
+            continue
+        pairs = len({*zip(values.tolist(), np.asarray(task.labels[label]).tolist(), strict=True)})
+        if pairs > max(len(classes), len(task.label_names[label])):
+            found.append(name)
+    return found
+
+
+def _candidate(name: str, vectors_CD: Tensor, is_placebo: bool = False, label: str = "") -> Candidate:
+    centred_CD = vectors_CD - vectors_CD.mean(dim=0)
+    _, values, Vt = torch.linalg.svd(centred_CD, full_matrices=False)
+    kept = values > values[0] * max(centred_CD.shape) * torch.finfo(torch.float64).eps
+    if not bool(values[0] > 0):
+        raise DataError(f"the direction {name!a} is zero: the classes do not differ at this place; leave the place out")
+    return Candidate(name, vectors_CD, Vt[kept].T.contiguous(), is_placebo, label)
+
+
+def _of_classes(probe: Probe) -> Tensor:
+    """The weights of each class, float64 [C, D]; for two classes those of the second, and zeros."""
+    weights = torch.from_numpy(np.atleast_2d(probe.direction)).double()
+    return weights if len(weights) > 1 else torch.cat([torch.zeros_like(weights), weights])
+
+
+def _lda(moments: SplitMoments, label: str) -> Any:
+    return LDAProbe(shrinkage=oas_shrinkage(moments, label)).fit_statistics(**moments.for_probe(label))
+
+
+def _random(k: int, n_classes: int, within_DD: Tensor, seed: int) -> Iterator[Candidate]:
+    """Uniform directions, and directions in which activations of one class vary.
+
+    The complete covariance would not do: where the classes lie far apart, its directions are the label's.
+    """
+    if not k:
+        return
+    each, D = n_classes - 1, len(within_DD)
+    drawn = {
+        "random": random_directions(k * each, D, seed),
+        "covariance": covariance_directions(k * each, within_DD, seed + 1),
+    }
+    for name, vectors in drawn.items():
+        for some_D in vectors.view(k, each, D):
+            yield _candidate(name, torch.cat([torch.zeros(1, D, dtype=torch.float64), some_D]), True)
+
+
+def _shuffled(probe: Probe, x_ND: Tensor, labels_N: np.ndarray, seed: int) -> Iterator[Candidate]:
+    """The probe with its parameters, fitted to shuffled labels."""
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(x_ND))[:MOST_SHUFFLED]
+    shuffled = rng.permutation(labels_N[rows])
+    if len(np.unique(shuffled)) == len(np.unique(labels_N)):
+        copy: Any = clone(probe)
+        yield _candidate("shuffled labels", _of_classes(copy.fit(x_ND[torch.from_numpy(rows)], shuffled)), True)
+
+
+def _of_label(name: str, moments: SplitMoments, n_classes: int) -> Candidate:
+    """The directions in which the class means of another label set differ most, as many as the label has."""
+    means_CD = moments.class_means(name)
+    _, values, Vt = torch.linalg.svd(means_CD - means_CD.mean(dim=0), full_matrices=False)
+    top = (values[:, None] * Vt)[: n_classes - 1]
+    return _candidate(f"label {name}", torch.cat([torch.zeros_like(top[:1]), top]), True, name)

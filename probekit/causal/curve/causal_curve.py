@@ -1,0 +1,147 @@
+"""The causal curve: what happens to the model's behaviour when what a probe reads is changed, layer by layer.
+
+Directions are fitted to train rows, layer and scale chosen on validation rows, effects reported on test rows, each
+beside the same edit along directions that know nothing of the label.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from probekit.activations.activations import Activations
+from probekit.causal.behaviour.measure import measure
+from probekit.causal.curve.aftermath import NEUTRAL
+from probekit.causal.curve.compare import CHOICES, baseline_of, curve_of, select, with_placebos
+from probekit.causal.curve.grids import find_grids
+from probekit.causal.curve.parts import Parts
+from probekit.causal.curve.places import PlaceFound, Shared, count_runs, measure_place, prepare
+from probekit.causal.curve.question import CausalQuestion, ask
+from probekit.causal.curve.sides import Side, find_side
+from probekit.causal.curve.statistics import ratio_interval
+from probekit.causal.data import CausalData
+from probekit.causal.results.checklist import reviewer_checklist
+from probekit.causal.results.results import CausalResults
+from probekit.evaluation.results.data import ProbeData
+from probekit.models.base import LanguageModel
+from probekit.options import CausalArguments
+from probekit.options.option import keywords
+from probekit.versions import versions_of
+
+
+@keywords(CausalArguments)
+def causal_curve(
+    model: LanguageModel, acts: Activations, results: ProbeData, options: CausalArguments
+) -> CausalResults:
+    """Edit what the probes read, and measure the model's behaviour.
+
+    For each row the behaviour is the logit difference between the answer of its own class and that of its
+    counterpart's: a text of another class in the same split, of the same length if there is one.
+
+    Args:
+        model: the model of the activations.
+        acts: the activations that the probes were trained on.
+        results: from `train_probes`, of one point and label set.
+        options: as keyword arguments.
+
+    Raises:
+        UsageError: no answers, or answers that are no single token; results of numbers, of folds or of probes without
+            a direction; a model without next tokens; other activations or another model.
+        DataError: too few rows or classes.
+    """
+    begin = options.on_part or (lambda name: None)
+    begin("preparing texts")
+    question = ask(model, acts, results, options)
+    sides = {split: find_side(question, split) for split in ("validation", "test")}
+    found = _places(question, sides, options, begin)
+    data = _data(question, sides, found)
+    if "patch" in options.method_names:
+        grids, n_pairs = find_grids(question, sides["test"], begin, options.progress)
+        data = replace(data, grids=grids, meta={**data.meta, "pairs": n_pairs})
+    return CausalResults(replace(data, checklist=reviewer_checklist(data)))
+
+
+def _places(
+    question: CausalQuestion, sides: Mapping[str, Side], options: CausalArguments, begin: Callable[[str], None]
+) -> list[PlaceFound]:
+    """What was measured at each place, now or before; nothing if patching alone is asked for."""
+    if not set(options.method_names) & set(CHOICES):
+        return []
+    parts = Parts(options.keep, question)
+    found = {layer.place: parts.read(layer.place) for layer in question.layers}
+    missing = [layer for layer in question.layers if found[layer.place] is None]
+    begin("preparing edits")
+    known = prepare(question) if missing else Shared()
+    begin("running edits")
+    tick = _ticker(options.progress, len(missing) * count_runs(question, _sizes(sides)))
+    for layer in missing:
+        found[layer.place] = at = measure_place(question, sides, known, layer, tick)
+        parts.write(layer.place, at)
+    return [at for at in found.values() if at is not None]
+
+
+def _ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
+    done = 0
+
+    def tick(runs: int) -> None:
+        nonlocal done
+        done += runs
+        if progress is not None:
+            progress(done, total)
+
+    return tick
+
+
+def _sizes(sides: Mapping[str, Side]) -> dict[str, int]:
+    return {split: len(side.index) for split, side in sides.items()}
+
+
+def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[PlaceFound]) -> CausalData:
+    effects = with_placebos([effect for at in found for effect in at.effects])
+    selected, baseline = select(effects), baseline_of(question.results)
+    headline = question.results.headline
+    measured = question.layers if found else []
+    layers = curve_of(measured, found, effects, selected, baseline["value"], headline)
+    directions = {method: chosen["direction"] for method, chosen in selected.items()}
+    meta = {**_meta(question, sides), "selected": selected, "directions": directions, "baseline": baseline}
+    meta["das"] = {layer.place: at.search for layer, at in zip(measured, found, strict=True) if at.search}
+    return CausalData(layers, effects, [], [], meta)
+
+
+def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]:
+    meta, options, model = question.results.meta, question.options, question.model
+    names = model.need_tokenizer().tokens(question.answer_C.tolist()) if model.tokenizer else options.answers or ()
+    methods = [name for name in options.method_names if name in CHOICES]
+    return {
+        **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
+        "position": meta["position"],
+        "at": options.at,
+        "answers_label": question.answers_label,
+        "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),
+        "methods": methods if methods else list(options.method_names),
+        "scales": list(options.scale_values) if "steer" in methods else [],
+        "n": {"train": len(question.train), **_sizes(sides)},
+        "base": {split: _base(question, side) for split, side in sides.items()},
+        "resampled_by": "row" if question.rows.groups is None else "group",
+        "placebos": options.placebos,
+        "neutral": f"{NEUTRAL} train texts of the task" if options.neutral is None else str(options.neutral),
+        "seed": options.seed,
+        "activations": meta["activations"],
+        "versions": versions_of("torch", "numpy", "scipy"),
+    }
+
+
+@torch.no_grad()
+def _base(question: CausalQuestion, side: Side) -> dict[str, Any]:
+    """The behaviour without edits."""
+    hidden = side.trunk.hidden_ND
+    found = measure(question.model, hidden, hidden, side.own_N, side.other_N)
+    ends = ratio_interval(side.difference, np.ones(len(side.index)), side.bootstrap)
+    return {
+        "logit_difference": float(side.difference.mean()),
+        "interval": None if ends is None else list(ends),
+        "probability": float(found.probability.mean()),
+        "preferred": float((side.difference > 0).mean()),
+    }

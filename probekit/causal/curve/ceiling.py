@@ -1,0 +1,102 @@
+"""The best that one direction can do at a place: distributed alignment search on train rows.
+
+Axes: N texts (train rows, then validation rows), D width of the place.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.causal.behaviour.answers import answer_tokens
+from probekit.causal.behaviour.measure import Behaviour
+from probekit.causal.branches.run import Trunk, run_trunk
+from probekit.causal.curve.candidates import Candidate
+from probekit.causal.curve.question import CausalQuestion, tokens_of
+from probekit.causal.curve.sides import own_and_other
+from probekit.causal.interchange.counterparts import choose_counterparts
+from probekit.causal.interchange.das import LearnedDirection, Search, find_das
+from probekit.causal.interchange.interchange import Interchange
+from probekit.errors import DataError
+from probekit.evaluation.rows import resampling_units
+from probekit.points import Place
+
+MOST_FITTED, MOST_CHOOSING = 256, 64  # texts that the search is fitted to, and those that choose the restart
+STEPS, RESTARTS = 150, 2
+
+
+@dataclass(frozen=True, eq=False)
+class SearchTexts:
+    """Texts of the search, the same for every place.
+
+    Attributes:
+        index: their numbers in the task, int64 [N].
+        labels: class of each, int64 [N].
+        is_train: which are train rows, [N].
+        counterpart_N: of each, among these texts.
+        token_N: the token that is edited.
+        behaviour: what they are asked.
+        trunk: the unedited runs.
+    """
+
+    index: np.ndarray
+    labels: np.ndarray
+    is_train: np.ndarray
+    counterpart_N: Tensor
+    token_N: Tensor
+    behaviour: Behaviour
+    trunk: Trunk
+
+
+def search_texts(question: CausalQuestion) -> SearchTexts:
+    """Draw train rows for the search, and take validation rows of the run to choose the restart."""
+    rng = np.random.default_rng([question.options.seed, 2])
+    choosing = question.rows.index[question.rows.of("validation")]
+    index = np.concatenate(
+        [
+            np.sort(rng.permutation(question.train)[:MOST_FITTED]),
+            np.sort(rng.permutation(choosing)[:MOST_CHOOSING]),
+        ]
+    )
+    task = question.acts.task
+    labels, splits = np.asarray(task.labels[question.label])[index], task.splits[index]
+    texts, read, _ = tokens_of(question.model, question.acts, index)
+    units = resampling_units(task)
+    groups = None if units is None else np.asarray(units)[index]
+    lengths = [len(text) for text in texts]
+    counterpart = choose_counterparts(labels, lengths, groups, question.options.seed, texts, splits)
+    trunk = run_trunk(question.model, texts, answer_tokens(question.model, texts, [task.ids[i] for i in index]))
+    classes = np.asarray(task.labels[question.answers_label])[index]
+    behaviour = Behaviour(*own_and_other(question, classes, counterpart), trunk.answer_N)
+    tokens, is_train = torch.from_numpy(np.asarray(read)), splits == "train"
+    return SearchTexts(index, labels, is_train, torch.from_numpy(counterpart), tokens, behaviour, trunk)
+
+
+def learn_direction(
+    question: CausalQuestion, texts: SearchTexts, place: Place, x_ND: Tensor
+) -> tuple[Candidate, Mapping[str, Any]] | None:
+    """The learned direction at a place, and how the search went; None where no swap changes the behaviour.
+
+    Args:
+        question: whose model is edited.
+        texts: of the search.
+        place: point and layer.
+        x_ND: their activations there.
+    """
+    swap = Interchange(place, texts.trunk, texts.behaviour, x_ND, texts.token_N, texts.counterpart_N)
+    train, choosing = np.flatnonzero(texts.is_train), np.flatnonzero(~texts.is_train)
+    search = Search(steps=STEPS, restarts=RESTARTS, seed=question.options.seed)
+    try:
+        found = find_das(question.model, swap, texts.labels, train, choosing, search)
+    except DataError:
+        return None
+    vectors = torch.stack([torch.zeros_like(found.vector_D), found.vector_D])
+    return Candidate("das", vectors, found.vector_D[:, None]), _record(found)
+
+
+def _record(found: LearnedDirection) -> dict[str, Any]:
+    names = ("loss", "train_loss", "recovery", "control_recovery", "cosines")
+    return {name: getattr(found, name) for name in names}

@@ -1,0 +1,147 @@
+"""From the effects at each place to the curve: bands, p-values, the choice on validation, and the quadrants."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from probekit.causal.curve.places import PlaceFound
+from probekit.causal.curve.statistics import USED, adjusted_p_values, p_value
+from probekit.causal.data import CausalLayer, Effect, Quadrant
+from probekit.causal.results.view import is_placebo
+from probekit.evaluation.results.data import LayerResult, ProbeData
+
+CHOICES = {
+    "interchange": ("probe", "mean-difference", "lda"),
+    "erase": ("leace",),
+    "steer": ("mean-difference",),  # placebos have the length of its steps
+}
+"""Method -> the directions among which validation chooses that of the curve."""
+
+Selected = dict[str, dict[str, Any]]
+CHANCE = {"auroc": 0.5}  # of metrics whose baseline does not depend on the classes
+
+
+def with_placebos(effects: Sequence[Effect]) -> list[Effect]:
+    """The test effects with the band of the placebos and p-values; the others unchanged."""
+    done = list(effects)
+    tested = [i for i, effect in enumerate(effects) if effect.split == "test"]
+    for method in CHOICES:
+        cells: dict[tuple[str, float | None], list[float]] = {}
+        own: dict[str, list[int]] = {}
+        for i in (i for i in tested if effects[i].method == method):
+            effect = effects[i]
+            if is_placebo(effect.direction):
+                cells.setdefault((effect.place, effect.scale), []).append(effect.effect)
+            else:
+                own.setdefault(effect.direction, []).append(i)
+        if not cells:
+            continue
+        for each in own.values():
+            placebos = np.array([cells[effects[i].place, effects[i].scale] for i in each])
+            adjusted = adjusted_p_values([effects[i].effect for i in each], placebos)
+            for i, others, p in zip(each, placebos, adjusted, strict=True):
+                done[i] = replace(effects[i], p_value=p_value(effects[i].effect, others), p_adjusted=float(p))
+    bands = _bands(effects)
+    return [replace(e, placebo_band=bands.get((e.method, e.place, e.scale))) if e.split == "test" else e for e in done]
+
+
+def _bands(effects: Sequence[Effect]) -> dict[tuple[str, str, float | None], tuple[float, float]]:
+    """(Method, place, scale) -> the lowest and the highest effect of the placebos on test."""
+    bands: dict[tuple[str, str, float | None], tuple[float, float]] = {}
+    for effect in effects:
+        if effect.split == "test" and is_placebo(effect.direction):
+            low, high = bands.get(key := (effect.method, effect.place, effect.scale), (np.inf, -np.inf))
+            bands[key] = min(low, effect.effect), max(high, effect.effect)
+    return bands
+
+
+def select(effects: Sequence[Effect]) -> Selected:
+    """For each method the direction, place and scale with the largest effect on validation; ties go to the first."""
+    chosen: Selected = {}
+    for method, directions in CHOICES.items():
+        own = [e for e in effects if e.method == method and e.split == "validation" and e.direction in directions]
+        if own:
+            best = max(own, key=lambda effect: effect.effect)
+            chosen[method] = {"place": best.place, "scale": best.scale, "direction": best.direction}
+    return chosen
+
+
+def curve_of(
+    layers: Sequence[LayerResult],
+    found: Sequence[PlaceFound],
+    effects: Sequence[Effect],
+    selected: Selected,
+    baseline: float,
+    headline: str,
+) -> list[CausalLayer]:
+    """What can be read and what is used at each place.
+
+    Args:
+        layers: the probes' results.
+        found: at the same places.
+        effects: with p-values.
+        selected: on validation.
+        baseline: score above which a layer counts as read.
+        headline: metric of the scores.
+    """
+    own = {
+        (effect.method, effect.place): effect
+        for effect in effects
+        if effect.split == "test"
+        and effect.method in selected
+        and effect.direction == selected[effect.method]["direction"]
+        and effect.scale == selected[effect.method]["scale"]
+    }
+    curve = []
+    for layer, at in zip(layers, found, strict=True):
+        score, interval = layer.metrics["test"][headline], layer.intervals.get(headline)
+        is_read = (score if interval is None else interval[0]) > baseline
+        is_used = {method: _is_used(own[method, layer.place]) for method in selected}
+        curve.append(
+            CausalLayer(
+                point=layer.point,
+                layer=layer.layer,
+                score=score,
+                interval=interval,
+                is_read=is_read,
+                is_used=is_used,
+                quadrant=_quadrant(is_read, next(iter(is_used.values()), False)),
+                collateral=_of_erasure(at, "collateral"),
+                completeness=_of_erasure(at, "completeness"),
+                selectivity=_of_erasure(at, "selectivity"),
+                reliability=_of_erasure(at, "reliability"),
+                angles=at.angles,
+            )
+        )
+    return curve
+
+
+def _of_erasure(at: PlaceFound, name: str) -> dict[str, Any]:
+    return {"erase": at.erasure[name]} if name in at.erasure else {}
+
+
+def _is_used(effect: Effect) -> bool:
+    """Outside the placebos, corrected, and with an interval that excludes 0."""
+    if effect.p_adjusted is None or effect.p_adjusted > USED or effect.interval is None:
+        return False
+    return not effect.interval[0] <= 0 <= effect.interval[1]
+
+
+def _quadrant(is_read: bool, is_used: bool) -> Quadrant:
+    if is_read:
+        return "read and used" if is_used else "read, not used"
+    return "used, not read" if is_used else "neither"
+
+
+def baseline_of(results: ProbeData) -> Mapping[str, Any]:
+    """What a score is compared with: the majority class, or chance for metrics that do not depend on the classes."""
+    headline = results.headline
+    majority = next((one for one in results.baselines if one.name == "majority"), None)
+    known = None if majority is None else majority.metrics.get("test", {}).get(headline)
+    if known is not None:
+        return {"name": "majority", "value": known}
+    counts = results.meta["counts"]["test"]
+    chance = max(counts.values()) / sum(counts.values()) if headline == "accuracy" else 1 / results.meta["n_classes"]
+    return {"name": "chance", "value": CHANCE.get(headline, chance)}

@@ -1,0 +1,112 @@
+"""What edits at one place do to the behaviour, row by row and as shares.
+
+Axes: N rows of a split, V edited runs, L position.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.causal.behaviour.measure import measure
+from probekit.causal.branches.run import Branches, run_branches
+from probekit.causal.curve.arms import Arm, batches, joined_edits
+from probekit.causal.curve.sides import Side
+from probekit.causal.curve.statistics import ratio_interval, ratio_of_means
+from probekit.causal.data import Effect
+from probekit.interventions import Edit, apply_edit
+from probekit.models.base import LanguageModel
+from probekit.points import Place, place_name
+
+MOST_RUNS = 4096  # edited runs at once
+
+
+@dataclass(frozen=True, eq=False)
+class ArmRun:
+    """One arm's answers.
+
+    Attributes:
+        arm: the edit.
+        difference: logit difference of each row, float64 [N].
+        probability: of the own answer, float64 [N].
+        kl: from the unedited distribution, float64 [N].
+        flipped: whether the preferred answer changed, [N].
+        size: of the edit at the token that is read, relative to the activation's, float64 [N].
+    """
+
+    arm: Arm
+    difference: np.ndarray
+    probability: np.ndarray
+    kl: np.ndarray
+    flipped: np.ndarray
+    size: np.ndarray
+
+
+@torch.no_grad()
+def run_arms(
+    model: LanguageModel, place: Place, side: Side, arms: Sequence[Arm], done: Callable[[int], None]
+) -> list[ArmRun]:
+    """Run every arm on every row; `done` is called with the number of edited runs as they are made."""
+    found: dict[int, ArmRun] = {}
+    number = {id(arm): i for i, arm in enumerate(arms)}
+    for some in batches(arms, len(side.index), MOST_RUNS):
+        edit = joined_edits([arm.edit for arm in some])
+        for arm, run in zip(some, _run(model, place, side, edit, some), strict=True):
+            found[number[id(arm)]] = run
+        done(len(some) * len(side.index))
+    return [found[i] for i in range(len(arms))]
+
+
+def _run(model: LanguageModel, place: Place, side: Side, edit: Edit, arms: list[Arm]) -> list[ArmRun]:
+    n, layer = len(side.index), place[1]
+    assert layer is not None
+    text_V = torch.arange(n).repeat(len(arms))
+    branches = Branches(layer, text_V, side.at_NL[text_V], {place_name(place): edit})
+    hidden_VD = run_branches(model, side.trunk, branches)
+    found = measure(model, hidden_VD, side.trunk.hidden_ND[text_V], side.own_N[text_V], side.other_N[text_V])
+    size_V = _sizes(edit, side.x_ND[text_V])
+    columns = (found.logit_difference, found.probability, found.kl, found.flipped, size_V)
+    split = [x.double().cpu().view(len(arms), n).numpy() for x in columns]
+    return [ArmRun(arm, *(x[i] for x in split)) for i, arm in enumerate(arms)]
+
+
+def _sizes(edit: Edit, x_VD: Tensor) -> Tensor:
+    """Length of each row's change, as a share of the length of its activation: [V]."""
+    rows_V1 = torch.arange(len(x_VD))[:, None]
+    changed_VD = apply_edit(edit, x_VD[:, None], rows_BL=rows_V1)[:, 0]
+    return (changed_VD - x_VD).norm(dim=1) / x_VD.norm(dim=1).clamp(min=torch.finfo(x_VD.dtype).tiny)
+
+
+def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
+    """The means over the rows, with the interval of the headline unless it is a placebo's."""
+    part_N = side.difference - run.difference
+    whole_N = whole_of(run.arm.method, side)
+    return Effect(
+        method=run.arm.method,
+        direction=run.arm.direction,
+        point=place[0],
+        layer=place[1],
+        scale=run.arm.scale,
+        split=side.split,
+        n=len(side.index),
+        effect=ratio_of_means(part_N, whole_N),
+        interval=None if run.arm.is_placebo else ratio_interval(part_N, whole_N, side.bootstrap),
+        logit_difference=float(run.difference.mean()),
+        flip_rate=float(run.flipped.mean()),
+        probability=float(run.probability.mean()),
+        kl=float(run.kl.mean()),
+        size=float(np.median(run.size)),
+    )
+
+
+def whole_of(method: str, side: Side) -> np.ndarray:
+    """What a row's effect is a share of, float64 [N].
+
+    Interchange: the way to the counterpart's logit difference. Erase: the row's own. Steer: the gap between the
+    classes, which is twice the own.
+    """
+    if method == "interchange":
+        return side.difference - side.of_counterpart
+    return side.difference if method == "erase" else 2 * side.difference

@@ -1,0 +1,68 @@
+"""What a causal run would do, and how long it would take, from a part of it that is run now."""
+
+import time
+from typing import Any
+
+from probekit.activations.activations import Activations
+from probekit.causal.curve.places import Shared, count_runs, measure_place
+from probekit.causal.curve.question import ask
+from probekit.causal.curve.sides import find_side
+from probekit.evaluation.results.data import ProbeData
+from probekit.models.base import LanguageModel
+from probekit.options import CausalOptions
+from probekit.text import counted
+
+FEW = {"placebos": 1, "scales": (1.0,)}  # of the runs that are timed
+TIMED_ROWS = (4, 4, 40)  # one to warm up; two sizes tell what a place costs from what an edited run costs
+
+
+def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> dict[str, Any]:
+    """Rows, places, edited runs and seconds of a run, JSON-able; errors as of `causal`."""
+    question = ask(model, acts, results, options)
+    rows = {split: int((question.rows.split == split).sum()) for split in ("validation", "test")}
+    runs = count_runs(question, rows) * len(question.layers)
+    of_place, of_run = _seconds(model, acts, results, options)
+    return {
+        "model": model.name,
+        "label": question.label,
+        "answers_label": question.answers_label,
+        "answers": dict(zip(question.classes, options.answers or (), strict=True)),
+        "places": [layer.place for layer in question.layers],
+        "rows": {"train": len(question.train), **rows},
+        "runs": runs,
+        "seconds": len(question.layers) * of_place + runs * of_run,
+    }
+
+
+def _seconds(
+    model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions
+) -> tuple[float, float]:
+    """Of a place, and of one edited run there, at the middle place, measured now."""
+    times, runs = [], []
+    for rows in TIMED_ROWS:
+        few = {name: getattr(options, name) for name in CausalOptions.__dataclass_fields__}
+        question = ask(model, acts, results, CausalOptions(**{**few, **FEW, "rows": rows}))
+        sides = {split: find_side(question, split) for split in ("validation", "test")}
+        done: list[int] = []
+        began = time.perf_counter()
+        measure_place(question, sides, Shared(), question.layers[len(question.layers) // 2], done.append)
+        times.append(time.perf_counter() - began)
+        runs.append(sum(done))
+    of_run = max(0.0, (times[-1] - times[-2]) / max(1, runs[-1] - runs[-2]))
+    return max(0.0, times[-1] - runs[-1] * of_run), of_run
+
+
+def describe_causal(plan: dict[str, Any]) -> str:
+    """The same in aligned lines."""
+    rows = ", ".join(f"{n:,} {split}" for split, n in plan["rows"].items())
+    answers = ", ".join(f"{name} -> {word!a}" for name, word in plan["answers"].items())
+    lines = {
+        "model": plan["model"],
+        "label": plan["label"],
+        "answers": f"by {plan['answers_label']}: {answers}",
+        "places": ", ".join(plan["places"]),
+        "rows": rows,
+        "work": counted(plan["runs"], "edited run"),
+        "time": f"about {plan['seconds']:.0f} s for the edits, measured now; search, fresh probes and patching on top",
+    }
+    return "\n".join(f"{key:<9}{value}" for key, value in lines.items())

@@ -1,0 +1,163 @@
+"""All edits at one place of the curve: directions fitted to train rows, effects on validation and test rows.
+
+Axes: N rows, D width of the place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probekit.causal.curve.aftermath import Aftermath, after_erasure, prepare_aftermath
+from probekit.causal.curve.arms import Arm, erase_arms, interchange_arms, steer_arms
+from probekit.causal.curve.candidates import PlaceDirections, fit_place, other_label_sets
+from probekit.causal.curve.ceiling import SearchTexts, learn_direction, search_texts
+from probekit.causal.curve.effects import effect_of, run_arms
+from probekit.causal.curve.question import CausalQuestion
+from probekit.causal.curve.sides import Side
+from probekit.causal.data import Effect
+from probekit.causal.directions.angles import angle, haar_angle
+from probekit.causal.erasure.erase import Eraser, fit_leace
+from probekit.evaluation.results.data import LayerResult
+
+HAAR = 0.05  # share of random directions that are nearer to the probe's than the angle that is reported
+
+
+@dataclass(frozen=True)
+class PlaceFound:
+    """What was measured at one place, JSON-able.
+
+    Attributes:
+        effects: of every arm, without what compares places: bands and p-values.
+        angles: of other directions to the probe's, in degrees.
+        search: how the search for the best direction went; empty without one.
+        erasure: what LEACE leaves (`after_erasure`); empty without it.
+    """
+
+    effects: list[Effect]
+    angles: dict[str, float]
+    search: dict[str, Any]
+    erasure: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What every place needs; None for what was not asked for.
+
+    Attributes:
+        texts: of the search for the best direction.
+        aftermath: what is known before an erasure.
+    """
+
+    texts: SearchTexts | None = None
+    aftermath: Aftermath | None = None
+
+
+def prepare(question: CausalQuestion) -> Shared:
+    """Run the model on the texts that every place needs."""
+    methods = question.options.method_names
+    searches = question.options.das and "interchange" in methods
+    texts = search_texts(question) if searches else None
+    return Shared(texts, prepare_aftermath(question) if "erase" in methods else None)
+
+
+def measure_place(
+    question: CausalQuestion,
+    sides: Mapping[str, Side],
+    known: Shared,
+    layer: LayerResult,
+    done: Callable[[int], None],
+) -> PlaceFound:
+    """Fit the directions of a place to train rows, edit, and measure; `known` is the same for every place."""
+    place, options = (layer.point, layer.layer), question.options
+    every_ND = question.acts[place]
+    train = question.acts.task.subset(question.train)
+    x_ND = every_ND[torch.from_numpy(question.train)]
+    fitted = fit_place(
+        x_ND, train, question.label, placebo_labels(question), layer.probe, options.placebos, options.seed
+    )
+    search: dict[str, Any] = {}
+    if known.texts is not None:
+        own = learn_direction(
+            question, known.texts, place, _on(question, every_ND[torch.from_numpy(known.texts.index)])
+        )
+        if own is not None:
+            fitted, search = replace(fitted, learned=own[0]), dict(own[1])
+    erasers = _erasers(question, fitted) if "erase" in options.method_names else {}
+    effects = []
+    for side in sides.values():
+        here = replace(side, x_ND=_on(question, every_ND[torch.from_numpy(side.index)]))
+        arms = list(_arms(question, fitted, erasers, here))
+        runs = run_arms(question.model, place, here, arms, done)
+        effects += [effect_of(run, here, place) for run in runs]
+    left = {}
+    if known.aftermath is not None:
+        left = after_erasure(question, known.aftermath, place, erasers[question.label])
+    return PlaceFound(effects, _angles(fitted), search, left)
+
+
+def placebo_labels(question: CausalQuestion) -> list[str]:
+    """The label sets whose directions are placebos: all but that of the probes and that of the answers."""
+    others = other_label_sets(question.acts.task.subset(question.train), question.label)
+    return [name for name in others if name != question.answers_label]
+
+
+def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
+    """How many edited runs a place takes; `sides` are the rows of each split."""
+    options = question.options
+    n_placebos = 0
+    if options.placebos:
+        n_placebos = 2 * options.placebos + 1 + len(placebo_labels(question))
+    total = 0
+    for split, rows in sides.items():
+        arms = 3 + (n_placebos if split == "test" else 0)
+        each = {"interchange": arms + 1, "erase": arms + 1, "steer": arms * len(options.scale_values)}
+        total += rows * sum(n for method, n in each.items() if method in options.method_names)
+    return total
+
+
+def _arms(question: CausalQuestion, fitted: PlaceDirections, erasers: dict[str, Eraser], side: Side) -> Iterator[Arm]:
+    """Placebos on test rows alone: validation only chooses."""
+    options, with_placebos = question.options, side.split == "test"
+    if "interchange" in options.method_names:
+        yield from interchange_arms(fitted, side, with_placebos)
+    if "erase" in options.method_names:
+        yield from erase_arms(fitted, erasers, question.label, side, with_placebos)
+    if "steer" in options.method_names:
+        yield from steer_arms(fitted, options.scale_values, side, with_placebos)
+
+
+def _erasers(question: CausalQuestion, fitted: PlaceDirections) -> dict[str, Eraser]:
+    names = [question.label, *(fitted.other_labels if question.options.placebos else [])]
+    return {name: fit_leace(fitted.moments, name) for name in names}
+
+
+def _on(question: CausalQuestion, x_ND: Tensor) -> Tensor:
+    """Activations on the model's device, in float32 at least."""
+    return x_ND.to(question.model.device, torch.promote_types(x_ND.dtype, torch.float32))
+
+
+def _angles(fitted: PlaceDirections) -> dict[str, float]:
+    """Between lines; of more than two classes the subspaces have several angles, and none is reported."""
+    own = fitted.probe.basis_Dk
+    if own.shape[1] > 1:
+        return {}
+    learned = [] if fitted.learned is None else [fitted.learned]
+    others = [one for one in [*fitted.candidates[1:], *learned] if not one.is_placebo]
+    found = {one.name: float(angle(own[:, 0], one.basis_Dk[:, 0])) for one in others}
+    return {**found, f"random {HAAR:.0%}": float(haar_angle(len(own), HAAR))}
+
+
+def read_found(body: Mapping[str, Any]) -> PlaceFound:
+    """What `PlaceFound.as_dict` gave, after JSON."""
+    effects = []
+    for entry in body["effects"]:
+        ends = entry["interval"]
+        effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
+    return PlaceFound(effects, dict(body["angles"]), dict(body["search"]), dict(body["erasure"]))

@@ -1,0 +1,235 @@
+"""What a causal run asks, checked: rows and their texts, what the model should answer, and where it is edited.
+
+Axes: N rows in use (validation, then test), C classes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.activations import Activations
+from probekit.activations.layout import PER_EXAMPLE
+from probekit.activations.plan.read_positions import read_positions
+from probekit.activations.plan.token_ids import tokenise_inputs
+from probekit.causal.behaviour.answers import answer_ids
+from probekit.causal.behaviour.unembedding import check_head
+from probekit.causal.curve.refusals import check_answers, check_curve
+from probekit.errors import DataError, UsageError
+from probekit.evaluation.request import Request, check_request
+from probekit.evaluation.results.data import LayerResult, ProbeData
+from probekit.evaluation.rows import resampling_units
+from probekit.models.base import LanguageModel
+from probekit.models.families.transformer import Transformer
+from probekit.options import CausalOptions, CurveOptions
+from probekit.places import places_of
+from probekit.points import PAIR_POINTS
+from probekit.tasks.base import Task
+
+MEASURED = ("validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class CausalRows:
+    """The rows that are edited and measured; no direction was fitted to them.
+
+    Attributes:
+        index: their numbers in the task, int64 [N]; validation first.
+        split: "validation" or "test" of each, [N].
+        texts: token ids, context tokens included.
+        read: the token that the probe reads, int64 [N].
+        n_bos: context tokens before each text.
+        labels: class of each, int64 [N].
+        answers: class of each in the label set of the answers, int64 [N].
+        groups: rows with equal numbers are resampled together, [N]; None where each row is a unit.
+    """
+
+    index: np.ndarray
+    split: np.ndarray
+    texts: list[list[int]]
+    read: np.ndarray
+    n_bos: int
+    labels: np.ndarray
+    answers: np.ndarray
+    groups: np.ndarray | None
+
+    def of(self, split: str) -> np.ndarray:
+        """The numbers of one split's rows, among the N."""
+        return np.flatnonzero(self.split == split)
+
+
+@dataclass(frozen=True, eq=False)
+class CausalQuestion:
+    """One causal run.
+
+    Attributes:
+        model: whose activations are edited.
+        acts: one row for each example.
+        label: the label set of the probes.
+        answers_label: the label set that decides a text's own answer.
+        classes: names of its classes, C.
+        answer_C: the token of each class.
+        rows: in use.
+        train: rows that directions are fitted to, int64.
+        layers: the probes' results, in the order of the curve.
+        results: the curve.
+        options: of the run.
+    """
+
+    model: LanguageModel
+    acts: Activations
+    label: str
+    answers_label: str
+    classes: list[str]
+    answer_C: np.ndarray
+    rows: CausalRows
+    train: np.ndarray
+    layers: list[LayerResult]
+    results: ProbeData
+    options: CausalOptions
+
+
+def ask(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> CausalQuestion:
+    """Check the parts of a causal run against one another.
+
+    Raises:
+        UsageError: results of numbers, of folds, or without linear probes; a model that cannot be edited so; answers
+            that are missing, too many, or no single token; other activations or another model.
+        DataError: too few rows of a split or of a class.
+    """
+    check_results(results)
+    _check_model(model)
+    request = _request(acts, results)
+    decides = _answers_label(request, options)
+    classes = list(request.acts.label_names[decides])
+    check_answers(decides, classes, options.answers)
+    _check_same(model, acts, results)
+    layers = _layers(results, request, options)
+    rows = _rows(model, request, decides, options)
+    answers = np.array(answer_ids(model, list(options.answers or ()), _inputs(request, rows)), dtype=np.int64)
+    train = np.flatnonzero(request.acts.splits == "train")
+    return CausalQuestion(
+        model, request.acts, request.label, decides, classes, answers, rows, train, layers, results, options
+    )
+
+
+def check_results(results: Any) -> None:
+    """Check that a curve has linear probes of classes whose test rows fitted nothing.
+
+    Raises:
+        UsageError: it has not.
+    """
+    if not isinstance(results, ProbeData):
+        kind = type(results).__name__
+        raise UsageError(f"expected results of train_probes, got {kind}; a curve of several (ProbeCurves) holds them")
+    check_curve(results.meta)
+    meta = results.meta
+    if meta["point"] in PAIR_POINTS or any(layer.layer is None for layer in results.layers):
+        raise UsageError(f"causal edits points of a layer, got {meta['point']}; take resid_pre, attn_out or mlp_out")
+    for layer in results.layers:
+        if layer.probe is None or not getattr(layer.probe, "linear", False):
+            raise UsageError(f"the probe {meta['probe']} has no direction; train a linear one (--probe logistic)")
+
+
+def _answers_label(request: Request, options: CausalOptions) -> str:
+    """The label set that decides a text's own answer."""
+    name = request.label if options.answers_label is None else request.acts.task.label_set(options.answers_label)
+    if not request.acts.label_names[name]:
+        raise UsageError(f"{name!a} holds numbers, and answers are words of classes; take a label set of classes")
+    return name
+
+
+def _inputs(request: Request, rows: CausalRows) -> Any:
+    """The texts in use, or their ids where the task holds ids."""
+    inputs = [request.acts.task.inputs[i] for i in rows.index]
+    return inputs if isinstance(inputs[0], str) else rows.texts
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
+    if isinstance(model, Transformer):
+        raise UsageError(f"{model.name} reads a source and a target, which causal does not; take a model of one text")
+    check_head(model)
+
+
+def _request(acts: Activations, results: ProbeData) -> Request:
+    """The activations with one row for each example, and the splits of the results."""
+    meta, position = results.meta, results.meta["position"]
+    several = len(acts.layout.positions) > 1 or acts.layout.is_ragged
+    how = CurveOptions(
+        point=meta["point"], label=meta["label"], seed=meta["seed"], position=position if several else None
+    )
+    return check_request(acts, how)
+
+
+def _check_same(model: LanguageModel, acts: Activations, results: ProbeData) -> None:
+    """Raise a UsageError unless results, activations and model belong together."""
+    for name, value in results.meta.get("activations", {}).items():
+        if name.endswith("fingerprint") and acts.meta.get(name, value) != value:
+            what = name.removesuffix("_fingerprint")
+            raise UsageError(f"the probes were trained on activations of another {what}; give those activations")
+    known = acts.meta.get("model_fingerprint")
+    if known is not None and known != model.fingerprint():
+        raise UsageError(f"the activations are of other weights than those of {model.name}; load the model they are of")
+
+
+def _layers(results: ProbeData, request: Request, options: CausalOptions) -> list[LayerResult]:
+    """The layers of the results that are edited."""
+    wanted = places_of(request.acts, results.meta["point"], options.layers)[1]
+    found = [layer for layer in results.layers if (layer.point, layer.layer) in wanted]
+    if not found:
+        raise UsageError(f"the results have no layer {options.layers!a}; name layers that were probed")
+    return found
+
+
+def _rows(model: LanguageModel, request: Request, decides: str, options: CausalOptions) -> CausalRows:
+    """Draw the rows, and find their tokens."""
+    task, label = request.acts.task, request.label
+    units = resampling_units(task)
+    drawn = [_draw(task, split, units, options) for split in MEASURED]
+    index = np.concatenate(drawn)
+    labels = np.asarray(request.labels)[index]
+    _check_classes(labels, task.splits[index], task.label_names[label])
+    texts, read, n_bos = tokens_of(model, request.acts, index)
+    groups = None if units is None else np.asarray(units)[index]
+    answers = np.asarray(task.labels[decides])[index]
+    _check_classes(answers, task.splits[index], task.label_names[decides])
+    return CausalRows(index, task.splits[index], texts, read, n_bos, labels, answers, groups)
+
+
+def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tuple[list[list[int]], np.ndarray, int]:
+    """Token ids of some rows, the token that the probe reads in each, and the context tokens before each.
+
+    Raises:
+        UsageError: the probe reads several tokens of each text.
+    """
+    some = acts.task.subset(index)
+    sequences = tokenise_inputs(model, some, acts.meta.get("bos"), acts.meta.get("on_long", "cut"))
+    position = acts.meta.get("position", some.position)
+    read = read_positions(some.position if position == PER_EXAMPLE else position, sequences, some).index[0]
+    if read is None:
+        raise UsageError("an edit needs one token of each text; train the probes at --position last")
+    return [sequences[i].tolist() for i in range(len(index))], read, sequences.n_bos
+
+
+def _draw(task: Task, split: str, units: np.ndarray | None, options: CausalOptions) -> np.ndarray:
+    """At most `rows` rows of a split, complete groups in random order."""
+    rows = np.flatnonzero(task.splits == split)
+    if len(rows) <= options.rows:
+        return rows
+    rng = np.random.default_rng([options.seed, MEASURED.index(split)])
+    if units is None:
+        return np.sort(rng.permutation(rows)[: options.rows])
+    unit = np.unique(np.asarray(units)[rows], return_inverse=True)[1].ravel()
+    place = rng.permutation(unit.max() + 1)[unit]
+    order = np.argsort(place, kind="stable")
+    return np.sort(rows[order[: options.rows]])
+
+
+def _check_classes(labels: np.ndarray, splits: np.ndarray, names: list[str]) -> None:
+    for split in MEASURED:
+        present = np.unique(labels[splits == split])
+        if len(present) < 2:
+            found = names[present[0]] if len(present) else "no row"
+            raise DataError(f"the {split} rows need two classes or more, got {found!a}; take more rows (--rows)")

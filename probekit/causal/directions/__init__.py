@@ -1,0 +1,1 @@
+"""Directions in activation space: fitted ones, placebos, angles, steering vectors, export."""

@@ -1,0 +1,1 @@
+"""Erasure: LEACE, and what fresh probes still read after it."""

@@ -1,0 +1,1 @@
+"""Interchange: counterparts, swaps, and the search for the best direction."""

@@ -1,0 +1,1 @@
+"""Activation patching: layer by position, layer by head."""

@@ -1,0 +1,238 @@
+"""A causal run on a model whose answer is known to be a linear function of one direction."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import probekit as pk
+from probekit.causal.curve import ceiling
+from probekit.causal.curve.causal_curve import causal_curve
+from probekit.causal.data import Effect
+from probekit.causal.results.results import CausalResults
+from probekit.errors import DataError, UsageError
+from probekit.models.families.gpt2 import GPT2, GPT2Config
+
+D, WORDS = 16, 240
+OWN, OTHER = WORDS, WORDS + 1
+
+
+def contrast(i: int) -> Tensor:
+    """A direction of mean 0, so that the final norm keeps it."""
+    direction = torch.zeros(D)
+    direction[i], direction[i + 1] = 0.5**0.5, -(0.5**0.5)
+    return direction
+
+
+READ, IDLE = contrast(4), contrast(9)  # what the head reads, and what is there as clearly and is never read
+
+
+def linear_gpt2() -> GPT2:
+    """A GPT-2 whose block adds nothing and whose norm divides by a constant: the logit difference is linear.
+
+    Two large coordinates hold the variance at 125,000, beside which that of the others is 1e-4 of it at most.
+    """
+    model = GPT2(GPT2Config(d_model=D, n_heads=2, n_layers=1, n_ctx=4, d_mlp=8, d_vocab=WORDS + 2)).eval()
+    assert sum(p.numel() for p in model.parameters()) < 10_000
+    number = torch.arange(WORDS)
+    used, idle = (1.0 - 2 * (number // unit % 2) for unit in (1, 2))
+    noise = 0.3 * torch.randn(WORDS, D, generator=torch.Generator().manual_seed(0))
+    noise -= (noise @ READ)[:, None] * READ
+    noise[:, :2] = 0
+    noise[:, 2:] -= noise[:, 2:].mean(dim=1, keepdim=True)
+    words = used[:, None] * READ + 2 * idle[:, None] * IDLE + noise
+    words[:, :2] = torch.tensor([1000.0, -1000.0])
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+        model.embed.weight[:WORDS] = words
+        model.ln_final.weight.fill_(353.0)
+        model.embed.weight[OWN], model.embed.weight[OTHER] = READ, -READ
+    return model
+
+
+@pytest.fixture(scope="module")
+def parts():
+    model = linear_gpt2()
+    rng = np.random.default_rng(1)
+    words = rng.permutation(WORDS)
+    splits = np.repeat(["train", "validation", "test"], [120, 60, 60])
+    task = pk.Task(
+        name="planted",
+        inputs=[[int(i)] for i in words],
+        labels={"used": words % 2, "idle": words // 2 % 2},
+        label_names={"used": ["up", "down"], "idle": ["in", "out"]},
+        target="used",
+        splits=splits,
+    )
+    return model, pk.extract(model, task, points=["resid_pre"])
+
+
+def run(parts, label="used", **changes) -> CausalResults:
+    model, acts = parts
+    results = pk.train_probes(acts, label=label, quick=True, C=[0.1, 1.0])
+    how = {"answers": [str(OWN), str(OTHER)], "answers_label": "used", "das": False, "completeness": False, "rows": 60}
+    return causal_curve(model, acts, results, **{**how, **changes})
+
+
+@pytest.fixture(scope="module")
+def used(parts) -> CausalResults:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ceiling, "STEPS", 40)
+        return run(parts, das=True, completeness=True)
+
+
+@pytest.fixture(scope="module")
+def idle(parts) -> CausalResults:
+    return run(parts, "idle")
+
+
+def effects(results: CausalResults, method: str, direction: str, split: str = "test") -> list[Effect]:
+    return [e for e in results.effects if (e.method, e.direction, e.split) == (method, direction, split)]
+
+
+def test_what_is_read_and_used_is_called_so(used):
+    assert [layer.quadrant for layer in used.layers] == ["read and used"] * 2
+    for effect in effects(used, "interchange", "mean-difference") + effects(used, "interchange", "full vector"):
+        assert effect.effect == pytest.approx(1, abs=0.1)
+        assert effect.flip_rate == 1
+    assert all(effect.effect == pytest.approx(1, abs=0.15) for effect in effects(used, "erase", "leace"))
+
+
+def test_the_full_vector_swap_is_the_counterparts_run(used):
+    """A replaced last token at the model's only block leaves nothing of the text's own."""
+    for effect in effects(used, "interchange", "full vector"):
+        assert effect.effect == pytest.approx(1, abs=1e-5)
+        assert effect.interval == pytest.approx((1, 1), abs=1e-5)
+
+
+def test_what_is_read_and_never_used_is_called_so(idle):
+    assert [layer.quadrant for layer in idle.layers] == ["read, not used"] * 2
+    assert all(layer.score > 0.95 for layer in idle.layers)
+    for method, direction in (("erase", "leace"), ("steer", "mean-difference")):
+        found = effects(idle, method, direction)
+        assert found
+        assert all(abs(e.effect) < 0.1 for e in found)
+
+
+def test_steering_a_linear_model_is_linear_in_the_scale(used):
+    found = [e for e in effects(used, "steer", "mean-difference") if e.layer == 0 and e.point == "resid_pre"]
+    assert [e.scale for e in found] == [-4, -2, -1, 1, 2, 4]
+    one = found[3].effect
+    assert [e.effect / one for e in found] == pytest.approx([-4, -2, -1, 1, 2, 4], rel=1e-3)
+    assert [e.size / found[3].size for e in found] == pytest.approx([4, 2, 1, 1, 2, 4], rel=1e-3)
+
+
+def test_every_effect_on_test_has_its_placebos(used):
+    for effect in used.effects:
+        is_own = effect.interval is not None
+        assert (effect.placebo_band is not None) == (effect.split == "test")
+        assert (effect.p_adjusted is not None) == (effect.split == "test" and is_own)
+        if effect.p_adjusted is not None:
+            assert effect.p_adjusted >= effect.p_value
+    names = [e.direction for e in used.effects if e.split == "test" and e.method == "erase" and e.layer == 0]
+    assert names.count("random") == names.count("covariance") == 40  # at two places
+    assert names.count("shuffled labels") == names.count("label idle") == 2
+
+
+def test_the_search_finds_no_less_than_the_directions(used):
+    learned = effects(used, "interchange", "das")
+    assert [e.effect for e in learned] == pytest.approx([1, 1], abs=0.1)
+    assert set(used.meta["das"]) == {"resid_pre.0", "resid_post.0"}
+
+
+def test_fresh_probes_read_little_of_what_was_erased(used):
+    for layer in used.layers:
+        assert layer.completeness["erase"][0] > 0.8
+        assert layer.selectivity["erase"] == pytest.approx(1, abs=0.1)  # the other label set is as clear as before
+
+
+def test_rows_that_fitted_a_direction_measure_nothing(parts, used):
+    acts = parts[1]
+    assert used.meta["n"] == {"train": 120, "validation": 60, "test": 60}
+    assert (acts.splits == "train").sum() == 120
+
+
+def test_the_same_run_gives_the_same_numbers(parts, idle):
+    again = run(parts, "idle")
+    assert again.effects == idle.effects
+    assert again.layers == idle.layers
+
+
+def test_a_run_resumes_from_the_places_that_were_kept(parts, idle, tmp_path, monkeypatch):
+    from probekit.causal.curve import causal_curve as module
+
+    calls, measure = [], module.measure_place
+
+    def stopped(*args):
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        calls.append(args[3].place)
+        return measure(*args)
+
+    monkeypatch.setattr(module, "measure_place", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(parts, "idle", keep=tmp_path)
+    calls.clear()
+    assert run(parts, "idle", keep=tmp_path).effects == idle.effects
+    assert calls == ["resid_post.0"]
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):  # of another seed nothing is kept
+        run(parts, "idle", keep=tmp_path, seed=1)
+    assert calls == ["resid_pre.0"]
+
+
+def test_edits_of_all_tokens_of_one_token_texts_are_those_of_the_read_token(parts, idle):
+    everywhere = run(parts, "idle", at="all", methods="erase,steer")
+    there = [e for e in idle.effects if e.method != "interchange"]
+    assert [e.effect for e in everywhere.effects] == pytest.approx([e.effect for e in there], abs=1e-6)
+
+
+def test_layers_are_those_that_were_asked_for(parts):
+    found = run(parts, layers=0, methods="erase", placebos=0)
+    assert [layer.place for layer in found.layers] == ["resid_pre.0"]
+    assert found.layers[0].quadrant == "read, not used"  # nothing is called used without placebos
+    assert all(e.p_value is None and e.placebo_band is None for e in found.effects)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers": None}, "name the next word of each class"),
+        ({"answers": ["1", "2", "3"]}, "got 3"),
+        ({"answers_label": "nothing"}, "nothing"),
+        ({"layers": 7}, "layer 7"),
+        ({"methods": "erase,stare"}, "steer"),
+        ({"at": "all"}, "--method erase,steer"),
+        ({"scales": [0]}, "other than 0"),
+        ({"pairs": "pairs.csv"}, "add patch"),
+    ],
+)
+def test_wrong_options_are_refused(parts, changes, message):
+    with pytest.raises(UsageError, match=message):
+        run(parts, **changes)
+
+
+def test_results_that_cannot_say_it_are_refused(parts):
+    model, acts = parts
+    folds = pk.train_probes(acts, quick=True, C=1.0, folds=3, layers=0)
+    with pytest.raises(UsageError, match="nested folds"):
+        causal_curve(model, acts, folds, answers="1,2")
+    curved = pk.train_probes(acts, quick=True, probe="mlp", layers=0)
+    with pytest.raises(UsageError, match="has no direction"):
+        causal_curve(model, acts, curved, answers="1,2")
+    results = pk.train_probes(acts, quick=True, C=1.0, layers=0)
+    with pytest.raises(UsageError, match="other weights"):
+        causal_curve(linear_gpt2().init_weights(1), acts, results, answers="1,2")
+    with pytest.raises(UsageError, match="expected results"):
+        causal_curve(model, acts, "results", answers="1,2")  # pyright: ignore[reportArgumentType]
+
+
+def run_small(parts) -> None:
+    for seed in range(10):  # two rows of a split are of one class for some seed
+        run(parts, rows=2, seed=seed, placebos=0, methods="erase")
+
+
+def test_rows_of_one_class_are_refused(parts):
+    with pytest.raises(DataError, match="two classes"):
+        run_small(parts)
