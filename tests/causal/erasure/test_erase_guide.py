@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/erase-a-concept.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/how-to/erase-a-concept.md").read_text(encoding="utf-8")
 
 
 def test_the_guide_runs():
