@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from probekit.activations import ActivationSet
 from probekit.causal.erasure.completeness import read_afresh
 from probekit.causal.erasure.exchange import ExchangeReading, read_exchange
