@@ -170,7 +170,8 @@ class CausalData:
             its curve); "n" (split -> rows); "base" (split -> {"logit_difference", "interval", "probability",
             "preferred" (share of rows that prefer their own answer)}), the behaviour without edits; "selected" (method
             -> {"place", "scale"}, chosen on validation); "baseline" ({"name", "value"}, what scores are compared
-            with); "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss). All but
+            with); "no_direction" (places where the class means do not differ, so that no edit of the label changes
+            anything); "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss). All but
             "model" and "methods" may be missing.
     """
 

@@ -107,6 +107,7 @@ def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[Place
     directions = {method: chosen["direction"] for method, chosen in selected.items()}
     meta = {**_meta(question, sides), "selected": selected, "directions": directions, "baseline": baseline}
     meta["das"] = {layer.place: at.search for layer, at in zip(measured, found, strict=True) if at.search}
+    meta["no_direction"] = [layer.place for layer, at in zip(measured, found, strict=True) if not at.has_direction]
     return CausalData(layers, effects, [], [], meta)
 
 

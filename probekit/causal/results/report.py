@@ -210,7 +210,13 @@ def _compared(data: CausalData) -> list[str]:
 
 def _quadrants(data: CausalData) -> list[str]:
     found = [f"{name}: {listed([layer.place for layer in of])}" for name, of in quadrant_counts(data).items()]
-    return [f"{'; '.join(found)}."] if found else []
+    lines = [f"{'; '.join(found)}."] if found else []
+    if places := data.meta.get("no_direction"):
+        lines.append(
+            f"No direction at {listed(list(places))}: the classes have equal mean activations there (as where all texts "
+            "end in the same token), so an edit of the label changes nothing."
+        )
+    return lines
 
 
 def _patching(data: CausalData) -> list[str]:

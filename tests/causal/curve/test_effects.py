@@ -228,6 +228,37 @@ def test_results_that_cannot_say_it_are_refused(parts):
         causal_curve(model, acts, "results", answers="1,2")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.fixture(scope="module")
+def same_end():
+    """Texts that end in the same token, to which the block's attention brings the word before it."""
+    model = linear_gpt2()
+    with torch.no_grad():
+        model.embed.weight[0] -= model.embed.weight[0] @ READ * READ
+        weights = dict(model.named_parameters())
+        weights["blocks.0.ln1.weight"][2:] = 353.0
+        weights["blocks.0.attn.qkv.weight"][2 * D :] = 2 * torch.eye(D)
+        weights["blocks.0.attn.out.weight"].copy_(torch.eye(D))
+    words = 1 + np.random.default_rng(2).permutation(WORDS - 1)[:200]
+    splits = np.repeat(["train", "validation", "test"], [100, 50, 50])
+    labels = {"used": words % 2, "idle": words // 2 % 2}
+    names = {"used": ["up", "down"], "idle": ["in", "out"]}
+    inputs = [[int(i), 0] for i in words]
+    task = pk.Task(name="end", inputs=inputs, labels=labels, label_names=names, target="used", splits=splits)
+    return model, pk.extract(model, task, points=["resid_pre"])
+
+
+def test_a_place_whose_classes_do_not_differ_has_no_direction_and_ends_no_run(same_end):
+    found = run(same_end, das=True, completeness=True, placebos=20, rows=50)
+    assert found.meta["no_direction"] == ["resid_pre.0"]
+    assert [layer.quadrant for layer in found.layers] == ["neither", "read and used"]
+    first = [e for e in found.effects if e.point == "resid_pre"]
+    assert max(abs(e.effect) for e in first) < 1e-4
+    assert all(e.size == 0 for e in first if e.direction in ("probe", "mean-difference", "lda", "leace"))
+    assert [e.effect for e in effects(found, "interchange", "das")] == [pytest.approx(1, abs=0.1)]
+    assert found.layers[0].angles == {}
+    assert "No direction at resid_pre.0" in str(found)
+
+
 def run_small(parts) -> None:
     for seed in range(10):  # two rows of a split are of one class for some seed
         run(parts, rows=2, seed=seed, placebos=0, methods="erase")
