@@ -119,7 +119,7 @@ def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
     total = 0
     for split, rows in sides.items():
         arms = 3 + (n_placebos if split == "test" else 0)
-        each = {"interchange": arms + 1, "erase": arms + 1, "steer": arms * len(options.scale_values)}
+        each = {"interchange": arms + 2, "erase": arms + 1, "steer": arms * len(options.scale_values)}
         total += rows * sum(n for method, n in each.items() if method in options.method_names)
     return total
 
@@ -162,4 +162,6 @@ def read_found(body: Mapping[str, Any]) -> PlaceFound:
     for entry in body["effects"]:
         ends = entry["interval"]
         effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
-    return PlaceFound(effects, dict(body["angles"]), dict(body["search"]), dict(body["erasure"]), bool(body["has_direction"]))
+    return PlaceFound(
+        effects, dict(body["angles"]), dict(body["search"]), dict(body["erasure"]), bool(body["has_direction"])
+    )
