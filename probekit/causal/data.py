@@ -25,8 +25,9 @@ class Effect:
 
     Attributes:
         method: which edit.
-        direction: whose direction or map: "probe", "mean-difference", "lda", "das", "full vector", "full vector, own
-            class" (the activations of another text of the own class: a control), "leace", or a placebo ("random", "covariance", "shuffled labels", "label NAME").
+        direction: whose direction or map: "probe", "mean-difference", "lda", "das", "leace"; "full vector", all
+            activations of the counterpart; "full vector, own class", those of another text of the own class, a control;
+            or a placebo ("random", "covariance", "shuffled labels", "label NAME").
         point: short name.
         layer: of the point.
         scale: of a steering vector, in standard deviations of the activations along it; None for other methods.
@@ -172,11 +173,11 @@ class CausalData:
             "all": where edits act); "methods" (the first is the headline); "directions" (method -> the direction of
             its curve); "n" (split -> rows); "base" (split -> {"logit_difference", "interval", "probability",
             "preferred" (share of rows that prefer their own answer)}), the behaviour without edits; "selected" (method
-            -> {"place", "scale", "direction", "passed_over"}, chosen on validation; "passed_over" is the output of
-            the last block, where it would have been chosen but for acting on the answer's own logits, else None); "baseline" ({"name", "value"}, what scores are compared
-            with); "no_direction" (places where the class means do not differ, so that no edit of the label changes
-            anything); "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss). All but
-            "model" and "methods" may be missing.
+            -> {"place", "scale", "direction", "passed_over"}, chosen on validation; "passed_over" is the output of the
+            last block where it has the largest effect and is not chosen, else None); "baseline" ({"name", "value"},
+            what scores are compared with); "no_direction" (places where the class means do not differ, so that no edit
+            of the label changes anything); "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the
+            collateral loss). All but "model" and "methods" may be missing.
     """
 
     layers: list[CausalLayer]

@@ -222,8 +222,8 @@ def _quadrants(data: CausalData) -> list[str]:
         lines.append(f"Used along the learned direction (DAS) alone: {listed(places)}.")
     if places := data.meta.get("no_direction"):
         lines.append(
-            f"No direction at {listed(list(places))}: the classes have equal mean activations there (as where all texts "
-            "end in the same token), so an edit of the label changes nothing."
+            f"No direction at {listed(list(places))}: the classes have equal mean activations there (as where all "
+            "texts end in the same token), so an edit of the label changes nothing."
         )
     return lines
 

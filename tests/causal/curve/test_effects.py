@@ -307,7 +307,7 @@ def test_what_no_linear_probe_reads_and_the_model_uses_is_called_so(product, mon
     assert found.layers[0].used_by == ["das"]
     assert found.layers[1].used_by == [found.meta["directions"]["interchange"], "das"]
     assert not found.layers[0].is_used["interchange"]
-    before, after = effects(found, "interchange", "full vector, own class")
+    before, _ = effects(found, "interchange", "full vector, own class")
     assert before.effect == pytest.approx(0, abs=0.05)  # (u, v) and (-u, -v) have one answer
 
 
