@@ -132,7 +132,7 @@ def _both_ways(data: CausalData) -> Answer:
 
 def _before_the_answer(data: CausalData) -> Answer:
     """At the end of the model, the edited token's activation is the answer's logits in other coordinates."""
-    used = [layer.place for layer in data.layers if next(iter(layer.is_used.values()), False)]
+    used = [layer.place for layer in data.layers if layer.quadrant in ("read and used", "used, not read")]
     if not used:
         return True, "used nowhere"
     end = data.layers[-1].place if len(data.layers) > 1 else None
