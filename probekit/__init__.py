@@ -29,6 +29,7 @@ _HOME = {
     "logit_lens": "causal.readouts",
     "direct_logit_attribution": "causal.readouts",
     "load_pairs": "causal.behaviour.pairs",
+    "patch_pairs": "causal.patching.patch_pairs",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
     "ProbeCurves": "evaluation",
@@ -66,6 +67,7 @@ __all__ = [
     "load_statistics",
     "load_task",
     "logit_lens",
+    "patch_pairs",
     "random_init_of",
     "read_after_edit",
     "selftest",
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from probekit.causal.erasure.completeness import fresh_probes
     from probekit.causal.erasure.erase import fit_eraser
     from probekit.causal.erasure.recovery import read_after_edit
+    from probekit.causal.patching.patch_pairs import patch_pairs
     from probekit.causal.readouts import direct_logit_attribution, logit_lens
     from probekit.causal.results.results import CausalResults
     from probekit.errors import ProbekitError

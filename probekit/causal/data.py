@@ -124,7 +124,8 @@ class PatchGrid:
     Attributes:
         point: "resid_pre", "attn_out", "mlp_out" or "z".
         layers: of each line.
-        columns: the token of each position, of the first pair (or "1", "2", ... where pairs differ), or the heads.
+        columns: the token of each position, of the first pair ("clean/corrupted" where its texts differ); "-2", "-1"
+            where texts differ in length; "answer token" where only these align; or the heads.
         by: "position" or "head".
         recovery: float64 [layers, columns].
         interval: (low, high), float64 [layers, columns, 2], resampled by pair.

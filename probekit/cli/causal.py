@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
 
 ORDER = """
-    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align label
-    point store model check seed out title dry_run
+    path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align exact
+    label point store model check seed out title dry_run
 """
 
 
@@ -68,16 +68,20 @@ def causal(job: CausalJob, options: CausalOptions) -> None:
     test rows, beside the same edits along placebo directions. Writes causal_by_layer.png and .svg, causal.json and
     tables as CSV. A run that was stopped resumes with the layers that are missing.
 
+    Minimal pairs (--pairs FILE --method patch) carry their answers, and need neither --answers nor probes.
+
     \b
     Examples:
         probekit causal --answers is,are
         probekit causal runs/agreement-gpt2-agreement --answers is,are --method interchange,erase
         probekit causal runs/STORE/results/number-resid_pre-logistic --answers is,are --layer 2-4 --rows 500
+        probekit causal runs/STORE --method patch --pairs pairs.csv
     """
     check_reading(job.check)
-    store_path, results_path = find_results(job)
+    store_path, results_path = find_results(job, not options.of_pairs_alone)
     check_results_out(job.out, store_path)
-    _check_record(results_path, options)
+    if results_path is not None:
+        _check_record(results_path, options)
     for file in (options.pairs, options.neutral):
         if file is not None:
             check_there(Path(file))
@@ -85,7 +89,7 @@ def causal(job: CausalJob, options: CausalOptions) -> None:
     run_causal(store_path, results_path, options, job)
 
 
-def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job: CausalJob) -> None:
+def run_causal(store_path: Path, results_path: Path | None, options: CausalOptions, job: CausalJob) -> None:
     """Open everything, run, save and print.
 
     Raises:
@@ -100,11 +104,12 @@ def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job
         from probekit.evaluation import ProbeResults
 
         line.part("reading the results")
-        results = ProbeResults.load(results_path)
-        check_results(results)
+        results = None if results_path is None else ProbeResults.load(results_path)
+        if results is not None:
+            check_results(results)
         store = load_activations(store_path, job.check)
         question = question_of_causal(options, results_path)
-        folder = job.out or _folder(store_path, results.meta, question)
+        folder = job.out or _folder(store_path, {} if results is None else results.meta, question)
         _check_out(folder, question)
         line.part("loading the model")
         model = _load(job.model, store)
@@ -113,7 +118,7 @@ def run_causal(store_path: Path, results_path: Path, options: CausalOptions, job
         return
     found = _run(model, store, results, options, folder, job)
     found.meta["asked"] = question
-    where = {"store": str(store_path), "probes": str(results_path)}
+    where = {"store": str(store_path)} | ({} if results_path is None else {"probes": str(results_path)})
     save_and_show(found, folder, lambda data, at: _draw(data, at, job.title), "causal.json", where, _complete(), job)
     from probekit.causal.curve.parts import remove_parts
 
@@ -127,7 +132,7 @@ def _complete() -> str:
 def _run(
     model: "LanguageModel",
     store: "Store",
-    results: "ProbeResults",
+    results: "ProbeResults | None",
     options: CausalOptions,
     folder: Path,
     job: CausalJob,
@@ -141,13 +146,15 @@ def _run(
                 model, store, results, **vars(options), keep=folder, progress=line.set, on_part=line.part
             )
     except KeyboardInterrupt:
+        if results is None:
+            raise
         n = kept_places(folder)
         kept = f"saved {n} of {len(results.layers)} places in {folder}" if n else "no place was complete yet"
         raise KeyboardInterrupt(f"{kept}; run the same command again to resume") from None
 
 
-def find_results(job: CausalJob) -> tuple[Path, Path]:
-    """The store, and the folder of results of probes trained on it; nothing here needs torch.
+def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[Path, Path | None]:
+    """The store, and the folder of results of probes trained on it unless none are needed; nothing here needs torch.
 
     Raises:
         DataError: no store there, or no results in it.
@@ -160,13 +167,14 @@ def find_results(job: CausalJob) -> tuple[Path, Path]:
         raise UsageError(f"{str(path)!a} holds several curves; name the folder of one of them")
     if not (path / "results.json").is_file():
         check_is_store(path)
-        return path, _newest_results(path, job)
+        return path, _newest_results(path, job) if needs_probes else None
+    probes = path if needs_probes else None
     if job.store is not None:
         check_is_store(job.store)
-        return job.store, path
+        return job.store, probes
     for folder in path.resolve().parents:
         if (folder / "plan.json").is_file() and (folder / "manifest.json").is_file():
-            return folder, path
+            return folder, probes
     raise UsageError(f"the results in {str(path)!a} lie in no store; name the store they are of with --store")
 
 
@@ -200,12 +208,12 @@ def _check_record(results: Path, options: CausalOptions) -> None:
         check_answers(label, classes, options.answers)
 
 
-def question_of_causal(options: CausalOptions, results: Path) -> dict[str, Any]:
+def question_of_causal(options: CausalOptions, results: Path | None) -> dict[str, Any]:
     """What the results answer, as JSON: the options, and the folder of the probes."""
     shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
     asked = {name: getattr(options, name) for name in shown}
     files = {name: _digest(path) for name, path in asked.items() if isinstance(path, Path)}
-    return json.loads(json.dumps({**asked, **files, "probes": results.name}))
+    return json.loads(json.dumps({**asked, **files, "probes": results.name if results else None}))
 
 
 def _digest(path: Path) -> str:
@@ -220,8 +228,9 @@ def _folder(store: Path, meta: Mapping[str, Any], question: Mapping[str, Any]) -
     """The default folder; the digest keeps apart other probes and other options."""
     from probekit.activations.default_path import folder_name
 
+    names = [meta["label"], meta["point"]] if meta else ["pairs"]
     digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:8]
-    return store / "results" / folder_name(["causal", meta["label"], meta["point"], digest])
+    return store / "results" / folder_name(["causal", *names, digest])
 
 
 def _check_out(folder: Path, question: Mapping[str, Any]) -> None:
@@ -267,12 +276,18 @@ def _draw(found: "CausalResults", folder: Path, title: str | None) -> Path:
 
 
 def _show_plan(
-    model: "LanguageModel", store: "Store", results: "ProbeResults", options: CausalOptions, as_json: bool
+    model: "LanguageModel", store: "Store", results: "ProbeResults | None", options: CausalOptions, as_json: bool
 ) -> None:
     from probekit.causal.curve.estimate import describe_causal, plan_causal
+    from probekit.causal.curve.grids import plan_patching
 
-    plan = plan_causal(model, store, results, options)
+    if results is None:
+        plan = plan_patching(model, store.meta.get("bos"), options)
+        text = "\n".join(f"{key:<9}{value}" for key, value in plan.items())
+    else:
+        plan = plan_causal(model, store, results, options)
+        text = describe_causal(plan)
     if as_json:
         console.result_json(plan)
     else:
-        console.result(describe_causal(plan))
+        console.result(text)

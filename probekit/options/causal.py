@@ -102,6 +102,13 @@ class CausalOptions:
         "Texts of a pair of --pairs: equally long, token by token (tokens), or aligned at the answer (last).",
         metavar="HOW",
     )
+    exact: int | None = option(
+        None,
+        "Pairs to patch cell by cell; the others by attribution patching (one backward pass).  [default: all, or as "
+        "many as some minutes allow]",
+        metavar="N",
+        least=0,
+    )
     seed: int = option(
         0, "Seed of everything that is drawn: rows, counterparts, placebos, resamples.", metavar="N", least=0
     )
@@ -120,11 +127,22 @@ class CausalOptions:
             check_layers(self.layers)
         if self.pairs is not None and "patch" not in self.method_names:
             raise UsageError("pairs (--pairs) are for patching; add patch to --method")
+        if self.align != "tokens" and self.pairs is None:
+            raise UsageError("align (--align) is for a file of pairs; give one with --pairs")
+        if self.exact is not None:
+            object.__setattr__(self, "exact", check_whole("exact", self.exact, 0))
+        if self.of_pairs_alone and (self.answers is not None or self.answers_label is not None):
+            raise UsageError("the file of --pairs has the answers; leave --answers and --answers-label out")
         if self.at == "all" and "interchange" in self.method_names:
             raise UsageError(
                 "interchange takes the coordinate of one token from another text; with --at all give --method "
                 "erase,steer"
             )
+
+    @property
+    def of_pairs_alone(self) -> bool:
+        """Whether a file of pairs is patched and nothing else; it has the answers, and no probe is needed."""
+        return self.pairs is not None and self.method_names == ("patch",)
 
     @property
     def method_names(self) -> tuple[str, ...]:

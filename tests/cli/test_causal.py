@@ -133,7 +133,9 @@ def test_results_may_be_named(job: list[str], capsys: Capture) -> None:
         (["store", "--answers", "g,b", "--scale", "1,x"], 2, "--scale takes numbers"),
         (["store", "--answers", "g,b", "--at", "everywhere"], 2, "at (--at)"),
         (["store", "--answers", "g,b", "--layer", "9"], 2, "layer 9"),
-        (["store", "--answers", "g,b", "--pairs", "none.csv", "--method", "patch"], 2, "none.csv"),
+        (["store", "--pairs", "none.csv", "--method", "patch"], 2, "none.csv"),
+        (["store", "--pairs", "none.csv", "--method", "patch", "--answers", "g,b"], 2, "leave --answers"),
+        (["store", "--align", "last", "--answers", "g,b"], 2, "give one with --pairs"),
         (["store", "--answers", "g,b", "--label", "colour"], 3, "holds no results of probes of colour"),
         (["nowhere", "--answers", "g,b"], 3, "nowhere"),
         (["store/results", "--answers", "g,b"], 3, "no store"),
@@ -163,3 +165,26 @@ def test_a_file_of_the_question_counts_by_its_content(tmp_path):
 
     assert asked("the key") == asked("the key")
     assert asked("the key") != asked("the keys")
+
+
+PATCH = ["causal", "store", "--method", "patch", "--pairs", "pairs.csv", "--placebos", "1"]
+
+
+def test_pairs_of_a_file_need_neither_answers_nor_probes(here: Path, made: Path, capsys: Capture) -> None:
+    shutil.copytree(made, "store", ignore=shutil.ignore_patterns("results"))
+    text = Path("pairs.csv").write_text
+    text("clean,corrupted,clean_answer,corrupted_answer\na b c,a d c,g,b\na b,d a b,g,b\n")
+    assert run(PATCH) == 3
+    error = capsys.readouterr().err
+    assert "pairs.csv, line 3: the clean text has 3 tokens" in error
+    assert "--align last" in error
+    assert run([*PATCH, "--dry-run", "--json"]) == 3
+    capsys.readouterr()
+    assert run([*PATCH, "--align", "last", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exact"]["z"] == 2
+    assert run([*PATCH, "--align", "last", "--layer", "1", "--quiet"]) == 0
+    picture = Path(capsys.readouterr().out.strip())
+    assert picture.name == "patching.png"
+    grids = CausalResults.load(picture.parent).grids
+    assert (grids[0].point, grids[0].layers, grids[0].columns) == ("resid_pre", [1], ["answer token"])
+    assert [grid.n_exact for grid in grids] == [2, 2, 2, 2]

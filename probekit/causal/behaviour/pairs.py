@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +44,7 @@ class MinimalPairs:
         names: of each pair, for errors: "pairs.csv, line 3".
         align: "tokens": the texts of a pair are equally long, and their tokens correspond one by one; "last": only the
             answer tokens correspond.
+        groups: of each pair, [N]; complete groups are resampled for intervals. None where each pair is a unit.
     """
 
     clean: list[list[int]]
@@ -53,6 +55,7 @@ class MinimalPairs:
     corrupted_answer_N: Tensor
     names: list[str]
     align: Align = "tokens"
+    groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.clean)

@@ -15,7 +15,7 @@ from probekit.activations.activations import Activations
 from probekit.causal.behaviour.measure import measure
 from probekit.causal.curve.aftermath import NEUTRAL
 from probekit.causal.curve.compare import CHOICES, baseline_of, curve_of, select, with_placebos
-from probekit.causal.curve.grids import find_grids
+from probekit.causal.curve.grids import find_grids, patch_file
 from probekit.causal.curve.parts import Parts
 from probekit.causal.curve.places import PlaceFound, Shared, count_runs, measure_place, prepare
 from probekit.causal.curve.question import CausalQuestion, ask
@@ -33,7 +33,7 @@ from probekit.versions import versions_of
 
 @keywords(CausalArguments)
 def causal_curve(
-    model: LanguageModel, acts: Activations, results: ProbeData, options: CausalArguments
+    model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalArguments
 ) -> CausalResults:
     """Edit what the probes read, and measure the model's behaviour.
 
@@ -43,7 +43,7 @@ def causal_curve(
     Args:
         model: the model of the activations.
         acts: the activations that the probes were trained on.
-        results: from `train_probes`, of one point and label set.
+        results: from `train_probes`, of one point and label set; None if a file of pairs is patched and nothing else.
         options: as keyword arguments.
 
     Raises:
@@ -51,6 +51,8 @@ def causal_curve(
             a direction; a model without next tokens; other activations or another model.
         DataError: too few rows or classes.
     """
+    if options.of_pairs_alone:
+        return patch_file(model, acts.meta.get("bos"), options)
     begin = options.on_part or (lambda name: None)
     begin("preparing texts")
     question = ask(model, acts, results, options)
@@ -58,8 +60,8 @@ def causal_curve(
     found = _places(question, sides, options, begin)
     data = _data(question, sides, found)
     if "patch" in options.method_names:
-        grids, n_pairs = find_grids(question, sides["test"], begin, options.progress)
-        data = replace(data, grids=grids, meta={**data.meta, "pairs": n_pairs})
+        grids, counts = find_grids(question, sides["test"], begin, options.progress)
+        data = replace(data, grids=grids, meta={**data.meta, "patched": counts})
     return CausalResults(replace(data, checklist=reviewer_checklist(data)))
 
 

@@ -4,6 +4,7 @@ Axes: N pairs.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,50 +13,96 @@ from probekit.causal.behaviour.pairs import Align, MinimalPairs, load_pairs
 from probekit.causal.curve.question import CausalQuestion
 from probekit.causal.curve.sides import Side
 from probekit.causal.data import PatchGrid
-from probekit.causal.patching.patching import patch_grid
+from probekit.causal.patching.patch_pairs import exact_pairs, grids_of, patch_pairs
+from probekit.causal.patching.patching import POINTS
+from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError
+from probekit.models.base import LanguageModel
+from probekit.options import CausalArguments, CausalOptions
+from probekit.points import parse_layers
 
-PATCHED = ("resid_pre", "attn_out", "mlp_out", "z")
-MOST_PAIRS = 48  # of test rows; a grid runs each pair in every layer and position
-PLACEBOS = 5  # other pairs whose activations each pair gets
+MOST_PAIRS = 48  # of test rows
 
 
 def find_grids(
     question: CausalQuestion, side: Side, begin: Callable[[str], None], progress: Callable[[int, int], None] | None
-) -> tuple[list[PatchGrid], int]:
-    """The grids, and how many pairs they are of.
+) -> tuple[list[PatchGrid], dict[str, int]]:
+    """The grids, and how many pairs they are of and how many were left out.
 
     Raises:
         UsageError: a model that cannot be patched so.
         DataError: pairs that cannot be read or patched.
     """
-    pairs, groups = patched_pairs(question, side)
-    placebos = min(PLACEBOS, question.options.placebos)
-    grids = []
-    for point in PATCHED:
-        begin(f"patching {point}")
-        found = patch_grid(question.model, pairs, point, placebos=placebos, groups=groups, on_layer=progress)
-        grids.append(found)
-    return grids, len(pairs)
+    options = question.options
+    pairs, counts = patched_pairs(question, side)
+    layers = "all" if options.layers == "all" else sorted({at.layer for at in question.layers if at.layer is not None})
+    grids = grids_of(question.model, pairs, POINTS, layers, options.exact, options.placebos, begin, progress)
+    return grids, counts
 
 
-def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, np.ndarray | None]:
-    """The pairs of a file, or test rows with their counterparts of equal length; and the group of each."""
+def patch_file(model: LanguageModel, bos: bool | None, options: CausalArguments) -> CausalResults:
+    """Patch the pairs of a file, without labels and probes; `bos` is whether texts get context tokens.
+
+    Raises:
+        UsageError: a model or layers that cannot be patched so.
+        DataError: pairs that cannot be read or patched.
+    """
+    pairs = pairs_of_file(model, options, bos)
+    how = {"layers": options.layers, "exact": options.exact, "placebos": options.placebos}
+    return patch_pairs(model, pairs, **how, begin=options.on_part, progress=options.progress)
+
+
+def plan_patching(model: LanguageModel, bos: bool | None, options: CausalOptions) -> dict[str, Any]:
+    """What `patch_file` would do, JSON-able: pairs, layers, and how many pairs are patched cell by cell at each point.
+
+    Raises:
+        UsageError, DataError: as of `patch_file`.
+    """
+    pairs, layers = pairs_of_file(model, options, bos), parse_layers(options.layers, model.n_layers)
+    exact = {point: exact_pairs(model, pairs, point, len(layers), options.exact, options.placebos) for point in POINTS}
+    return {"model": model.name, "pairs": len(pairs), "layers": layers, "exact": exact}
+
+
+def pairs_of_file(model: LanguageModel, options: CausalOptions, bos: bool | None) -> MinimalPairs:
+    """The pairs of `options.pairs`."""
+    assert options.pairs is not None
+    align: Align = "last" if options.align == "last" else "tokens"
+    return load_pairs(options.pairs, model, align, bos)
+
+
+def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, dict[str, int]]:
+    """The pairs of a file, or test rows drawn at random with their counterparts of equal length.
+
+    Also how many: "pairs", and how many test rows were left out as "unequal" (in length), "same" (text, or answer of
+    both texts) and "more" (than are patched).
+
+    Raises:
+        DataError: a file without pairs, or no such rows.
+    """
     options = question.options
     if options.pairs is not None:
-        align: Align = "last" if options.align == "last" else "tokens"
-        return load_pairs(options.pairs, question.model, align, question.acts.meta.get("bos")), None
-    texts = side.trunk.texts
-    lengths = np.array([len(text) for text in texts])
-    rows = np.flatnonzero(lengths == lengths[side.counterpart])
-    rows = np.array([i for i in rows if texts[i] != texts[side.counterpart[i]]], dtype=np.int64)[:MOST_PAIRS]
+        pairs = pairs_of_file(question.model, options, question.acts.meta.get("bos"))
+        return pairs, {"pairs": len(pairs)}
+    texts, answers = side.trunk.texts, question.rows.answers[question.rows.of("test")]
+    lengths, other = np.array([len(text) for text in texts]), side.counterpart
+    equal = lengths == lengths[other]
+    differs = np.array([texts[i] != texts[j] for i, j in enumerate(other)]) & (answers != answers[other])
+    rows = np.flatnonzero(equal & differs)
     if not len(rows):
         raise DataError(
-            "no test text has a counterpart of equal length, and patching needs pairs that align token by token; give "
-            "pairs (--pairs)"
+            "no test text has a counterpart of equal length and another answer, and patching needs pairs that align "
+            "token by token; give pairs (--pairs)"
         )
-    others, some = side.counterpart[rows], torch.from_numpy(rows)
-    pairs = MinimalPairs(
+    drawn = np.sort(np.random.default_rng(options.seed).permutation(rows)[:MOST_PAIRS])
+    counts = {"unequal": int((~equal).sum()), "same": int((equal & ~differs).sum()), "more": len(rows) - len(drawn)}
+    return _pairs_of(question, side, drawn), {"pairs": len(drawn), **{k: n for k, n in counts.items() if n}}
+
+
+def _pairs_of(question: CausalQuestion, side: Side, rows: np.ndarray) -> MinimalPairs:
+    """Rows of a side, each with its counterpart."""
+    texts, others, some = side.trunk.texts, side.counterpart[rows], torch.from_numpy(rows)
+    groups = question.rows.groups
+    return MinimalPairs(
         clean=[texts[i] for i in rows],
         corrupted=[texts[i] for i in others],
         own_N=side.own_N[some],
@@ -63,6 +110,5 @@ def patched_pairs(question: CausalQuestion, side: Side) -> tuple[MinimalPairs, n
         clean_answer_N=side.trunk.answer_N[some],
         corrupted_answer_N=side.trunk.answer_N[torch.from_numpy(others)],
         names=[question.acts.task.ids[i] for i in side.index[rows]],
+        groups=None if groups is None else groups[question.rows.of("test")][rows],
     )
-    groups = question.rows.groups
-    return pairs, None if groups is None else groups[question.rows.of("test")][rows]

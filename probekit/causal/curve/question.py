@@ -88,7 +88,7 @@ class CausalQuestion:
     options: CausalOptions
 
 
-def ask(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> CausalQuestion:
+def ask(model: LanguageModel, acts: Activations, results: ProbeData | None, options: CausalOptions) -> CausalQuestion:
     """Check the parts of a causal run against one another.
 
     Raises:
@@ -97,6 +97,7 @@ def ask(model: LanguageModel, acts: Activations, results: ProbeData, options: Ca
         DataError: too few rows of a split or of a class.
     """
     check_results(results)
+    assert results is not None
     _check_model(model)
     request = _request(acts, results)
     decides = _answers_label(request, options)

@@ -46,7 +46,6 @@ def grid_of(
     point: str,
     layers: list[int],
     effects: PatchEffects,
-    groups: np.ndarray | None,
 ) -> PatchGrid:
     """The grid: ratios of means over pairs.
 
@@ -72,7 +71,7 @@ def grid_of(
         columns=_columns(model, pairs) if by_position else [str(head) for head in range(found.shape[1])],
         by="position" if by_position else "head",
         recovery=found,
-        interval=intervals(of_pairs, gap_N, np.arange(len(gap_N)) if groups is None else groups),
+        interval=intervals(of_pairs, gap_N, np.arange(len(gap_N)) if pairs.groups is None else pairs.groups),
         attribution=attribution,
         within_placebo=_within(found, placebos) if len(placebos) else None,
         logit_differences=(float(effects.difference_N2[:, 0].mean()), float(effects.difference_N2[:, 1].mean())),
@@ -122,9 +121,14 @@ def _correlation(effects: PatchEffects, gap_N: np.ndarray, patched_N: np.ndarray
 
 
 def _columns(model: LanguageModel, pairs: MinimalPairs) -> list[str]:
-    """The tokens of the first pair, "clean/corrupted" where they differ; places from the end where lengths differ."""
+    """The tokens of the first pair, "clean/corrupted" where they differ; places from the end where lengths differ.
+
+    Where only the answer tokens align, these.
+    """
     longest = max(map(len, pairs.corrupted))
-    if pairs.align == "last" or len(set(map(len, pairs.corrupted))) > 1:
+    if pairs.align == "last":
+        return ["answer token"]
+    if len(set(map(len, pairs.corrupted))) > 1:
         return [str(i) for i in range(-longest, 0)]
     if model.tokenizer is None:
         return [str(i) for i in range(longest)]

@@ -38,13 +38,12 @@ def patch_grid(
     layers: Sequence[int] | None = None,
     exact: int | None = None,
     placebos: int = 5,
-    groups: np.ndarray | None = None,
     on_layer: Callable[[int, int], None] | None = None,
 ) -> PatchGrid:
     """Patch every layer and position (resid_pre, attn_out, mlp_out), or every layer and head (z).
 
     Where the pairs' texts differ in length, positions count back from the last token. With `align="last"` of the pairs
-    the answer token alone is patched.
+    the answer token alone is patched, which is then the only position.
 
     Args:
         model: a model with a head; not an encoder-decoder.
@@ -55,7 +54,6 @@ def patch_grid(
             attribution patching, and these pairs give its correlation with the exact one.
         placebos: how often each pair is patched from the corrupted text of another pair of its length; one with the
             same answers where there is one.
-        groups: group of each pair, [N]; complete groups are resampled for the intervals.
         on_layer: called with (done, total) after each layer of each batch of pairs.
 
     Raises:
@@ -68,21 +66,23 @@ def patch_grid(
     n_exact = len(pairs) if exact is None else min(max(exact, 0), len(pairs))
     chunks = list(_chunks(model, pairs, len(chosen), order))
     samples = [np.isin(chunk, order[:n_exact]) for chunk in chunks]
-    n_columns = model.cfg.n_heads if point == "z" else max(map(len, pairs.corrupted))
+    n_columns = max(map(len, pairs.corrupted)) if pairs.align == "tokens" else 1
+    n_columns = model.cfg.n_heads if point == "z" else n_columns
     effects = PatchEffects.empty(len(pairs), len(chosen), n_columns, placebos)
     done, total = 0, len(chosen) * sum(bool(sample.any()) for sample in samples)
     for chunk, sample in zip(chunks, samples, strict=True):
         runs = _unpatched(model, pairs, point, chosen, chunk)
         sources = _sources(model, pairs, runs, placebos)
-        _attribute(effects, point, runs, sources, with_placebos=n_exact < len(pairs))
+        _attribute(effects, pairs, point, runs, sources, with_placebos=n_exact < len(pairs))
         for i, layer in enumerate(chosen) if sample.any() else ():
             for source in sources if n_exact == len(pairs) else sources[:1]:
                 change_NC = _exact_effects(model, (point, layer), runs, source, source.values[i], sample)
+                change_NC = _columns_of(pairs, point, runs, change_NC)
                 source.exact_of(effects)[chunk[sample], i, -change_NC.shape[1] :] = change_NC[sample]
             done += 1
             if on_layer is not None:
                 on_layer(done, total)
-    return grid_of(model, pairs, point, chosen, effects, groups)
+    return grid_of(model, pairs, point, chosen, effects)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +260,12 @@ def _may_change(model: LanguageModel, pairs: MinimalPairs, runs: UnpatchedRuns, 
 
 
 def _attribute(
-    effects: PatchEffects, point: str, runs: UnpatchedRuns, sources: list[PatchSource], with_placebos: bool
+    effects: PatchEffects,
+    pairs: MinimalPairs,
+    point: str,
+    runs: UnpatchedRuns,
+    sources: list[PatchSource],
+    with_placebos: bool,
 ) -> None:
     """Fill in the logit differences, and the approximate effects in every layer."""
     effects.difference_N2[runs.pairs] = runs.difference_N2
@@ -270,7 +275,15 @@ def _attribute(
         for i, values in enumerate(source.values):
             slope = ((values - runs.corrupted[i]) * runs.gradient[i]).double().cpu()
             change_NC = torch.einsum(sums_to, slope, source.at_NT.double()).numpy()
+            change_NC = _columns_of(pairs, point, runs, change_NC)
             into[runs.pairs, i, -change_NC.shape[1] :] = change_NC
+
+
+def _columns_of(pairs: MinimalPairs, point: str, runs: UnpatchedRuns, change_NC: np.ndarray) -> np.ndarray:
+    """The columns of the grid: the answer tokens alone where no others align."""
+    if point == "z" or pairs.align == "tokens":
+        return change_NC
+    return np.take_along_axis(change_NC, runs.trunk.answer_N.numpy()[:, None], 1)
 
 
 @torch.no_grad()

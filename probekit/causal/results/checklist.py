@@ -245,6 +245,20 @@ def _off_manifold(data: CausalData) -> Answer:
     return has_real, f"{caveat}; {real}; median size of the edit, of the activation's norm: {text or 'not measured'}"
 
 
+def _grid_pairs(data: CausalData) -> Answer:
+    counts: dict[str, int] = data.meta.get("patched", {})
+    left = {
+        "unequal": "whose counterpart has another length",
+        "same": "whose counterpart has the same text or answer",
+        "more": "beyond these, at random",
+    }
+    out = [f"{counts[name]:,} {why}" for name, why in left.items() if counts.get(name)]
+    rest = f"; test rows left out: {listed(out)}" if out else ""
+    ends = next((grid.logit_differences for grid in data.grids if grid.logit_differences), None)
+    base = "" if ends is None else f"; logit difference {ends[0]:.2f} clean, {ends[1]:.2f} corrupted"
+    return "pairs" in counts, (f"{counts['pairs']:,}{rest}" if "pairs" in counts else "not recorded") + base
+
+
 def _grid_baseline(data: CausalData) -> Answer:
     without = [grid.point for grid in data.grids if grid.within_placebo is None]
     if without:
@@ -308,6 +322,7 @@ _QUESTIONS: dict[str, Callable[[CausalData], Answer]] = {
 }
 _OF_PATCHING: dict[str, Callable[[CausalData], Answer]] = {
     "Do the unpatched texts get their own answers?": _grid_ends,
+    "Which pairs are patched?": _grid_pairs,
     "What do patches from unrelated pairs do?": _grid_baseline,
     "Is patching exact?": _grid_exact,
 }
