@@ -37,8 +37,8 @@ class Effect:
         interval: (low, high), 95%, resampled by pair or group; None for placebos.
         logit_difference: after the edit, of each text's own answer.
         flip_rate: share of the rows whose preferred answer changes.
-        probability: mean of the own answer's, after the edit.
-        kl: mean KL divergence from the unedited next-token distribution, in nats.
+        probability: mean of the own answer's, after the edit; None for placebos, whose two answers alone are computed.
+        kl: mean KL divergence from the unedited next-token distribution, in nats; None for placebos.
         size: median size of the edit, relative to the activation's.
         placebo_band: (low, high) of the placebos' effects at this place; None where there are none.
         p_value: against the placebos: (1 + how many are at least as large) / (1 + how many there are).
@@ -56,8 +56,8 @@ class Effect:
     interval: tuple[float, float] | None
     logit_difference: float
     flip_rate: float
-    probability: float
-    kl: float
+    probability: float | None
+    kl: float | None
     size: float
     placebo_band: tuple[float, float] | None = None
     p_value: float | None = None

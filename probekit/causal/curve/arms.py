@@ -78,12 +78,12 @@ def steer_arms(place: PlaceDirections, scales: Sequence[float], side: Side, with
 
 
 def batches(arms: Sequence[Arm], n_rows: int, most: int) -> Iterator[list[Arm]]:
-    """Arms whose edits can be joined, as many as give `most` edited runs, at least one."""
+    """Arms whose edits can be joined, placebos apart, as many as give `most` edited runs, at least one."""
     kinds: dict[Any, list[Arm]] = {}
     for arm in arms:
         shapes = tuple(None if x is None else tuple(x.shape) for x in _tensors(arm.edit).values())
-        kinds.setdefault((type(arm.edit), shapes), []).append(arm)
-    for (kind, _), some in kinds.items():
+        kinds.setdefault((type(arm.edit), arm.is_placebo, shapes), []).append(arm)
+    for (kind, _, _), some in kinds.items():
         step = 1 if kind is Affine else max(1, most // n_rows)
         for start in range(0, len(some), step):
             yield some[start : start + step]

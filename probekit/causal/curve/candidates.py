@@ -98,7 +98,7 @@ def fit_place(
     n_classes = len(own[0].vectors_CD)
     placebos = [*_random(k, n_classes, moments, label, seed)]
     placebos += [*_shuffled(probe, x_ND, labels[label], seed)] if k else []
-    placebos += [_of_label(name, moments, n_classes) for name in others] if k else []
+    placebos += [_of_label(name, x_ND, labels[label], labels[name], _rounding(moments)) for name in others] if k else []
     return PlaceDirections(moments, [*own, *placebos], list(others))
 
 
@@ -177,8 +177,22 @@ def _shuffled(probe: Probe, x_ND: Tensor, labels_N: np.ndarray, seed: int) -> It
         yield _candidate("shuffled labels", class_vectors(shuffled), True)
 
 
-def _of_label(name: str, moments: SplitMoments, n_classes: int) -> Candidate:
-    """The directions in which the class means of another label set differ most, as many as the label has."""
-    _, values, Vt = torch.linalg.svd(_differences(moments, name), full_matrices=False)
-    top = (values[:, None] * Vt)[: n_classes - 1]
+def _of_label(name: str, x_ND: Tensor, labels_N: np.ndarray, other_N: np.ndarray, rounding: float) -> Candidate:
+    """The directions in which the classes of another label set differ most, as many as the label has.
+
+    The differences are those among rows of one class of the label, averaged over its classes. Differences among all
+    rows would carry the label wherever the two label sets are correlated, if only by chance.
+    """
+    parts = []
+    for label in np.unique(labels_N):
+        means_CD = [
+            x_ND[torch.from_numpy(np.flatnonzero((labels_N == label) & (other_N == other)))].double().mean(dim=0)
+            for other in range(int(other_N.max()) + 1)
+        ]
+        found_CD = torch.stack(means_CD).cpu()
+        parts.append(found_CD - found_CD.nanmean(dim=0))  # nan where no row has both classes
+    centred_CD = torch.stack(parts).nanmean(dim=0).nan_to_num()
+    _, values, Vt = torch.linalg.svd(centred_CD, full_matrices=False)
+    n_axes = len(np.unique(labels_N)) - 1
+    top = (values[:, None] * Vt)[:n_axes] * (values[:n_axes, None] > rounding)
     return _candidate(f"label {name}", torch.cat([torch.zeros_like(top[:1]), top]), True, name)

@@ -25,7 +25,9 @@ from probekit.evaluation.rows import resampling_units
 from probekit.points import Place
 
 MOST_FITTED, MOST_CHOOSING = 256, 64  # texts that the search is fitted to, and those that choose the restart
-STEPS, RESTARTS = 150, 2
+# At every place of `agreement` 150 steps recover at most 0.004 more than 100; 50 steps lose up to 0.06 and find nothing
+# at the first place. A step costs the same at any number.
+STEPS, RESTARTS = 100, 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.causal.behaviour.measure import measure
+from probekit.causal.behaviour.measure import logit_differences, measure
 from probekit.causal.branches.run import Branches, run_branches
 from probekit.causal.curve.arms import Arm, batches, joined_edits
 from probekit.causal.curve.sides import Side
@@ -30,18 +30,16 @@ class ArmRun:
     Attributes:
         arm: the edit.
         difference: logit difference of each row, float64 [N].
-        probability: of the own answer, float64 [N].
-        kl: from the unedited distribution, float64 [N].
-        flipped: whether the preferred answer changed, [N].
         size: of the edit at the token that is read, relative to the activation's, float64 [N].
+        probability: of the own answer, float64 [N]; None for placebos.
+        kl: from the unedited distribution, float64 [N]; None for placebos.
     """
 
     arm: Arm
     difference: np.ndarray
-    probability: np.ndarray
-    kl: np.ndarray
-    flipped: np.ndarray
     size: np.ndarray
+    probability: np.ndarray | None = None
+    kl: np.ndarray | None = None
 
 
 @torch.no_grad()
@@ -65,9 +63,13 @@ def _run(model: LanguageModel, place: Place, side: Side, edit: Edit, arms: list[
     text_V = torch.arange(n).repeat(len(arms))
     branches = Branches(layer, text_V, side.at_NL[text_V], {place_name(place): edit})
     hidden_VD = run_branches(model, side.trunk, branches)
-    found = measure(model, hidden_VD, side.trunk.hidden_ND[text_V], side.own_N[text_V], side.other_N[text_V])
-    size_V = _sizes(edit, side.x_ND[text_V])
-    columns = (found.logit_difference, found.probability, found.kl, found.flipped, size_V)
+    own_V, other_V = side.own_N[text_V], side.other_N[text_V]
+    columns = [_sizes(edit, side.x_ND[text_V])]
+    if arms[0].is_placebo:  # most runs are placebos'; the logits of two tokens are a small part of the head's work
+        columns.insert(0, logit_differences(model, hidden_VD, own_V, other_V))
+    else:
+        found = measure(model, hidden_VD, side.trunk.hidden_ND[text_V], own_V, other_V)
+        columns = [found.logit_difference, *columns, found.probability, found.kl]
     split = [x.double().cpu().view(len(arms), n).numpy() for x in columns]
     return [ArmRun(arm, *(x[i] for x in split)) for i, arm in enumerate(arms)]
 
@@ -94,9 +96,9 @@ def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
         effect=ratio_of_means(part_N, whole_N),
         interval=None if run.arm.is_placebo else ratio_interval(part_N, whole_N, side.bootstrap),
         logit_difference=float(run.difference.mean()),
-        flip_rate=float(run.flipped.mean()),
-        probability=float(run.probability.mean()),
-        kl=float(run.kl.mean()),
+        flip_rate=float(((run.difference > 0) != (side.difference > 0)).mean()),
+        probability=None if run.probability is None else float(run.probability.mean()),
+        kl=None if run.kl is None else float(run.kl.mean()),
         size=float(np.median(run.size)),
     )
 

@@ -234,10 +234,11 @@ def _selected_note(data: CausalData) -> list[str]:
         effect = curve_effects(data, method).get(selected_place(data, method) or "")
         if effect is not None:
             p = "" if effect.p_adjusted is None else f", corrected p = {effect.p_adjusted:.2g}"
+            kl = "" if effect.kl is None else f", KL {effect.kl:.2f} nats"
             lines.append(
                 f"{method_name(data, method)} ({direction_name(effect.direction)}) at {effect.place}, chosen on "
                 f"validation{_passed_over(data, method)}: effect {effect.effect:z.2f} "
-                f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip, KL {effect.kl:.2f} nats, "
+                f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip{kl}, "
                 f"size of the edit {effect.size:.0%} of the activation's norm."
             )
     return lines

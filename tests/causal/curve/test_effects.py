@@ -135,6 +135,7 @@ def test_every_effect_on_test_has_its_placebos(used):
         is_own = effect.interval is not None
         assert (effect.placebo_band is not None) == (effect.split == "test")
         assert (effect.p_adjusted is not None) == (effect.split == "test" and is_own)
+        assert (effect.kl is None) == (effect.probability is None) == (not is_own)
         if effect.p_adjusted is not None:
             assert effect.p_adjusted >= effect.p_value
     names = [e.direction for e in used.effects if e.split == "test" and e.method == "erase" and e.layer == 0]

@@ -60,13 +60,13 @@ def test_runs_of_some_methods_only(methods, tmp_path):
 
 def test_a_number_that_is_undefined_is_null_in_the_file(tmp_path):
     data = made_up(("erase",))
-    wrong = effect("erase", "leace", 0, math.nan, interval=(math.nan, math.inf), kl=math.inf)
+    wrong = effect("erase", "leace", 0, math.nan, interval=(math.nan, math.inf), size=math.inf)
     data = dataclasses.replace(data, effects=[wrong, *data.effects[1:]])
     folder = CausalResults(data).save(tmp_path / "run")
     json.loads((folder / "causal.json").read_text(), parse_constant=pytest.fail)
     (loaded, *_) = CausalResults.load(folder).effects
     assert math.isnan(loaded.effect)
-    assert math.isnan(loaded.kl)
+    assert math.isnan(loaded.size)
     assert loaded.interval is None
 
 
