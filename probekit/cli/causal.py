@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,11 +14,12 @@ from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.cli.results import save_and_show
 from probekit.cli.stores import check_results_out
-from probekit.errors import DataError, ResumeMismatch, UsageError
-from probekit.manifest import check_is_store, newest_manifest
+from probekit.errors import DataError, ProbekitError, ResumeMismatch, UsageError
+from probekit.manifest import check_is_store, newest_manifest, stored_places
 from probekit.options import CausalOptions
 from probekit.options.check import check_reading, check_there
 from probekit.options.option import help_of, option
+from probekit.places import places_of
 from probekit.plain_files import MAX_RESULTS, MAX_TABLE, parse_json, read_bytes
 from probekit.progress import parts_line
 from probekit.text import listed
@@ -32,6 +34,7 @@ ORDER = """
     path answers answers_label method layer at scale rows placebos no_das no_completeness neutral pairs align exact
     label point store model check seed out title dry_run
 """
+WITHOUT_DIRECTION = ("mlp",)  # kinds of probes that are no linear map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +84,15 @@ def causal(job: CausalJob, options: CausalOptions) -> None:
     store_path, results_path = find_results(job, not options.of_pairs_alone)
     check_results_out(job.out, store_path)
     if results_path is not None:
-        _check_record(results_path, options)
+        _check_record(store_path, results_path, options)
     for file in (options.pairs, options.neutral):
         if file is not None:
             check_there(Path(file))
+    if not job.quiet:
+        if job.path is None:
+            console.note(f"probes: {results_path} (the newest)")
+        if options.at == "all":
+            console.note("edits at all tokens: erase and steer; interchange takes the coordinate of one token")
     console.hush_downloads(job.quiet)
     run_causal(store_path, results_path, options, job)
 
@@ -119,14 +127,11 @@ def run_causal(store_path: Path, results_path: Path | None, options: CausalOptio
     found = _run(model, store, results, options, folder, job)
     found.meta["asked"] = question
     where = {"store": str(store_path)} | ({} if results_path is None else {"probes": str(results_path)})
-    save_and_show(found, folder, lambda data, at: _draw(data, at, job.title), "causal.json", where, _complete(), job)
+    draw = partial(_draw, title=job.title)
+    save_and_show(found, folder, draw, "causal.json", where, "the edits are complete", job)
     from probekit.causal.curve.parts import remove_parts
 
     remove_parts(folder)
-
-
-def _complete() -> str:
-    return "the edits are complete"
 
 
 def _run(
@@ -158,7 +163,7 @@ def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[Path, Path 
 
     Raises:
         DataError: no store there, or no results in it.
-        UsageError: results whose store is not known.
+        UsageError: results whose store is not known, or two stores.
     """
     path = job.path or newest_manifest(Path("runs"))
     if not path.is_dir():
@@ -167,7 +172,12 @@ def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[Path, Path 
         raise UsageError(f"{str(path)!a} holds several curves; name the folder of one of them")
     if not (path / "results.json").is_file():
         check_is_store(path)
+        if job.store is not None:
+            raise UsageError(f"{str(path)!a} is a store itself; leave out --store, or name a folder of results")
         return path, _newest_results(path, job) if needs_probes else None
+    if chosen := _chosen(job):
+        flag = chosen[0][0]
+        raise UsageError(f"{flag} chooses among the results of a store, and {str(path)!a} are results; leave it out")
     probes = path if needs_probes else None
     if job.store is not None:
         check_is_store(job.store)
@@ -178,34 +188,58 @@ def find_results(job: CausalJob, needs_probes: bool = True) -> tuple[Path, Path 
     raise UsageError(f"the results in {str(path)!a} lie in no store; name the store they are of with --store")
 
 
+def _chosen(job: CausalJob) -> list[tuple[str, str]]:
+    """The flags that choose among the results of a store, with their values."""
+    return [(flag, given) for flag, given in (("--label", job.label), ("--point", job.point)) if given is not None]
+
+
 def _newest_results(store: Path, job: CausalJob) -> Path:
-    """The newest results of linear probes of classes, of this label and point."""
+    """The newest results of this label and point, of those that causal can use if there are any."""
     dated = []
     for file in [*(store / "results").glob("*/results.json"), *(store / "results").glob("*/*/results.json")]:
-        try:
-            meta = parse_json(read_bytes(file, MAX_RESULTS))["meta"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        meta = _record(file.parent)
         if job.label in (None, meta.get("label")) and job.point in (None, meta.get("point")):
-            dated.append((file.stat().st_mtime_ns, file.parent))
+            dated.append((_is_usable(meta), file.stat().st_mtime_ns, file.parent))
     if not dated:
-        wanted = "".join(f" of {name}" for name in (job.label, job.point) if name)
-        raise DataError(f"{str(store)!a} holds no results of probes{wanted}; run probekit train-probe {store} first")
-    return max(dated)[1]
+        asked = _chosen(job)
+        wanted = f" of {listed([given for _, given in asked])}" if asked else ""
+        how = " ".join(["probekit train-probe", str(store), *(f"{name} {given}" for name, given in asked)])
+        raise DataError(f"{str(store)!a} holds no results of probes{wanted}; run {how} first")
+    return max(dated)[2]
 
 
-def _check_record(results: Path, options: CausalOptions) -> None:
-    """Refuse what the record of the probes shows already, before torch is imported."""
-    from probekit.causal.curve.refusals import check_answers, check_curve
-
+def _record(results: Path) -> dict[str, Any]:
+    """What the results say of themselves; empty if they cannot be read."""
     try:
         meta = parse_json(read_bytes(results / "results.json", MAX_RESULTS))["meta"]
-        label, classes = meta["label"], list(meta["classes"])
     except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+def _is_usable(meta: Mapping[str, Any]) -> bool:
+    """Whether causal can use results of such a record."""
+    from probekit.causal.curve.refusals import check_curve
+
+    try:
+        check_curve(meta)
+    except (ProbekitError, LookupError, TypeError):
+        return False
+    return meta["probe"] not in WITHOUT_DIRECTION
+
+
+def _check_record(store: Path, results: Path, options: CausalOptions) -> None:
+    """Refuse what the record of the probes and that of the store show already, before torch is imported."""
+    from probekit.causal.curve.refusals import check_answers, check_curve
+
+    if not (meta := _record(results)):
         return  # loading it says what is wrong
     check_curve(meta)
     if options.answers_label is None or options.answers is None:
-        check_answers(label, classes, options.answers)
+        check_answers(meta["label"], list(meta["classes"]), options.answers)
+    known = stored_places(store)
+    if known is not None and meta["point"] in known.points:
+        places_of(known, meta["point"], options.layers)
 
 
 def question_of_causal(options: CausalOptions, results: Path | None) -> dict[str, Any]:
@@ -266,13 +300,13 @@ def _load(name: str | None, store: "Store") -> "LanguageModel":
     return load_model(name or name_or_path, **(source if name is None else {}))
 
 
-def _draw(found: "CausalResults", folder: Path, title: str | None) -> Path:
+def _draw(found: "CausalResults", folder: Path, title: str | None) -> list[Path]:
+    """Draw the curve and the grids, whichever there are; the paths of the pictures."""
     from probekit.plots.causal import save_causal_plot
     from probekit.plots.patching import save_patching_plot
 
     pictures = [save_causal_plot(found.data, folder, title=title)] if found.layers else []
-    pictures += [save_patching_plot(found.data, folder, title=title)] if found.grids else []
-    return pictures[0]
+    return pictures + ([save_patching_plot(found.data, folder, title=title)] if found.grids else [])
 
 
 def _show_plan(

@@ -139,7 +139,7 @@ def _with_curves(body: dict[str, Any], folder: Path) -> dict[str, Any]:
 def save_and_show(
     results: Any,
     folder: Path,
-    draw: Callable[[Any, Path], Path],
+    draw: Callable[[Any, Path], Path | list[Path]],
     file: str,
     where: dict[str, Any],
     complete: str,
@@ -150,7 +150,7 @@ def save_and_show(
     Args:
         results: `ProbeResults`, `ProbeCurves` or `TransferResults`.
         folder: where they go.
-        draw: writes the picture into the folder.
+        draw: writes the picture, or several, into the folder.
         file: the name of the JSON file in the folder.
         where: the paths that the JSON output begins with.
         complete: what is complete already, for Ctrl-C.
@@ -158,13 +158,16 @@ def save_and_show(
     """
     with console.interrupt_says(f"{complete}, the results in {folder} are incomplete; run the same command again"):
         results.save(folder)
-        picture = draw(results, folder)
+        drawn = draw(results, folder)
     if output is None:
         return
+    pictures = [str(path) for path in (drawn if isinstance(drawn, list) else [drawn])]
     if output.json:
-        paths = {**where, "results": str(folder), "picture": str(picture)}
+        paths = {**where, "results": str(folder), "picture": pictures[0]}
+        if isinstance(drawn, list):
+            paths["pictures"] = pictures
         console.result_json(paths | _with_curves(json.loads((folder / file).read_text()), folder))
     elif output.quiet:
-        console.result(picture)
+        console.result("\n".join(pictures))
     else:
-        console.result(f"{results.summary()}\n\nPicture: {picture}")
+        console.result("\n".join([str(results.summary()), "", *(f"Picture: {path}" for path in pictures)]))

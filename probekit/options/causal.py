@@ -39,7 +39,8 @@ class CausalOptions:
     )
     methods: str | Iterable[str] | None = option(
         None,
-        "Edits: interchange, erase, steer, patch; several with commas.  [default: interchange,erase,steer]",
+        "Edits: interchange, erase, steer, patch; several with commas.  [default: interchange,erase,steer; with --at "
+        "all erase,steer]",
         notes="interchange takes the coordinate along the direction from a text of another class; erase removes the "
         "label linearly (LEACE); steer adds the direction; patch copies activations of a text of another class into "
         "each layer and position.",
@@ -115,24 +116,32 @@ class CausalOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "answers", _answers(self.answers))
-        object.__setattr__(self, "methods", _methods(self.methods))
+        object.__setattr__(self, "methods", _methods(self.methods, self.at))
         object.__setattr__(self, "scales", _scales(self.scales))
         for name, least in (("rows", 2), ("placebos", 0), ("seed", 0)):
             object.__setattr__(self, name, check_whole(name, getattr(self, name), least))
         check_among("at", self.at, get_args(At))
         check_among("align", self.align, get_args(PairAlign))
+        self._check_together()
         if not isinstance(self.layers, str | int):
             object.__setattr__(self, "layers", tuple(self.layers))
         elif isinstance(self.layers, str):
             check_layers(self.layers)
+
+    def _check_together(self) -> None:
+        """Refuse an option that no method would read."""
         if self.pairs is not None and "patch" not in self.method_names:
             raise UsageError("pairs (--pairs) are for patching; add patch to --method")
         if self.align != "tokens" and self.pairs is None:
-            raise UsageError("align (--align) is for a file of pairs; give one with --pairs")
+            raise UsageError("align (--align) is for the pairs of a file; name it with --pairs")
         if self.exact is not None:
             object.__setattr__(self, "exact", check_whole("exact", self.exact, 0))
         if self.of_pairs_alone and (self.answers is not None or self.answers_label is not None):
             raise UsageError("the file of --pairs has the answers; leave --answers and --answers-label out")
+        if self.method_names == ("patch",) and self.neutral is not None:
+            raise UsageError("neutral texts (--neutral) are for other methods than patch; add erase to --method")
+        if self.method_names == ("patch",) and self.at == "all":
+            raise UsageError("patch edits every position of a text by itself; leave out --at all")
         if self.at == "all" and "interchange" in self.method_names:
             raise UsageError(
                 "interchange takes the coordinate of one token from another text; with --at all give --method "
@@ -179,8 +188,10 @@ def _answers(given: Any) -> tuple[str, ...] | None:
     return words
 
 
-def _methods(given: Any) -> tuple[str, ...]:
-    given = DEFAULT_METHODS if given is None else given
+def _methods(given: Any, at: str) -> tuple[str, ...]:
+    """The methods in their order; by default all but patch, and at all tokens those that can edit them."""
+    if given is None:
+        return tuple(name for name in DEFAULT_METHODS if at == "read" or name != "interchange")
     names = tuple(parse.names(given)) if isinstance(given, str) else tuple(given)
     known = get_args(CausalMethod)
     for name in names:

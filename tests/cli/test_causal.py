@@ -9,19 +9,21 @@ import pytest
 from probekit.activations import list_stores
 from probekit.causal.results.results import CausalResults
 from probekit.cli.main import run
+from probekit.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ["--rows", "10", "--placebos", "1", "--no-das", "--no-completeness", "--scale", "-1,1"]
+ONE = ["--answers", "g,b", "--layer", "1", *QUICK]
 
 
 @pytest.fixture(scope="module")
 def made(gpt2_folder: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store, and the results of two kinds of probes."""
+    """A store, and the results of two kinds of probes; causal cannot use the newest."""
     store = tmp_path_factory.mktemp("causal") / "store"
     job = ["extract", "--model", str(gpt2_folder), "--dataset", str(texts), "--quiet", "--out", str(store)]
     assert run([*job, "--points", "resid_pre"]) == 0
-    assert run(["train-probe", str(store), "--probe", "mlp", "--layer", "1", "--quick", "--quiet"]) == 0
     assert run(["train-probe", str(store), "--C", "0.1,1", "--quick", "--quiet"]) == 0
+    assert run(["train-probe", str(store), "--probe", "mlp", "--layer", "1", "--quick", "--quiet"]) == 0
     return store
 
 
@@ -53,6 +55,7 @@ def test_the_curve_is_printed_and_kept_in_the_store(job: list[str], capsys: Capt
     assert len(list_stores("store")) == 1
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_json_and_quiet(job: list[str], capsys: Capture) -> None:
     erase = [*job, "--method", "erase", "--layer", "1"]
     assert run([*erase, "--json"]) == 0
@@ -75,6 +78,7 @@ def test_a_dry_run_writes_nothing(job: list[str], capsys: Capture) -> None:
     assert not list(Path("store/results").glob("causal-*"))
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_run_that_was_stopped_resumes(job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     from probekit.causal.curve import causal_curve as module
 
@@ -99,6 +103,7 @@ def test_a_run_that_was_stopped_resumes(job: list[str], capsys: Capture, monkeyp
     assert CausalResults.load("anew").effects == resumed.effects
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_results_of_another_question_are_not_replaced(job: list[str], capsys: Capture) -> None:
     erase = [*job, "--method", "erase", "--layer", "0"]
     assert run([*erase, "--out", "there"]) == 0
@@ -112,6 +117,7 @@ def test_results_of_another_question_are_not_replaced(job: list[str], capsys: Ca
     assert "notes.txt" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_results_may_be_named(job: list[str], capsys: Capture) -> None:
     (folder,) = Path("store/results").glob("*logistic*")
     shutil.copytree(folder, "elsewhere")
@@ -135,8 +141,15 @@ def test_results_may_be_named(job: list[str], capsys: Capture) -> None:
         (["store", "--answers", "g,b", "--layer", "9"], 2, "layer 9"),
         (["store", "--pairs", "none.csv", "--method", "patch"], 2, "none.csv"),
         (["store", "--pairs", "none.csv", "--method", "patch", "--answers", "g,b"], 2, "leave --answers"),
-        (["store", "--align", "last", "--answers", "g,b"], 2, "give one with --pairs"),
+        (["store", "--align", "last", "--answers", "g,b"], 2, "name it with --pairs"),
         (["store", "--answers", "g,b", "--label", "colour"], 3, "holds no results of probes of colour"),
+        (["store", "--answers", "g,b", "--point", "attn_out"], 3, "run probekit train-probe store --point attn_out"),
+        (["store", "--answers", "g,b", "--store", "store"], 2, "leave out --store"),
+        (["store", "--answers", "g,b", "--align", "last"], 2, "name it with --pairs"),
+        (["store", "--answers", "g,b", "--method", "patch", "--neutral", "n.txt"], 2, "other methods than patch"),
+        (["store", "--answers", "g,b", "--method", "patch", "--at", "all"], 2, "leave out --at all"),
+        (["store", "--answers", "g,b", "--method", "interchange", "--at", "all"], 2, "erase,steer"),
+        (["store", *ONE, "--method", "steer", "--scale", "1e308"], 3, "'probe' at scale 1e+308 at resid_pre.1"),
         (["nowhere", "--answers", "g,b"], 3, "nowhere"),
         (["store/results", "--answers", "g,b"], 3, "no store"),
     ],
@@ -146,6 +159,47 @@ def test_bad_input_is_answered_in_one_line(job: list[str], options, code, says, 
     error = capsys.readouterr().err.strip()
     assert says in error
     assert error.count("\n") == 0
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_at_all_tokens_the_methods_are_those_that_can_edit_them(job: list[str], capsys: Capture) -> None:
+    assert run([*job, "--at", "all", "--layer", "1", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "erase and steer" in captured.err
+    assert {effect["method"] for effect in json.loads(captured.out)["effects"]} == {"erase", "steer"}
+
+
+def test_every_picture_is_named(job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    from probekit.causal.curve import grids
+
+    monkeypatch.setattr(grids, "PATCHED", ("resid_pre",))
+    both = [*job, "--layer", "1", "--method", "erase,patch"]
+    assert run([*both, "--json"]) == 0
+    named = json.loads(capsys.readouterr().out)["pictures"]
+    assert [Path(path).name for path in named] == ["causal_by_layer.png", "patching.png"]
+    assert run([*both, "--quiet"]) == 0
+    assert capsys.readouterr().out.splitlines() == named
+    assert all(Path(path).is_file() for path in named)
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({"model_fingerprint": "0", "edits": {}}, None),
+        ({"model_fingerprint": "0", "edits": {"resid_pre.1": []}, "edited": "add at resid_pre.1"}, "add at resid_pre"),
+        ({"source_fingerprint": "0"}, "imported"),
+    ],
+)
+def test_activations_that_the_model_does_not_have_are_refused(record, says) -> None:
+    from probekit.causal.curve.refusals import check_curve
+
+    meta = {"label": "y", "classes": ["a", "b"], "n_classes": 2, "n": {"validation": 1}, "position": "last"}
+    meta |= {"point": "resid_pre", "probe": "logistic", "seed": 0, "activations": record}
+    if says is None:
+        check_curve(meta)
+        return
+    with pytest.raises(UsageError, match=says):
+        check_curve(meta)
 
 
 def test_probes_without_a_direction_are_refused(job: list[str], capsys: Capture) -> None:

@@ -16,6 +16,7 @@ from probekit.causal.curve.arms import Arm, batches, joined_edits
 from probekit.causal.curve.sides import Side
 from probekit.causal.curve.statistics import ratio_interval, ratio_of_means
 from probekit.causal.data import Effect
+from probekit.errors import DataError
 from probekit.interventions import Edit, apply_edit
 from probekit.models.base import LanguageModel
 from probekit.points import Place, place_name
@@ -82,7 +83,17 @@ def _sizes(edit: Edit, x_VD: Tensor) -> Tensor:
 
 
 def effect_of(run: ArmRun, side: Side, place: Place) -> Effect:
-    """The means over the rows, with the interval of the headline unless it is a placebo's."""
+    """The means over the rows, with the interval of the headline unless it is a placebo's.
+
+    Raises:
+        DataError: logits that are not finite after the edit.
+    """
+    if not np.isfinite(run.difference).all():
+        scale = "" if run.arm.scale is None else f" at scale {run.arm.scale:g}"
+        raise DataError(
+            f"{run.arm.method} along {run.arm.direction!a}{scale} at {place_name(place)} gives logits that are not "
+            "finite; take smaller scales (--scale), or load the model in float32"
+        )
     part_N = side.difference - run.difference
     whole_N = whole_of(run.arm.method, side)
     return Effect(

@@ -10,14 +10,15 @@ _NEEDED = ("label", "classes", "n_classes", "n", "position", "point", "probe", "
 
 
 def check_curve(meta: Mapping[str, Any]) -> None:
-    """Check the record of a curve: classes, splits, and one token that is read in each text.
+    """Check the record of a curve: activations of the model as it is, classes, splits, one token of each text.
 
     Raises:
-        UsageError: numbers, nested folds, no validation rows, several tokens.
+        UsageError: an edited model, imported activations, numbers, nested folds, no validation rows, several tokens.
         DataError: an incomplete record.
     """
     if missing := [name for name in _NEEDED if name not in meta]:
         raise DataError(f"the results lack {missing[0]!a}; train the probes again")
+    _check_activations(meta.get("activations", {}))
     if not meta["n_classes"]:
         raise UsageError(f"{meta['label']!a} holds numbers, and causal compares classes; take a label set of classes")
     if meta.get("folds"):
@@ -28,6 +29,20 @@ def check_curve(meta: Mapping[str, Any]) -> None:
         raise UsageError(
             f"the probes read {meta['position']} tokens, and an edit needs one token of each text; train with "
             "--position last"
+        )
+
+
+def _check_activations(known: Mapping[str, Any]) -> None:
+    """Refuse activations that the model does not have where it runs unedited."""
+    if known.get("edits"):
+        raise UsageError(
+            f"the activations are of a model under edits ({known.get('edited', 'extract(edits=...)')!s:.100}), and "
+            "causal compares with the unedited one; take a store without edits"
+        )
+    if known and "model_fingerprint" not in known:
+        raise UsageError(
+            "the activations were imported, and causal runs the model that they are of; make a store with probekit "
+            "extract"
         )
 
 
