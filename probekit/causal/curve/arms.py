@@ -17,6 +17,13 @@ from probekit.causal.erasure.erase import Eraser
 from probekit.causal.results.view import CONTROL
 from probekit.interventions import Add, Affine, Edit, ProjectOut, Replace, Swap
 
+CHOICES = {
+    "interchange": ("probe", "mean-difference", "lda"),
+    "erase": ("leace",),
+    "steer": ("mean-difference",),  # placebos have the length of its steps
+}
+"""Method -> the directions among which validation chooses that of the curve."""
+
 
 @dataclass(frozen=True, eq=False)
 class Arm:
