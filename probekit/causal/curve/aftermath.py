@@ -19,9 +19,9 @@ from probekit.causal.curve.candidates import PlaceDirections
 from probekit.causal.curve.question import CausalQuestion, tokens_of
 from probekit.causal.curve.sides import Side
 from probekit.causal.data import Effect
-from probekit.causal.erasure.completeness import FreshProbes, FreshReading, fresh_probes, read_afresh
+from probekit.causal.erasure.completeness import FreshReading, fresh_probes, harmonic_mean, read_afresh
 from probekit.causal.erasure.erase import Eraser
-from probekit.causal.erasure.exchange import ExchangeReading, read_exchange
+from probekit.causal.erasure.exchange import read_exchange
 from probekit.causal.erasure.recovery import extract_edited
 from probekit.errors import DataError
 from probekit.interventions import Edit
@@ -155,9 +155,20 @@ def _after_erasure(question: CausalQuestion, known: Aftermath, place: Place, era
     found = _collateral(question, known, edits)
     if known.reading is None or question.label not in known.reading.scores:
         return found
-    fresh = fresh_probes(known.reading, _edited(question, known.task, place, edits), question.label)
-    ends = list(fresh.completeness_intervals[0])
-    return {**found, **_shares(fresh), **({"completeness_interval": ends} if np.isfinite(ends).all() else {})}
+    after = _edited(question, known.task, place, edits)
+    fresh = fresh_probes(known.reading, ActivationSet({place: after[place]}, known.task), question.label)
+    completeness, ends = fresh.completeness, list(fresh.completeness_intervals[0])
+    if later := {each: x for each, x in after.items() if each != place}:  # the other labels are read here alone
+        own = ActivationSet(later, _with_one_label(known.task, question.label))
+        completeness += fresh_probes(known.reading, own, question.label).completeness
+    if np.isfinite(ends).all():
+        found["completeness_interval"] = ends
+    return found | _shares(completeness, fresh.selectivity[0])
+
+
+def _with_one_label(task: Task, label: str) -> Task:
+    names = {label: task.label_names[label]}
+    return replace(task, labels={label: task.labels[label]}, label_names=names, target=label)
 
 
 def _after_exchange(
@@ -168,14 +179,15 @@ def _after_exchange(
     after = _edited(question, task, place, {place: edit})
     rows = torch.from_numpy(test.index)
     before = {each: question.acts[each][rows] for each in after}
-    return _shares(read_exchange(reading, before, after, task.labels, test.other, question.label))
+    read = read_exchange(reading, before, after, task.labels, test.other, question.label)
+    return _shares(read.completeness, read.selectivity[0])
 
 
-def _shares(read: FreshProbes | ExchangeReading) -> dict[str, Any]:
+def _shares(completeness: list[float], selectivity: float) -> dict[str, Any]:
     """The measures that are numbers."""
-    shown = next((i for i, share in enumerate(read.completeness) if math.isnan(share)), len(read.completeness))
-    found: dict[str, Any] = {"completeness": read.completeness[:shown]} if shown else {}
-    for name, share in (("selectivity", read.selectivity[0]), ("reliability", read.reliability[0])):
+    shown = next((i for i, share in enumerate(completeness) if math.isnan(share)), len(completeness))
+    found: dict[str, Any] = {"completeness": completeness[:shown]} if shown else {}
+    for name, share in (("selectivity", selectivity), ("reliability", harmonic_mean(completeness[0], selectivity))):
         if not math.isnan(share):
             found[name] = share
     return found

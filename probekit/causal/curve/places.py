@@ -19,7 +19,7 @@ from probekit.causal.curve.question import CausalQuestion
 from probekit.causal.curve.sides import Side
 from probekit.causal.data import Effect
 from probekit.causal.directions.angles import angle, haar_angle
-from probekit.causal.erasure.erase import Eraser, fit_leace
+from probekit.causal.erasure.erase import Eraser, fit_leace, tol_of_few_rows
 from probekit.evaluation.results.data import LayerResult
 
 HAAR = 0.05  # share of random directions that are nearer to the probe's than the angle that is reported
@@ -139,7 +139,8 @@ def _arms(question: CausalQuestion, fitted: PlaceDirections, erasers: dict[str, 
 
 def _erasers(question: CausalQuestion, fitted: PlaceDirections) -> dict[str, Eraser]:
     names = [question.label, *(fitted.other_labels if question.options.placebos else [])]
-    return {name: fit_leace(fitted.moments, name) for name in names}
+    tol = tol_of_few_rows(fitted.moments)
+    return {name: fit_leace(fitted.moments, name, tol) for name in names}
 
 
 def _on(question: CausalQuestion, x_ND: Tensor) -> Tensor:
