@@ -34,6 +34,10 @@ from probekit.text import listed
 # Canonical correlations up to this count as none: their square is below the rounding of an R2 in float64.
 LEAST_CORRELATION = float(np.sqrt(np.finfo(np.float64).eps))
 ROWS_AT_ONCE = 8192  # rows that are held in float64
+# With N = D = 128 a cut-off of 0.01 took the change of other rows from 50-500% of their variance to 2-5% (five draws);
+# from N = 2 D on it made no difference (docs/how-to/erase-a-concept.md).
+FEW_ROWS = 2  # times D
+FEW_ROWS_TOL = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +89,6 @@ class Eraser:
         return f"Eraser(rank {self.rank} of width {len(self.left)}; changes {self.change:.2%} of the variance)"
 
 
-def as_edit(eraser: Eraser) -> Affine:
-    """The edit of an eraser."""
-    return eraser.edit
-
-
 def fit_leace(moments: SplitMoments, label: str, tol: float = 0.0) -> Eraser:
     """Fit to the sums of rows, such as `load_statistics(path)["resid_pre.5", "train"]`.
 
@@ -113,6 +112,11 @@ def fit_leace(moments: SplitMoments, label: str, tol: float = 0.0) -> Eraser:
     cross_DZ = (sums.shifted_class_sums[label] / sums.count - share_Z[:, None] * offset).T
     spread_Z = (share_Z * (1 - share_Z)).sqrt()
     return _leace(sums, cross_DZ, spread_Z, tol)
+
+
+def tol_of_few_rows(moments: SplitMoments) -> float:
+    """The cut-off for an eraser that is applied to rows other than those of `moments`: 0 unless there are few rows."""
+    return FEW_ROWS_TOL if moments.count < FEW_ROWS * len(moments.mean) else 0.0
 
 
 def fit_leace_rows(x: Any, z: Any, tol: float = 0.0) -> Eraser:

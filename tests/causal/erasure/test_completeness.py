@@ -9,7 +9,7 @@ from torch import Tensor
 
 from probekit.activations import ActivationSet
 from probekit.causal.erasure.completeness import FreshProbes, fresh_probes, harmonic_mean, read_afresh
-from probekit.causal.erasure.erase import fit_eraser
+from probekit.causal.erasure.erase import fit_eraser, fit_leace_rows
 from probekit.errors import DataError, UsageError
 from probekit.tasks import Task
 
@@ -62,6 +62,15 @@ def test_leace_removes_most_of_what_rows_that_it_never_saw_hold(before):
     found = fresh_probes(before, after)
     assert found.completeness[0] > 0.75
     assert found.selectivity[0] > 0.9
+
+
+def test_fitted_to_all_rows_leace_leaves_fresh_probes_nothing(before):
+    """So what they read after an erasure that was fitted to some rows is its error, and not the measure's."""
+    eraser = fit_leace_rows(before[HERE], before.labels["a"])
+    found = fresh_probes(before, ActivationSet({HERE: eraser(before[HERE])}, before.task))
+    low, high = found.completeness_intervals[0]
+    assert low < 1 < high
+    assert low > 0.7
 
 
 def test_what_is_computed_again_later_shows_there(erased):
