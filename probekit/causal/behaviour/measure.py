@@ -88,12 +88,17 @@ def by_label(
 
     Raises:
         DataError: the texts have one class.
+        UsageError: a class that has no answer.
     """
     occurring = np.unique(labels)
     if others is None:
         if len(occurring) < 2:
             raise DataError("all texts have one label, so there is no other answer; give texts of two labels or more")
         others = np.roll(occurring, -1)[np.searchsorted(occurring, labels)]
+    if not 0 <= int(min(occurring)) <= int(max(occurring)) < len(answers):
+        raise UsageError(
+            f"classes are 0..{len(answers) - 1}, one for each answer; got {int(min(occurring))}..{int(max(occurring))}"
+        )
     ids = torch.tensor(answers)
     return Behaviour(ids[torch.as_tensor(labels).long()], ids[torch.as_tensor(others).long()], answer_N)
 

@@ -89,6 +89,9 @@ def test_labels_give_the_answers():
     assert missing.other_N.tolist() == [12, 10]  # of the classes that occur
     given = by_label(torch.tensor([0, 2]).numpy(), [10, 11, 12], torch.zeros(2).long(), torch.tensor([1, 1]).numpy())
     assert given.other_N.tolist() == [11, 11]
+    for wrong in ([0, -1], [0, 3]):
+        with pytest.raises(UsageError, match=r"classes are 0\.\.2, one for each answer"):
+            by_label(torch.tensor(wrong).numpy(), [10, 11, 12], torch.zeros(2).long())
     with pytest.raises(DataError, match="one label"):
         by_label(torch.tensor([1, 1]).numpy(), [10, 11], torch.zeros(2).long())
 
