@@ -136,9 +136,8 @@ def _control(model: LanguageModel, swap: Interchange, rows: Tensor, rng: np.rand
         logits_AT = logits_of(model, means_AD).cpu()[:, drawn]
     logits_AT = logits_AT - logits_AT.mean(dim=0)
     alike = drawn[(logits_AT - logits_AT[:, :1]).norm(dim=0).argsort(stable=True)[: len(answers)]]
-    return replace(
-        swap, behaviour=Behaviour(*alike.to(asked.own_N.device)[numbers.to(asked.own_N.device)], asked.answer_N)
-    )
+    own_N, other_N = alike[numbers].to(asked.own_N.device)
+    return replace(swap, behaviour=Behaviour(own_N, other_N, asked.answer_N))
 
 
 def _reached(
