@@ -24,6 +24,7 @@ from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import bound_of, relative
 from probekit.models.base import LanguageModel
 from probekit.models.families.masked_lm import MaskedLM
+from probekit.options.check import check_whole, is_whole
 from probekit.points import POINTS, place_name
 from probekit.tables import html_table, text_table
 
@@ -108,10 +109,14 @@ def logit_lens(
         target: what an encoder-decoder's decoder reads, whose layers are taken; `text` is then the source.
 
     Raises:
-        UsageError: no head, a text longer than the context, `target` for a model of one text or its absence for one of
-            two, or a class that computes more than a norm between its last block and its head.
+        UsageError: no head, a text or answer that is none or not in the vocabulary, a text longer than the context,
+            `target` for a model of one text or its absence for one of two, or a class that computes more than a norm
+            between its last block and its head.
     """
     check_head(model)
+    check_whole("k", k)
+    if isinstance(answers, str):
+        raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; write [{answers!a:.60}]")
     ids = token_ids(model, text, bos)
     found, resid_PLD, output_LD = _streams(model, ids, target)
     hidden_PLD = _final_norm(model)(resid_PLD)
@@ -120,7 +125,7 @@ def logit_lens(
             f"the output of {model.name} is not the final norm of its last block (relative difference {error:.0e}); "
             "its layers have no logit lens"
         )
-    chosen = [one if isinstance(one, int) else _answer(model, one, text) for one in answers]
+    chosen = [_answer(model, one, text) for one in answers]
     parts = [
         _lens(model, hidden_PLD[:, start : start + step], output_LD[start : start + step], chosen, k)
         for step in [rows_at_once(model)]
@@ -196,23 +201,29 @@ def token_ids(model: LanguageModel, text: Text, bos: bool | None = None) -> list
         trained_with = tokenizer.sep_token_id is not None and not model.causal
         ids = tokenizer.encode(text, bos=trained_with if bos is None else bos)
     else:
-        ids = [int(i) for i in text]
+        ids = text.tolist() if isinstance(text, Tensor | np.ndarray) else text
+    if not isinstance(ids, list | tuple) or not all(is_whole(i) for i in ids):
+        raise UsageError(f"expected one text or a list of token ids, got {text!a:.60}")
     if not ids:
         raise UsageError(f"expected a text or token ids, got {text!a:.60} without a token")
-    return ids
+    return [int(i) for i in ids]
 
 
 def _target_ids(model: LanguageModel, target: Text) -> list[int]:
     start = [] if model.cfg.decoder_start_token_id is None else [model.cfg.decoder_start_token_id]
-    own = model.need_tokenizer().encode(target) if isinstance(target, str) else [int(i) for i in target]
+    own = token_ids(model, target, bos=False)
     return own if own[:1] == start else start + own
 
 
-def _answer(model: LanguageModel, answer: str, text: Text) -> int:
+def _answer(model: LanguageModel, answer: str | int, text: Text) -> int:
     """The id of an answer: the next word of a text, or in place of its [MASK]; a token by itself otherwise."""
-    if isinstance(text, str) and not hasattr(model, "decode"):
-        return answer_id(model, answer, [text])
-    return answer_id(model, answer, [[]])
+    if is_whole(answer):
+        if not 0 <= int(answer) < model.cfg.d_vocab:
+            raise UsageError(f"token ids of {model.name} are 0..{model.cfg.d_vocab - 1}, got {answer}")
+        return int(answer)
+    if not isinstance(answer, str):
+        raise UsageError(f"an answer is a word or a token id, got {answer!a:.60}")
+    return answer_id(model, answer, [text] if isinstance(text, str) and not hasattr(model, "decode") else [[]])
 
 
 def spelled(model: LanguageModel, ids: Sequence[int]) -> list[str]:
@@ -291,6 +302,7 @@ def direct_logit_attribution(
         UsageError: an adapted model, an encoder or encoder-decoder (between their blocks and logits is more than a norm
             and a product), or a position outside the text.
     """
+    check_head(model)
     if hasattr(model, "decode") or isinstance(model, AdaptedModel | MaskedLM):
         raise UsageError(
             f"direct logit attribution is for decoders of probekit's own families, whose blocks add to one stream; "
@@ -298,9 +310,9 @@ def direct_logit_attribution(
         )
     ids = token_ids(model, text, bos)
     at = len(ids) - 1 if position is None else position
-    if not -len(ids) <= at < len(ids):
-        raise UsageError(f"the text has {len(ids)} tokens, positions 0..{len(ids) - 1}; got position {position}")
-    tokens = [one if isinstance(one, int) else _answer(model, one, text) for one in (own, other) if one is not None]
+    if not is_whole(at) or not -len(ids) <= at < len(ids):
+        raise UsageError(f"the text has {len(ids)} tokens, positions 0..{len(ids) - 1}; got position {position!a:.40}")
+    tokens = [_answer(model, one, text) for one in ([own] if other is None else [own, other])]
     written, output_D = _written(model, ids, at % len(ids))
     slope_D, biases, total = _linear_logit(model, [*written.values()][-1], output_D, tokens)
     outside = [name for name in written if "." not in name]

@@ -66,6 +66,8 @@ def answer_ids(
     Raises:
         UsageError: an answer that is several tokens, or not the same token after all texts; the same answer twice.
     """
+    if isinstance(answers, str):
+        raise UsageError(f"answers are a list of words, one for each class, got {answers!a:.60}; give a list of them")
     if len(answers) < 2:
         raise UsageError(f'expected two answers or more, one for each class, got {len(answers)}; such as "is,are"')
     found = [answer_id(model, answer, texts) for answer in answers]

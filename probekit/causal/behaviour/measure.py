@@ -87,12 +87,17 @@ def by_label(
 
     Raises:
         DataError: the texts have one class.
+        UsageError: a class that has no answer.
     """
     occurring = np.unique(labels)
     if others is None:
         if len(occurring) < 2:
             raise DataError("all texts have one label, so there is no other answer; give texts of two labels or more")
         others = np.roll(occurring, -1)[np.searchsorted(occurring, labels)]
+    if not 0 <= int(min(occurring)) <= int(max(occurring)) < len(answers):
+        raise UsageError(
+            f"classes are 0..{len(answers) - 1}, one for each answer; got {int(min(occurring))}..{int(max(occurring))}"
+        )
     ids = torch.tensor(answers)
     return Behaviour(ids[torch.as_tensor(labels).long()], ids[torch.as_tensor(others).long()], answer_N)
 
@@ -182,9 +187,27 @@ def _custom(behaviour: CustomBehaviour, logits_VV: Tensor, text_V: Tensor) -> Te
     return got
 
 
-@torch.no_grad()
 def loss_per_token(model: LanguageModel, texts: Sequence[Sequence[int]], edits: Edits | None = None) -> float:
-    """The mean loss of predicting the texts' tokens, in nats per token.
+    """The mean loss of predicting the texts' tokens, in nats per token; see `token_losses`.
+
+    Raises:
+        UsageError: an encoder-decoder, or a model without a head.
+        DataError: no text has a token to predict.
+    """
+    losses = token_losses(model, texts, edits)
+    if not sum(map(len, losses)):
+        raise DataError("no text has a token to predict; give texts of two tokens or more")
+    return float(torch.cat(losses).mean())
+
+
+@torch.no_grad()
+def token_losses(
+    model: LanguageModel,
+    texts: Sequence[Sequence[int]],
+    edits: Edits | None = None,
+    edited: Sequence[Sequence[int]] | None = None,
+) -> list[Tensor]:
+    """The loss of each predicted token of each text, in nats, float64 on the CPU: a behaviour that needs no answers.
 
     Each token is predicted from those before it; the first of a text is not predicted. A masked language model predicts
     every 7th token, all of them masked at once. What exceeds the context is cut.
@@ -192,44 +215,46 @@ def loss_per_token(model: LanguageModel, texts: Sequence[Sequence[int]], edits: 
     Args:
         model: the model, with a head.
         texts: token ids, context tokens included.
-        edits: point -> edit, done at all tokens; its tensors may have a row for each text. None runs the model as it
-            is.
+        edits: point -> edit, of all texts alike or with a row for each; None runs the model as it is.
+        edited: indices of the tokens that are edited, of each text; None edits all.
 
     Raises:
-        UsageError: an encoder-decoder, or a model without a head.
-        DataError: no text has a token to predict.
+        UsageError: an encoder-decoder, a model without a head, or `edited` of other texts.
     """
     if hasattr(model, "decode"):
         raise UsageError(
             f"the loss on texts is for models that read one text; {model.name} reads a source and a target"
         )
     check_head(model)
-    parts = [
-        _losses(model, [row for _, row in batch], [i for i, _ in batch], edits or {})
-        for batch in _batches(model, texts)
-    ]
-    losses = torch.cat([part.double().cpu() for part in parts]) if parts else torch.empty(0)
-    if not len(losses):
-        raise DataError("no text has a token to predict; give texts of two tokens or more")
-    return float(losses.mean())
+    if edited is not None and len(edited) != len(texts):
+        raise UsageError(f"edited gives the tokens of {len(edited)} texts, got {len(texts)} texts; give those of each")
+    found = [torch.empty(0, dtype=torch.float64) for _ in texts]
+    for rows in _batches(model, texts):
+        batch = [[int(i) for i in texts[row][: model.cfg.n_ctx]] for row in rows]
+        at = None if edited is None else [edited[row] for row in rows]
+        for row, losses in zip(rows, _losses(model, batch, edits or {}, torch.tensor(rows), at), strict=True):
+            found[row] = losses.double().cpu()
+    return found
 
 
-def _batches(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, list[int]]]]:
-    """The texts with their numbers, shortest first, in batches of up to TOKENS tokens."""
-    rows = [(n, [int(i) for i in text[: model.cfg.n_ctx]]) for n, text in enumerate(texts) if len(text)]
-    batch: list[tuple[int, list[int]]] = []
-    for n, row in sorted(rows, key=lambda each: len(each[1])):
-        full = (len(batch) + 1) * len(row) > TOKENS
-        if batch and (full or (model.batching == "one length" and len(row) > len(batch[0][1]))):
+def _batches(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """The numbers of the texts that are not empty, shortest first, in batches of up to TOKENS tokens."""
+    lengths = [min(len(text), model.cfg.n_ctx) for text in texts]
+    batch: list[int] = []
+    for row in sorted((row for row, length in enumerate(lengths) if length), key=lengths.__getitem__):
+        full = (len(batch) + 1) * lengths[row] > TOKENS
+        if batch and (full or (model.batching == "one length" and lengths[row] > lengths[batch[0]])):
             yield batch
             batch = []
-        batch.append((n, row))
+        batch.append(row)
     if batch:
         yield batch
 
 
-def _losses(model: LanguageModel, batch: list[list[int]], number: list[int], edits: Edits) -> Tensor:
-    """The loss of each predicted token of a batch; `number` is the row of each text in the edits' tensors."""
+def _losses(
+    model: LanguageModel, batch: list[list[int]], edits: Edits, rows: Tensor, edited: list[Sequence[int]] | None
+) -> list[Tensor]:
+    """The losses of the predicted tokens of each text of a batch."""
     width = len(batch[-1])
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in batch])
     real = torch.arange(width) < torch.tensor([len(row) for row in batch])[:, None]
@@ -238,12 +263,14 @@ def _losses(model: LanguageModel, batch: list[list[int]], number: list[int], edi
     if not model.causal:
         seen, at = _masked(model, tokens, real)
         targets, from_ = tokens, slice(None)
-    with editing(model, edits, rows_BL=torch.tensor(number)[:, None].expand(tokens.shape)):
+    here = None if edited is None else torch.tensor([[i in one for i in range(width)] for one in map(set, edited)])
+    with editing(model, edits, here, rows[:, None].expand(tokens.shape)):
         hidden_BLD = model(seen, attention_mask=None if real.all() else real, return_logits=False)
-    at = at.to(hidden_BLD.device)
+    n_predicted, at = at.sum(1).tolist(), at.to(hidden_BLD.device)
     hidden_TD, targets_T = hidden_BLD[:, from_][at], targets.to(hidden_BLD.device)[at]
     parts = zip(hidden_TD.split(rows_at_once(model)), targets_T.split(rows_at_once(model)), strict=True)
-    return torch.cat([cross_entropy(logits_of(model, x_TD), y_T, reduction="none") for x_TD, y_T in parts])
+    losses = [cross_entropy(logits_of(model, x_TD), y_T, reduction="none") for x_TD, y_T in parts]
+    return list(torch.cat(losses).split(n_predicted)) if losses else [hidden_BLD.new_empty(0) for _ in batch]
 
 
 def _masked(model: LanguageModel, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

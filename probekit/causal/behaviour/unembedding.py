@@ -59,7 +59,9 @@ def unembedding(model: LanguageModel) -> Unembedding | None:
 
 
 def check_head(model: LanguageModel) -> None:
-    """Raise a UsageError if the model has no head to give logits."""
+    """Raise a UsageError unless this is a model with a head, which gives logits."""
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
     if not model.has_logits:
         raise UsageError(
             f"{model.name} has no head, so it has no logits; take a checkpoint that was saved with its head"

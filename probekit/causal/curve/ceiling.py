@@ -36,7 +36,6 @@ class SearchTexts:
 
     Attributes:
         index: their numbers in the task, int64 [N].
-        labels: class of each, int64 [N].
         is_train: which are train rows, [N].
         counterpart_N: of each, among these texts.
         token_N: the token that is edited.
@@ -45,7 +44,6 @@ class SearchTexts:
     """
 
     index: np.ndarray
-    labels: np.ndarray
     is_train: np.ndarray
     counterpart_N: Tensor
     token_N: Tensor
@@ -74,7 +72,7 @@ def search_texts(question: CausalQuestion) -> SearchTexts:
     classes = np.asarray(task.labels[question.answers_label])[index]
     behaviour = Behaviour(*own_and_other(question, classes, counterpart), trunk.answer_N)
     tokens, is_train = torch.from_numpy(np.asarray(read)), splits == "train"
-    return SearchTexts(index, labels, is_train, torch.from_numpy(counterpart), tokens, behaviour, trunk)
+    return SearchTexts(index, is_train, torch.from_numpy(counterpart), tokens, behaviour, trunk)
 
 
 def learn_direction(
@@ -92,7 +90,7 @@ def learn_direction(
     train, choosing = np.flatnonzero(texts.is_train), np.flatnonzero(~texts.is_train)
     search = Search(steps=STEPS, restarts=RESTARTS, seed=question.options.seed)
     try:
-        found = find_das(question.model, swap, texts.labels, train, choosing, search)
+        found = find_das(question.model, swap, train, choosing, search)
     except DataError:
         return None
     vectors = torch.stack([torch.zeros_like(found.vector_D), found.vector_D])

@@ -16,6 +16,7 @@ from torch import Tensor
 from probekit.activations.sums.moments import SplitMoments
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Add, ProjectOut, add, project_out
+from probekit.options.check import is_whole
 from probekit.probes.base import Probe, scale_of
 from probekit.probes.lda import LDAProbe
 
@@ -67,11 +68,16 @@ def moments_of_rows(x_ND: Any, labels: dict[str, np.ndarray], n_classes: dict[st
         n_classes: label set -> C; None counts those that occur.
 
     Raises:
-        DataError: no rows, or NaN or infinity.
+        DataError: no rows, NaN or infinity, or labels that are not one class number for each row.
     """
     rows = torch.as_tensor(x_ND)
     if rows.dim() != 2 or not len(rows) or not bool(rows.isfinite().all()):
         raise DataError(f"expected finite activations [N, D], one row or more; got {list(rows.shape)}, NaN or infinity")
+    for name, y in labels.items():
+        if y.shape != (len(rows),) or y.dtype.kind not in "iu" or y.min() < 0:
+            raise DataError(
+                f"labels {name!a} must be class numbers, 0 or more, of the {len(rows)} rows; leave others out"
+            )
     classes = n_classes or {name: int(y.max()) + 1 for name, y in labels.items()}
     return SplitMoments.zero(rows[:1000].double().mean(dim=0), classes).including(rows, labels)
 
@@ -176,10 +182,10 @@ def oas_shrinkage(moments: SplitMoments, label: str) -> float:
 
 
 def _checked(classes: Classes, n_classes: int) -> Classes:
-    first, second = classes
-    if first == second or not all(0 <= one < n_classes for one in classes):
-        raise UsageError(f"classes must be two different numbers of 0..{n_classes - 1}; got {classes}")
-    return first, second
+    whole = isinstance(classes, tuple | list) and len(classes) == 2 and all(map(is_whole, classes))
+    if not whole or classes[0] == classes[1] or not all(0 <= one < n_classes for one in classes):
+        raise UsageError(f"classes must be two different numbers of 0..{n_classes - 1}; got {classes!a:.60}")
+    return int(classes[0]), int(classes[1])
 
 
 def _with_rows(moments: SplitMoments, label: str, classes: Classes) -> Classes:

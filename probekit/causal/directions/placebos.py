@@ -24,6 +24,7 @@ def random_directions(k: int, D: int, seed: int = 0) -> Tensor:
     """Draw k directions uniformly from the sphere: float64 [k, D] of length 1."""
     check_whole("k", k)
     check_whole("D", D)
+    check_whole("seed", seed, 0)
     return _unit(torch.from_numpy(np.random.default_rng(seed).standard_normal((k, D))))
 
 
@@ -35,6 +36,7 @@ def covariance_directions(k: int, covariance: Tensor, seed: int = 0) -> Tensor:
         UsageError: not a square matrix.
     """
     check_whole("k", k)
+    check_whole("seed", seed, 0)
     if covariance.dim() != 2 or covariance.shape[0] != covariance.shape[1]:
         raise UsageError(f"covariance must be [D, D]; got {list(covariance.shape)}")
     matrix = covariance.double().cpu()
@@ -65,7 +67,7 @@ def shuffled_direction(probe: Probe, x_ND: Any, labels_N: np.ndarray, seed: int 
         DataError: the activations do not vary.
     """
     check_whole("k", k)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_whole("seed", seed, 0))
     vectors = [class_vectors(fitted_to_shuffled(probe, x_ND, labels_N, rng)) for _ in range(k)]
     return _unit(torch.stack([vectors_CD[1] - vectors_CD[0] for vectors_CD in vectors]))
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError, UsageError
+from probekit.options.check import check_whole
 from probekit.text import counted
 
 MOST_COMPARED = 256  # candidates of a text that are compared token by token; more are sampled
@@ -49,7 +50,7 @@ def choose_counterparts(
         raise UsageError(
             f"labels, lengths, groups, texts and splits must be of the same rows; got {sorted(sizes)} rows"
         )
-    rng, chosen = np.random.default_rng(seed), np.empty(n, dtype=np.int64)
+    rng, chosen = np.random.default_rng(check_whole("seed", seed, 0)), np.empty(n, dtype=np.int64)
     for split in np.unique(splits_N):
         rows = np.flatnonzero(splits_N == split)
         tokens = None if texts is None else _padded([texts[i] for i in rows.tolist()])

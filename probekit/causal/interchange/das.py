@@ -3,7 +3,9 @@
 The direction is learned, by Adam, whose interchange brings each text's behaviour closest to its counterpart's. It is
 the ceiling that a direction can reach, not evidence by itself: a learned direction may join a part that the model reads
 with one that it does not (Makelov et al. 2023). So the effect is measured on rows that the search has not seen, several
-restarts are compared, and a control search is done with sources that hold nothing of the counterpart's class.
+restarts are compared, and a control task is searched, too: the same swaps, with an arbitrary token in place of each
+answer (Arora et al. 2024, CausalGym, after Hewitt and Liang 2019). What a search attains there is what it can make of
+any direction that holds the class, and not what the model does with it.
 
 The loss is the squared distance to the counterpart's behaviour, not the cross entropy of its answer, which rewards an
 overshoot. On a linear model the squared distance finds the direction that the model reads, exactly; cross entropy finds
@@ -15,12 +17,14 @@ Axes: N texts, F fits, B texts of a batch, D width of the place.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.causal.behaviour.measure import Behaviour
+from probekit.causal.behaviour.unembedding import logits_of
 from probekit.causal.directions.directions import Direction
 from probekit.causal.interchange.interchange import Interchange, interchange_effect, run_interchange, unedited
 from probekit.errors import DataError
@@ -29,8 +33,8 @@ from probekit.options.check import check_whole
 
 RATE = 0.3  # the first steps turn the direction by about this angle in radians, whatever D
 MEAN, SQUARE = 0.9, 0.999  # Adam's, as its authors set them
+DRAWN = 64  # tokens among which the control task finds its answers
 NEGLIGIBLE = 1e-6  # of the largest singular value of the differences: rounding of float32, not a difference
-EVALUATED = 512  # runs at once where no gradient is needed
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ class LearnedDirection(Direction):
         loss: on validation, as a share of the loss without an edit: 0 is the counterparts' behaviour exactly.
         train_loss: on the rows of the search.
         recovery: effect of the interchange on validation (`interchange_effect`).
-        control_recovery: the same for a search whose sources are other texts of the row's own class: what
-            optimisation gets out of sources that hold nothing of the counterpart's.
+        control_recovery: the same for a search on the control task, in the same units: 1 is as far between arbitrary
+            tokens as the counterpart's text is between the answers. None for a behaviour without answers.
         cosines: of the other restarts' directions to this one, absolute; far from 1 means that no one direction
             stands out.
     """
@@ -67,24 +71,18 @@ class LearnedDirection(Direction):
     loss: float
     train_loss: float
     recovery: float
-    control_recovery: float
+    control_recovery: float | None
     cosines: list[float]
 
 
 def find_das(
-    model: LanguageModel,
-    swap: Interchange,
-    labels: np.ndarray,
-    train: np.ndarray,
-    validation: np.ndarray,
-    search: Search | None = None,
+    model: LanguageModel, swap: Interchange, train: np.ndarray, validation: np.ndarray, search: Search | None = None
 ) -> LearnedDirection:
     """Search for the direction whose interchange brings texts closest to their counterparts' behaviour.
 
     Args:
         model: of the trunk.
         swap: the texts of both splits, with counterparts of the same split.
-        labels: class of each text, int64 [N]; for the control.
         train: numbers of the texts to fit.
         validation: numbers of the texts that choose the restart and measure it.
         search: settings.
@@ -99,45 +97,66 @@ def find_das(
     if not len(rows) or not len(held_out):
         raise DataError(f"the search needs texts to fit and to validate; got {len(rows)} and {len(held_out)}")
     rng = np.random.default_rng(search.seed)
-    same_N = torch.from_numpy(_same_class(np.asarray(labels), [rows.numpy(), held_out.numpy()], rng))
-    source_FN = torch.stack([*[swap.counterpart_N] * search.restarts, same_N])
-    found_FD = _descend(model, swap, rows, source_FN, search, rng)
-    losses = [_loss(model, swap, held_out, v, source_N) for v, source_N in zip(found_FD, source_FN, strict=True)]
-    best = int(np.argmin(losses[:-1]))
-    vector = found_FD[best]
-    others = [i for i in range(search.restarts) if i != best]
-    spread = swap.x_ND[rows].double().cpu() @ vector
+    own_N, target_N = (x.double().cpu() for x in unedited(model, swap, torch.arange(len(swap.x_ND))))
+    found_FD = _descend(model, swap, rows, target_N, search, rng)
+    losses = [_loss(model, swap, held_out, vector_D, own_N, target_N) for vector_D in found_FD]
+    best = int(np.argmin(losses))
+    vector_D = found_FD[best]
+    control, way = _control(model, swap, rows, rng), float((own_N - target_N)[held_out].mean())
+    spread = swap.x_ND[rows].double().cpu() @ vector_D
     return LearnedDirection(
         "das",
-        vector,
+        vector_D,
         float(spread.std(correction=0)),
         loss=losses[best],
-        train_loss=_loss(model, swap, rows, vector, swap.counterpart_N),
-        recovery=_effect(model, swap, held_out, vector, swap.counterpart_N),
-        control_recovery=_effect(model, swap, held_out, found_FD[-1], same_N),
-        cosines=[float((found_FD[i] @ vector).abs()) for i in others],
+        train_loss=_loss(model, swap, rows, vector_D, own_N, target_N),
+        recovery=interchange_effect(model, swap, held_out, vector_D),
+        control_recovery=None if control is None else _reached(model, control, rows, held_out, target_N, search) / way,
+        cosines=[float((other_D @ vector_D).abs()) for i, other_D in enumerate(found_FD) if i != best],
     )
 
 
-def _same_class(labels: np.ndarray, splits: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Another text of the same class and split for each text; the text itself where there is none."""
-    same = np.arange(len(labels))
-    for rows in splits:
-        for label in np.unique(labels[rows]):
-            own = rows[labels[rows] == label]
-            if len(own) > 1:
-                same[own] = own[(np.arange(len(own)) + rng.integers(1, len(own), len(own))) % len(own)]
-    return same
+def _control(model: LanguageModel, swap: Interchange, rows: Tensor, rng: np.random.Generator) -> Interchange | None:
+    """The same texts and swaps with an arbitrary token for each answer; None if the behaviour has no answers.
+
+    Of some random tokens, those whose logits differ most alike between the answers' texts: what the model itself says
+    of the class by them would count as the search's.
+    """
+    asked = swap.behaviour
+    if not isinstance(asked, Behaviour):
+        return None
+    answers, numbers = torch.stack([asked.own_N, asked.other_N]).cpu().unique(return_inverse=True)
+    free = np.setdiff1d(np.arange(model.cfg.d_vocab), answers.numpy())
+    if len(free) < len(answers):
+        return None
+    drawn = torch.from_numpy(rng.permutation(free)[:DRAWN])
+    hidden_ND, class_N = swap.trunk.hidden_ND[rows], numbers[0][rows]
+    means_AD = torch.stack([hidden_ND[(class_N == a).to(hidden_ND.device)].mean(dim=0) for a in class_N.unique()])
+    with torch.no_grad():
+        logits_AT = logits_of(model, means_AD).cpu()[:, drawn]
+    logits_AT = logits_AT - logits_AT.mean(dim=0)
+    alike = drawn[(logits_AT - logits_AT[:, :1]).norm(dim=0).argsort(stable=True)[: len(answers)]]
+    own_N, other_N = alike[numbers].to(asked.own_N.device)
+    return replace(swap, behaviour=Behaviour(own_N, other_N, asked.answer_N))
+
+
+def _reached(
+    model: LanguageModel, control: Interchange, rows: Tensor, held_out: Tensor, target_N: Tensor, search: Search
+) -> float:
+    """How far a search moves the control's mean behaviour towards the counterparts' one on the real task."""
+    once = replace(search, restarts=1)
+    vector_D = _descend(model, control, rows, target_N, once, np.random.default_rng(search.seed))[0]
+    before, _ = unedited(model, control, held_out)
+    return float((before - run_interchange(model, control, held_out, vector_D)).double().mean())
 
 
 def _descend(
-    model: LanguageModel, swap: Interchange, rows: Tensor, source_FN: Tensor, search: Search, rng: np.random.Generator
+    model: LanguageModel, swap: Interchange, rows: Tensor, target_N: Tensor, search: Search, rng: np.random.Generator
 ) -> Tensor:
-    """The direction of each fit, float64 [F, D]; all fits run side by side on the same batches."""
-    F, size = len(source_FN), min(search.batch, len(rows))
-    before_N, target_N = torch.zeros(2, len(swap.x_ND)).unbind()
-    before_N[rows], target_N[rows] = (x.float().cpu() for x in unedited(model, swap, rows))
-    scale = float((before_N - target_N)[rows].square().mean())
+    """The direction of each restart, float64 [F, D]; all run side by side on the same batches."""
+    F, size = search.restarts, min(search.batch, len(rows))
+    before_N = unedited(model, swap, rows)[0].double().cpu()
+    scale = float((before_N - target_N[rows]).square().mean())
     if not scale > 0:
         raise DataError("all texts behave as their counterparts do, so that there is nothing to search for")
     basis_DR = _where_swaps_differ(swap, rows).to(swap.x_ND.device)
@@ -146,14 +165,9 @@ def _descend(
     for step, batch_B in zip(range(1, search.steps + 1), _batches(swap, rows, size, rng), strict=False):
         w_FR.requires_grad_()
         basis_FD = _unit(w_FR) @ basis_DR.T
-        edited = run_interchange(
-            model,
-            swap,
-            batch_B.repeat(F),
-            basis_FD.repeat_interleave(size, dim=0)[:, :, None],
-            source_FN[:, batch_B].flatten(),
-        )
-        missing = edited.float().view(F, size) - target_N[batch_B].to(edited.device)
+        each_FD1 = basis_FD.repeat_interleave(size, dim=0)[:, :, None]
+        edited = run_interchange(model, swap, batch_B.repeat(F), each_FD1)
+        missing = edited.float().view(F, size) - target_N[batch_B].to(edited.device, torch.float32)
         # not backward(): it would also fill the gradients of the model's weights
         gradient_FR = torch.autograd.grad(missing.square().mean(dim=1).sum() / scale, w_FR)[0]
         # Adam (Kingma and Ba 2015) by hand: torch.optim imports torch's compiler, which takes 2 s of CPU
@@ -200,17 +214,9 @@ def _unit(x_FD: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _loss(model: LanguageModel, swap: Interchange, rows: Tensor, vector: Tensor, source_N: Tensor) -> float:
-    own, target = (x.double() for x in unedited(model, swap, rows))
-    edited = _edited(model, swap, rows, vector, source_N)
-    return float((edited - target).square().mean() / (own - target).square().mean())
-
-
-@torch.no_grad()
-def _edited(model: LanguageModel, swap: Interchange, rows: Tensor, vector: Tensor, source_N: Tensor) -> Tensor:
-    parts = rows.split(EVALUATED)
-    return torch.cat([run_interchange(model, swap, part, vector, source_N[part]).double() for part in parts])
-
-
-def _effect(model: LanguageModel, swap: Interchange, rows: Tensor, vector: Tensor, source_N: Tensor) -> float:
-    return interchange_effect(model, swap, rows, vector, source_N[rows])
+def _loss(
+    model: LanguageModel, swap: Interchange, rows: Tensor, vector_D: Tensor, own_N: Tensor, target_N: Tensor
+) -> float:
+    """The squared distance to the counterparts' behaviour, as a share of what it is without the edit."""
+    edited = run_interchange(model, swap, rows, vector_D).double().cpu()
+    return float((edited - target_N[rows]).square().mean() / (own_N - target_N)[rows].square().mean())

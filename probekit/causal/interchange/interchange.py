@@ -100,9 +100,7 @@ def unedited(model: LanguageModel, swap: Interchange, rows_V: Tensor) -> tuple[T
 
 
 @torch.no_grad()
-def interchange_effect(
-    model: LanguageModel, swap: Interchange, rows_V: Tensor, basis_Dk: Tensor | None, source_V: Tensor | None = None
-) -> float:
+def interchange_effect(model: LanguageModel, swap: Interchange, rows_V: Tensor, basis_Dk: Tensor | None) -> float:
     """How far the edit moves the mean behaviour, as a share of the way to the counterparts'; not clipped.
 
     Args:
@@ -110,7 +108,6 @@ def interchange_effect(
         swap: the texts.
         rows_V: the texts that are averaged, int64.
         basis_Dk: as in `interchange_edit`.
-        source_V: the text that activations are taken from, by default the counterpart.
 
     Raises:
         DataError: texts and counterparts behave alike, so that there is no way to go.
@@ -119,5 +116,5 @@ def interchange_effect(
     way = float((own_V - counterpart_V).double().mean())
     if not np.isfinite(way) or way == 0:
         raise DataError("texts and their counterparts behave alike, so that an interchange has no effect to measure")
-    edited_V = run_interchange(model, swap, rows_V, basis_Dk, source_V)
+    edited_V = run_interchange(model, swap, rows_V, basis_Dk)
     return float((own_V - edited_V).double().mean()) / way

@@ -228,9 +228,9 @@ def _angles(data: CausalData) -> Answer:
 
 
 def _search_text(search: dict[str, Any]) -> str:
-    """How far DAS can be trusted: what it recovers with shuffled counterparts, and whether its restarts agree."""
+    """How far DAS can be trusted: what it recovers on the control task, and whether its restarts agree."""
     control, cosines = search.get("control_recovery"), search.get("cosines")
-    text = "" if control is None else f"; DAS recovers {control:.2f} with shuffled counterparts"
+    text = "" if control is None else f"; DAS on the control task (arbitrary tokens as answers) recovers {control:.2f}"
     return text + (f"; smallest cosine between its restarts {min(map(abs, cosines)):.2f}" if cosines else "")
 
 

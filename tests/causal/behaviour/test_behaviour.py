@@ -16,10 +16,11 @@ from probekit.causal.behaviour.measure import (
     logit_differences,
     loss_per_token,
     measure,
+    token_losses,
 )
 from probekit.causal.behaviour.unembedding import chosen_logits, logits_of
 from probekit.errors import DataError, UsageError
-from probekit.interventions import Add, editing
+from probekit.interventions import Add, editing, replace
 
 TOKENS = torch.randint(5, 50, (3, 9), generator=torch.Generator().manual_seed(0))
 WITH_HEAD = [name for name in tiny_configs() if tiny_model(name).has_logits]
@@ -89,6 +90,9 @@ def test_labels_give_the_answers():
     assert missing.other_N.tolist() == [12, 10]  # of the classes that occur
     given = by_label(torch.tensor([0, 2]).numpy(), [10, 11, 12], torch.zeros(2).long(), torch.tensor([1, 1]).numpy())
     assert given.other_N.tolist() == [11, 11]
+    for wrong in ([0, -1], [0, 3]):
+        with pytest.raises(UsageError, match=r"classes are 0\.\.2, one for each answer"):
+            by_label(torch.tensor(wrong).numpy(), [10, 11, 12], torch.zeros(2).long())
     with pytest.raises(DataError, match="one label"):
         by_label(torch.tensor([1, 1]).numpy(), [10, 11], torch.zeros(2).long())
 
@@ -143,6 +147,26 @@ def test_the_loss_is_that_of_each_text_alone(name, monkeypatch):
     assert loss_per_token(model, TEXTS, edit) == pytest.approx(after, rel=1e-5)
     assert abs(after - before) > 1e-3
     assert loss_per_token(model, TEXTS) == pytest.approx(before, rel=1e-5)
+
+
+def test_the_loss_of_each_text_under_its_own_edit(monkeypatch):
+    """Each text takes its row of the edit, at its own tokens, whatever the batch."""
+    monkeypatch.setattr("probekit.causal.behaviour.measure.TOKENS", 16)
+    model = tiny_model("gpt2")
+    source = torch.randn(len(TEXTS), model.cfg.d_model, generator=RANDOM)
+    edited = [[0, 3], [2], [0], []]
+    found = token_losses(model, TEXTS, {("resid_pre", 1): replace(source)}, edited)
+    plain = token_losses(model, TEXTS)
+    assert [len(losses) for losses in found] == [len(ids) - 1 for ids in TEXTS]
+    for i, ids in enumerate(TEXTS):
+        at = torch.tensor([[k in edited[i] for k in range(len(ids))]])
+        with torch.no_grad(), editing(model, {("resid_pre", 1): replace(source[i])}, at):
+            wanted = cross_entropy(model(torch.tensor([ids]))[0, :-1], torch.tensor(ids[1:]).long(), reduction="none")
+        assert torch.allclose(found[i], wanted.double(), atol=1e-5)
+    assert torch.allclose(found[3], plain[3], atol=1e-6)
+    assert float((found[0] - plain[0]).abs().max()) > 1e-2
+    with pytest.raises(UsageError, match="edited gives the tokens of 1 texts, got 4 texts"):
+        token_losses(model, TEXTS, {}, [[0]])
 
 
 def test_a_text_longer_than_the_context_is_cut():

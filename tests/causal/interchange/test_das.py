@@ -1,11 +1,13 @@
 """Distributed alignment search finds a direction that was planted, and says when there is none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from probekit.causal.behaviour.measure import Behaviour
+from probekit.causal.behaviour.measure import Behaviour, CustomBehaviour
 from probekit.causal.branches.run import run_trunk
 from probekit.causal.directions.angles import angle
 from probekit.causal.directions.directions import mean_difference_direction, moments_of_rows
@@ -27,7 +29,7 @@ def contrast(i: int) -> Tensor:
 
 READ = contrast(4)  # what the model reads
 TWIN = contrast(9)  # what has the same label in it, and is not read
-SEARCH = Search(steps=100, batch=24, restarts=2, seed=0)
+SEARCH = Search(steps=100, batch=16, restarts=2, seed=0)
 
 
 def linear_gpt2() -> GPT2:
@@ -70,8 +72,8 @@ def planted():
 
 
 def searched(planted, search):
-    model, swap, labels, train, validation = planted
-    return find_das(model, swap, labels, train, validation, search)
+    model, swap, _, train, validation = planted
+    return find_das(model, swap, train, validation, search)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def test_the_direction_that_the_model_reads_is_found(planted, found):
     assert found.loss < 0.01
     assert found.train_loss < 0.01
     assert found.recovery == pytest.approx(1, abs=0.03)
-    assert min(found.cosines) > 0.99
+    assert min(found.cosines) > 0.97
     assert len(found.cosines) == 1
     moments = moments_of_rows(swap.x_ND[train], {"label": labels[train]})
     assert angle(mean_difference_direction(moments, "label").vector_D, READ) > 50
@@ -95,8 +97,13 @@ def test_the_direction_that_the_model_reads_is_found(planted, found):
     assert effect == pytest.approx(found.recovery)
 
 
-def test_sources_of_the_same_class_recover_nothing(found):
-    assert abs(found.control_recovery) < 0.2
+def test_the_control_task_tells_what_the_search_makes_of_any_two_words(planted, found):
+    """Between two words a direction is found that joins the class with their difference; it does less than the read."""
+    assert 0.1 < found.control_recovery < found.recovery - 0.2
+    model, swap, _, train, validation = planted
+    custom = CustomBehaviour(lambda logits, rows: logits[:, WORDS], swap.behaviour.answer_N)
+    without = find_das(model, replace(swap, behaviour=custom), train, validation, Search(steps=2, restarts=1))
+    assert without.control_recovery is None
 
 
 def test_the_search_is_repeatable_and_leaves_no_gradients(planted):
@@ -108,16 +115,16 @@ def test_the_search_is_repeatable_and_leaves_no_gradients(planted):
 
 
 def test_bad_input_is_refused(planted):
-    model, swap, labels, train, validation = planted
+    model, swap, _, train, validation = planted
     with pytest.raises(DataError, match="to fit and to validate; got 50 and 0"):
-        find_das(model, swap, labels, train, validation[:0])
+        find_das(model, swap, train, validation[:0])
     with pytest.raises(UsageError, match="steps must be a whole number"):
-        find_das(model, swap, labels, train, validation, Search(steps=0))
+        find_das(model, swap, train, validation, Search(steps=0))
     itself = Interchange(swap.place, swap.trunk, swap.behaviour, swap.x_ND, swap.token_N, torch.arange(WORDS))
     with pytest.raises(DataError, match="behave as their counterparts"):
-        find_das(model, itself, labels, train, validation, SEARCH)
+        find_das(model, itself, train, validation, SEARCH)
     alike = Interchange(
         swap.place, swap.trunk, swap.behaviour, torch.ones_like(swap.x_ND), swap.token_N, swap.counterpart_N
     )
     with pytest.raises(DataError, match="no swap changes anything at this place"):
-        find_das(model, alike, labels, train, validation, SEARCH)
+        find_das(model, alike, train, validation, SEARCH)

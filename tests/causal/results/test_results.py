@@ -293,7 +293,10 @@ def test_answers_of_another_label_set_and_how_das_was_checked_are_said():
     data = made_up(answers_label="attractor", das={"resid_pre.4": {"control_recovery": 0.04, "cosines": [0.99, -0.97]}})
     assert "answers by attractor: singular -> ' is'" in CausalResults(data).summary()
     (item,) = [each for each in data.checklist if each.question.startswith("Is the probe's direction")]
-    assert "DAS recovers 0.04 with shuffled counterparts; smallest cosine between its restarts 0.97" in item.answer
+    assert (
+        "DAS on the control task (arbitrary tokens as answers) recovers 0.04; smallest cosine between its restarts 0.97"
+        in item.answer
+    )
 
 
 def test_two_scales_are_no_dose_response():
