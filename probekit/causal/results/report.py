@@ -9,12 +9,14 @@ from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid
 from probekit.causal.results.checklist import answered, base_is_at_chance, base_text, reviewer_checklist
 from probekit.causal.results.view import (
     CEILINGS,
+    CONTROL,
     COVARIANCE,
     RANDOM,
     SHUFFLED,
     curve_effects,
     direction_name,
     is_outside,
+    is_used,
     methods_of,
     own_direction,
     selected_place,
@@ -105,6 +107,13 @@ def _verdict(data: CausalData) -> list[str]:
     """The quadrants, and the places where placebos leave no room for an effect."""
     found = [f"{name}: {listed(place_ranges(of))}" for name, of in quadrant_counts(data).items()]
     lines = ["; ".join(found)] if found else []
+    if places := [layer for layer in data.layers if layer.used_by == ["das"]]:
+        lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(places))}")
+    if places := data.meta.get("no_direction"):
+        lines.append(
+            f"No direction at {listed(list(places))}: the classes have equal mean activations there (as where all "
+            "texts end in the same token), so an edit of the label changes nothing"
+        )
     if found and (places := _without_power(data)):
         lines.append(
             f'! At {listed(place_ranges(places))} even the full vector is inside the placebos: there, "not used" says '
@@ -117,7 +126,7 @@ def _without_power(data: CausalData) -> list[CausalLayer]:
     """The layers that count as not used where no effect of one direction could have counted."""
     method = next(iter(methods_of(data)), "")
     full = curve_effects(data, method, "full vector")
-    found = [layer for layer in data.layers if not layer.is_used.get(method) and layer.place in full]
+    found = [layer for layer in data.layers if not is_used(layer) and layer.place in full]
     return [layer for layer in found if _moves(full[layer.place]) and not is_outside(full[layer.place])]
 
 
@@ -228,11 +237,16 @@ def _selected_note(data: CausalData) -> list[str]:
             p = "" if effect.p_adjusted is None else f", corrected p = {effect.p_adjusted:.2g}"
             lines.append(
                 f"{method_name(data, method)} ({direction_name(effect.direction)}) at {effect.place}, chosen on "
-                f"validation: effect {effect.effect:z.2f} "
+                f"validation{_passed_over(data, method)}: effect {effect.effect:z.2f} "
                 f"{_ends(effect.interval)}{p}; {effect.flip_rate:.0%} of answers flip, KL {effect.kl:.2f} nats, "
                 f"size of the edit {effect.size:.0%} of the activation's norm."
             )
     return lines
+
+
+def _passed_over(data: CausalData, method: str) -> str:
+    place = (data.meta.get("selected", {}).get(method) or {}).get("passed_over")
+    return "" if place is None else f" (not {place}, where the edit acts on the answer's own logits)"
 
 
 def _compared(data: CausalData) -> list[str]:
@@ -240,7 +254,8 @@ def _compared(data: CausalData) -> list[str]:
     lines = []
     for method in methods_of(data):
         names = dict.fromkeys(effect.direction for effect in data.effects if effect.method == method)
-        shown = [n for n in names if n not in (own_direction(data, method), *CEILINGS, RANDOM, COVARIANCE, SHUFFLED)]
+        hidden = (own_direction(data, method), *CEILINGS, CONTROL, RANDOM, COVARIANCE, SHUFFLED)
+        shown = [name for name in names if name not in hidden]
         place = selected_place(data, method) or ""
         effects = {name: curve_effects(data, method, name).get(place) for name in shown}
         found = [f"{direction_name(name)} {effect.effect:z.2f}" for name, effect in effects.items() if effect]
