@@ -8,18 +8,15 @@ Axes: N train rows, D width of the place, C classes, k dimensions of the subspac
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from torch import Tensor
 
 from probekit.activations.sums.moments import SplitMoments
-from probekit.causal.directions.directions import moments_of_rows, oas_shrinkage
-from probekit.causal.directions.placebos import covariance_directions, random_directions
+from probekit.causal.directions.directions import class_vectors, fit_lda, moments_of_rows
+from probekit.causal.directions.placebos import covariance_directions, fitted_to_shuffled, random_directions
 from probekit.probes.base import Probe
-from probekit.probes.lda import LDAProbe
 from probekit.tasks.base import Task
 
 MOST_SHUFFLED = 4000  # rows that the probe of shuffled labels is fitted to
@@ -108,10 +105,10 @@ def fit_place(
 def _own(probe: Probe, moments: SplitMoments, label: str) -> list[Candidate]:
     """The label's directions; all are empty where the class means do not differ, the optimum of a linear probe."""
     means_CD = _differences(moments, label)
-    found = {"probe": _of_classes(probe), "mean-difference": means_CD, "lda": torch.zeros_like(means_CD)}
+    found = {"probe": class_vectors(probe), "mean-difference": means_CD, "lda": torch.zeros_like(means_CD)}
     if not bool(means_CD.any()):
         return [_candidate(name, torch.zeros_like(vectors_CD)) for name, vectors_CD in found.items()]
-    found["lda"] = _of_classes(_lda(moments, label))
+    found["lda"] = class_vectors(fit_lda(moments, label))
     return [_candidate(name, vectors_CD) for name, vectors_CD in found.items()]
 
 
@@ -151,16 +148,6 @@ def _candidate(name: str, vectors_CD: Tensor, is_placebo: bool = False, label: s
     return Candidate(name, vectors_CD, Vt[kept].T.contiguous(), is_placebo, label)
 
 
-def _of_classes(probe: Probe) -> Tensor:
-    """The weights of each class, float64 [C, D]; for two classes those of the second, and zeros."""
-    weights = torch.from_numpy(np.atleast_2d(probe.direction)).double()
-    return weights if len(weights) > 1 else torch.cat([torch.zeros_like(weights), weights])
-
-
-def _lda(moments: SplitMoments, label: str) -> Any:
-    return LDAProbe(shrinkage=oas_shrinkage(moments, label)).fit_statistics(**moments.for_probe(label))
-
-
 def _random(k: int, n_classes: int, moments: SplitMoments, label: str, seed: int) -> Iterator[Candidate]:
     """Uniform directions, and directions in which activations of one class vary.
 
@@ -185,10 +172,9 @@ def _shuffled(probe: Probe, x_ND: Tensor, labels_N: np.ndarray, seed: int) -> It
     """The probe with its parameters, fitted to shuffled labels."""
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(x_ND))[:MOST_SHUFFLED]
-    shuffled = rng.permutation(labels_N[rows])
-    if len(np.unique(shuffled)) == len(np.unique(labels_N)):
-        copy: Any = clone(probe)
-        yield _candidate("shuffled labels", _of_classes(copy.fit(x_ND[torch.from_numpy(rows)], shuffled)), True)
+    if len(np.unique(labels_N[rows])) == len(np.unique(labels_N)):
+        shuffled = fitted_to_shuffled(probe, x_ND[torch.from_numpy(rows)], labels_N[rows], rng)
+        yield _candidate("shuffled labels", class_vectors(shuffled), True)
 
 
 def _of_label(name: str, moments: SplitMoments, n_classes: int) -> Candidate:
