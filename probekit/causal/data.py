@@ -82,12 +82,16 @@ class CausalLayer:
         is_used: method -> whether the effect of the method's direction is outside the placebos', corrected, and its
             interval excludes 0.
         quadrant: of `is_read`, and of whether `used_by` names a direction.
-        collateral: method -> the loss on neutral text with the edit minus without, nats a token.
-        completeness: method -> 1 minus what fresh probes on other rows can still read after the edit, above chance, as
-            a share of what they read before; at this place, then at each later layer.
-        selectivity: method -> what fresh probes of the other label sets still read after the edit, as a share of what
-            they read before.
+        collateral: method -> the loss on neutral text with the edit minus without, nats a token. The edit is done at
+            all tokens. The interchanged coordinates are those of train rows; steering pushes every text from one class
+            to another, each class in turn.
+        completeness: method -> of the erasure, 1 minus what fresh probes on other rows can still read after it, above
+            chance, as a share of what they read before. Of interchange and steering, how well probes of the unedited
+            activations read the other class, as a share of how well they read the own one before. At this place, then
+            at each later layer. Of several directions and scales those with the largest effect on validation here.
+        selectivity: method -> what these probes of the other label sets still read, as a share of before; their mean.
         reliability: method -> harmonic mean of completeness (here) and selectivity (Canby et al. 2024).
+        completeness_interval: method -> [low, high], 95%, of completeness here.
         angles: name of a direction -> its angle to the probe's, in degrees; "random 5%" is the smallest that 5% of
             random directions reach (Haar).
         used_by: the directions that say that the place is used: the first method's, and "das", the one that a search
@@ -105,6 +109,7 @@ class CausalLayer:
     completeness: dict[str, list[float]] = field(default_factory=dict)
     selectivity: dict[str, float] = field(default_factory=dict)
     reliability: dict[str, float] = field(default_factory=dict)
+    completeness_interval: dict[str, list[float]] = field(default_factory=dict)
     angles: dict[str, float] = field(default_factory=dict)
     used_by: list[str] = field(default_factory=list)
 

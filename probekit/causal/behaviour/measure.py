@@ -193,7 +193,8 @@ def loss_per_token(model: LanguageModel, texts: Sequence[Sequence[int]], edits: 
     Args:
         model: the model, with a head.
         texts: token ids, context tokens included.
-        edits: point -> edit, done at all tokens; None runs the model as it is.
+        edits: point -> edit, done at all tokens; its tensors may have a row for each text. None runs the model as it
+            is.
 
     Raises:
         UsageError: an encoder-decoder, or a model without a head.
@@ -204,29 +205,32 @@ def loss_per_token(model: LanguageModel, texts: Sequence[Sequence[int]], edits: 
             f"the loss on texts is for models that read one text; {model.name} reads a source and a target"
         )
     check_head(model)
-    parts = [_losses(model, batch, edits or {}) for batch in _batches(model, texts)]
+    parts = [
+        _losses(model, [row for _, row in batch], [i for i, _ in batch], edits or {})
+        for batch in _batches(model, texts)
+    ]
     losses = torch.cat([part.double().cpu() for part in parts]) if parts else torch.empty(0)
     if not len(losses):
         raise DataError("no text has a token to predict; give texts of two tokens or more")
     return float(losses.mean())
 
 
-def _batches(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[list[list[int]]]:
-    """The texts, shortest first, in batches of up to TOKENS tokens."""
-    rows = sorted(([int(i) for i in text[: model.cfg.n_ctx]] for text in texts if len(text)), key=len)
-    batch: list[list[int]] = []
-    for row in rows:
+def _batches(model: LanguageModel, texts: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, list[int]]]]:
+    """The texts with their numbers, shortest first, in batches of up to TOKENS tokens."""
+    rows = [(n, [int(i) for i in text[: model.cfg.n_ctx]]) for n, text in enumerate(texts) if len(text)]
+    batch: list[tuple[int, list[int]]] = []
+    for n, row in sorted(rows, key=lambda each: len(each[1])):
         full = (len(batch) + 1) * len(row) > TOKENS
-        if batch and (full or (model.batching == "one length" and len(row) > len(batch[0]))):
+        if batch and (full or (model.batching == "one length" and len(row) > len(batch[0][1]))):
             yield batch
             batch = []
-        batch.append(row)
+        batch.append((n, row))
     if batch:
         yield batch
 
 
-def _losses(model: LanguageModel, batch: list[list[int]], edits: Edits) -> Tensor:
-    """The loss of each predicted token of a batch."""
+def _losses(model: LanguageModel, batch: list[list[int]], number: list[int], edits: Edits) -> Tensor:
+    """The loss of each predicted token of a batch; `number` is the row of each text in the edits' tensors."""
     width = len(batch[-1])
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in batch])
     real = torch.arange(width) < torch.tensor([len(row) for row in batch])[:, None]
@@ -235,7 +239,7 @@ def _losses(model: LanguageModel, batch: list[list[int]], edits: Edits) -> Tenso
     if not model.causal:
         seen, at = _masked(model, tokens, real)
         targets, from_ = tokens, slice(None)
-    with editing(model, edits):
+    with editing(model, edits, rows_BL=torch.tensor(number)[:, None].expand(tokens.shape)):
         hidden_BLD = model(seen, attention_mask=None if real.all() else real, return_logits=False)
     at = at.to(hidden_BLD.device)
     hidden_TD, targets_T = hidden_BLD[:, from_][at], targets.to(hidden_BLD.device)[at]

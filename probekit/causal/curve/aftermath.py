@@ -1,10 +1,11 @@
-"""What an erasure leaves: what fresh probes still read, here and at later layers, and the loss on other text.
+"""What an edit leaves: what probes read after it, here and at later layers, and the loss on other text.
 
 Axes: N rows, D width of the place.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,17 @@ import torch
 from probekit.activations.activations import ActivationSet
 from probekit.causal.behaviour.measure import loss_per_token
 from probekit.causal.behaviour.neutral import load_neutral
+from probekit.causal.curve.arms import CHOICES, interchange_arms, steer_arms
+from probekit.causal.curve.candidates import PlaceDirections
 from probekit.causal.curve.question import CausalQuestion, tokens_of
-from probekit.causal.erasure.completeness import FreshReading, fresh_probes, read_afresh
+from probekit.causal.curve.sides import Side
+from probekit.causal.data import Effect
+from probekit.causal.erasure.completeness import FreshProbes, FreshReading, fresh_probes, read_afresh
 from probekit.causal.erasure.erase import Eraser
+from probekit.causal.erasure.exchange import ExchangeReading, read_exchange
 from probekit.causal.erasure.recovery import extract_edited
 from probekit.errors import DataError
+from probekit.interventions import Edit
 from probekit.points import Place
 from probekit.tasks.base import Task
 
@@ -66,23 +73,109 @@ def prepare_aftermath(question: CausalQuestion) -> Aftermath:
     return Aftermath(task, reading, neutral, loss)
 
 
-def after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eraser: Eraser) -> dict[str, Any]:
-    """Collateral, and where it can be measured completeness, selectivity and reliability; JSON-able.
+def after_edits(
+    question: CausalQuestion,
+    known: Aftermath,
+    test: Side,
+    fitted: PlaceDirections,
+    eraser: Eraser | None,
+    effects: Sequence[Effect],
+) -> dict[str, dict[str, Any]]:
+    """What the chosen edit of each method leaves at a place, and at later ones: method -> measures, JSON-able.
 
-    Completeness is a list: at the place, then at later ones, up to the first where nothing was read before.
+    Args:
+        question: what is asked.
+        known: before any edit.
+        test: the test rows, with their activations at the place.
+        fitted: the place's directions.
+        eraser: LEACE of the label; None if erasure was not asked for.
+        effects: at the place. Those on validation choose the direction and the scale.
+
+    Returns:
+        "collateral"; and, where fresh probes could read the label, "completeness" (a list: at the place, then at later
+        ones, up to the first where nothing was read before), "completeness_interval", "selectivity", "reliability".
     """
+    place = effects[0].point, effects[0].layer
+    found = {}
+    for method, (direction, scale) in _chosen(effects).items():
+        if method == "erase" and eraser is not None:
+            found[method] = _after_erasure(question, known, place, eraser)
+            continue
+        here = _edit(method, fitted, test, direction, scale)
+        there = _edit(method, fitted, _elsewhere(question, known, test, place), direction, scale)
+        found[method] = _collateral(question, known, {place: there})
+        if known.reading is not None and question.label in known.reading.scores:
+            found[method] |= _after_exchange(question, known.reading, place, test, here)
+    return found
+
+
+def _chosen(effects: Sequence[Effect]) -> dict[str, tuple[str, float | None]]:
+    """Method -> direction and scale with the largest effect on validation."""
+    chosen = {}
+    for method, directions in CHOICES.items():
+        own = [e for e in effects if (e.method, e.split) == (method, "validation") and e.direction in directions]
+        if own:
+            best = max(own, key=lambda effect: effect.effect)
+            chosen[method] = best.direction, best.scale
+    return chosen
+
+
+def _edit(method: str, fitted: PlaceDirections, side: Side, direction: str, scale: float | None) -> Edit:
+    """The edit of the rows of a side."""
+    if method == "interchange":
+        arms = interchange_arms(fitted, side, with_placebos=False)
+    else:
+        arms = steer_arms(fitted, [scale or 0.0], side, with_placebos=False)
+    return next(arm.edit for arm in arms if arm.direction == direction)
+
+
+def _elsewhere(question: CausalQuestion, known: Aftermath, test: Side, place: Place) -> Side:
+    """The neutral texts as rows: coordinates come from train rows, and the classes take turns."""
+    n, classes = len(known.neutral), np.unique(test.labels)
+    drawn = np.random.default_rng([question.options.seed, 4]).choice(question.train, n)
+    labels = np.arange(n) % len(classes)
+    return replace(
+        test,
+        labels=classes[labels],
+        other=classes[(labels + 1) % len(classes)],
+        counterpart=np.arange(n),
+        x_ND=question.acts[place][torch.from_numpy(drawn)].to(test.x_ND),
+    )
+
+
+def _collateral(question: CausalQuestion, known: Aftermath, edits: dict[Place, Any]) -> dict[str, Any]:
+    if known.loss is None:
+        return {}
+    return {"collateral": loss_per_token(question.model, known.neutral, edits) - known.loss}
+
+
+def _after_erasure(question: CausalQuestion, known: Aftermath, place: Place, eraser: Eraser) -> dict[str, Any]:
+    """Collateral, and what fresh probes read, trained and scored with the edit."""
     edits = {place: eraser.edit}
-    found: dict[str, Any] = {}
-    if known.loss is not None:
-        found["collateral"] = loss_per_token(question.model, known.neutral, edits) - known.loss
-    if known.reading is None:
+    found = _collateral(question, known, edits)
+    if known.reading is None or question.label not in known.reading.scores:
         return found
     fresh = fresh_probes(known.reading, _edited(question, known.task, place, edits), question.label)
-    complete = fresh.completeness
-    shown = next((i for i, share in enumerate(complete) if math.isnan(share)), len(complete))
-    if shown:
-        found["completeness"] = complete[:shown]
-    for name, share in (("selectivity", fresh.selectivity[0]), ("reliability", fresh.reliability[0])):
+    ends = list(fresh.completeness_intervals[0])
+    return {**found, **_shares(fresh), **({"completeness_interval": ends} if np.isfinite(ends).all() else {})}
+
+
+def _after_exchange(
+    question: CausalQuestion, reading: FreshReading, place: Place, test: Side, edit: Edit
+) -> dict[str, Any]:
+    """What probes of the unedited activations read on the test rows with the edit."""
+    task = question.acts.task.subset(test.index)
+    after = _edited(question, task, place, {place: edit})
+    rows = torch.from_numpy(test.index)
+    before = {each: question.acts[each][rows] for each in after}
+    return _shares(read_exchange(reading, before, after, task.labels, test.other, question.label))
+
+
+def _shares(read: FreshProbes | ExchangeReading) -> dict[str, Any]:
+    """The measures that are numbers."""
+    shown = next((i for i, share in enumerate(read.completeness) if math.isnan(share)), len(read.completeness))
+    found: dict[str, Any] = {"completeness": read.completeness[:shown]} if shown else {}
+    for name, share in (("selectivity", read.selectivity[0]), ("reliability", read.reliability[0])):
         if not math.isnan(share):
             found[name] = share
     return found

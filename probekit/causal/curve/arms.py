@@ -18,6 +18,13 @@ from probekit.causal.interchange.interchange import interchange_edit
 from probekit.causal.results.view import CONTROL
 from probekit.interventions import Add, Affine, Edit, ProjectOut
 
+CHOICES = {
+    "interchange": ("probe", "mean-difference", "lda"),
+    "erase": ("leace",),
+    "steer": ("mean-difference",),  # placebos have the length of its steps
+}
+"""Method -> the directions among which validation chooses that of the curve."""
+
 
 @dataclass(frozen=True, eq=False)
 class Arm:

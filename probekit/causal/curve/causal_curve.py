@@ -14,7 +14,8 @@ import torch
 from probekit.activations.activations import Activations
 from probekit.causal.behaviour.measure import measure
 from probekit.causal.curve.aftermath import NEUTRAL
-from probekit.causal.curve.compare import CHOICES, baseline_of, curve_of, select, with_placebos
+from probekit.causal.curve.arms import CHOICES
+from probekit.causal.curve.compare import baseline_of, curve_of, select, with_placebos
 from probekit.causal.curve.grids import find_grids
 from probekit.causal.curve.parts import Parts
 from probekit.causal.curve.places import PlaceFound, Shared, count_runs, measure_place, prepare

@@ -6,18 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from probekit.causal.curve.arms import CHOICES
 from probekit.causal.curve.places import PlaceFound
 from probekit.causal.curve.statistics import adjusted_p_values, p_value
 from probekit.causal.data import CausalLayer, Effect, Quadrant
 from probekit.causal.results.view import CONTROL, is_outside, is_placebo
 from probekit.evaluation.results.data import LayerResult, ProbeData
-
-CHOICES = {
-    "interchange": ("probe", "mean-difference", "lda"),
-    "erase": ("leace",),
-    "steer": ("mean-difference",),  # placebos have the length of its steps
-}
-"""Method -> the directions among which validation chooses that of the curve."""
 
 Selected = dict[str, dict[str, Any]]
 ENOUGH = 0.5  # of the effect at the output: a choice; what is less may be an edit that harms any answer
@@ -130,10 +124,11 @@ def curve_of(
                 is_read=is_read,
                 is_used={method: is_outside(effect) for method, effect in own.items()},
                 quadrant=_quadrant(is_read, bool(used_by)),
-                collateral=_of_erasure(at, "collateral"),
-                completeness=_of_erasure(at, "completeness"),
-                selectivity=_of_erasure(at, "selectivity"),
-                reliability=_of_erasure(at, "reliability"),
+                collateral=_after(at, "collateral"),
+                completeness=_after(at, "completeness"),
+                selectivity=_after(at, "selectivity"),
+                reliability=_after(at, "reliability"),
+                completeness_interval=_after(at, "completeness_interval"),
                 angles=at.angles,
                 used_by=used_by,
             )
@@ -141,8 +136,8 @@ def curve_of(
     return curve
 
 
-def _of_erasure(at: PlaceFound, name: str) -> dict[str, Any]:
-    return {"erase": at.erasure[name]} if name in at.erasure else {}
+def _after(at: PlaceFound, name: str) -> dict[str, Any]:
+    return {method: found[name] for method, found in at.after.items() if name in found}
 
 
 def _search_finds_use(learned: Effect | None, whole: Effect | None, control: Effect | None) -> bool:

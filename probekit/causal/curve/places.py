@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probekit.causal.curve.aftermath import Aftermath, after_erasure, prepare_aftermath
-from probekit.causal.curve.arms import Arm, erase_arms, interchange_arms, steer_arms
+from probekit.causal.curve.aftermath import Aftermath, after_edits, prepare_aftermath
+from probekit.causal.curve.arms import CHOICES, Arm, erase_arms, interchange_arms, steer_arms
 from probekit.causal.curve.candidates import PlaceDirections, fit_place, other_label_sets
 from probekit.causal.curve.ceiling import SearchTexts, learn_direction, search_texts
 from probekit.causal.curve.effects import effect_of, run_arms
@@ -33,14 +33,14 @@ class PlaceFound:
         effects: of every arm, without what compares places: bands and p-values.
         angles: of other directions to the probe's, in degrees.
         search: how the search for the best direction went; empty without one.
-        erasure: what LEACE leaves (`after_erasure`); empty without it.
+        after: method -> what can be read after its edit, and the loss elsewhere (`after_edits`).
         has_direction: whether the class means of the train rows differ; if not, no edit of the label changes anything.
     """
 
     effects: list[Effect]
     angles: dict[str, float]
     search: dict[str, Any]
-    erasure: dict[str, Any]
+    after: dict[str, dict[str, Any]]
     has_direction: bool
 
     def as_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Shared:
 
     Attributes:
         texts: of the search for the best direction.
-        aftermath: what is known before an erasure.
+        aftermath: what is known before any edit.
     """
 
     texts: SearchTexts | None = None
@@ -66,7 +66,7 @@ def prepare(question: CausalQuestion) -> Shared:
     methods = question.options.method_names
     searches = question.options.das and "interchange" in methods
     texts = search_texts(question) if searches else None
-    return Shared(texts, prepare_aftermath(question) if "erase" in methods else None)
+    return Shared(texts, prepare_aftermath(question) if set(methods) & set(CHOICES) else None)
 
 
 def measure_place(
@@ -98,10 +98,12 @@ def measure_place(
         arms = list(_arms(question, fitted, erasers, here))
         runs = run_arms(question.model, place, here, arms, done)
         effects += [effect_of(run, here, place) for run in runs]
-    left = {}
+    after = {}
     if known.aftermath is not None:
-        left = after_erasure(question, known.aftermath, place, erasers[question.label])
-    return PlaceFound(effects, _angles(fitted), search, left, fitted.mean_difference.basis_Dk.shape[1] > 0)
+        test = sides["test"]
+        test = replace(test, x_ND=_on(question, every_ND[torch.from_numpy(test.index)]))
+        after = after_edits(question, known.aftermath, test, fitted, erasers.get(question.label), effects)
+    return PlaceFound(effects, _angles(fitted), search, after, fitted.mean_difference.basis_Dk.shape[1] > 0)
 
 
 def placebo_labels(question: CausalQuestion) -> list[str]:
@@ -163,5 +165,5 @@ def read_found(body: Mapping[str, Any]) -> PlaceFound:
         ends = entry["interval"]
         effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
     return PlaceFound(
-        effects, dict(body["angles"]), dict(body["search"]), dict(body["erasure"]), bool(body["has_direction"])
+        effects, dict(body["angles"]), dict(body["search"]), dict(body["after"]), bool(body["has_direction"])
     )

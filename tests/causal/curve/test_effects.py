@@ -152,6 +152,17 @@ def test_fresh_probes_read_little_of_what_was_erased(used):
     for layer in used.layers:
         assert layer.completeness["erase"][0] > 0.8
         assert layer.selectivity["erase"] == pytest.approx(1, abs=0.1)  # the other label set is as clear as before
+        low, high = layer.completeness_interval["erase"]
+        assert low < layer.completeness["erase"][0] < high
+
+
+def test_a_swap_and_a_step_read_as_the_other_class_and_leave_the_other_label(used):
+    for layer in used.layers:
+        for method in ("interchange", "steer"):
+            assert layer.completeness[method] == pytest.approx([1] * len(layer.completeness[method]), abs=0.1)
+            assert layer.selectivity[method] == pytest.approx(1, abs=0.1)
+            assert layer.reliability[method] == pytest.approx(1, abs=0.1)
+        assert not layer.collateral  # a text of one token has nothing to predict
 
 
 def test_rows_that_fitted_a_direction_measure_nothing(parts, used):
