@@ -28,7 +28,7 @@ from probekit.causal.results.view import (
 )
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name, position_name
-from probekit.plots.causal_panels import draw_panels, panels_shown
+from probekit.plots.causal_panels import METHODS, draw_panels, panels_shown
 from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.limits import point_axis_name, shown_ticks
 from probekit.plots.style import (
@@ -53,7 +53,6 @@ from probekit.text import listed, printable
 
 SIZE = (8.4, 5.4)  # inches
 PANELS = 2.1  # inches that the small panels add
-METHODS = {"interchange": RED, "erase": "#CC79A7", "steer": "#E69F00"}
 CEILINGS = {"full vector": (0, (1, 1.5)), "das": (0, (5, 2))}
 SHADES = {"read and used": GREEN, "read, not used": BLUE, "used, not read": RED, "neither": GREY}
 STRIP = 0.085  # of the height, under the curves, for the names of the quadrants

@@ -162,7 +162,7 @@ def _rows(data: CausalData) -> list[list[str]]:
     for method in methods:
         header += [method_name(data, method), "95% interval", "placebos"][: 3 if method == methods[0] else 1]
     ceilings = {name: curve_effects(data, methods[0], name) for name in ("full vector", "das")} if methods else {}
-    header += ["full vector", "DAS", "completeness", "quadrant"]
+    header += ["full vector", "DAS", "erase completeness", "quadrant"]
     rows = [header]
     for layer in data.layers:
         row = [_layer_name(data, layer), number_text(layer.score)]
