@@ -246,7 +246,7 @@ def _selected_note(data: CausalData) -> list[str]:
 
 def _passed_over(data: CausalData, method: str) -> str:
     place = (data.meta.get("selected", {}).get(method) or {}).get("passed_over")
-    return "" if place is None else f" (not {place}, where the edit acts on the answer's own logits)"
+    return "" if place is None else f" (not {place}, the output)"
 
 
 def _compared(data: CausalData) -> list[str]:
