@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from probekit.causal.data import CausalData, Effect
 from probekit.causal.results.checklist import base_is_at_chance, base_text
-from probekit.causal.results.report import has_other_answers, method_name, quadrant_counts
+from probekit.causal.results.report import has_other_answers, method_name, place_ranges, quadrant_counts
 from probekit.causal.results.view import (
     curve_effects,
     direction_name,
@@ -28,7 +28,7 @@ from probekit.causal.results.view import (
 )
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import metric_name, position_name
-from probekit.plots.causal_panels import draw_panels, panels_shown
+from probekit.plots.causal_panels import METHODS, draw_panels, panels_shown
 from probekit.plots.headings import Entries, draw_legends
 from probekit.plots.limits import point_axis_name, shown_ticks
 from probekit.plots.style import (
@@ -49,11 +49,10 @@ from probekit.plots.style import (
     write_lines,
     write_title,
 )
-from probekit.text import printable
+from probekit.text import listed, printable
 
 SIZE = (8.4, 5.4)  # inches
 PANELS = 2.1  # inches that the small panels add
-METHODS = {"interchange": RED, "erase": "#CC79A7", "steer": "#E69F00"}
 CEILINGS = {"full vector": (0, (1, 1.5)), "das": (0, (5, 2))}
 SHADES = {"read and used": GREEN, "read, not used": BLUE, "used, not read": RED, "neither": GREY}
 STRIP = 0.085  # of the height, under the curves, for the names of the quadrants
@@ -174,15 +173,15 @@ def _draw_method(data: CausalData, ax: Axes, xs: dict[str, int], method: str, is
     look = {"linewidth": 2.0 if is_headline else 1.1, "zorder": 6 if is_headline else 4}
     (line,) = ax.plot(at, [effect.effect for effect in own], color=color, **look)
     used = {layer.place: layer.is_used.get(method) for layer in data.layers}
-    fills = [color if is_used(effect, used.get(effect.place)) else "white" for effect in own]
+    fills = [color if _is_filled(effect, used.get(effect.place)) else "white" for effect in own]
     size = (_dot(data) * (1.15 if is_headline else 0.85)) ** 2
     ax.scatter(at, [e.effect for e in own], s=size, color=fills, edgecolors=color, linewidths=1.2, zorder=7)
     name, direction = method_name(data, method), direction_name(own_direction(data, method) or "")
     return [([f"effect of {name} ({direction})", f"{name} ({direction})"], line), *entries]
 
 
-def is_used(effect: Effect, known: bool | None) -> bool:
-    """Whether the layer counts as used, by the run's own verdict where it has one."""
+def _is_filled(effect: Effect, known: bool | None) -> bool:
+    """Whether an effect is outside the placebos, by the run's own verdict where it has one."""
     return is_outside(effect) if known is None else known
 
 
@@ -335,4 +334,6 @@ def _facts(data: CausalData) -> list[str]:
     base = f"without edits: {text}" if (text := base_text(data)) else ""
     answers = f"answers by {short(meta['answers_label'])}" if has_other_answers(data) else ""
     marks = "filled: outside the placebos, corrected"
-    return [fact for fact in (", ".join(filter(None, (read, at))), answers, n, base, marks) if fact]
+    learned = place_ranges([layer for layer in data.layers if layer.used_by == ["das"]])
+    by_das = f"used along DAS alone: {listed(learned)}" if learned else ""
+    return [fact for fact in (", ".join(filter(None, (read, at))), answers, n, base, marks, by_das) if fact]

@@ -1,4 +1,4 @@
-"""Small panels under the causal curve: dose-response, fresh probes after erasure, and angles."""
+"""Small panels under the causal curve: dose-response, completeness, and angles."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,19 +10,19 @@ from matplotlib.gridspec import SubplotSpec
 from probekit.causal.data import CausalData, Effect
 from probekit.causal.results.view import dose, methods_of, selected_place, selected_scale
 from probekit.plots.limits import shown_ticks
-from probekit.plots.style import BLUE, GREY, INK, PLAIN, SMALL
+from probekit.plots.style import GREY, INK, PLAIN, RED, SMALL
 from probekit.text import printable
 
-STEER, ERASE = "#E69F00", "#CC79A7"
+METHODS = {"interchange": RED, "erase": "#CC79A7", "steer": "#E69F00"}
 APART = 0.17  # of the axis, from tick to tick of the scales; with three panels a label takes 0.15
 Panel = Callable[[CausalData, Axes], None]
 
 
 def panels_shown(data: CausalData) -> list[Panel]:
     """The panels whose numbers were measured."""
-    has_erasure = any(layer.completeness.get("erase") for layer in data.layers)
+    has_probes = any(layer.completeness.get(method) for layer in data.layers for method in methods_of(data))
     has_angles = any("das" in layer.angles for layer in data.layers)
-    there = {_draw_dose: len(_doses(data)) > 1, _draw_erasure: has_erasure, _draw_angles: has_angles}
+    there = {_draw_dose: len(_doses(data)) > 1, _draw_completeness: has_probes, _draw_angles: has_angles}
     return [panel for panel, is_there in there.items() if is_there]
 
 
@@ -60,8 +60,10 @@ def _draw_dose(data: CausalData, ax: Axes) -> None:
     scales = sorted(points)
     for scale, e in effects.items():
         if e.interval is not None:
-            ax.vlines(scale, *e.interval, color=STEER, alpha=0.5, linewidth=3)
-    ax.plot(scales, [points[scale] for scale in scales], color=STEER, linewidth=1.6, marker="o", markersize=3.5)
+            ax.vlines(scale, *e.interval, color=METHODS["steer"], alpha=0.5, linewidth=3)
+    ax.plot(
+        scales, [points[scale] for scale in scales], color=METHODS["steer"], linewidth=1.6, marker="o", markersize=3.5
+    )
     chosen = selected_scale(data, "steer")
     if chosen is not None:
         ax.axvline(chosen, color=INK, linewidth=1, linestyle=(0, (3, 2)), zorder=1)
@@ -80,25 +82,21 @@ def _apart(scales: list[float], first: list[float]) -> list[float]:
     return sorted(shown)
 
 
-def _draw_erasure(data: CausalData, ax: Axes) -> None:
-    """What fresh probes say after erasure: completeness here and at the worst later layer, and selectivity."""
-    shown = [(i, layer) for i, layer in enumerate(data.layers) if layer.completeness.get("erase")]
-    here = [(i, layer.completeness["erase"][0]) for i, layer in shown]
-    later = [(i, min(layer.completeness["erase"][1:])) for i, layer in shown if len(layer.completeness["erase"]) > 1]
-    others = [(i, layer.selectivity["erase"]) for i, layer in shown if "erase" in layer.selectivity]
-    looks: dict[str, tuple[list[tuple[int, float]], dict[str, Any]]] = {
-        "complete here": (here, {"color": ERASE, "marker": "o", "markersize": 3.5}),
-        "complete later": (later, {"color": ERASE, "linestyle": (0, (4, 2)), "marker": "o", "markersize": 2}),
-        "selective": (others, {"color": BLUE, "marker": "s", "markersize": 3}),
-    }
-    for name, (points, look) in looks.items():
-        if points:
-            ax.plot(*zip(*points, strict=True), label=name, linewidth=1.3, **look)
+def _draw_completeness(data: CausalData, ax: Axes) -> None:
+    """Completeness after each method's edit at the same layer, and at the later layer where it is lowest."""
+    for method in methods_of(data):
+        values = {i: v for i, layer in enumerate(data.layers) if (v := layer.completeness.get(method))}
+        if not values:
+            continue
+        look: dict[str, Any] = {"color": METHODS.get(method, INK), "linewidth": 1.3, "marker": "o"}
+        ax.plot(list(values), [v[0] for v in values.values()], label=method, markersize=3.5, **look)
+        later = {i: min(v[1:]) for i, v in values.items() if len(v) > 1}
+        ax.plot(list(later), list(later.values()), linestyle=(0, (4, 2)), markersize=2, **look)
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, -0.05), max(high, 1.05))
     _legend(ax)
     _layer_ticks(data, ax)
-    _name(ax, "Fresh probes after erasing", "layer")
+    _name(ax, "Completeness (dashed: later layers)", "layer")
 
 
 def _draw_angles(data: CausalData, ax: Axes) -> None:

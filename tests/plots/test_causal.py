@@ -115,6 +115,9 @@ def test_panels_are_drawn_if_their_numbers_were_measured():
     (line,) = [line for line in dose.lines if len(np.asarray(line.get_xdata())) == 5]
     assert np.asarray(line.get_xdata()).tolist() == [-4.0, -2.0, 0.0, 2.0, 4.0]
     assert np.asarray(line.get_ydata())[2] == 0
+    here, later = figure.axes[1].lines
+    assert [np.asarray(line.get_ydata()).tolist() for line in (here, later)] == [[1.0] * 7, [0.7] * 7]
+    assert legend_texts(figure.axes[1]) == ["erase"]
     assert "31%" in "".join(label.get_text() for label in dose.get_xticklabels())
 
 

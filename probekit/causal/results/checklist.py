@@ -16,6 +16,7 @@ from probekit.causal.results.view import (
     curve_effects,
     direction_name,
     dose,
+    is_used,
     methods_of,
     own_direction,
     placebo_counts,
@@ -133,8 +134,7 @@ def _needed_and_enough(data: CausalData) -> Answer:
 
 def _before_the_answer(data: CausalData) -> Answer:
     """What the last block adds goes through the final norm to the logits: an edit there changes the answer itself."""
-    headline = methods_of(data)[0]
-    used = [layer for layer in data.layers if layer.is_used.get(headline) or layer.used_by]
+    used = [layer for layer in data.layers if is_used(layer)]
     if not used:
         return True, "used nowhere"
     early = [layer.place for layer in used if not _is_end(data, layer)]

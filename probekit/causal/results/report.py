@@ -16,6 +16,7 @@ from probekit.causal.results.view import (
     curve_effects,
     direction_name,
     is_outside,
+    is_used,
     methods_of,
     own_direction,
     selected_place,
@@ -106,6 +107,13 @@ def _verdict(data: CausalData) -> list[str]:
     """The quadrants, and the places where placebos leave no room for an effect."""
     found = [f"{name}: {listed(place_ranges(of))}" for name, of in quadrant_counts(data).items()]
     lines = ["; ".join(found)] if found else []
+    if places := [layer for layer in data.layers if layer.used_by == ["das"]]:
+        lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(places))}")
+    if places := data.meta.get("no_direction"):
+        lines.append(
+            f"No direction at {listed(list(places))}: the classes have equal mean activations there (as where all "
+            "texts end in the same token), so an edit of the label changes nothing"
+        )
     if found and (places := _without_power(data)):
         lines.append(
             f'! At {listed(place_ranges(places))} even the full vector is inside the placebos: there, "not used" says '
@@ -125,7 +133,7 @@ def _without_power(data: CausalData) -> list[CausalLayer]:
     """The layers that count as not used where no effect of one direction could have counted."""
     method = next(iter(methods_of(data)), "")
     full = curve_effects(data, method, "full vector")
-    found = [layer for layer in data.layers if not layer.is_used.get(method) and layer.place in full]
+    found = [layer for layer in data.layers if not is_used(layer) and layer.place in full]
     return [layer for layer in found if _moves(full[layer.place]) and not is_outside(full[layer.place])]
 
 
@@ -161,7 +169,7 @@ def _rows(data: CausalData) -> list[list[str]]:
     for method in methods:
         header += [method_name(data, method), "95% interval", "placebos"][: 3 if method == methods[0] else 1]
     ceilings = {name: curve_effects(data, methods[0], name) for name in ("full vector", "das")} if methods else {}
-    header += ["full vector", "DAS", "completeness", "quadrant"]
+    header += ["full vector", "DAS", "erase completeness", "quadrant"]
     rows = [header]
     for layer in data.layers:
         row = [_layer_name(data, layer), number_text(layer.score)]
@@ -246,7 +254,7 @@ def _selected_note(data: CausalData) -> list[str]:
 
 def _passed_over(data: CausalData, method: str) -> str:
     place = (data.meta.get("selected", {}).get(method) or {}).get("passed_over")
-    return "" if place is None else f" (not {place}, where the edit acts on the answer's own logits)"
+    return "" if place is None else f" (not {place}, the output)"
 
 
 def _compared(data: CausalData) -> list[str]:

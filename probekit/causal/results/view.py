@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from probekit.causal.data import CausalData, Effect
+from probekit.causal.data import CausalData, CausalLayer, Effect
 from probekit.text import printable
 
 CEILINGS = ("full vector", "das")  # what a direction is compared with from above
@@ -91,6 +91,11 @@ def placebo_counts(effects: Iterable[Effect]) -> dict[str, int]:
 def direction_name(direction: str) -> str:
     """A direction as a reader knows it."""
     return {"das": "DAS", "leace": "LEACE"}.get(direction, printable(direction))
+
+
+def is_used(layer: CausalLayer) -> bool:
+    """Whether the quadrant of a layer is one of the used."""
+    return layer.quadrant in ("read and used", "used, not read")
 
 
 def is_outside(effect: Effect) -> bool:

@@ -229,7 +229,7 @@ def test_an_effect_at_the_output_alone_is_an_open_question():
 
 def test_an_output_that_alone_was_edited_is_no_early_place():
     data = made_up(("interchange",))
-    of_output = dataclasses.replace(data, layers=[dataclasses.replace(data.layers[-1], is_used={"interchange": True})])
+    of_output = dataclasses.replace(data, layers=[dataclasses.replace(data.layers[-1], quadrant="read and used")])
     items = {item.question: item for item in reviewer_checklist(of_output)}
     assert not items["Is it the concept, or already the answer?"].is_answered
 
