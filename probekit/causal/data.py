@@ -25,8 +25,9 @@ class Effect:
 
     Attributes:
         method: which edit.
-        direction: whose direction or map: "probe", "mean-difference", "lda", "das", "full vector", "leace", or a
-            placebo ("random", "covariance", "shuffled labels", "label NAME").
+        direction: whose direction or map: "probe", "mean-difference", "lda", "das", "leace"; "full vector", all
+            activations of the counterpart; "full vector, own class", those of another text of the own class, a control;
+            or a placebo ("random", "covariance", "shuffled labels", "label NAME").
         point: short name.
         layer: of the point.
         scale: of a steering vector, in standard deviations of the activations along it; None for other methods.
@@ -80,7 +81,7 @@ class CausalLayer:
         is_read: whether the interval lies above the baseline.
         is_used: method -> whether the effect of the method's direction is outside the placebos', corrected, and its
             interval excludes 0.
-        quadrant: of `is_read` and the first method's `is_used`.
+        quadrant: of `is_read`, and of whether `used_by` names a direction.
         collateral: method -> the loss on neutral text with the edit minus without, nats a token.
         completeness: method -> 1 minus what fresh probes on other rows can still read after the edit, above chance, as
             a share of what they read before; at this place, then at each later layer.
@@ -89,6 +90,8 @@ class CausalLayer:
         reliability: method -> harmonic mean of completeness (here) and selectivity (Canby et al. 2024).
         angles: name of a direction -> its angle to the probe's, in degrees; "random 5%" is the smallest that 5% of
             random directions reach (Haar).
+        used_by: the directions that say that the place is used: the first method's, and "das", the one that a search
+            found on train rows, which needs no linear probe.
     """
 
     point: str
@@ -103,6 +106,7 @@ class CausalLayer:
     selectivity: dict[str, float] = field(default_factory=dict)
     reliability: dict[str, float] = field(default_factory=dict)
     angles: dict[str, float] = field(default_factory=dict)
+    used_by: list[str] = field(default_factory=list)
 
     @property
     def place(self) -> str:
@@ -165,13 +169,16 @@ class CausalData:
         grids: activation patching; empty if it was not asked for.
         checklist: the reviewer's questions.
         meta: JSON-able. "model", "task", "label", "headline" (metric of the scores), "n_layers", "point", "seed",
-            "versions"; "answers" (class -> text of its token); "position" (token that is read) and "at" ("read" or
-            "all": where edits act); "methods" (the first is the headline); "directions" (method -> the direction of
-            its curve); "n" (split -> rows); "base" (split -> {"logit_difference", "interval", "probability",
-            "preferred" (share of rows that prefer their own answer)}), the behaviour without edits; "selected" (method
-            -> {"place", "scale"}, chosen on validation); "baseline" ({"name", "value"}, what scores are compared
-            with); "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss). All but
-            "model" and "methods" may be missing.
+            "versions"; "answers" (class -> text of its token); "position" (token that is read), "answer_token" ("last
+            token" or "[MASK]": after which the model answers) and "at" ("read" or "all": where edits act); "methods"
+            (the first is the headline); "directions" (method -> the direction of its curve); "n" (split -> rows);
+            "base" (split -> {"logit_difference", "interval", "probability", "preferred" (share of rows that prefer
+            their own answer)}), the behaviour without edits; "selected" (method -> {"place", "scale", "direction",
+            "passed_over"}, chosen on validation; "passed_over" is the output of the last block where it has the largest
+            effect and is not chosen, else None); "baseline" ({"name", "value"}, what scores are compared with);
+            "no_direction" (places where the class means do not differ, so that no edit of the label changes anything);
+            "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss). All but "model" and
+            "methods" may be missing.
     """
 
     layers: list[CausalLayer]

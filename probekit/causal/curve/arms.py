@@ -14,7 +14,9 @@ from probekit.causal.curve.candidates import Candidate, PlaceDirections
 from probekit.causal.curve.sides import Side
 from probekit.causal.data import Method
 from probekit.causal.erasure.erase import Eraser
-from probekit.interventions import Add, Affine, Edit, ProjectOut, Replace, Swap
+from probekit.causal.interchange.interchange import interchange_edit
+from probekit.causal.results.view import CONTROL
+from probekit.interventions import Add, Affine, Edit, ProjectOut
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +39,16 @@ class Arm:
 
 
 def interchange_arms(place: PlaceDirections, side: Side, with_placebos: bool) -> Iterator[Arm]:
-    """The coordinates of the counterpart; and all of its activations, the ceiling of any direction."""
+    """The coordinates of the counterpart; all of its activations, the ceiling of any direction; and a control.
+
+    The control takes all activations of a text of the own class. What it does, a swap does without the label.
+    """
     other_ND = side.x_ND[torch.from_numpy(side.counterpart)]
     for one in [*_some(place, with_placebos), *([] if place.learned is None else [place.learned])]:
         basis = one.basis_Dk.to(side.x_ND)
-        yield Arm("interchange", one.name, None, one.is_placebo, Swap(_each(basis, side), other_ND @ basis))
-    yield Arm("interchange", "full vector", None, False, Replace(other_ND))
+        yield Arm("interchange", one.name, None, one.is_placebo, interchange_edit(other_ND, _each(basis, side)))
+    yield Arm("interchange", "full vector", None, False, interchange_edit(other_ND))
+    yield Arm("interchange", CONTROL, None, False, interchange_edit(side.x_ND[torch.from_numpy(side.same)]))
 
 
 def erase_arms(

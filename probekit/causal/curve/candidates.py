@@ -8,19 +8,15 @@ Axes: N train rows, D width of the place, C classes, k dimensions of the subspac
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from torch import Tensor
 
 from probekit.activations.sums.moments import SplitMoments
-from probekit.causal.directions.directions import moments_of_rows, oas_shrinkage
-from probekit.causal.directions.placebos import covariance_directions, random_directions
-from probekit.errors import DataError
+from probekit.causal.directions.directions import class_vectors, fit_lda, moments_of_rows
+from probekit.causal.directions.placebos import covariance_directions, fitted_to_shuffled, random_directions
 from probekit.probes.base import Probe
-from probekit.probes.lda import LDAProbe
 from probekit.tasks.base import Task
 
 MOST_SHUFFLED = 4000  # rows that the probe of shuffled labels is fitted to
@@ -34,7 +30,8 @@ class Candidate:
     Attributes:
         name: as `Effect.direction`.
         vectors_CD: a vector for each class, float64; only their differences matter.
-        basis_Dk: orthonormal basis of the differences, float64.
+        basis_Dk: orthonormal basis of the differences, float64; no column where the classes do not differ, so that its
+            edits change nothing.
         is_placebo: whether it knows nothing of the label.
         label: the label set that it is of, where that is another one; else "".
     """
@@ -93,21 +90,39 @@ def fit_place(
         seed: of the placebos.
 
     Raises:
-        DataError: classes that do not differ here; NaN or infinity.
+        DataError: NaN or infinity.
     """
     labels = {name: np.asarray(task.labels[name]) for name in [label, *others]}
     moments = moments_of_rows(x_ND, labels, {name: len(task.label_names[name]) for name in labels})
-    own = [
-        _candidate("probe", _of_classes(probe)),
-        _candidate("mean-difference", moments.class_means(label).nan_to_num()),
-        _candidate("lda", _of_classes(_lda(moments, label))),
-    ]
+    own = _own(probe, moments, label)
     n_classes = len(own[0].vectors_CD)
-    within_DD = moments.within_class_covariance(label)
-    placebos = [*_random(k, n_classes, within_DD, seed)]
+    placebos = [*_random(k, n_classes, moments, label, seed)]
     placebos += [*_shuffled(probe, x_ND, labels[label], seed)] if k else []
     placebos += [_of_label(name, moments, n_classes) for name in others] if k else []
     return PlaceDirections(moments, [*own, *placebos], list(others))
+
+
+def _own(probe: Probe, moments: SplitMoments, label: str) -> list[Candidate]:
+    """The label's directions; all are empty where the class means do not differ, the optimum of a linear probe."""
+    means_CD = _differences(moments, label)
+    found = {"probe": class_vectors(probe), "mean-difference": means_CD, "lda": torch.zeros_like(means_CD)}
+    if not bool(means_CD.any()):
+        return [_candidate(name, torch.zeros_like(vectors_CD)) for name, vectors_CD in found.items()]
+    found["lda"] = class_vectors(fit_lda(moments, label))
+    return [_candidate(name, vectors_CD) for name, vectors_CD in found.items()]
+
+
+def _differences(moments: SplitMoments, label: str) -> Tensor:
+    """The class means around their mean, float64 [C, D]; zeros if they are equal up to the rounding of float32."""
+    means_CD = moments.class_means(label).nan_to_num()
+    centred_CD = means_CD - means_CD.mean(dim=0)
+    return centred_CD if float(centred_CD.norm(dim=1).max()) > _rounding(moments) else torch.zeros_like(centred_CD)
+
+
+def _rounding(moments: SplitMoments) -> float:
+    """The rounding of float32 at the root mean square length of the activations."""
+    length = float((moments.mean.square().sum() + moments.covariance.trace()).sqrt())
+    return torch.finfo(torch.float32).eps * length
 
 
 def other_label_sets(task: Task, label: str) -> list[str]:
@@ -130,32 +145,23 @@ def _candidate(name: str, vectors_CD: Tensor, is_placebo: bool = False, label: s
     centred_CD = vectors_CD - vectors_CD.mean(dim=0)
     _, values, Vt = torch.linalg.svd(centred_CD, full_matrices=False)
     kept = values > values[0] * max(centred_CD.shape) * torch.finfo(torch.float64).eps
-    if not bool(values[0] > 0):
-        raise DataError(f"the direction {name!a} is zero: the classes do not differ at this place; leave the place out")
     return Candidate(name, vectors_CD, Vt[kept].T.contiguous(), is_placebo, label)
 
 
-def _of_classes(probe: Probe) -> Tensor:
-    """The weights of each class, float64 [C, D]; for two classes those of the second, and zeros."""
-    weights = torch.from_numpy(np.atleast_2d(probe.direction)).double()
-    return weights if len(weights) > 1 else torch.cat([torch.zeros_like(weights), weights])
-
-
-def _lda(moments: SplitMoments, label: str) -> Any:
-    return LDAProbe(shrinkage=oas_shrinkage(moments, label)).fit_statistics(**moments.for_probe(label))
-
-
-def _random(k: int, n_classes: int, within_DD: Tensor, seed: int) -> Iterator[Candidate]:
+def _random(k: int, n_classes: int, moments: SplitMoments, label: str, seed: int) -> Iterator[Candidate]:
     """Uniform directions, and directions in which activations of one class vary.
 
-    The complete covariance would not do: where the classes lie far apart, its directions are the label's.
+    The complete covariance would not do: where the classes lie far apart, its directions are the label's. Where
+    activations of one class do not vary, both are uniform.
     """
     if not k:
         return
+    within_DD = moments.within_class_covariance(label)
     each, D = n_classes - 1, len(within_DD)
+    varies = float(within_DD.diagonal().max()) > _rounding(moments) ** 2
     drawn = {
         "random": random_directions(k * each, D, seed),
-        "covariance": covariance_directions(k * each, within_DD, seed + 1),
+        "covariance": covariance_directions(k * each, within_DD if varies else torch.eye(D), seed + 1),
     }
     for name, vectors in drawn.items():
         for some_D in vectors.view(k, each, D):
@@ -166,15 +172,13 @@ def _shuffled(probe: Probe, x_ND: Tensor, labels_N: np.ndarray, seed: int) -> It
     """The probe with its parameters, fitted to shuffled labels."""
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(x_ND))[:MOST_SHUFFLED]
-    shuffled = rng.permutation(labels_N[rows])
-    if len(np.unique(shuffled)) == len(np.unique(labels_N)):
-        copy: Any = clone(probe)
-        yield _candidate("shuffled labels", _of_classes(copy.fit(x_ND[torch.from_numpy(rows)], shuffled)), True)
+    if len(np.unique(labels_N[rows])) == len(np.unique(labels_N)):
+        shuffled = fitted_to_shuffled(probe, x_ND[torch.from_numpy(rows)], labels_N[rows], rng)
+        yield _candidate("shuffled labels", class_vectors(shuffled), True)
 
 
 def _of_label(name: str, moments: SplitMoments, n_classes: int) -> Candidate:
     """The directions in which the class means of another label set differ most, as many as the label has."""
-    means_CD = moments.class_means(name)
-    _, values, Vt = torch.linalg.svd(means_CD - means_CD.mean(dim=0), full_matrices=False)
+    _, values, Vt = torch.linalg.svd(_differences(moments, name), full_matrices=False)
     top = (values[:, None] * Vt)[: n_classes - 1]
     return _candidate(f"label {name}", torch.cat([torch.zeros_like(top[:1]), top]), True, name)

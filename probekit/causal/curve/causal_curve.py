@@ -100,13 +100,14 @@ def _sizes(sides: Mapping[str, Side]) -> dict[str, int]:
 
 def _data(question: CausalQuestion, sides: Mapping[str, Side], found: list[PlaceFound]) -> CausalData:
     effects = with_placebos([effect for at in found for effect in at.effects])
-    selected, baseline = select(effects), baseline_of(question.results)
-    headline = question.results.headline
+    selected, baseline = select(effects, question.model.cfg.n_layers), baseline_of(question.results)
+    headline, is_of_answers = question.results.headline, question.label == question.answers_label
     measured = question.layers if found else []
-    layers = curve_of(measured, found, effects, selected, baseline["value"], headline)
+    layers = curve_of(measured, found, effects, selected, baseline["value"], headline, is_of_answers)
     directions = {method: chosen["direction"] for method, chosen in selected.items()}
     meta = {**_meta(question, sides), "selected": selected, "directions": directions, "baseline": baseline}
     meta["das"] = {layer.place: at.search for layer, at in zip(measured, found, strict=True) if at.search}
+    meta["no_direction"] = [layer.place for layer, at in zip(measured, found, strict=True) if not at.has_direction]
     return CausalData(layers, effects, [], [], meta)
 
 
@@ -117,6 +118,7 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
     return {
         **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
         "position": meta["position"],
+        "answer_token": "last token" if model.causal else "[MASK]",
         "at": options.at,
         "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),

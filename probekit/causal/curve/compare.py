@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from probekit.causal.curve.places import PlaceFound
-from probekit.causal.curve.statistics import USED, adjusted_p_values, p_value
+from probekit.causal.curve.statistics import adjusted_p_values, p_value
 from probekit.causal.data import CausalLayer, Effect, Quadrant
-from probekit.causal.results.view import is_placebo
+from probekit.causal.results.view import CONTROL, is_outside, is_placebo
 from probekit.evaluation.results.data import LayerResult, ProbeData
 
 CHOICES = {
@@ -20,6 +20,7 @@ CHOICES = {
 """Method -> the directions among which validation chooses that of the curve."""
 
 Selected = dict[str, dict[str, Any]]
+ENOUGH = 0.5  # of the effect at the output: a choice; what is less may be an edit that harms any answer
 CHANCE = {"auroc": 0.5}  # of metrics whose baseline does not depend on the classes
 
 
@@ -57,15 +58,37 @@ def _bands(effects: Sequence[Effect]) -> dict[tuple[str, str, float | None], tup
     return bands
 
 
-def select(effects: Sequence[Effect]) -> Selected:
-    """For each method the direction, place and scale with the largest effect on validation; ties go to the first."""
+def select(effects: Sequence[Effect], n_layers: int) -> Selected:
+    """For each method the direction, place and scale with the largest effect on validation; ties go to the first.
+
+    The output of the last block is passed over if a place before it has an effect half as large: there an edit acts on
+    the answer's own logits, so that its effect says nothing of what the model computes from the label.
+
+    Args:
+        effects: in the order of the curve.
+        n_layers: of the model.
+    """
     chosen: Selected = {}
     for method, directions in CHOICES.items():
         own = [e for e in effects if e.method == method and e.split == "validation" and e.direction in directions]
-        if own:
-            best = max(own, key=lambda effect: effect.effect)
-            chosen[method] = {"place": best.place, "scale": best.scale, "direction": best.direction}
+        if not own:
+            continue
+        before = [e for e in own if (e.point, e.layer) != ("resid_post", n_layers - 1)]
+        first = _largest(own)
+        acts = any(e.effect >= ENOUGH * first.effect for e in before)
+        best = _largest(before) if acts else first
+        passed_over = None if first.place == best.place else first.place
+        chosen[method] = {
+            "place": best.place,
+            "scale": best.scale,
+            "direction": best.direction,
+            "passed_over": passed_over,
+        }
     return chosen
+
+
+def _largest(effects: Sequence[Effect]) -> Effect:
+    return max(effects, key=lambda effect: effect.effect)
 
 
 def curve_of(
@@ -75,6 +98,7 @@ def curve_of(
     selected: Selected,
     baseline: float,
     headline: str,
+    is_of_answers: bool,
 ) -> list[CausalLayer]:
     """What can be read and what is used at each place.
 
@@ -85,20 +109,18 @@ def curve_of(
         selected: on validation.
         baseline: score above which a layer counts as read.
         headline: metric of the scores.
+        is_of_answers: whether the label decides the answers. If not, the search for the best direction finds what
+            decides them, which is not the label, and has no say.
     """
-    own = {
-        (effect.method, effect.place): effect
-        for effect in effects
-        if effect.split == "test"
-        and effect.method in selected
-        and effect.direction == selected[effect.method]["direction"]
-        and effect.scale == selected[effect.method]["scale"]
-    }
+    tested = {(e.method, e.direction, e.scale, e.place): e for e in effects if e.split == "test"}
     curve = []
     for layer, at in zip(layers, found, strict=True):
         score, interval = layer.metrics["test"][headline], layer.intervals.get(headline)
         is_read = (score if interval is None else interval[0]) > baseline
-        is_used = {method: _is_used(own[method, layer.place]) for method in selected}
+        own = {m: tested[m, chosen["direction"], chosen["scale"], layer.place] for m, chosen in selected.items()}
+        used_by = [effect.direction for effect in list(own.values())[:1] if is_outside(effect)]
+        swaps = [tested.get(("interchange", name, None, layer.place)) for name in ("das", "full vector", CONTROL)]
+        used_by += ["das"] if is_of_answers and _search_finds_use(*swaps) else []
         curve.append(
             CausalLayer(
                 point=layer.point,
@@ -106,13 +128,14 @@ def curve_of(
                 score=score,
                 interval=interval,
                 is_read=is_read,
-                is_used=is_used,
-                quadrant=_quadrant(is_read, next(iter(is_used.values()), False)),
+                is_used={method: is_outside(effect) for method, effect in own.items()},
+                quadrant=_quadrant(is_read, bool(used_by)),
                 collateral=_of_erasure(at, "collateral"),
                 completeness=_of_erasure(at, "completeness"),
                 selectivity=_of_erasure(at, "selectivity"),
                 reliability=_of_erasure(at, "reliability"),
                 angles=at.angles,
+                used_by=used_by,
             )
         )
     return curve
@@ -122,11 +145,15 @@ def _of_erasure(at: PlaceFound, name: str) -> dict[str, Any]:
     return {"erase": at.erasure[name]} if name in at.erasure else {}
 
 
-def _is_used(effect: Effect) -> bool:
-    """Outside the placebos, corrected, and with an interval that excludes 0."""
-    if effect.p_adjusted is None or effect.p_adjusted > USED or effect.interval is None:
+def _search_finds_use(learned: Effect | None, whole: Effect | None, control: Effect | None) -> bool:
+    """Whether the learned direction is outside the placebos, and the label is in what is swapped.
+
+    Any large swap may harm an answer, whatever it brings, and a search finds such swaps. So the swap of all activations
+    must do more with a counterpart's than with those of a text of the own class.
+    """
+    if learned is None or whole is None or control is None or whole.interval is None:
         return False
-    return not effect.interval[0] <= 0 <= effect.interval[1]
+    return learned.effect > 0 and is_outside(learned) and whole.interval[0] > max(0.0, control.effect)
 
 
 def _quadrant(is_read: bool, is_used: bool) -> Quadrant:

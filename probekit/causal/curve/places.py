@@ -34,12 +34,14 @@ class PlaceFound:
         angles: of other directions to the probe's, in degrees.
         search: how the search for the best direction went; empty without one.
         erasure: what LEACE leaves (`after_erasure`); empty without it.
+        has_direction: whether the class means of the train rows differ; if not, no edit of the label changes anything.
     """
 
     effects: list[Effect]
     angles: dict[str, float]
     search: dict[str, Any]
     erasure: dict[str, Any]
+    has_direction: bool
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -99,7 +101,7 @@ def measure_place(
     left = {}
     if known.aftermath is not None:
         left = after_erasure(question, known.aftermath, place, erasers[question.label])
-    return PlaceFound(effects, _angles(fitted), search, left)
+    return PlaceFound(effects, _angles(fitted), search, left, fitted.mean_difference.basis_Dk.shape[1] > 0)
 
 
 def placebo_labels(question: CausalQuestion) -> list[str]:
@@ -117,7 +119,7 @@ def count_runs(question: CausalQuestion, sides: Mapping[str, int]) -> int:
     total = 0
     for split, rows in sides.items():
         arms = 3 + (n_placebos if split == "test" else 0)
-        each = {"interchange": arms + 1, "erase": arms + 1, "steer": arms * len(options.scale_values)}
+        each = {"interchange": arms + 2, "erase": arms + 1, "steer": arms * len(options.scale_values)}
         total += rows * sum(n for method, n in each.items() if method in options.method_names)
     return total
 
@@ -146,10 +148,10 @@ def _on(question: CausalQuestion, x_ND: Tensor) -> Tensor:
 def _angles(fitted: PlaceDirections) -> dict[str, float]:
     """Between lines; of more than two classes the subspaces have several angles, and none is reported."""
     own = fitted.probe.basis_Dk
-    if own.shape[1] > 1:
+    if own.shape[1] != 1:
         return {}
     learned = [] if fitted.learned is None else [fitted.learned]
-    others = [one for one in [*fitted.candidates[1:], *learned] if not one.is_placebo]
+    others = [one for one in [*fitted.candidates[1:], *learned] if not one.is_placebo and one.basis_Dk.shape[1] == 1]
     found = {one.name: float(angle(own[:, 0], one.basis_Dk[:, 0])) for one in others}
     return {**found, f"random {HAAR:.0%}": float(haar_angle(len(own), HAAR))}
 
@@ -160,4 +162,6 @@ def read_found(body: Mapping[str, Any]) -> PlaceFound:
     for entry in body["effects"]:
         ends = entry["interval"]
         effects.append(Effect(**{**entry, "interval": None if ends is None else (ends[0], ends[1])}))
-    return PlaceFound(effects, dict(body["angles"]), dict(body["search"]), dict(body["erasure"]))
+    return PlaceFound(
+        effects, dict(body["angles"]), dict(body["search"]), dict(body["erasure"]), bool(body["has_direction"])
+    )

@@ -27,6 +27,7 @@ class Side:
         labels: class of each, int64 [N].
         counterpart: of each, among these rows, int64 [N].
         other: the counterpart's class, int64 [N].
+        same: another text of each row's class, among these rows, int64 [N]; the row itself where there is none.
         own_N: token of the own class's answer.
         other_N: token of the other class's answer.
         trunk: the unedited runs.
@@ -42,6 +43,7 @@ class Side:
     labels: np.ndarray
     counterpart: np.ndarray
     other: np.ndarray
+    same: np.ndarray
     own_N: Tensor
     other_N: Tensor
     trunk: Trunk
@@ -71,6 +73,7 @@ def find_side(question: CausalQuestion, split: str) -> Side:
         labels=labels,
         counterpart=counterpart,
         other=labels[counterpart],
+        same=_of_the_same_class(labels, options.seed),
         own_N=own_N,
         other_N=other_N,
         trunk=trunk,
@@ -97,6 +100,15 @@ def own_and_other(question: CausalQuestion, classes: np.ndarray, counterpart: np
     others = np.where(classes[counterpart] != classes, classes[counterpart], following)
     tokens = torch.from_numpy(question.answer_C)
     return tokens[torch.from_numpy(classes)], tokens[torch.from_numpy(others)]
+
+
+def _of_the_same_class(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Another row of each row's class, in random order: int64 [N]."""
+    rng, same = np.random.default_rng([seed, 4]), np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        same[rows] = np.roll(rows, 1)
+    return same
 
 
 def _edited(texts: list[list[int]], read: np.ndarray, n_bos: int, at: str) -> Tensor:

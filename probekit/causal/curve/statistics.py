@@ -10,8 +10,6 @@ from scipy.stats import norm, t
 
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 
-USED = 0.05  # level of the corrected p-value at which a layer counts as used
-
 
 def ratio_of_means(part_N: np.ndarray, whole_N: np.ndarray) -> float:
     """mean(part) / mean(whole); nan where the whole is 0."""

@@ -103,12 +103,21 @@ def probe_direction(probe: Probe, moments: SplitMoments, classes: Classes = (0, 
         NoDirection: the probe is not linear.
         UsageError: classes that the probe does not have.
     """
-    weights = np.atleast_2d(probe.direction)
-    n_classes = max(2, len(weights)) if probe.predicts == "classes" else 2
-    first, second = _checked(classes, n_classes)
-    if len(weights) > 1:
-        return unit_direction("probe", weights[second] - weights[first], moments)
-    return unit_direction("probe", weights[0] * (second - first), moments)
+    vectors_CD = class_vectors(probe)
+    first, second = _checked(classes, len(vectors_CD))
+    return unit_direction("probe", vectors_CD[second] - vectors_CD[first], moments)
+
+
+def class_vectors(probe: Probe) -> Tensor:
+    """A vector for each class, float64 [C, D]; the difference of two is the probe's direction between them.
+
+    A probe of two classes, or of numbers, has one weight vector: here that of class 1, and zeros are class 0's.
+
+    Raises:
+        NoDirection: the probe is not linear.
+    """
+    weights = torch.from_numpy(np.atleast_2d(probe.direction)).double()
+    return weights if len(weights) > 1 else torch.cat([torch.zeros_like(weights), weights])
 
 
 def mean_difference_direction(moments: SplitMoments, label: str, classes: Classes = (0, 1)) -> Direction:
@@ -140,11 +149,16 @@ def lda_direction(
         UsageError: an unknown label set or class, or a shrinkage out of range.
     """
     first, second = _with_rows(moments, label, classes)
-    amount = oas_shrinkage(moments, label) if shrinkage is None else shrinkage
-    fitted = LDAProbe(shrinkage=amount).fit_statistics(**moments.for_probe(label))
+    fitted = fit_lda(moments, label, shrinkage)
     numbers = fitted.classes_.tolist()
     direction = probe_direction(fitted, moments, (numbers.index(first), numbers.index(second)))
     return replace(direction, name="lda")
+
+
+def fit_lda(moments: SplitMoments, label: str, shrinkage: float | None = None) -> LDAProbe:
+    """LDA's probe of all classes that have rows; `shrinkage` as in `lda_direction`."""
+    amount = oas_shrinkage(moments, label) if shrinkage is None else shrinkage
+    return LDAProbe(shrinkage=amount).fit_statistics(**moments.for_probe(label))
 
 
 def oas_shrinkage(moments: SplitMoments, label: str) -> float:

@@ -14,6 +14,7 @@ import torch
 from sklearn.base import clone
 from torch import Tensor
 
+from probekit.causal.directions.directions import class_vectors
 from probekit.errors import DataError, UsageError
 from probekit.options.check import check_whole
 from probekit.probes.base import Probe
@@ -61,18 +62,22 @@ def shuffled_direction(probe: Probe, x_ND: Any, labels_N: np.ndarray, seed: int 
 
     Raises:
         NoDirection: the probe is not linear.
+        DataError: the activations do not vary.
     """
     check_whole("k", k)
     rng = np.random.default_rng(seed)
-    weights = [np.atleast_2d(_fitted(probe, x_ND, rng.permutation(labels_N)).direction) for _ in range(k)]
-    vectors = np.stack([w[0] if len(w) == 1 else w[1] - w[0] for w in weights])
-    return _unit(torch.from_numpy(vectors).double())
+    vectors = [class_vectors(fitted_to_shuffled(probe, x_ND, labels_N, rng)) for _ in range(k)]
+    return _unit(torch.stack([vectors_CD[1] - vectors_CD[0] for vectors_CD in vectors]))
 
 
-def _fitted(probe: Probe, x_ND: Any, labels_N: np.ndarray) -> Probe:
+def fitted_to_shuffled(probe: Probe, x_ND: Any, labels_N: np.ndarray, rng: np.random.Generator) -> Probe:
+    """A probe with the same parameters, fitted to the rows [N, D] and a permutation of their labels [N]."""
     copy: Any = clone(probe)
-    return copy.fit(x_ND, labels_N)
+    return copy.fit(x_ND, rng.permutation(labels_N))
 
 
 def _unit(vectors_kD: Tensor) -> Tensor:
-    return vectors_kD / vectors_kD.norm(dim=1, keepdim=True)
+    lengths_k1 = vectors_kD.norm(dim=1, keepdim=True)
+    if not bool((lengths_k1 > 0).all()):
+        raise DataError("a placebo has length 0: the activations do not vary; leave this place out")
+    return vectors_kD / lengths_k1

@@ -8,6 +8,7 @@ from probekit.causal.data import CausalData, Effect
 from probekit.text import printable
 
 CEILINGS = ("full vector", "das")  # what a direction is compared with from above
+CONTROL = "full vector, own class"  # what a swap does that brings nothing of another class
 RANDOM, COVARIANCE, SHUFFLED, OTHER = "random", "covariance", "shuffled labels", "label "
 OWN = ("probe", "leace", "mean-difference", "lda")  # of several directions, the first is the curve's
 
@@ -18,7 +19,9 @@ def is_placebo(direction: str) -> bool:
 
 
 def role_of(direction: str) -> str:
-    """What a direction is for: "direction", "ceiling" or "placebo"."""
+    """What a direction is for: "direction", "ceiling", "control" or "placebo"."""
+    if direction == CONTROL:
+        return "control"
     return "placebo" if is_placebo(direction) else "ceiling" if direction in CEILINGS else "direction"
 
 

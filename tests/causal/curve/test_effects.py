@@ -9,6 +9,7 @@ import probekit as pk
 from probekit.causal.curve import ceiling
 from probekit.causal.curve.causal_curve import causal_curve
 from probekit.causal.data import Effect
+from probekit.causal.results.report import causal_summary
 from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
@@ -97,6 +98,12 @@ def test_what_is_read_and_used_is_called_so(used):
         assert effect.effect == pytest.approx(1, abs=0.1)
         assert effect.flip_rate == 1
     assert all(effect.effect == pytest.approx(1, abs=0.15) for effect in effects(used, "erase", "leace"))
+
+
+def test_the_output_is_chosen_only_if_no_place_before_it_acts(used, same_end_results):
+    assert all(chosen["place"] == "resid_pre.0" for chosen in used.meta["selected"].values())
+    assert all(chosen["place"] == "resid_post.0" for chosen in same_end_results.meta["selected"].values())
+    assert not any(chosen["passed_over"] for chosen in same_end_results.meta["selected"].values())
 
 
 def test_the_full_vector_swap_is_the_counterparts_run(used):
@@ -226,6 +233,82 @@ def test_results_that_cannot_say_it_are_refused(parts):
         causal_curve(linear_gpt2().init_weights(1), acts, results, answers="1,2")
     with pytest.raises(UsageError, match="expected results"):
         causal_curve(model, acts, "results", answers="1,2")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture(scope="module")
+def same_end():
+    """Texts that end in the same token, to which the block's attention brings the word before it."""
+    model = linear_gpt2()
+    with torch.no_grad():
+        model.embed.weight[0] -= model.embed.weight[0] @ READ * READ
+        weights = dict(model.named_parameters())
+        weights["blocks.0.ln1.weight"][2:] = 353.0
+        weights["blocks.0.attn.qkv.weight"][2 * D :] = 2 * torch.eye(D)
+        weights["blocks.0.attn.out.weight"].copy_(torch.eye(D))
+    words = 1 + np.random.default_rng(2).permutation(WORDS - 1)[:200]
+    splits = np.repeat(["train", "validation", "test"], [100, 50, 50])
+    labels = {"used": words % 2, "idle": words // 2 % 2}
+    names = {"used": ["up", "down"], "idle": ["in", "out"]}
+    inputs = [[int(i), 0] for i in words]
+    task = pk.Task(name="end", inputs=inputs, labels=labels, label_names=names, target="used", splits=splits)
+    return model, pk.extract(model, task, points=["resid_pre"])
+
+
+@pytest.fixture(scope="module")
+def same_end_results(same_end) -> CausalResults:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ceiling, "STEPS", 40)
+        return run(same_end, das=True, completeness=True, rows=50)
+
+
+def test_a_place_whose_classes_do_not_differ_has_no_direction_and_ends_no_run(same_end_results):
+    found = same_end_results
+    assert found.meta["no_direction"] == ["resid_pre.0"]
+    assert [layer.quadrant for layer in found.layers] == ["neither", "read and used"]
+    first = [e for e in found.effects if e.point == "resid_pre"]
+    assert max(abs(e.effect) for e in first) < 1e-4
+    assert all(e.size == 0 for e in first if e.direction in ("probe", "mean-difference", "lda", "leace"))
+    assert [e.effect for e in effects(found, "interchange", "das")] == [pytest.approx(1, abs=0.1)]
+    assert found.layers[0].angles == {}
+    assert "No direction at resid_pre.0" in causal_summary(found)
+
+
+@pytest.fixture(scope="module")
+def product():
+    """Each word is (u, v), and the MLP writes u * v along READ, which is the answer."""
+    model = linear_gpt2()
+    number = torch.arange(WORDS)
+    u, v = (1.0 - 2 * (number // unit % 2) for unit in (1, 2))
+    U, V = contrast(6), contrast(12)
+    with torch.no_grad():
+        words, weights = model.embed.weight[:WORDS], dict(model.named_parameters())
+        words -= words @ torch.stack([READ, IDLE, U, V]).T @ torch.stack([READ, IDLE, U, V])
+        words[:, 2:] *= 4  # noise as large as u and v: a direction drawn from the covariance is mostly noise
+        words += u[:, None] * U + v[:, None] * V
+        weights["blocks.0.ln2.weight"].fill_(353.0)
+        signs = torch.tensor([[1.0, 1], [-1, -1], [1, -1], [-1, 1]])
+        weights["blocks.0.mlp.up.weight"][:4] = 4 * signs @ torch.stack([U, V])
+        weights["blocks.0.mlp.down.weight"][:, :4] = 0.25 * READ[:, None] * torch.tensor([1.0, 1, -1, -1])
+    words = np.random.default_rng(3).permutation(WORDS)
+    task = pk.Task(
+        name="product",
+        inputs=[[int(i)] for i in words],
+        labels={"used": (words % 2) ^ (words // 2 % 2)},
+        label_names={"used": ["up", "down"]},
+        splits=np.repeat(["train", "validation", "test"], [120, 60, 60]),
+    )
+    return model, pk.extract(model, task, points=["resid_pre"])
+
+
+def test_what_no_linear_probe_reads_and_the_model_uses_is_called_so(product, monkeypatch):
+    monkeypatch.setattr(ceiling, "STEPS", 40)
+    found = run(product, das=True, methods="interchange")
+    assert [layer.quadrant for layer in found.layers] == ["used, not read", "read and used"]
+    assert found.layers[0].used_by == ["das"]
+    assert found.layers[1].used_by == [found.meta["directions"]["interchange"], "das"]
+    assert not found.layers[0].is_used["interchange"]
+    before, _ = effects(found, "interchange", "full vector, own class")
+    assert before.effect == pytest.approx(0, abs=0.05)  # (u, v) and (-u, -v) have one answer
 
 
 def run_small(parts) -> None:

@@ -134,6 +134,8 @@ def test_the_direction_of_shuffled_labels_is_that_of_a_probe_of_them():
     assert found[0] == pytest.approx(by_hand / np.linalg.norm(by_hand))
     assert found.shape == (2, D)
     assert shuffled_direction(LogisticProbe(), X, LABELS).shape == (1, D)
+    with pytest.raises(DataError, match="length 0: the activations do not vary"):
+        shuffled_direction(MeanDifferenceProbe(), np.ones((N, D)), binary)
 
 
 def test_angles_are_between_lines():
