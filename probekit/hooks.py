@@ -127,6 +127,10 @@ class HookedModule(nn.Module):
         if callable(points):
             return [name for name in self.points if points(name)]
         specs = [points] if isinstance(points, str) or _is_pair(points) else points
+        if not isinstance(specs, Iterable):
+            raise UnknownPoint(
+                f'a point is "resid_pre.5", ("resid_pre", 5) or a name of model.points; got {specs!a:.60}'
+            )
         return list(dict.fromkeys(name for spec in specs for name in self._resolve_one(cast(PointSpec, spec))))
 
     def _resolve_one(self, spec: PointSpec) -> list[str]:

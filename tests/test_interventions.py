@@ -13,11 +13,13 @@ from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs, tiny_model
 from probekit.errors import UsageError
 from probekit.interventions import (
     Add,
+    Affine,
     ProjectOut,
     Swap,
     add,
     affine,
     apply_edit,
+    check_edit,
     check_positions,
     editing,
     project_out,
@@ -126,21 +128,68 @@ def test_gradients_reach_the_tensors_of_an_edit():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: add([1.0, float("nan")]), "NaN or infinity"),
+        (lambda: add([1.0, float("nan")]), "NaN, infinity"),
+        (lambda: add([1e39]), "beyond float32"),
+        (lambda: add(torch.ones(4).to_sparse()), "direction is a tensor or an array of numbers; got a Tensor"),
         (lambda: add(draw(2, 3, 4)), r"shape \[D\] or \[R, D\]; got \[2, 3, 4\]"),
         (lambda: add("direction"), "direction is a tensor or an array of numbers; got a str"),
         (lambda: add([1.0], scale=True), "scale is a number"),
         (lambda: add(draw(3, 4), scale=draw(2)), "one number of rows; got scale 2, direction 3"),
         (lambda: project_out([0.0, 0.0]), "directions are all 0"),
         (lambda: project_out(draw(2, 8)), r"columns of \[D, k\].*transpose"),
-        (lambda: affine(draw(4, 4), draw(3)), r"matrix \[D, D\] and a bias \[D\]; got \[4, 4\], \[3\]"),
+        (lambda: add(draw(4), 1j), "scale is a number"),
+        (lambda: add(draw(4), [float("nan"), 1.0]), "scale holds NaN"),
+        (lambda: add(draw(4), draw(2, 2)), "scale is a number or one for each row; got tensor"),
+        (lambda: affine(draw(4, 4), draw(3)), "one width; got matrix 4, bias 3"),
+        (lambda: affine([1.0, 2.0]), r"matrix has the shape \[D, D\]; got \[2\]"),
+        (lambda: project_out(draw(8), draw(7)), "one width; got basis 8, mean 7"),
         (lambda: swap(draw(8), draw(7)), "width 7, and the directions 8"),
+        (lambda: swap(draw(3, 8, 2), draw(2, 8)), "2 rows, and the directions 3"),
         (lambda: replace(draw(4), [1, 0, 1, 0]), "part is bool"),
+        (lambda: replace(draw(4), "1010"), "part is bool.*got '1010'"),
+        (lambda: check_edit(Add([1.0])), "direction of an edit is a tensor, got a list"),  # pyright: ignore
+        (lambda: check_edit(Add(draw(2, 3, 4))), r"shape \[D\] or \[R, D\]; got \[2, 3, 4\]"),
+        (lambda: check_edit(Add(draw(4), scale=float("nan"))), "finite number or one for each row; got nan"),
+        (
+            lambda: check_edit(Affine(draw(2, 4, 4), draw(4))),
+            r"matrix of an edit has the shape \[D, D\]; got \[2, 4, 4\]",
+        ),
+        (lambda: check_edit(Swap(draw(4, 2), draw(3))), "one number of dimensions; got basis 2, coordinates 3"),
     ],
 )
 def test_what_is_no_edit_is_refused(make, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as caught:
         make()
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_of_any_layout_make_the_edit_of_their_values():
+    values = np.arange(1.0, 7.0)
+    fixed = values.copy()
+    fixed.flags.writeable = False
+    for given in (values, [*values], fixed, values[::-1][::-1], values.astype(">f4"), values.astype(np.int16)):
+        assert torch.equal(add(given).direction.double(), torch.from_numpy(values))
+    edit = add(values)
+    values[:] = 0
+    assert edit.direction.all()  # a copy
+
+
+def test_the_rank_of_a_span_is_that_of_the_type_in_which_it_was_computed():
+    """A direction that depends on others up to float32's rounding adds no direction of noise."""
+    a = draw(64, 2).float()
+    assert project_out(torch.stack([a[:, 0], a[:, 1], 0.3 * a[:, 0] + 0.7 * a[:, 1]], 1)).basis.shape == (64, 2)
+    assert project_out(torch.stack([draw(64), draw(64) + 1e-10 * draw(64, seed=1)], 1)).basis.shape == (64, 2)
+    tiny = project_out(draw(8) * 1e-200).basis  # whose square is 0
+    torch.testing.assert_close(tiny, project_out(draw(8)).basis)
+
+
+def test_each_row_is_swapped_in_a_subspace_of_its_own():
+    x, directions, other = draw(3, 4, 8), draw(3, 8, 2, seed=1), draw(3, 8, seed=2)
+    swapped = apply_edit(swap(directions, other), x, None, torch.arange(3)[:, None])
+    for row in range(3):
+        torch.testing.assert_close(swapped[row], apply_edit(swap(directions[row], other[row]), x[row : row + 1])[0])
+        same = apply_edit(swap(directions, x[:, 1]), x, None, torch.arange(3)[:, None])
+        torch.testing.assert_close(same[row, 1], x[row, 1])  # with itself: nothing
 
 
 # positions
@@ -164,14 +213,14 @@ def test_positions_are_those_of_each_text_under_any_padding(name, left):
 @pytest.mark.parametrize("name", POSITIONS)
 def test_generation_is_the_same_with_and_without_cache_and_alone(name):
     model, positions = tiny_model("gpt2"), POSITIONS[name]
-    rows, plain = draw(3, D), tiny_model("gpt2").generate(TOKENS, 6, stop_tokens=[])
+    rows, plain = draw(3, D), tiny_model("gpt2").generate(TOKENS, 4, stop_tokens=[])
     with model.edited({("resid_pre", 1): add(rows, 4.0)}, positions):
-        cached = model.generate(TOKENS, 6, stop_tokens=[])
-        assert model.generate(TOKENS, 6, stop_tokens=[], use_cache=False) == cached
+        cached = model.generate(TOKENS, 4, stop_tokens=[])
+        assert model.generate(TOKENS, 4, stop_tokens=[], use_cache=False) == cached
     for i, ids in enumerate(TOKENS):
         own = positions[i] if name == "one for each" else positions[i][: len(ids)] if name == "mask" else positions
         with model.edited({("resid_pre", 1): add(rows[i], 4.0)}, own):
-            assert model.generate(ids, 6, stop_tokens=[]) == cached[i]
+            assert model.generate(ids, 4, stop_tokens=[]) == cached[i]
     assert cached != plain
 
 
@@ -211,6 +260,10 @@ def test_positions_of_prompts_leave_generated_tokens_out():
     [
         ("lats", "did you mean last"),
         (1.5, "positions are"),
+        (10**30, "positions are"),
+        (b"last", "positions are"),
+        (slice(1.5), "a slice of positions has whole numbers"),
+        (slice(None, None, 0), "a step other than 0"),
         (True, "positions are"),
         ([], "positions are"),
         ([[1, 2]], "positions are"),
@@ -230,31 +283,59 @@ def test_positions_outside_the_texts_are_refused(positions, message):
 # models under edits
 
 
+def inputs_of(model: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (tokens, tokens) if hasattr(model, "decode") else (tokens,)
+
+
+def run_of(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """The logits of a forward, or its output where there are none."""
+    with torch.no_grad():
+        return model(*inputs_of(model, tokens), return_logits=model.has_logits)
+
+
+def widths(model: Any) -> dict[str, int]:
+    """The width of each point that can be edited: those of one layer, and those outside the layers."""
+    names = [name for name in model.points if split_point(name)[1] in (None, 1)]
+    editable = [name for name in names if model.points[name].axes.split()[:2] == ["B", "L"]]
+    assert len(editable) > len(names) / 2
+    _, cache = model.run_with_cache(
+        *inputs_of(model, torch.tensor([[5]])), points=editable, return_logits=model.has_logits
+    )
+    return {name: cache[name][0, 0].numel() for name in editable}
+
+
 @pytest.mark.parametrize("name", sorted(tiny_configs().keys() - LIKE_ANOTHER))
-def test_every_family_runs_with_edits_at_every_editable_point(name):
-    """Replaced activations are what a hook at the same point sees; at scale 0 the run is the plain one, bit for bit."""
-    model, tokens = tiny_model(name), torch.tensor(TOKENS[:1])
-    inputs = {"source": tokens, "tokens": tokens} if hasattr(model, "decode") else {"tokens": tokens}
-    _, cache = model.run_with_cache(**inputs, return_logits=False)
-    of_layer = [point for point in cache if split_point(point)[1] in (None, 1)]
-    editable = [point for point in of_layer if model.points[point].axes.split()[:2] == ["B", "L"]]
-    assert len(editable) > len(of_layer) / 2
+def test_every_family_is_edited_at_every_editable_point_and_at_the_given_token_alone(name):
+    """What leaves a point is the edit of what entered it, in the same forward."""
+    model, tokens = tiny_model(name), torch.tensor([TOKENS[0], TOKENS[0][::-1]])
+    editable, entered, left = widths(model), {}, {}
+    with (
+        model.hooks(([*editable], lambda x, hook: entered.update({hook.name: x}))),
+        model.edited({point: replace(torch.full((width,), 7.0)) for point, width in editable.items()}, "last"),
+        model.hooks(([*editable], lambda x, hook: left.update({hook.name: x}))),
+    ):
+        run_of(model, tokens)
+    assert left.keys() == editable.keys()
     for point in editable:
-        x = cache[point]
-        seen: list[torch.Tensor] = []
-        with (
-            model.edited({point: replace(torch.full((x[0, 0].numel(),), 7.0))}, "last"),
-            model.hooks((point, lambda x, _, seen=seen: seen.append(x))),
-        ):
-            model(**inputs, return_logits=False)
-        torch.testing.assert_close(
-            seen[0][:, :-1], x[:, :-1], atol=1e-4, rtol=1e-4
-        )  # with all points hooked, other kernels
-        assert (seen[0][:, -1] == 7).all()
-    nothing = {point: add(torch.ones(cache[point][0, 0].numel()), 0.0) for point in editable}
-    with model.edited(nothing):
-        unedited = model(**inputs, return_logits=False)
-    assert torch.equal(unedited, model(**inputs, return_logits=False))
+        assert torch.equal(left[point][:, :-1], entered[point][:, :-1]), point
+        assert (left[point][:, -1] == 7).all(), point
+
+
+@pytest.mark.parametrize("name", sorted(tiny_configs().keys() - LIKE_ANOTHER))
+def test_an_edit_reaches_the_output_and_a_row_of_scale_0_is_the_unedited_run(name):
+    """In the residual stream bit for bit; elsewhere a hook may bring other kernels, and an expert more tokens."""
+    model, tokens = tiny_model(name), torch.tensor([TOKENS[2]] * 2)
+    editable, plain = widths(model), run_of(model, tokens)
+    scale = torch.tensor([0.0, 30.0])
+    for point, width in editable.items():
+        with model.edited({point: Add(2 + draw(width), scale=scale)}, 1):  # softmax ignores what all keys share
+            edited = run_of(model, tokens)
+        torch.testing.assert_close(edited[0], plain[0], rtol=1e-4, atol=1e-4)
+        if "hook_resid" in point and not hasattr(model.cfg, "n_experts"):
+            assert torch.equal(edited[0], plain[0]), point
+        assert (edited[1] - plain[1]).abs().max() > 3e-3, point
+    with model.edited({point: Add(torch.ones(width), scale=0.0) for point, width in editable.items()}):
+        assert torch.equal(run_of(model, tokens), plain)
 
 
 def test_edits_at_one_point_are_done_in_order_and_outer_contexts_first():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule, HookPoint
-from probekit.interventions.edits import Edit, Edits, apply_edit, check_width, edit_rows, is_identity
+from probekit.interventions.edits import Edit, Edits, apply_edit, check_edit, check_width, edit_rows, is_identity
 from probekit.interventions.where import TextTokens, check_positions, tokens_at
 from probekit.points import PAIR_POINTS, split_point
 from probekit.text import kind_of
@@ -28,7 +28,8 @@ def check_edits(model: HookedModule, edits: Edits) -> list[tuple[str, Edit]]:
     A short name without a layer means every layer that has the point.
 
     Raises:
-        UsageError: something else, an unknown point, or one that has no row for each token.
+        UsageError: something else, an unknown point, one that has no row for each token, or an edit as `check_edit`
+            refuses it.
     """
     if not hasattr(edits, "items"):
         raise UsageError(f'edits are a dictionary such as {{("resid_pre", 5): add(direction)}}; got {kind_of(edits)}')
@@ -40,7 +41,7 @@ def check_edits(model: HookedModule, edits: Edits) -> list[tuple[str, Edit]]:
                     f"expected an edit at {spec}, got {kind_of(edit)}; make one with add, replace, project_out, "
                     "affine or swap of probekit.interventions"
                 )
-            edit_rows(edit)
+            check_edit(edit)
             pairs += [(_editable(model, name), edit) for name in model.resolve(spec)]
     return pairs
 

@@ -6,28 +6,33 @@ where `changed` is one of five functions of a token's activations x: `Replace` b
 `ProjectOut` a subspace, an `Affine` map (LEACE, Belrose et al. 2023), or `Swap` the coordinates in a subspace for those
 of another run (interchange, Geiger et al. 2021). At scale 0 the run is the unedited one, bit for bit.
 
-Every tensor of an edit belongs to all rows, or has a leading axis with one entry for each row: so one forward runs many
-scales, directions or values. What a row is (a text, or one edited run of a text) is up to whoever runs the edit.
+Every tensor of an edit belongs to all rows, or has a leading axis with one entry for each row (an affine map's has
+none): so one forward runs many scales, directions or values. What a row is (a text, or one edited run of a text) is up
+to whoever runs the edit.
 
 Axes: B batch, L position, D width of the point (all heads side by side), R rows, k dimensions of a subspace, T tokens.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
+from probekit.text import kind_of
+
+_ONE = {"R": "one number of rows", "D": "one width", "k": "one number of dimensions"}
 
 Edits = Mapping[Any, "Edit | Sequence[Edit]"]
 """Point -> edits. Keys are `PointSpec`, but typed as such a dict of (text, number) would not do: keys are invariant."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Edit:
+class Edit(ABC):
     """One change.
 
     Attributes:
@@ -37,6 +42,7 @@ class Edit:
     axes: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of its tensors, without that of the rows
     scale: float | Tensor = 1.0
 
+    @abstractmethod
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
         """The activations at scale 1.
 
@@ -44,7 +50,6 @@ class Edit:
             x_TD: the activations of the edited tokens.
             rows_T: the row of each token; None if no tensor of the edit has rows.
         """
-        raise NotImplementedError
 
     def difference(self, x_TD: Tensor, changed_TD: Tensor, rows_T: Tensor | None) -> Tensor:
         """What scale 1 adds to the activations."""
@@ -90,13 +95,12 @@ class ProjectOut(Edit):
 
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
         centred_TD = x_TD if self.mean is None else x_TD - _at_rows(self.mean, 1, rows_T).to(x_TD)
-        basis = _at_rows(self.basis, 2, rows_T).to(x_TD)
-        return x_TD - _combined(_coordinates(centred_TD, basis), basis)
+        return x_TD + _change_of_coordinates(centred_TD, self.basis, torch.zeros(()), rows_T)
 
 
 @dataclass(frozen=True, eq=False)
 class Affine(Edit):
-    """P x + b, with P [D, D] and b [D]."""
+    """P x + b, with P [D, D] and b [D]; of its tensors, only the scale may have rows."""
 
     axes: ClassVar[Mapping[str, str]] = MappingProxyType({"matrix": "D D", "bias": "D"})
     matrix: Tensor
@@ -115,9 +119,7 @@ class Swap(Edit):
     coordinates: Tensor
 
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
-        basis = _at_rows(self.basis, 2, rows_T).to(x_TD)
-        c_Tk = _at_rows(self.coordinates, 1, rows_T).to(x_TD)
-        return x_TD + _combined(c_Tk - _coordinates(x_TD, basis), basis)
+        return x_TD + _change_of_coordinates(x_TD, self.basis, _at_rows(self.coordinates, 1, rows_T), rows_T)
 
 
 def _at_rows(x: Tensor, n_axes: int, rows_T: Tensor | None) -> Tensor:
@@ -129,12 +131,18 @@ def _at_rows(x: Tensor, n_axes: int, rows_T: Tensor | None) -> Tensor:
     return x[rows_T.to(x.device)]
 
 
-def _coordinates(x_TD: Tensor, basis: Tensor) -> Tensor:
-    return x_TD @ basis if basis.dim() == 2 else torch.einsum("td,tdk->tk", x_TD, basis)
-
-
-def _combined(c_Tk: Tensor, basis: Tensor) -> Tensor:
-    return c_Tk @ basis.T if basis.dim() == 2 else torch.einsum("tk,tdk->td", c_Tk, basis)
+def _change_of_coordinates(x_TD: Tensor, basis: Tensor, c: Tensor, rows_T: Tensor | None) -> Tensor:
+    """Q (c - Q'x): what gives each token's x the coordinates c, one number, [k] or [T, k], in its basis Q."""
+    c = c.to(x_TD)
+    if basis.dim() == 2:
+        basis = basis.to(x_TD)
+        return (c - x_TD @ basis) @ basis.T
+    change_TD = torch.zeros_like(x_TD)
+    for j, c_T in enumerate(c.expand(*x_TD.shape[:-1], basis.shape[-1]).unbind(-1)):
+        # one column of the bases at a time: all of them for each token take k times the memory of the activations
+        q_TD = _at_rows(basis[..., j], 1, rows_T).to(x_TD)
+        change_TD = change_TD + (c_T - (x_TD * q_TD).sum(-1))[:, None] * q_TD
+    return change_TD
 
 
 def tensors_of(edit: Edit) -> Iterator[tuple[str, Tensor, list[str]]]:
@@ -145,16 +153,41 @@ def tensors_of(edit: Edit) -> Iterator[tuple[str, Tensor, list[str]]]:
 
 
 def edit_rows(edit: Edit) -> int | None:
-    """For how many rows an edit has tensors; None if all its tensors belong to every row.
+    """For how many rows an edit has tensors; None if all its tensors belong to every row."""
+    return next((len(x) for _, x, axes in tensors_of(edit) if x.dim() > len(axes)), None)
+
+
+def check_edit(edit: Edit) -> None:
+    """Check an edit that may have been made without the functions of `make`.
 
     Raises:
-        UsageError: its tensors have different numbers of rows.
+        UsageError: what should be a tensor is none, shapes that do not go together, or a scale that is not finite.
     """
-    counts = {name: len(x) for name, x, axes in tensors_of(edit) if x.dim() > len(axes)}
-    if len(set(counts.values())) > 1:
-        held = ", ".join(f"{name} {n}" for name, n in counts.items())
-        raise UsageError(f"the tensors of an edit have one number of rows; got {held}")
-    return next(iter(counts.values()), None)
+    optional = {field.name for field in fields(edit) if field.default is None}
+    for name in edit.axes:
+        value = getattr(edit, name)
+        if not (isinstance(value, Tensor) or (value is None and name in optional)):
+            raise UsageError(
+                f"the {name} of an edit is a tensor, got {kind_of(value)}; the functions add, replace, project_out, "
+                "affine and swap take arrays and lists too"
+            )
+    sizes: dict[str, tuple[str, int]] = {}  # axis -> the first tensor with it, and its size there
+    for name, x, axes in tensors_of(edit):
+        with_rows = ["R", *axes]
+        shapes = [axes] if axes and isinstance(edit, Affine) else [axes, with_rows]
+        if x.dim() not in map(len, shapes):
+            wanted = " or ".join(f"[{', '.join(shape)}]" for shape in shapes)
+            raise UsageError(f"the {name} of an edit has the shape {wanted}; got {list(x.shape)}")
+        for axis, size in zip(axes if x.dim() == len(axes) else with_rows, x.shape, strict=True):
+            first, known = sizes.setdefault(axis, (name, size))
+            if size != known:
+                raise UsageError(f"the tensors of an edit have {_ONE[axis]}; got {first} {known}, {name} {size}")
+    if not (isinstance(edit.scale, Tensor | SupportsFloat) and bool(torch.as_tensor(edit.scale).isfinite().all())):
+        raise UsageError(f"the scale of an edit is a finite number or one for each row; got {_shown(edit.scale)}")
+
+
+def _shown(x: Any) -> str:
+    return f"a tensor {list(x.shape)} with NaN or infinity" if isinstance(x, Tensor) else f"{x!a:.60}"
 
 
 def check_width(edit: Edit, point: str, width: int) -> None:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, edit_rows
+from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, check_edit
+from probekit.interventions.given import short, to_tensor
 from probekit.text import kind_of
 
-RANK_TOLERANCE = 1e-10  # of the largest singular value: below, a direction lies in the span of the others
-_WANTED = {1: "[D] or [R, D]", 2: "[D], [D, k] or [R, D, k]"}
+_VECTORS, _SUBSPACES = ("[D]", "[R, D]"), ("[D]", "[D, k]", "[R, D, k]")
 
 
 def replace(value: Any, part: Any = None, scale: Any = 1.0) -> Replace:
@@ -30,12 +30,11 @@ def replace(value: Any, part: Any = None, scale: Any = 1.0) -> Replace:
     Raises:
         UsageError: another shape, or values that are not finite.
     """
-    value = _numbers("value", value, (1, 2))
-    if part is not None:
-        part = torch.as_tensor(part)
-        if part.dtype != torch.bool or part.dim() not in (1, 2) or part.shape[-1] != value.shape[-1]:
-            raise UsageError(f"part is bool [D], with D {value.shape[-1]}; got {part.dtype} {list(part.shape)}")
-    return _checked(Replace(value, part, scale=_scale(scale)))
+    value = _numbers("value", value, _VECTORS)
+    which = None if part is None else to_tensor(part)
+    if part is not None and (which is None or which.dtype != torch.bool):
+        raise UsageError(f"part is bool, True where a component is replaced; got {short(part)}")
+    return _checked(Replace(value, which, scale=_scale(scale)))
 
 
 def add(direction: Any, scale: Any = 1.0) -> Add:
@@ -47,7 +46,7 @@ def add(direction: Any, scale: Any = 1.0) -> Add:
     Raises:
         UsageError: another shape, or values that are not finite.
     """
-    return _checked(Add(_numbers("direction", direction, (1, 2)), scale=_scale(scale)))
+    return _checked(Add(_numbers("direction", direction, _VECTORS), scale=_scale(scale)))
 
 
 def project_out(directions: Any, mean: Any = None, scale: Any = 1.0) -> ProjectOut:
@@ -61,8 +60,8 @@ def project_out(directions: Any, mean: Any = None, scale: Any = 1.0) -> ProjectO
     Raises:
         UsageError: another shape, values that are not finite, or no direction other than 0.
     """
-    basis = _orthonormal(_numbers("directions", directions, (1, 2, 3)))
-    mean = None if mean is None else _numbers("mean", mean, (1, 2))
+    basis = _orthonormal(_numbers("directions", directions, _SUBSPACES))
+    mean = None if mean is None else _numbers("mean", mean, _VECTORS)
     return _checked(ProjectOut(basis, mean, scale=_scale(scale)))
 
 
@@ -77,12 +76,8 @@ def affine(matrix: Any, bias: Any = None, scale: Any = 1.0) -> Affine:
     Raises:
         UsageError: another shape, or values that are not finite.
     """
-    matrix = _numbers("matrix", matrix, (2,))
-    bias = torch.zeros(len(matrix), dtype=matrix.dtype) if bias is None else _numbers("bias", bias, (1,))
-    if tuple(matrix.shape) != (len(bias), len(bias)):
-        raise UsageError(
-            f"an affine map has a matrix [D, D] and a bias [D]; got {list(matrix.shape)}, {list(bias.shape)}"
-        )
+    matrix = _numbers("matrix", matrix, ("[D, D]",))
+    bias = torch.zeros(len(matrix), dtype=matrix.dtype) if bias is None else _numbers("bias", bias, ("[D]",))
     return _checked(Affine(matrix, bias, scale=_scale(scale)))
 
 
@@ -97,51 +92,44 @@ def swap(directions: Any, other: Any, scale: Any = 1.0) -> Swap:
     Raises:
         UsageError: another shape, values that are not finite, or no direction other than 0.
     """
-    basis, other = _orthonormal(_numbers("directions", directions, (1, 2, 3))), _numbers("other", other, (1, 2))
+    basis, other = _orthonormal(_numbers("directions", directions, _SUBSPACES)), _numbers("other", other, _VECTORS)
     if other.shape[-1] != basis.shape[-2]:
         raise UsageError(f"other has width {other.shape[-1]}, and the directions {basis.shape[-2]}; give one width")
-    of_other = other.to(basis.dtype)
-    if basis.dim() == 3:
-        of_other = of_other.expand(len(basis), -1)
-        return _checked(Swap(basis, torch.einsum("rd,rdk->rk", of_other, basis), scale=_scale(scale)))
-    return _checked(Swap(basis, of_other @ basis, scale=_scale(scale)))
+    if basis.dim() == other.dim() + 1 == 3 and len(basis) != len(other):
+        raise UsageError(f"other has {len(other)} rows, and the directions {len(basis)}; give one number of rows")
+    equation = "...d,dk->...k" if basis.dim() == 2 else "...d,...dk->...k"
+    coordinates = torch.einsum(equation, other.to(basis), basis)
+    return _checked(Swap(basis, coordinates, scale=_scale(scale)))
 
 
 def _checked(edit: Any) -> Any:
-    edit_rows(edit)  # raises for different numbers of rows
+    check_edit(edit)
     return edit
 
 
-def _numbers(name: str, given: Any, dims: tuple[int, ...]) -> Tensor:
-    """A tensor of finite floating-point numbers with one of these numbers of axes."""
-    try:
-        x = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{name} is a tensor or an array of numbers; got {kind_of(given)}") from error
+def _numbers(name: str, given: Any, shapes: tuple[str, ...]) -> Tensor:
+    """A tensor of finite floating-point numbers with as many axes as one of these shapes."""
+    x = to_tensor(given)
+    if x is None:
+        raise UsageError(f"{name} is a tensor or an array of numbers; got {kind_of(given)}")
     if x.is_complex():
         raise UsageError(f"{name} holds real numbers; got {x.dtype}")
-    x = x if x.is_floating_point() else x.to(torch.float64)
-    if x.dim() not in dims or not x.numel():
-        shapes = " or ".join(
-            {1: "[D]", 2: "[R, D]" if 1 in dims and 3 not in dims else "[D, k]", 3: "[R, D, k]"}[n] for n in dims
-        )
-        raise UsageError(f"{name} has the shape {shapes}; got {list(x.shape)}")
-    if not bool(x.detach().isfinite().all()):
-        raise UsageError(f"{name} holds NaN or infinity; give finite numbers")
+    if not x.numel() or x.dim() not in [shape.count(",") + 1 for shape in shapes]:
+        raise UsageError(f"{name} has the shape {' or '.join(shapes)}; got {list(x.shape)}")
+    x = x if x.is_floating_point() and x.element_size() > 1 else x.to(torch.float64)
+    if not bool(x.detach().to(torch.float32).isfinite().all()):
+        raise UsageError(f"{name} holds NaN, infinity or numbers beyond float32; give finite numbers")
     return x
 
 
 def _scale(given: Any) -> float | Tensor:
-    if isinstance(given, bool):
-        raise UsageError(f"scale is a number or one for each row; got {given}")
-    try:
-        scale = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"scale is a number or one for each row; got {kind_of(given)}") from error
-    if scale.dim() > 1 or scale.dtype == torch.bool or not bool(scale.detach().isfinite().all()):
-        raise UsageError(f"scale is a finite number or one for each row; got {given!a:.60}")
+    scale = None if isinstance(given, bool) else to_tensor(given)
+    if scale is None or scale.dim() > 1 or not scale.numel() or scale.is_complex() or scale.dtype == torch.bool:
+        raise UsageError(f"scale is a number or one for each row; got {short(given)}")
+    if not bool(scale.detach().isfinite().all()):
+        raise UsageError("scale holds NaN or infinity; give finite numbers")
     if scale.dim() == 0 and not scale.requires_grad:
-        return float(given)
+        return float(scale)
     return scale if scale.is_floating_point() else scale.to(torch.float64)
 
 
@@ -149,16 +137,20 @@ def _orthonormal(directions: Tensor) -> Tensor:
     """An orthonormal basis of the span, float64 [D, k] or [R, D, k]; directions in the span of others are left out."""
     columns = directions.to(torch.float64)
     columns = columns[:, None] if columns.dim() == 1 else columns
-    if columns.shape[-1] > columns.shape[-2]:
+    width, k = columns.shape[-2:]
+    if k > width:
         raise UsageError(
             f"directions are the columns of [D, k], at most D of them; got {list(directions.shape)}: transpose it"
         )
-    if columns.shape[-1] == 1 and columns.any(-2).all():
+    largest = columns.detach().abs().amax((-2, -1), keepdim=True)
+    if not bool(largest.all()):
+        raise UsageError("directions are all 0; give one that is not")
+    columns = columns / largest  # so that no square underflows
+    if k == 1:
         return columns / columns.norm(dim=-2, keepdim=True)
     left, values, _ = torch.linalg.svd(columns, full_matrices=False)
-    ranks = (values > RANK_TOLERANCE * values[..., :1]).sum(-1)
-    if not bool((values[..., 0] > 0).all()):
-        raise UsageError("directions are all 0; give one that is not")
-    if ranks.numel() > 1 and bool((ranks != ranks.flatten()[0]).any()):
+    # the rank as numpy.linalg.matrix_rank counts it, in the type in which the directions were computed
+    ranks = (values > width * torch.finfo(directions.dtype).eps * values[..., :1]).sum(-1).flatten()
+    if bool((ranks != ranks[0]).any()):
         raise UsageError("the directions of each row must span equally many dimensions; leave out dependent ones")
-    return left[..., : int(ranks.flatten()[0])]
+    return left[..., : int(ranks[0])]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError, nearest
+from probekit.interventions.given import short, to_tensor
 from probekit.text import counted
 
 Word = Literal["all", "last", "generated"]
@@ -65,22 +66,23 @@ def check_positions(positions: Positions) -> Any:
             raise UsageError(f"{forms}; {nearest(positions, get_args(Word))}")
         return positions
     if isinstance(positions, slice):
-        return positions
-    if isinstance(positions, Sequence | np.ndarray | Tensor):
         try:
-            given = torch.as_tensor(positions)
-        except (TypeError, ValueError, RuntimeError):
-            given = torch.empty(0)
-        if given.dtype == torch.bool and given.dim() in (1, 2) and given.numel():
-            return given
+            range(0)[positions]
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"a slice of positions has whole numbers, and a step other than 0; got {positions}"
+            ) from error
+        return positions
+    given = None if isinstance(positions, bytes) else to_tensor(positions)
+    if given is not None and given.numel():
         whole = not given.is_floating_point() and not given.is_complex() and given.dtype != torch.bool
-        if whole and given.dim() == 1 and given.numel():
+        if given.dtype == torch.bool and given.dim() in (1, 2):
+            return given
+        if whole and given.dim() == 1:
             return given.long()
         if whole and given.dim() == 0:
             return int(given)
-    elif hasattr(positions, "__index__") and not isinstance(positions, bool):
-        return int(positions)
-    raise UsageError(f"{forms}; got {positions!a:.60}")
+    raise UsageError(f"{forms}; got {short(positions)}")
 
 
 def tokens_at(positions: Any, texts: TextTokens) -> Tensor | None:

@@ -35,27 +35,29 @@ def alone(model, edits, positions, i):
     return kept
 
 
-@pytest.mark.parametrize("name", sorted(tiny_configs().keys() - LIKE_ANOTHER))
-def test_an_edit_in_a_packed_block_equals_the_edit_on_the_text_alone(name):
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        *(
+            (name, "read") for name in sorted(tiny_configs().keys() - LIKE_ANOTHER)
+        ),  # the read token alone in the last block
+        *((name, "all") for name in ("bert", "gpt2", "marian", "mistral-window", "mixtral")),
+    ],
+)
+def test_an_edit_in_a_packed_block_equals_the_edit_on_the_text_alone(name, at):
     model = tiny_model(name)
-    last = model.n_layers - 1  # whose block computes the read token alone
-    for at, positions in (("all", "all"), ("read", "last")):
-        acts = extract(
-            model,
-            TEXTS,
-            edits={
-                ("resid_pre", 0): [add(ROWS, 2.0), project_out(DIRECTIONS, scale=0.5)],
-                ("attn_out", last): add(ROWS),
-            },
-            edit_positions=at,
-        )
-        for i in (3, 5, 6, 7):
-            edits = {
-                ("resid_pre", 0): [add(ROWS[i], 2.0), project_out(DIRECTIONS, scale=0.5)],
-                ("attn_out", last): add(ROWS[i]),
-            }
-            for place, x in alone(model, edits, positions, i).items():
-                torch.testing.assert_close(acts[place][i], x, rtol=2e-5, atol=2e-5)
+    last = model.n_layers - 1
+
+    def edits(rows):
+        return {
+            ("resid_pre", 0): [add(rows, 2.0), project_out(DIRECTIONS, scale=0.5)],
+            ("attn_out", last): add(rows),
+        }
+
+    acts = extract(model, TEXTS, edits=edits(ROWS), edit_positions=at)
+    for i in (3, 5, 7):
+        for place, x in alone(model, edits(ROWS[i]), {"read": "last"}.get(at, at), i).items():
+            torch.testing.assert_close(acts[place][i], x, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "marian"])
@@ -193,6 +195,12 @@ def test_hooks_are_gone_after_an_extraction_that_failed(model, task):
     with pytest.raises(DataError, match="check the edits, or compute in float32"):
         extract(model, task, edits={("resid_pre", 1): affine(torch.eye(16) * 1e38, torch.zeros(16), scale=1e30)})
     assert not [point for point in model.points.values() if point.hooked]
+
+
+def test_no_edits_are_a_plain_extraction(model, task, path):
+    for nothing in ({}, {("resid_pre", 1): []}):
+        assert "edits" not in run(model, task, path, edits=nothing).meta
+    run(model, task, path)  # the same store
 
 
 # stores

@@ -32,7 +32,10 @@ def check_planned_edits(
     """
     if options.edits is None:
         return options
-    for name, edit in check_edits(model, options.edits):
+    pairs = check_edits(model, options.edits)
+    if not pairs:
+        return replace(options, edits=None)
+    for name, edit in pairs:
         place = split_point(name)
         check_width(edit, name, width_of(model, place))
         if (n := edit_rows(edit)) not in (None, n_examples):
@@ -51,7 +54,7 @@ def check_planned_edits(
                 f"the edit at {place_name(place)} comes after everything that is kept, and changes nothing; keep later "
                 "layers, or leave it out"
             )
-    each = [edit for _, edit in check_edits(model, options.edits) if not is_identity(edit)]
+    each = [edit for _, edit in pairs if not is_identity(edit)]
     has_rows = any(edit_rows(edit) is not None for edit in each)
     of_text = bool(each) and (has_rows or options.edit_positions == "read")
     return replace(options, share=options.share and not of_text)
