@@ -341,3 +341,9 @@ def test_one_pair_needs_no_list(model):
 def test_hooks_that_are_no_pairs_are_refused_in_words(model, given, got):
     with pytest.raises(UsageError, match=rf"hooks are a list of \(point, function\), got {got}.*; write"):
         model.run_with_hooks(TOKENS, fwd_hooks=given)
+
+
+@pytest.mark.parametrize("spec", [None, 5])
+def test_what_is_no_point_is_refused(model, spec):
+    with pytest.raises(UnknownPoint, match=rf'a point is "resid_pre.5", .*; got {spec}'):
+        model.resolve(spec)

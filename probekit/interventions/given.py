@@ -24,6 +24,6 @@ def to_tensor(given: Any) -> Tensor | None:
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
 
 
-def short(given: Any) -> str:
+def in_one_line(given: Any) -> str:
     """What was given, in one short line of a message."""
     return " ".join(f"{given!a:.60}".split())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, check_edit
-from probekit.interventions.given import short, to_tensor
+from probekit.interventions.given import in_one_line, to_tensor
 from probekit.text import kind_of
 
 _VECTORS, _SUBSPACES = ("[D]", "[R, D]"), ("[D]", "[D, k]", "[R, D, k]")
@@ -33,7 +33,7 @@ def replace(value: Any, part: Any = None, scale: Any = 1.0) -> Replace:
     value = _numbers("value", value, _VECTORS)
     which = None if part is None else to_tensor(part)
     if part is not None and (which is None or which.dtype != torch.bool):
-        raise UsageError(f"part is bool, True where a component is replaced; got {short(part)}")
+        raise UsageError(f"part is bool, True where a component is replaced; got {in_one_line(part)}")
     return _checked(Replace(value, which, scale=_scale(scale)))
 
 
@@ -125,7 +125,7 @@ def _numbers(name: str, given: Any, shapes: tuple[str, ...]) -> Tensor:
 def _scale(given: Any) -> float | Tensor:
     scale = None if isinstance(given, bool) else to_tensor(given)
     if scale is None or scale.dim() > 1 or not scale.numel() or scale.is_complex() or scale.dtype == torch.bool:
-        raise UsageError(f"scale is a number or one for each row; got {short(given)}")
+        raise UsageError(f"scale is a number or one for each row; got {in_one_line(given)}")
     if not bool(scale.detach().isfinite().all()):
         raise UsageError("scale holds NaN or infinity; give finite numbers")
     if scale.dim() == 0 and not scale.requires_grad:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError, nearest
-from probekit.interventions.given import short, to_tensor
+from probekit.interventions.given import in_one_line, to_tensor
 from probekit.text import counted
 
 Word = Literal["all", "last", "generated"]
@@ -82,7 +82,7 @@ def check_positions(positions: Positions) -> Any:
             return given.long()
         if whole and given.dim() == 0:
             return int(given)
-    raise UsageError(f"{forms}; got {short(positions)}")
+    raise UsageError(f"{forms}; got {in_one_line(positions)}")
 
 
 def tokens_at(positions: Any, texts: TextTokens) -> Tensor | None:

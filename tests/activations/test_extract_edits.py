@@ -1,5 +1,7 @@
 """Extraction under edits: packed blocks equal each text alone, and a store knows what was done to its model."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -278,7 +280,8 @@ def test_a_plan_says_what_it_edits(model, task):
 
 def test_sums_are_those_of_the_edited_activations(model, task, path):
     edits = {("resid_pre", 1): replace(torch.arange(16.0))}
-    sums = extract(model, task, out=path, edits=edits, stats=True).statistics
+    store: Any = extract(model, task, out=path, edits=edits, stats=True)
+    sums = store.statistics
     alone = extract_statistics(model, task, ExtractOptions(edits=edits))
     assert alone.meta["edits"] == sums.meta["edits"]
     for key, of_store in sums.items():
