@@ -88,7 +88,7 @@ class CausalOptions:
     )
     neutral: str | Path | None = option(
         None,
-        "Texts whose loss says what else an erasure harms: a .txt file of lines, or a table with a column text.  "
+        "Texts whose loss says what else an edit harms: a .txt file of lines, or a table with a column text.  "
         "[default: train texts]",
         metavar="FILE",
     )

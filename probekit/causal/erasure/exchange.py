@@ -16,7 +16,8 @@ import torch
 
 from probekit.causal.erasure.completeness import FreshReading, FreshScores, harmonic_mean, mean_of_known
 from probekit.errors import UsageError
-from probekit.points import Place
+from probekit.points import Place, place_name
+from probekit.text import listed
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,12 @@ def read_exchange(
     if label not in reading.scores:
         raise UsageError(reading.left_out.get(label, f"no fresh probes of {label!a}; read them first: read_afresh"))
     places = list(after)
-    if missing := [place for place in places if place not in before or place not in reading.scores[label].probes]:
-        raise UsageError(f"no unedited activations or probes of {missing}; read the same places without the edit")
+    if missing := [
+        place_name(place) for place in places if place not in before or place not in reading.scores[label].probes
+    ]:
+        raise UsageError(
+            f"no unedited activations or probes of {listed(missing)}; read the same places without the edit"
+        )
     rows = {name: np.asarray(labels[name]) for name in reading.scores}
 
     def share(name: str, place: Place, wanted: np.ndarray) -> float:

@@ -10,10 +10,12 @@ from probekit.activations import ActivationSet
 from probekit.causal.erasure.completeness import read_afresh
 from probekit.causal.erasure.exchange import ExchangeReading, read_exchange
 from probekit.errors import UsageError
+from probekit.points import Place
 from probekit.tasks import Task
 
 N, D = 480, 6
-HERE, LATER = ("resid_pre", 1), ("resid_post", 1)
+HERE: Place = ("resid_pre", 1)
+LATER: Place = ("resid_post", 1)
 
 
 def planted() -> tuple[Task, torch.Tensor]:
@@ -92,5 +94,5 @@ def test_what_could_not_be_read_before_is_not_a_number(rows):
 def test_places_and_label_sets_without_probes_are_refused(rows):
     with pytest.raises(UsageError, match="no fresh probes of 'd'"):
         rows.read(rows.x, label="d")
-    with pytest.raises(UsageError, match="read the same places"):
+    with pytest.raises(UsageError, match=r"probes of resid_post\.1; read the same places"):
         read_exchange(rows.reading, {HERE: rows.x}, {LATER: rows.x}, rows.labels, rows.labels["a"], "a")
