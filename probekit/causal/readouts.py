@@ -24,7 +24,6 @@ from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import bound_of, relative
 from probekit.models.base import LanguageModel
 from probekit.models.families.masked_lm import MaskedLM
-from probekit.models.families.transformer import Transformer
 from probekit.options.check import check_whole, is_whole
 from probekit.points import POINTS, place_name
 from probekit.tables import html_table, text_table
@@ -168,7 +167,7 @@ def _lens(
 
 def _streams(model: LanguageModel, ids: list[int], target: Text | None) -> tuple[list[str], Tensor, Tensor]:
     """The names of the places, the stream there [P, L, D], and the model's output [L, D]."""
-    two = isinstance(model, Transformer)
+    two = hasattr(model, "decode")
     if two == (target is None):
         needs = "a source and a target; give target=..." if two else "one text; leave out target"
         raise UsageError(f"{model.name} reads {needs}")
@@ -224,7 +223,7 @@ def _answer(model: LanguageModel, answer: str | int, text: Text) -> int:
         return int(answer)
     if not isinstance(answer, str):
         raise UsageError(f"an answer is a word or a token id, got {answer!a:.60}")
-    return answer_id(model, answer, [text] if isinstance(text, str) and not isinstance(model, Transformer) else [[]])
+    return answer_id(model, answer, [text] if isinstance(text, str) and not hasattr(model, "decode") else [[]])
 
 
 def spelled(model: LanguageModel, ids: Sequence[int]) -> list[str]:
@@ -304,7 +303,7 @@ def direct_logit_attribution(
             and a product), or a position outside the text.
     """
     check_head(model)
-    if isinstance(model, AdaptedModel | MaskedLM | Transformer):
+    if hasattr(model, "decode") or isinstance(model, AdaptedModel | MaskedLM):
         raise UsageError(
             f"direct logit attribution is for decoders of probekit's own families, whose blocks add to one stream; "
             f"{model.name} is none; take logit_lens"

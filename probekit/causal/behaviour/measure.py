@@ -22,7 +22,6 @@ from probekit.causal.behaviour.unembedding import check_head, chosen_logits, log
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Edits, editing
 from probekit.models.base import LanguageModel
-from probekit.models.families.transformer import Transformer
 
 TOKENS = 4096  # of a batch, padding included
 MASKED = 7  # every 7th token is masked in turn: 14%, near the 15% of BERT's training
@@ -222,7 +221,7 @@ def token_losses(
     Raises:
         UsageError: an encoder-decoder, a model without a head, or `edited` of other texts.
     """
-    if isinstance(model, Transformer):
+    if hasattr(model, "decode"):
         raise UsageError(
             f"the loss on texts is for models that read one text; {model.name} reads a source and a target"
         )

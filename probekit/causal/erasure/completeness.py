@@ -9,7 +9,7 @@ Axes: P places, N rows.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,14 @@ class FreshScores:
         chance: 1 / C, or 0.
         values: place -> score.
         intervals: place -> (low, high), 95%.
+        probes: place -> the fitted probe.
     """
 
     metric: str
     chance: float
     values: dict[Place, float]
     intervals: dict[Place, tuple[float, float]]
+    probes: dict[Place, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,27 @@ class FreshProbes:
         return [1 - kept for kept in self.kept(self.label)]
 
     @property
+    def completeness_intervals(self) -> list[tuple[float, float]]:
+        """The 95% intervals of `completeness`, [P], from those of the scores with the edit.
+
+        The scores without it are taken as known: far above chance they hardly vary in comparison.
+        """
+        before, after = self.before.scores[self.label], self.after.scores[self.label]
+        ends = []
+        for place, share in zip(self.places, self.completeness, strict=True):
+            low, high = after.intervals[place]
+            whole = math.nan if math.isnan(share) else before.values[place] - before.chance
+            ends.append((1 - (high - after.chance) / whole, 1 - (low - after.chance) / whole))
+        return ends
+
+    @property
     def selectivity(self) -> list[float]:
         """What is still read of the other label sets, as a share of what was: [P], their mean; nan without any.
 
         A label that goes along with the edited one loses what they share, by right.
         """
         others = [self.kept(name) for name in self.before.scores if name in self.after.scores and name != self.label]
-        return [_mean(kept[i] for kept in others) for i in range(len(self.places))]
+        return [mean_of_known(kept[i] for kept in others) for i in range(len(self.places))]
 
     @property
     def reliability(self) -> list[float]:
@@ -112,6 +128,12 @@ def harmonic_mean(completeness: float, selectivity: float) -> float:
         return math.nan
     one, other = (min(max(share, 0.0), 1.0) for share in (completeness, selectivity))
     return 2 * one * other / (one + other) if one + other else 0.0
+
+
+def mean_of_known(shares: Iterable[float]) -> float:
+    """The mean of the shares that are not nan; nan if all are."""
+    known = [share for share in shares if not math.isnan(share)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def fresh_probes(
@@ -185,12 +207,6 @@ def _places_of(before: Activations | FreshReading) -> Iterable[Place]:
     return before
 
 
-def _mean(shares: Iterable[float]) -> float:
-    """The mean of those that are numbers."""
-    known = [share for share in shares if not math.isnan(share)]
-    return sum(known) / len(known) if known else math.nan
-
-
 def _scores(acts: ActivationSet, options: dict[str, Any]) -> tuple[dict[str, FreshScores], dict[str, str]]:
     """The scores of every label set, or why it has none."""
     left_out, labels = {}, {"balanced_accuracy": [], "r2": []}
@@ -214,5 +230,6 @@ def _of_labels(acts: ActivationSet, names: list[str], metric: str, options: dict
         results = [layer for (label, _), curve in curves.items() if label == name for layer in curve.layers]
         values = {(each.point, each.layer): each.metrics["test"][metric] for each in results}
         intervals = {(each.point, each.layer): each.intervals.get(metric, UNKNOWN) for each in results}
-        scores[name] = FreshScores(metric, 1 / C if C else 0.0, values, intervals)
+        probes = {(each.point, each.layer): each.probe for each in results}
+        scores[name] = FreshScores(metric, 1 / C if C else 0.0, values, intervals, probes)
     return scores
