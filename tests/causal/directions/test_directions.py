@@ -1,5 +1,7 @@
 """Directions, placebos and angles against numpy, scikit-learn and closed forms."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -83,15 +85,18 @@ def test_edits_of_a_direction_move_by_standard_deviations_and_remove_the_coordin
     assert erased.numpy() == pytest.approx(float(moments.mean @ direction.vector_D))
 
 
+MEANS: Any = mean_difference_direction  # what the types forbid is tried, too
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         (lambda m: mean_difference_direction(m, "lable"), UsageError, "no label set 'lable'; did you mean label"),
         (lambda m: mean_difference_direction(m, "label", (0, 3)), UsageError, "different numbers of 0..2"),
-        (lambda m: mean_difference_direction(m, "label", ("a", "b")), UsageError, "different numbers of 0..2"),
-        (lambda m: mean_difference_direction(m, "label", 3), UsageError, "different numbers of 0..2; got 3"),
+        (lambda m: MEANS(m, "label", ("a", "b")), UsageError, "different numbers of 0..2"),
+        (lambda m: MEANS(m, "label", 3), UsageError, "different numbers of 0..2; got 3"),
         (lambda m: moments_of_rows(X, {"y": LABELS[1:]}), DataError, "labels 'y' must be class numbers"),
-        (lambda m: moments_of_rows(X, {"y": LABELS - 1}), DataError, "0 or more, of 300 rows"),
+        (lambda m: moments_of_rows(X, {"y": LABELS - 1}), DataError, "0 or more, of the 300 rows"),
         (lambda m: random_directions(2, 3, seed=-1), UsageError, "seed must be a whole number, 0 or more"),
         (lambda m: lda_direction(m, "label", shrinkage=2), UsageError, "shrinkage must be"),
         (lambda m: unit_direction("a", np.zeros(D), m), DataError, "length 0: the classes do not differ"),
