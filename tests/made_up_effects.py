@@ -122,6 +122,7 @@ def _meta(methods: tuple[str, ...], n_layers: int) -> dict[str, Any]:
         "baseline": {"name": "majority", "value": 0.5},
         "resampled_by": "group",
         "neutral": "other texts of the task",
+        "patched": {"pairs": 48},
     }
 
 

@@ -254,9 +254,7 @@ def _grid_pairs(data: CausalData) -> Answer:
     }
     out = [f"{counts[name]:,} {why}" for name, why in left.items() if counts.get(name)]
     rest = f"; test rows left out: {listed(out)}" if out else ""
-    ends = next((grid.logit_differences for grid in data.grids if grid.logit_differences), None)
-    base = "" if ends is None else f"; logit difference {ends[0]:.2f} clean, {ends[1]:.2f} corrupted"
-    return "pairs" in counts, (f"{counts['pairs']:,}{rest}" if "pairs" in counts else "not recorded") + base
+    return "pairs" in counts, f"{counts['pairs']:,}{rest}" if "pairs" in counts else "not recorded"
 
 
 def _grid_baseline(data: CausalData) -> Answer:

@@ -222,7 +222,7 @@ def test_layers_are_those_that_were_asked_for(parts):
         ({"answers_label": "nothing"}, "nothing"),
         ({"layers": 7}, "layer 7"),
         ({"methods": "erase,stare"}, "steer"),
-        ({"at": "all"}, "--method erase,steer"),
+        ({"at": "all", "methods": "interchange,erase"}, "--method erase,steer"),
         ({"scales": [0]}, "other than 0"),
         ({"pairs": "pairs.csv"}, "add patch"),
     ],
