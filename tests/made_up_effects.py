@@ -6,6 +6,7 @@ import numpy as np
 
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid, Quadrant
 from probekit.causal.results.checklist import reviewer_checklist
+from probekit.causal.results.view import is_placebo
 
 HOSTILE: dict[str, Any] = {
     "model": "$x_1$ 100% " + "m" * 60,
@@ -19,7 +20,7 @@ SCALES = [-4.0, -2.0, 0.0, 2.0, 4.0]
 
 def effect(method: Any, direction: str, i: int, value: float, n_layers: int = 6, **changes: Any) -> Effect:
     point, layer = ("resid_post", n_layers - 1) if i == n_layers else ("resid_pre", i)
-    is_own = direction in ("probe", "leace")
+    is_own = not is_placebo(direction)
     fields: dict[str, Any] = {
         "method": method,
         "direction": direction,
@@ -90,7 +91,7 @@ def _layer(i: int, score: float, value: float, n_layers: int, methods: tuple[str
         is_read,
         dict.fromkeys(methods, is_used),
         names[is_read, is_used],
-        collateral={"erase": 0.012},
+        collateral=dict.fromkeys(methods, 0.012),
         completeness={"erase": [1.0, 0.8, 0.7]},
         selectivity={"erase": 0.9},
         reliability={"erase": 0.95},
@@ -111,6 +112,7 @@ def _meta(methods: tuple[str, ...], n_layers: int) -> dict[str, Any]:
         "seed": 0,
         "answers": {"singular": " is", "plural": " are"},
         "position": "last",
+        "answer_token": "last token",
         "at": "read",
         "methods": list(methods),
         "directions": {method: "leace" if method == "erase" else "probe" for method in methods},

@@ -170,15 +170,16 @@ class CausalData:
         grids: activation patching; empty if it was not asked for.
         checklist: the reviewer's questions.
         meta: JSON-able. "model", "task", "label", "headline" (metric of the scores), "n_layers", "point", "seed",
-            "versions"; "answers" (class -> text of its token); "position" (token that is read) and "at" ("read" or
-            "all": where edits act); "methods" (the first is the headline); "directions" (method -> the direction of
-            its curve); "n" (split -> rows); "base" (split -> {"logit_difference", "interval", "probability",
-            "preferred" (share of rows that prefer their own answer)}), the behaviour without edits; "selected" (method
-            -> {"place", "scale", "direction", "passed_over"}, chosen on validation; "passed_over" is the output of the
-            last block where it has the largest effect and is not chosen, else None); "baseline" ({"name", "value"},
-            what scores are compared with); "no_direction" (places where the class means do not differ, so that no edit
-            of the label changes anything); "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the
-            collateral loss). All but "model" and "methods" may be missing.
+            "versions"; "answers" (class -> text of its token); "position" (token that is read), "answer_token" ("last
+            token" or "[MASK]": after which the model answers) and "at" ("read" or "all": where edits act); "methods"
+            (the first is the headline); "directions" (method -> the direction of its curve); "n" (split -> rows);
+            "base" (split -> {"logit_difference", "interval", "probability", "preferred" (share of rows that prefer
+            their own answer)}), the behaviour without edits; "selected" (method -> {"place", "scale", "direction",
+            "passed_over"}, chosen on validation; "passed_over" is the output of the last block where it has the largest
+            effect and is not chosen, else None); "baseline" ({"name", "value"}, what scores are compared with);
+            "no_direction" (places where the class means do not differ, so that no edit of the label changes anything);
+            "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss). All but "model" and
+            "methods" may be missing.
     """
 
     layers: list[CausalLayer]

@@ -120,6 +120,7 @@ def _meta(question: CausalQuestion, sides: Mapping[str, Side]) -> dict[str, Any]
     return {
         **{name: meta[name] for name in ("model", "task", "label", "point", "n_layers", "headline", "probe")},
         "position": meta["position"],
+        "answer_token": "last token" if model.causal else "[MASK]",
         "at": options.at,
         "answers_label": question.answers_label,
         "answers": dict(zip(question.classes, [str(name) for name in names], strict=True)),

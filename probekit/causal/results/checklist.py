@@ -5,16 +5,17 @@ wake a dormant path), Zhang and Nanda 2023 (metrics of patching), and of reviews
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
-from probekit.causal.data import CausalData, ChecklistItem, Effect, PatchGrid
+from probekit.causal.data import CausalData, CausalLayer, ChecklistItem, Effect, PatchGrid
 from probekit.causal.results.view import (
     COVARIANCE,
-    OTHER,
     RANDOM,
     SHUFFLED,
     curve_effects,
     direction_name,
+    dose,
     methods_of,
     own_direction,
     placebo_counts,
@@ -27,6 +28,7 @@ from probekit.text import counted, listed, printable
 
 LEAST_PLACEBOS = 20  # random directions; fewer cannot give p < 0.05
 LEAST_SCALES = 3  # of a dose-response
+AT_END = ("resid_post", "mlp_out")  # points of the last block from which the final norm leads to the logits
 Answer = tuple[bool, str]
 
 
@@ -56,10 +58,11 @@ def base_text(data: CausalData, split: str = "test") -> str:
 
 
 def _token(data: CausalData) -> Answer:
-    if "position" not in data.meta:
+    meta = data.meta
+    if "position" not in meta or "answer_token" not in meta:
         return False, "not recorded"
-    where = {"read": "that token", "all": "every token of the text"}.get(str(data.meta.get("at", "read")), "that token")
-    return True, f"the answer is read at the {position_name(data.meta['position'])}; edits act at {where}"
+    where = "every token of the text" if meta.get("at") == "all" else f"the {position_name(meta['position'])}"
+    return True, f"the model answers after the {printable(meta['answer_token'])}; edits act at {where}"
 
 
 def _rows(data: CausalData) -> Answer:
@@ -77,6 +80,8 @@ def _base(data: CausalData) -> Answer:
     text = base_text(data)
     if not text:
         return False, "not measured"
+    if data.meta["base"]["test"].get("interval") is None:
+        return False, f"{text}: no interval; take more rows (--rows)"
     if base_is_at_chance(data):
         return False, f"{text}: at chance, so shares of it mean nothing; use a task that the model does"
     return True, text
@@ -96,14 +101,13 @@ def _ceiling(data: CausalData) -> Answer:
 
 def _placebos(data: CausalData) -> Answer:
     counts = placebo_counts(data.effects)
-    names = {RANDOM: "random", COVARIANCE: "drawn from the covariance", SHUFFLED: "of shuffled labels"}
-    texts = [f"{counts[kind]} {name}" for kind, name in names.items() if kind in counts]
-    texts += [f"of {printable(kind)}" for kind in counts if kind.startswith(OTHER)]
-    enough = all(counts.get(kind, 0) >= LEAST_PLACEBOS for kind in (RANDOM, COVARIANCE)) and SHUFFLED in counts
-    if not texts:
+    if not counts:
         return False, "none"
+    names = {RANDOM: "random", COVARIANCE: "drawn from the covariance"}
+    texts = [f"{counts[kind]} {names[kind]}" if kind in names else printable(kind) for kind in counts]
+    enough = all(counts.get(kind, 0) >= LEAST_PLACEBOS for kind in (RANDOM, COVARIANCE)) and SHUFFLED in counts
     few = "" if enough else f"; expected {LEAST_PLACEBOS} random, {LEAST_PLACEBOS} of the covariance, shuffled labels"
-    return enough, f"directions {listed(texts)}; same edit, same norm{few}{_largest_placebos(data)}"
+    return enough, f"same edit, same norm, along {listed(texts)}{few}{_largest_placebos(data)}"
 
 
 def _largest_placebos(data: CausalData) -> str:
@@ -118,37 +122,45 @@ def _largest_placebos(data: CausalData) -> str:
     return f"; largest effect of {method} at {place}: {listed(texts)}" if texts else ""
 
 
-def _both_ways(data: CausalData) -> Answer:
+def _needed_and_enough(data: CausalData) -> Answer:
     methods = methods_of(data)
-    scales = {effect.scale for effect in data.effects if effect.method == "steer" and effect.scale}
-    signs = min(scales, default=0) < 0 < max(scales, default=0)
     said = [f"{method} {effect.effect:.2f}" for method in methods if (effect := _at_selected(data, method))]
     sufficient, necessary = "interchange" in methods or "steer" in methods, "erase" in methods
     lacks = ["erase: is it needed"] * (not necessary) + ["interchange or steer: is it enough"] * (not sufficient)
-    one_sign = "" if "steer" not in methods or signs else "; steering has one sign only"
     missing = f"; not asked: {', '.join(lacks)} (--method)" if lacks else ""
-    return sufficient and necessary and not one_sign, f"{', '.join(said) or 'not measured'}{one_sign}{missing}"
+    return sufficient and necessary, f"{', '.join(said) or 'not measured'}{missing}"
 
 
 def _before_the_answer(data: CausalData) -> Answer:
-    """At the end of the model, the edited token's activation is the answer's logits in other coordinates."""
-    used = [layer.place for layer in data.layers if layer.quadrant in ("read and used", "used, not read")]
+    """What the last block adds goes through the final norm to the logits: an edit there changes the answer itself."""
+    headline = methods_of(data)[0]
+    used = [layer for layer in data.layers if layer.is_used.get(headline) or layer.used_by]
     if not used:
         return True, "used nowhere"
-    end = data.layers[-1].place if len(data.layers) > 1 else None
-    early = [place for place in used if place != end]
-    caveat = "; at the last place the edit acts on the answer's own logits" if end in used else ""
-    return bool(early), (f"used from {early[0]} on{caveat}" if early else f"used at {used[0]} alone{caveat}")
+    early = [layer.place for layer in used if not _is_end(data, layer)]
+    if not early:
+        return False, f"used at {used[-1].place} alone, where the edit acts on the answer's own logits"
+    end = "" if len(early) == len(used) else f"; at {used[-1].place} the edit acts on the answer's own logits"
+    return True, f"used first at {early[0]}{end}"
+
+
+def _is_end(data: CausalData, layer: CausalLayer) -> bool:
+    """Whether only the final norm and the unembedding follow."""
+    return layer.point in AT_END and layer.layer == data.meta.get("n_layers", 0) - 1
 
 
 def _dose(data: CausalData) -> Answer:
-    scales = sorted({e.scale for e in data.effects if e.method == "steer" and e.scale is not None})
-    if not scales:
+    place = selected_place(data, "steer")
+    effects = {e.scale: e.effect for e in dose(data, place) if e.scale} if place else {}
+    if not effects:
         return False, "not measured; add steer to --method"
-    if len(scales) < LEAST_SCALES:
-        return False, f"{counted(len(scales), 'scale')}; give {LEAST_SCALES} or more, of both signs (--scale)"
-    ends = f"{scales[0]:g} to {scales[-1]:g} standard deviations"
-    return True, f"{len(scales)} scales from {ends} along the direction; see the picture"
+    if len(effects) < LEAST_SCALES or not min(effects) < 0 < max(effects):
+        return False, f"{counted(len(effects), 'scale')}; give {LEAST_SCALES} or more, of both signs (--scale)"
+    rising = sorted(effects.items() | {(0.0, 0.0)})
+    grows = all(low[1] < high[1] for low, high in pairwise(rising))
+    values = ", ".join(f"{effect:z.2f} at {scale:+g}" for scale, effect in rising if scale)
+    verdict = "yes, at every step" if grows else "not at every step"
+    return True, f"{verdict}; steering at {place}: {values} standard deviations along the direction"
 
 
 def _corrected(data: CausalData) -> Answer:
@@ -167,42 +179,52 @@ def _intervals(data: CausalData) -> Answer:
 
 
 def _collateral(data: CausalData) -> Answer:
-    chosen = {method: selected_place(data, method) for method in methods_of(data)}
-    found = {
-        method: layer.collateral[method]
-        for layer in data.layers
-        for method, place in chosen.items()
-        if method in layer.collateral and place in (layer.place, None)
-    }
+    measured = {method: layer.collateral.get(method) for method, layer in _selected_layers(data).items()}
+    found = {method: value for method, value in measured.items() if value is not None}
     if not found:
         return False, "not measured: the loss on other text with the edit minus without"
     text = ", ".join(f"{method} {value:+.3f}" for method, value in found.items())
-    neutral = data.meta.get("neutral")
-    return True, f"{text} nats a token{f' on {printable(neutral)}' if neutral else ''}"
+    on = f" on {printable(data.meta['neutral'])}" if data.meta.get("neutral") else ""
+    lacking = [method for method in methods_of(data) if method not in found]
+    missing = f"; not measured for {listed(lacking)}" if lacking else ""
+    return not lacking, f"loss {text} nats a token{on}{missing}"
 
 
 def _completeness(data: CausalData) -> Answer:
-    place = selected_place(data, "erase")
-    found = [each for each in data.layers if each.completeness.get("erase") and place in (each.place, None)]
+    found = {method: each for method, each in _selected_layers(data).items() if each.completeness.get(method)}
     if not found:
-        return False, "not measured; fresh probes after erasure say what is left and what else was lost"
-    layer = found[-1]
-    values, selectivity = layer.completeness["erase"], layer.selectivity.get("erase")
-    text = f"erasure at {layer.place}: completeness {values[0]:.2f}"
-    text += f", {min(values[1:]):.2f} at the layer after where most is read again" if len(values) > 1 else ""
-    return True, text + ("" if selectivity is None else f", selectivity {selectivity:.2f}")
+        return False, "not measured; fresh probes after the edit say what is left and what else was lost"
+    texts = [_complete_text(method, layer) for method, layer in found.items()]
+    is_selective = all(method in layer.selectivity for method, layer in found.items())
+    lacking = "" if is_selective else "; selectivity needs another label set, and the task has none"
+    return is_selective, "; ".join(texts) + lacking
+
+
+def _complete_text(method: str, layer: CausalLayer) -> str:
+    here, *later = layer.completeness[method]
+    text = f"{method} at {layer.place}: completeness {here:z.2f}"
+    text += f", at the worst later layer {min(later):z.2f}" if later else ""
+    return text + (f", selectivity {layer.selectivity[method]:z.2f}" if method in layer.selectivity else "")
+
+
+def _selected_layers(data: CausalData) -> dict[str, CausalLayer]:
+    """Method -> the layer that validation chose for it."""
+    layers = {layer.place: layer for layer in data.layers}
+    chosen = {method: selected_place(data, method) for method in methods_of(data)}
+    return {method: layers[place] for method, place in chosen.items() if place in layers}
 
 
 def _angles(data: CausalData) -> Answer:
-    place = selected_place(data, "interchange")
-    found = [each for each in data.layers if "das" in each.angles and place in (each.place, None)]
-    if not found:
-        return False, "not measured: the angle between the probe's direction and the learned one (das)"
-    angles = found[-1].angles
-    least = angles.get("random 5%")
-    beside = "" if least is None else f"; 5% of random directions are closer than {least:.0f}"
-    search = _search_text(data.meta.get("das", {}).get(found[-1].place) or {})
-    return True, f"{angles['das']:.0f} degrees between probe and DAS at {found[-1].place}{beside}{search}"
+    layer = _selected_layers(data).get("interchange")
+    if layer is None or "das" not in layer.angles:
+        return False, "not measured: the angle between the probe's direction and the learned one (DAS)"
+    effects = {name: _at_selected(data, "interchange", name) for name in ("probe", "das")}
+    texts = [f"{direction_name(name)} {effect.effect:z.2f}" for name, effect in effects.items() if effect]
+    least = layer.angles.get("random 5%")
+    beside = "" if least is None else f" (5% of random directions are closer than {least:.0f})"
+    angle = f"{layer.angles['das']:.0f} degrees between probe and DAS{beside}"
+    search = _search_text(data.meta.get("das", {}).get(layer.place) or {})
+    return len(texts) == len(effects), f"interchange at {layer.place}: {', '.join(texts)}; {angle}{search}"
 
 
 def _search_text(search: dict[str, Any]) -> str:
@@ -234,7 +256,8 @@ def _grid_pairs(data: CausalData) -> Answer:
     rest = f"; test rows left out: {listed(out)}" if out else ""
     ends = next((grid.logit_differences for grid in data.grids if grid.logit_differences), None)
     base = "" if ends is None else f"; logit difference {ends[0]:.2f} clean, {ends[1]:.2f} corrupted"
-    return "pairs" in counts, (f"{counts['pairs']:,}{rest}" if "pairs" in counts else "not recorded") + base
+    n = counts.get("pairs", data.grids[0].n)
+    return n is not None, (f"{n:,}{rest}" if n is not None else "not recorded") + base
 
 
 def _grid_baseline(data: CausalData) -> Answer:
@@ -242,6 +265,18 @@ def _grid_baseline(data: CausalData) -> Answer:
     if without:
         return False, f"no placebos for {listed(without)}"
     return bool(data.grids), "cells inside the band of patches from unrelated pairs are grey"
+
+
+def _grid_ends(data: CausalData) -> Answer:
+    """Recovery is a share of the difference between clean and corrupted runs."""
+    known = {grid.logit_differences for grid in data.grids}
+    if None in known:
+        return False, "not recorded"
+    ends = [ends for ends in known if ends is not None]
+    texts = [
+        f"logit difference {clean:z.2f} in clean texts, {corrupted:z.2f} in corrupted ones" for clean, corrupted in ends
+    ]
+    return all(clean > 0 > corrupted for clean, corrupted in ends), "; ".join(texts)
 
 
 def _grid_exact(data: CausalData) -> Answer:
@@ -276,17 +311,18 @@ _QUESTIONS: dict[str, Callable[[CausalData], Answer]] = {
     "Does the unedited model do the task?": _base,
     "What is the most a patch can do here?": _ceiling,
     "What do placebos do?": _placebos,
-    "Is it needed, and is it enough?": _both_ways,
+    "Is it needed, and is it enough?": _needed_and_enough,
     "Is it the concept, or already the answer?": _before_the_answer,
     "Does the effect grow with the dose?": _dose,
     "Are many layers and scales corrected for?": _corrected,
     "How uncertain are the effects?": _intervals,
     "What else does the edit harm?": _collateral,
-    "Is erasure complete and selective?": _completeness,
+    "Is the edit complete and selective?": _completeness,
     "Is the probe's direction the one that acts?": _angles,
     "Could the edit leave what the model knows?": _off_manifold,
 }
 _OF_PATCHING: dict[str, Callable[[CausalData], Answer]] = {
+    "Do the unpatched texts get their own answers?": _grid_ends,
     "Which pairs are patched?": _grid_pairs,
     "What do patches from unrelated pairs do?": _grid_baseline,
     "Is patching exact?": _grid_exact,

@@ -3,7 +3,7 @@
 Names come from data, so both forms escape them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from probekit.causal.data import CausalData, CausalLayer, Effect, PatchGrid
 from probekit.causal.results.checklist import answered, base_is_at_chance, base_text, reviewer_checklist
@@ -34,7 +34,8 @@ QUADRANTS = ("read and used", "read, not used", "used, not read", "neither")
 def causal_summary(data: CausalData) -> str:
     """Title, table, marks, patching and checklist as text."""
     tables = [text_table(rows).split("\n") for rows in [_rows(data)] if len(rows) > 1]
-    lines = [causal_title(data), *_setting(data), *(line for table in tables for line in ["", *table])]
+    lines = [causal_title(data), *_setting(data), *_verdict(data)]
+    lines += [line for table in tables for line in ["", *table]]
     lines += _marks(data)
     lines += ["", *notes] if (notes := _notes(data)) else []
     lines += ["", *_checklist(data)]
@@ -47,7 +48,9 @@ def causal_html(data: CausalData) -> str:
     rows = _rows(data)
     bold = [i for i, layer in enumerate(data.layers) if layer.place == chosen]
     table = html_table(rows, bold=bold) if len(rows) > 1 else ""
-    return html_page(causal_title(data), table, [*_setting(data), *_marks(data), *_notes(data), *_checklist(data)])
+    return html_page(
+        causal_title(data), table, [*_setting(data), *_verdict(data), *_marks(data), *_notes(data), *_checklist(data)]
+    )
 
 
 def causal_title(data: CausalData) -> str:
@@ -97,6 +100,51 @@ def _setting(data: CausalData) -> list[str]:
     if base_is_at_chance(data):
         lines.append("! The model does not prefer its own answers (interval includes 0): the shares below mean nothing")
     return [line for line in lines if line]
+
+
+def _verdict(data: CausalData) -> list[str]:
+    """The quadrants, and the places where placebos leave no room for an effect."""
+    found = [f"{name}: {listed(place_ranges(of))}" for name, of in quadrant_counts(data).items()]
+    lines = ["; ".join(found)] if found else []
+    if found and (places := _without_power(data)):
+        lines.append(
+            f'! At {listed(place_ranges(places))} even the full vector is inside the placebos: there, "not used" says '
+            "that the effect is no larger than theirs, not that it is small"
+        )
+    if by_learned := [layer for layer in data.layers if layer.used_by == ["das"]]:
+        lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(by_learned))}.")
+    if none := data.meta.get("no_direction"):
+        lines.append(
+            f"No direction at {listed(list(none))}: the classes have equal mean activations there (as where all texts "
+            "end in the same token), so an edit of the label changes nothing."
+        )
+    return lines
+
+
+def _without_power(data: CausalData) -> list[CausalLayer]:
+    """The layers that count as not used where no effect of one direction could have counted."""
+    method = next(iter(methods_of(data)), "")
+    full = curve_effects(data, method, "full vector")
+    found = [layer for layer in data.layers if not layer.is_used.get(method) and layer.place in full]
+    return [layer for layer in found if _moves(full[layer.place]) and not is_outside(full[layer.place])]
+
+
+def _moves(effect: Effect) -> bool:
+    """Whether any answer becomes another one: where none does, the model takes the property from other tokens."""
+    return effect.flip_rate > 0
+
+
+def place_ranges(layers: Sequence[CausalLayer]) -> list[str]:
+    """Places in few words: "resid_pre.1-3", "resid_post.3"."""
+    runs: list[list[CausalLayer]] = []
+    for layer in layers:
+        before = runs[-1][-1] if runs else None
+        follows = before is not None and None not in (before.layer, layer.layer)
+        if before and follows and (layer.point, layer.layer) == (before.point, (before.layer or 0) + 1):
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return [run[0].place if len(run) == 1 else f"{run[0].place}-{run[-1].layer}" for run in runs]
 
 
 def _selected(data: CausalData) -> str | None:
@@ -163,8 +211,8 @@ def _marks(data: CausalData) -> list[str]:
 
 
 def _notes(data: CausalData) -> list[str]:
-    """What effects are shares of, the selected layer, the quadrants, and the largest cells of each patching grid."""
-    parts: list[Callable[[CausalData], list[str]]] = [_meaning, _selected_note, _compared, _quadrants, _patching]
+    """What effects are shares of, the selected layers, other directions, and the largest cells of patching grids."""
+    parts: list[Callable[[CausalData], list[str]]] = [_meaning, _selected_note, _compared, _patching]
     return [line for part in parts for line in part(data)]
 
 
@@ -212,19 +260,6 @@ def _compared(data: CausalData) -> list[str]:
         found = [f"{direction_name(name)} {effect.effect:z.2f}" for name, effect in effects.items() if effect]
         start = f"{method_name(data, method)} at {place} along other directions"
         lines += [f"{start}: {', '.join(found)}."] if found else []
-    return lines
-
-
-def _quadrants(data: CausalData) -> list[str]:
-    found = [f"{name}: {listed([layer.place for layer in of])}" for name, of in quadrant_counts(data).items()]
-    lines = [f"{'; '.join(found)}."] if found else []
-    if places := [layer.place for layer in data.layers if layer.used_by == ["das"]]:
-        lines.append(f"Used along the learned direction (DAS) alone: {listed(places)}.")
-    if places := data.meta.get("no_direction"):
-        lines.append(
-            f"No direction at {listed(list(places))}: the classes have equal mean activations there (as where all "
-            "texts end in the same token), so an edit of the label changes nothing."
-        )
     return lines
 
 

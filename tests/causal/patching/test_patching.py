@@ -181,7 +181,7 @@ def joined(one: MinimalPairs, other: MinimalPairs) -> MinimalPairs:
     texts = ([*getattr(one, x), *getattr(other, x)] for x in ("clean", "corrupted"))
     numbers = ("own_N", "other_N", "clean_answer_N", "corrupted_answer_N")
     tensors = (torch.cat([getattr(one, x), getattr(other, x)]) for x in numbers)
-    return MinimalPairs(*texts, *tensors, [*one.names, *other.names])
+    return MinimalPairs(*texts, *tensors, [*one.names, *other.names])  # pyright: ignore[reportCallIssue]
 
 
 def test_texts_of_several_lengths_are_counted_from_their_ends() -> None:

@@ -201,7 +201,7 @@ def test_open_questions_say_what_to_run():
         "Is it needed, and is it enough?",
         "Does the effect grow with the dose?",
         "What else does the edit harm?",
-        "Is erasure complete and selective?",
+        "Is the edit complete and selective?",
         "Is the probe's direction the one that acts?",
         "Could the edit leave what the model knows?",
     }
@@ -222,9 +222,71 @@ def test_an_effect_at_the_output_alone_is_an_open_question():
     items = {item.question: item for item in reviewer_checklist(made_up(("interchange",), values=values))}
     item = items["Is it the concept, or already the answer?"]
     assert not item.is_answered
-    assert item.answer == "used at resid_post.5 alone; at the last place the edit acts on the answer's own logits"
+    assert item.answer == "used at resid_post.5 alone, where the edit acts on the answer's own logits"
     early = {item.question: item for item in reviewer_checklist(made_up())}["Is it the concept, or already the answer?"]
-    assert (early.is_answered, early.answer) == (True, "used from resid_pre.3 on")
+    assert (early.is_answered, early.answer) == (True, "used first at resid_pre.3")
+
+
+def test_an_output_that_alone_was_edited_is_no_early_place():
+    data = made_up(("interchange",))
+    of_output = dataclasses.replace(data, layers=[dataclasses.replace(data.layers[-1], is_used={"interchange": True})])
+    items = {item.question: item for item in reviewer_checklist(of_output)}
+    assert not items["Is it the concept, or already the answer?"].is_answered
+
+
+def test_a_question_is_open_where_its_answer_lacks_a_part():
+    """Each change takes one number away from complete results, and one question is open for it."""
+    data, without = made_up(), {"erase": 0.012}
+
+    def layers(**changes):
+        return dataclasses.replace(data, layers=[dataclasses.replace(each, **changes) for each in data.layers])
+
+    def effects(keep):
+        return dataclasses.replace(data, effects=[each for each in data.effects if keep(each)])
+
+    base = {"test": {"logit_difference": 3.0, "interval": None}}
+    changed = {
+        "What else does the edit harm?": layers(collateral=without),
+        "Is the edit complete and selective?": layers(selectivity={}),
+        "Does the effect grow with the dose?": effects(lambda each: each.scale is None or each.scale > 0),
+        "Is the probe's direction the one that acts?": effects(lambda each: each.direction != "das"),
+        "Does the unedited model do the task?": made_up(base=base),
+        "Which token?": dataclasses.replace(data, meta={k: v for k, v in data.meta.items() if k != "answer_token"}),
+        "Do the unpatched texts get their own answers?": dataclasses.replace(
+            data, grids=[dataclasses.replace(grid, logit_differences=(3.0, 0.5)) for grid in data.grids]
+        ),
+    }
+    for question, poorer in changed.items():
+        assert [item.question for item in reviewer_checklist(poorer) if not item.is_answered] == [question]
+
+
+def test_whether_the_effect_grows_is_said():
+    def answer(data):
+        (item,) = [each for each in reviewer_checklist(data) if each.question == "Does the effect grow with the dose?"]
+        return item.answer
+
+    data = made_up(("steer",))
+    assert answer(data) == (
+        "yes, at every step; steering at resid_pre.4: -0.84 at -4, -0.42 at -2, 0.42 at +2, 0.84 at +4 standard "
+        "deviations along the direction"
+    )
+    falls = [dataclasses.replace(each, effect=0.1) if each.scale == 4.0 else each for each in data.effects]
+    assert answer(dataclasses.replace(data, effects=falls)).startswith("not at every step")
+
+
+def test_the_verdict_comes_before_the_table_and_says_where_placebos_leave_no_room():
+    lines = CausalResults(made_up()).summary().split("\n")
+    verdict = "read and used: resid_pre.3-4; read, not used: resid_pre.1-2; used, not read: resid_pre.5; neither: "
+    assert lines[3] == verdict + "resid_pre.0, resid_post.5"
+    assert not any(line.startswith("! At") for line in lines)
+    wide = [
+        dataclasses.replace(each, p_adjusted=0.5, flip_rate=float(each.place != "resid_pre.0"))
+        if each.direction == "full vector"
+        else each
+        for each in made_up().effects
+    ]
+    lines = CausalResults(dataclasses.replace(made_up(), effects=wide)).summary().split("\n")
+    assert lines[4].startswith("! At resid_pre.1-2, resid_post.5 even the full vector is inside the placebos")
 
 
 def test_answers_of_another_label_set_and_how_das_was_checked_are_said():
