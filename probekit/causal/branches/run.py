@@ -23,15 +23,11 @@ from probekit.hooks import HookPoint
 from probekit.interventions import Edit, Edits, editing
 from probekit.models.base import LanguageModel
 from probekit.models.cache import KeyValueCache, SharedPrefix
-from probekit.models.layers import prepared
 from probekit.points import split_point
 
 TOKENS = {"cpu": 2048}  # in one forward; more are no faster
-TOKENS_ELSEWHERE = 16_384
+TOKENS_ELSEWHERE = 16_384  # not measured
 KEPT_BYTES = 1 << 30  # of the trunk's residuals, keys and values; those of further texts are computed again when needed
-PREPARED_FROM = (
-    1024  # tokens from which the product with weights in oneDNN's layout saves more than bringing them there
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +136,7 @@ def run_branches(model: LanguageModel, trunk: Trunk, branches: Branches) -> Tens
     with _gradients_of(model, branches.edits):
         if not trunk.groups:
             return _whole(model, trunk.texts, trunk.answer_N, branches.text_V.cpu(), branches)
-        with ExitStack() as stack:
-            if not torch.is_grad_enabled() and not model.stays and branches.at_VL.shape[0] >= PREPARED_FROM:
-                stack.enter_context(prepared(model))
-            parts = list(_run(model, trunk, branches))
+        parts = list(_run(model, trunk, branches))
     unedited_V, hidden = _untouched(model, trunk, branches)
     branch = torch.cat([unedited_V, *(branch_V for branch_V, _ in parts)])
     return torch.cat([hidden, *(hidden_VD for _, hidden_VD in parts)])[branch.argsort().to(hidden.device)]

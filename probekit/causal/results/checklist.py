@@ -254,7 +254,8 @@ def _grid_pairs(data: CausalData) -> Answer:
     }
     out = [f"{counts[name]:,} {why}" for name, why in left.items() if counts.get(name)]
     rest = f"; test rows left out: {listed(out)}" if out else ""
-    return "pairs" in counts, f"{counts['pairs']:,}{rest}" if "pairs" in counts else "not recorded"
+    n = counts.get("pairs", data.grids[0].n)
+    return n is not None, f"{n:,}{rest}" if n is not None else "not recorded"
 
 
 def _grid_baseline(data: CausalData) -> Answer:

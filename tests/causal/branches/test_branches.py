@@ -22,7 +22,7 @@ SINGLE = [name for name in CONFIGS if len(shape_of(CONFIGS[name]).stacks) == 1]
 PAIRS = [name for name in CONFIGS if name not in SINGLE]
 every_family = pytest.mark.parametrize("name", [name for name in SINGLE if name not in LIKE_ANOTHER])
 D, LENGTHS, NEAR = 32, (12, 5, 9, 12, 1), 1e-5
-V = 15  # branches
+V = 8  # branches
 
 
 @cache

@@ -12,10 +12,12 @@ from tiny_configs import new_model, tiny_model
 from torch import Tensor, nn
 
 from probekit.causal.behaviour.pairs import MinimalPairs
+from probekit.causal.branches.run import Branches, run_branches, run_trunk
 from probekit.causal.data import PatchGrid
 from probekit.causal.patching.patch_effects import intervals, recovery
 from probekit.causal.patching.patching import POINTS, patch_grid
 from probekit.errors import DataError, UsageError
+from probekit.interventions import Replace
 
 LAYERS, T = 3, 6
 NEAR = 1e-5
@@ -112,6 +114,22 @@ def test_one_changed_token_is_recovered_whole_where_it_is_read() -> None:
     assert grid.interval[0, 2] == pytest.approx([1, 1], abs=10 * NEAR)
 
 
+def test_patching_everything_is_the_clean_run_and_nothing_the_corrupted_one() -> None:
+    """All positions of a layer in one patch."""
+    model, pairs = tiny_model("gpt2"), pairs_of(2)
+    clean, trunk = run_trunk(model, pairs.clean), run_trunk(model, pairs.corrupted)
+    rows = torch.arange(2 * T).view(2, T)
+    everywhere = torch.ones(2, T, dtype=torch.bool)
+    for layer in range(LAYERS):
+        with torch.no_grad():
+            _, cache = model.run_with_cache(torch.tensor(pairs.clean), points="resid_pre")
+        values = {("resid_pre", layer): Replace(cache["resid_pre", layer].flatten(0, 1))}
+        branches = Branches(layer, torch.arange(2), everywhere, values, rows)
+        assert (run_branches(model, trunk, branches) - clean.hidden_ND).abs().max() <= NEAR
+        nothing = Branches(layer, torch.arange(2), ~everywhere, values, rows)
+        assert torch.equal(run_branches(model, trunk, nothing), trunk.hidden_ND)
+
+
 def linear_model() -> Any:
     """A GPT-2 without norms and MLPs, whose heads average over all earlier tokens."""
     model = new_model("gpt2")
@@ -163,7 +181,7 @@ def joined(one: MinimalPairs, other: MinimalPairs) -> MinimalPairs:
     texts = ([*getattr(one, x), *getattr(other, x)] for x in ("clean", "corrupted"))
     numbers = ("own_N", "other_N", "clean_answer_N", "corrupted_answer_N")
     tensors = (torch.cat([getattr(one, x), getattr(other, x)]) for x in numbers)
-    return MinimalPairs(*texts, *tensors, [*one.names, *other.names])
+    return MinimalPairs(*texts, *tensors, [*one.names, *other.names])  # pyright: ignore[reportCallIssue]
 
 
 def test_texts_of_several_lengths_are_counted_from_their_ends() -> None:
