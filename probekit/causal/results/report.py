@@ -119,13 +119,6 @@ def _verdict(data: CausalData) -> list[str]:
             f'! At {listed(place_ranges(places))} even the full vector is inside the placebos: there, "not used" says '
             "that the effect is no larger than theirs, not that it is small"
         )
-    if by_learned := [layer for layer in data.layers if layer.used_by == ["das"]]:
-        lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(by_learned))}.")
-    if none := data.meta.get("no_direction"):
-        lines.append(
-            f"No direction at {listed(list(none))}: the classes have equal mean activations there (as where all texts "
-            "end in the same token), so an edit of the label changes nothing."
-        )
     return lines
 
 

@@ -11,6 +11,7 @@ from probekit.causal.curve.causal_curve import causal_curve
 from probekit.causal.data import Effect
 from probekit.causal.results.report import causal_summary
 from probekit.causal.results.results import CausalResults
+from probekit.causal.results.view import is_outside
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 
@@ -69,9 +70,18 @@ def parts():
     return model, pk.extract(model, task, points=["resid_pre"])
 
 
+PROBES = {}  # task and label -> results
+
+
+def trained(acts, label):
+    if (known := (acts.task.name, label)) not in PROBES:
+        PROBES[known] = pk.train_probes(acts, label=label, quick=True, C=[0.1, 1.0])
+    return PROBES[known]
+
+
 def run(parts, label="used", **changes) -> CausalResults:
     model, acts = parts
-    results = pk.train_probes(acts, label=label, quick=True, C=[0.1, 1.0])
+    results = trained(acts, label)
     how = {"answers": [str(OWN), str(OTHER)], "answers_label": "used", "das": False, "completeness": False, "rows": 60}
     return causal_curve(model, acts, results, **{**how, **changes})
 
@@ -120,6 +130,14 @@ def test_what_is_read_and_never_used_is_called_so(idle):
         found = effects(idle, method, direction)
         assert found
         assert all(abs(e.effect) < 0.1 for e in found)
+
+
+def test_a_search_for_what_moves_the_answer_says_nothing_of_another_label(parts, monkeypatch):
+    monkeypatch.setattr(ceiling, "STEPS", 40)
+    found = run(parts, "idle", das=True, methods="interchange", layers=0)
+    assert all(is_outside(effect) for effect in effects(found, "interchange", "das"))
+    assert [layer.quadrant for layer in found.layers] == ["read, not used"] * len(found.layers)
+    assert not any(layer.used_by for layer in found.layers)
 
 
 def test_steering_a_linear_model_is_linear_in_the_scale(used):
