@@ -115,27 +115,11 @@ class CausalOptions:
             object.__setattr__(self, name, check_whole(name, getattr(self, name), least))
         check_among("at", self.at, get_args(At))
         check_among("align", self.align, get_args(PairAlign))
-        self._check_together()
+        _check_together(self)
         if not isinstance(self.layers, str | int):
             object.__setattr__(self, "layers", tuple(self.layers))
         elif isinstance(self.layers, str):
             check_layers(self.layers)
-
-    def _check_together(self) -> None:
-        """Refuse an option that no method would read."""
-        if self.pairs is not None and "patch" not in self.method_names:
-            raise UsageError("pairs (--pairs) are for patching; add patch to --method")
-        if self.align != "tokens" and self.pairs is None:
-            raise UsageError("align (--align) is for the pairs of a file; name it with --pairs")
-        if self.method_names == ("patch",) and self.neutral is not None:
-            raise UsageError("neutral texts (--neutral) are for other methods than patch; add erase to --method")
-        if self.method_names == ("patch",) and self.at == "all":
-            raise UsageError("patch edits every position of a text by itself; leave out --at all")
-        if self.at == "all" and "interchange" in self.method_names:
-            raise UsageError(
-                "interchange takes the coordinate of one token from another text; with --at all give --method "
-                "erase,steer"
-            )
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -159,6 +143,22 @@ class CausalArguments(CausalOptions):
         None, "Called with (edited runs done, edited runs) of a part.", flag=None
     )
     on_part: Callable[[str], None] | None = option(None, "Called with the name of each part as it begins.", flag=None)
+
+
+def _check_together(options: CausalOptions) -> None:
+    """Refuse an option that no method would read."""
+    if options.pairs is not None and "patch" not in options.method_names:
+        raise UsageError("pairs (--pairs) are for patching; add patch to --method")
+    if options.align != "tokens" and options.pairs is None:
+        raise UsageError("align (--align) is for the pairs of a file; name it with --pairs")
+    if options.method_names == ("patch",) and options.neutral is not None:
+        raise UsageError("neutral texts (--neutral) are for other methods than patch; add erase to --method")
+    if options.method_names == ("patch",) and options.at == "all":
+        raise UsageError("patch edits every position of a text by itself; leave out --at all")
+    if options.at == "all" and "interchange" in options.method_names:
+        raise UsageError(
+            "interchange takes the coordinate of one token from another text; with --at all give --method erase,steer"
+        )
 
 
 def _answers(given: Any) -> tuple[str, ...] | None:
