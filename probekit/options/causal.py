@@ -122,31 +122,13 @@ class CausalOptions:
             object.__setattr__(self, name, check_whole(name, getattr(self, name), least))
         check_among("at", self.at, get_args(At))
         check_among("align", self.align, get_args(PairAlign))
-        self._check_together()
+        if self.exact is not None:
+            object.__setattr__(self, "exact", check_whole("exact", self.exact, 0))
+        _check_together(self)
         if not isinstance(self.layers, str | int):
             object.__setattr__(self, "layers", tuple(self.layers))
         elif isinstance(self.layers, str):
             check_layers(self.layers)
-
-    def _check_together(self) -> None:
-        """Refuse an option that no method would read."""
-        if self.pairs is not None and "patch" not in self.method_names:
-            raise UsageError("pairs (--pairs) are for patching; add patch to --method")
-        if self.align != "tokens" and self.pairs is None:
-            raise UsageError("align (--align) is for the pairs of a file; name it with --pairs")
-        if self.exact is not None:
-            object.__setattr__(self, "exact", check_whole("exact", self.exact, 0))
-        if self.of_pairs_alone and (self.answers is not None or self.answers_label is not None):
-            raise UsageError("the file of --pairs has the answers; leave --answers and --answers-label out")
-        if self.method_names == ("patch",) and self.neutral is not None:
-            raise UsageError("neutral texts (--neutral) are for other methods than patch; add erase to --method")
-        if self.method_names == ("patch",) and self.at == "all":
-            raise UsageError("patch edits every position of a text by itself; leave out --at all")
-        if self.at == "all" and "interchange" in self.method_names:
-            raise UsageError(
-                "interchange takes the coordinate of one token from another text; with --at all give --method "
-                "erase,steer"
-            )
 
     @property
     def of_pairs_alone(self) -> bool:
@@ -175,6 +157,24 @@ class CausalArguments(CausalOptions):
         None, "Called with (edited runs done, edited runs) of a part.", flag=None
     )
     on_part: Callable[[str], None] | None = option(None, "Called with the name of each part as it begins.", flag=None)
+
+
+def _check_together(options: CausalOptions) -> None:
+    """Refuse an option that no method would read."""
+    if options.pairs is not None and "patch" not in options.method_names:
+        raise UsageError("pairs (--pairs) are for patching; add patch to --method")
+    if options.align != "tokens" and options.pairs is None:
+        raise UsageError("align (--align) is for the pairs of a file; name it with --pairs")
+    if options.of_pairs_alone and (options.answers is not None or options.answers_label is not None):
+        raise UsageError("the file of --pairs has the answers; leave --answers and --answers-label out")
+    if options.method_names == ("patch",) and options.neutral is not None:
+        raise UsageError("neutral texts (--neutral) are for other methods than patch; add erase to --method")
+    if options.method_names == ("patch",) and options.at == "all":
+        raise UsageError("patch edits every position of a text by itself; leave out --at all")
+    if options.at == "all" and "interchange" in options.method_names:
+        raise UsageError(
+            "interchange takes the coordinate of one token from another text; with --at all give --method erase,steer"
+        )
 
 
 def _answers(given: Any) -> tuple[str, ...] | None:

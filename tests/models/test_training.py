@@ -303,8 +303,8 @@ class Reads(LanguageModel):
         mask = attention_mask[..., None]
         return embedded + (embedded * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
 
-    def logits(self, hidden_BLD: Tensor) -> Tensor:
-        return hidden_BLD @ self.embed.T
+    def logits(self, output_BLD: Tensor) -> Tensor:
+        return output_BLD @ self.embed.T
 
     def classify(self, hidden_BLD: Tensor) -> Tensor:
         return hidden_BLD[:, 0] @ self.classes.T

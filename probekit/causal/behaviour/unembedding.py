@@ -53,7 +53,7 @@ def unembedding(model: LanguageModel) -> Unembedding | None:
     if isinstance(model, MaskedLM):
         return Unembedding(weight_VD, model.head.bias, before=model.head.transform)
     if hasattr(model, "decode"):
-        return Unembedding(weight_VD, None if model.logits_bias is None else model.logits_bias[0])
+        return Unembedding(weight_VD, None if own.logits_bias is None else own.logits_bias[0])
     cap = getattr(model.cfg, "output_logits_soft_cap", None)
     return Unembedding(weight_VD, getattr(model, "unembed_bias", None), cap)
 

@@ -66,7 +66,7 @@ def alone(model: Any, trunk: Trunk, branches: Branches) -> Tensor:
     out = []
     for v, i in enumerate(branches.text_V.tolist()):
         tokens = torch.tensor([trunk.texts[i]])
-        edits = {point: of_row(edit, v) for point, edit in branches.edits.items()}
+        edits = {point: of_row(edit, v) for point, edit in branches.edits.items() if isinstance(edit, Edit)}
         with editing(model, edits, branches.at_VL[v : v + 1, : tokens.shape[1]]):
             out.append(model(tokens, return_logits=False)[0, trunk.answer_N[i]])
     return torch.stack(out)

@@ -20,7 +20,7 @@ def test_an_edit_in_a_batch_equals_the_edit_on_the_text_alone(kind):
     model = wrapped(kind)
     last = model.cfg.n_layers - 1
     for at, positions in (("all", "all"), ("read", "last")):
-        acts = pk.extract(model, TEXTS, edits={("resid_pre", 1): add(ROWS, 2.0)}, edit_positions=at)
+        acts = pk.extract(model, TEXTS, edits={("resid_pre", 1): add(ROWS, 2.0)}, edit_positions=at)  # pyright: ignore[reportArgumentType]
         for i, ids in enumerate(TEXTS):
             with model.edited({("resid_pre", 1): add(ROWS[i], 2.0)}, positions):
                 alone = model(torch.tensor([ids]), stop_at_layer=last + 1, return_logits=False)
