@@ -24,7 +24,6 @@ from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import bound_of, relative
 from probekit.models.base import LanguageModel
 from probekit.models.families.masked_lm import MaskedLM
-from probekit.models.families.transformer import Transformer
 from probekit.points import POINTS, place_name
 from probekit.tables import html_table, text_table
 
@@ -163,7 +162,7 @@ def _lens(
 
 def _streams(model: LanguageModel, ids: list[int], target: Text | None) -> tuple[list[str], Tensor, Tensor]:
     """The names of the places, the stream there [P, L, D], and the model's output [L, D]."""
-    two = isinstance(model, Transformer)
+    two = hasattr(model, "decode")
     if two == (target is None):
         needs = "a source and a target; give target=..." if two else "one text; leave out target"
         raise UsageError(f"{model.name} reads {needs}")
@@ -211,7 +210,7 @@ def _target_ids(model: LanguageModel, target: Text) -> list[int]:
 
 def _answer(model: LanguageModel, answer: str, text: Text) -> int:
     """The id of an answer: the next word of a text, or in place of its [MASK]; a token by itself otherwise."""
-    if isinstance(text, str) and not isinstance(model, Transformer):
+    if isinstance(text, str) and not hasattr(model, "decode"):
         return answer_id(model, answer, [text])
     return answer_id(model, answer, [[]])
 
@@ -292,7 +291,7 @@ def direct_logit_attribution(
         UsageError: an adapted model, an encoder or encoder-decoder (between their blocks and logits is more than a norm
             and a product), or a position outside the text.
     """
-    if isinstance(model, AdaptedModel | MaskedLM | Transformer):
+    if hasattr(model, "decode") or isinstance(model, AdaptedModel | MaskedLM):
         raise UsageError(
             f"direct logit attribution is for decoders of probekit's own families, whose blocks add to one stream; "
             f"{model.name} is none; take logit_lens"

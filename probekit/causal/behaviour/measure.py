@@ -22,7 +22,6 @@ from probekit.causal.behaviour.unembedding import check_head, chosen_logits, log
 from probekit.errors import DataError, UsageError
 from probekit.interventions import Edits, editing
 from probekit.models.base import LanguageModel
-from probekit.models.families.transformer import Transformer
 
 TOKENS = 4096  # of a batch, padding included
 MASKED = 7  # every 7th token is masked in turn: 14%, near the 15% of BERT's training
@@ -200,7 +199,7 @@ def loss_per_token(model: LanguageModel, texts: Sequence[Sequence[int]], edits: 
         UsageError: an encoder-decoder, or a model without a head.
         DataError: no text has a token to predict.
     """
-    if isinstance(model, Transformer):
+    if hasattr(model, "decode"):
         raise UsageError(
             f"the loss on texts is for models that read one text; {model.name} reads a source and a target"
         )

@@ -18,7 +18,6 @@ from probekit.errors import UsageError
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.base import LanguageModel
 from probekit.models.families.masked_lm import MaskedLM
-from probekit.models.families.transformer import Transformer
 
 LOGITS = 2**23  # how many logits are in memory at once, 32 MB in float32
 
@@ -53,7 +52,7 @@ def unembedding(model: LanguageModel) -> Unembedding | None:
     weight_VD = (own.unembed or own.embed).weight
     if isinstance(model, MaskedLM):
         return Unembedding(weight_VD, model.head.bias, before=model.head.transform)
-    if isinstance(model, Transformer):
+    if hasattr(model, "decode"):
         return Unembedding(weight_VD, None if model.logits_bias is None else model.logits_bias[0])
     cap = getattr(model.cfg, "output_logits_soft_cap", None)
     return Unembedding(weight_VD, getattr(model, "unembed_bias", None), cap)

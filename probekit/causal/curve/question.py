@@ -20,7 +20,6 @@ from probekit.evaluation.request import Request, check_request
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.rows import resampling_units
 from probekit.models.base import LanguageModel
-from probekit.models.families.transformer import Transformer
 from probekit.options import CausalOptions, CurveOptions
 from probekit.places import places_of
 from probekit.points import PAIR_POINTS
@@ -148,7 +147,7 @@ def _inputs(request: Request, rows: CausalRows) -> Any:
 def _check_model(model: Any) -> None:
     if not isinstance(model, LanguageModel):
         raise UsageError(f"expected a model from load_model, got {model!a:.60}; call load_model first")
-    if isinstance(model, Transformer):
+    if hasattr(model, "decode"):
         raise UsageError(f"{model.name} reads a source and a target, which causal does not; take a model of one text")
     check_head(model)
 
