@@ -24,6 +24,7 @@ from probekit.causal.results.view import (
     is_outside,
     methods_of,
     own_direction,
+    probe_effects,
     selected_place,
 )
 from probekit.errors import UsageError
@@ -54,6 +55,7 @@ from probekit.text import listed, printable
 SIZE = (8.4, 5.4)  # inches
 PANELS = 2.1  # inches that the small panels add
 CEILINGS = {"full vector": (0, (1, 1.5)), "das": (0, (5, 2))}
+OWN = (0, (4, 1.2, 1, 1.2))  # of the probe's own direction
 SHADES = {"read and used": GREEN, "read, not used": BLUE, "used, not read": RED, "neither": GREY}
 STRIP = 0.085  # of the height, under the curves, for the names of the quadrants
 _PLACEBOS = "placebos, lowest to highest"
@@ -115,6 +117,7 @@ def draw_causal(data: CausalData, ax: Axes, title: str | None = None) -> None:
     methods = methods_of(data)
     for method in reversed(methods):  # the headline on top
         entries = _draw_method(data, ax, xs, method, method == methods[0]) + entries
+    entries += _draw_probes_own(data, ax, xs)
     ends = min(xs.values()) - 0.5, max(xs.values()) + 0.5
     ax.set_xlim(*ends)
     _set_heights(data, ax)
@@ -180,6 +183,18 @@ def _draw_method(data: CausalData, ax: Axes, xs: dict[str, int], method: str, is
     return [([f"effect of {name} ({direction})", f"{name} ({direction})"], line), *entries]
 
 
+def _draw_probes_own(data: CausalData, ax: Axes, xs: dict[str, int]) -> Entries:
+    """A thin line: what interchange along the probe's direction does, where the curve is of another direction."""
+    own = [effect for place, effect in probe_effects(data).items() if place in xs]
+    if not own:
+        return []
+    color, at, ys = METHODS["interchange"], [xs[effect.place] for effect in own], [effect.effect for effect in own]
+    (line,) = ax.plot(at, ys, color=color, linewidth=0.9, linestyle=OWN, zorder=4)
+    fills = [color if is_outside(effect) else "white" for effect in own]
+    ax.scatter(at, ys, s=(0.7 * _dot(data)) ** 2, color=fills, edgecolors=color, linewidths=0.8, zorder=7)
+    return [(["effect of interchange (the probe's own direction)", "interchange (probe's own)"], line)]
+
+
 def _is_filled(effect: Effect, known: bool | None) -> bool:
     """Whether an effect is outside the placebos, by the run's own verdict where it has one."""
     return is_outside(effect) if known is None else known
@@ -219,6 +234,7 @@ def _set_heights(data: CausalData, ax: Axes) -> None:
     methods = methods_of(data)
     for method in methods:
         drawn += [effect.effect for effect in curve_effects(data, method).values()]
+    drawn += [effect.effect for effect in probe_effects(data).values()]
     for name in (None, *CEILINGS):
         for effect in curve_effects(data, methods[0], name).values():
             drawn += [effect.effect, *(effect.interval or ()), *((effect.placebo_band or ()) if name is None else ())]

@@ -23,6 +23,7 @@ from probekit.plots.style import (
     new_figure,
     short,
     text_width,
+    wrapped,
     write_figure,
     write_figure_title,
     write_lines,
@@ -98,10 +99,12 @@ def _draw(data: CausalData, grids: Sequence[PatchGrid], figure: Figure, title: s
         ax.remove()
     axes = axes[: len(grids)]
     norm = colour_range(grids)
-    images = [draw_patching(grid, ax, norm) for grid, ax in zip(grids, axes, strict=True)]
+    varied = bool(data.meta.get("patched", {}).get("varied"))
+    images = [draw_patching(grid, ax, norm, varied) for grid, ax in zip(grids, axes, strict=True)]
     bar = figure.colorbar(images[0], ax=axes, shrink=0.8, aspect=28, pad=0.02)
     bar.set_label("recovery", fontsize=SMALL)
-    figure.supxlabel(_recovery_text(grids), x=0.01, ha="left", fontsize=SMALL, color=GREY)
+    below = [line for text in (_recovery_text(grids), _first_layer(grids)) for line in wrapped(text, _room(figure))]
+    figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=SMALL, color=GREY)
     bar.ax.tick_params(labelsize=SMALL)
     text = _title(data) if title is None else printable(title)
     if text:
@@ -119,14 +122,31 @@ def _recovery_text(grids: Sequence[PatchGrid]) -> str:
     )
 
 
+def _first_layer(grids: Sequence[PatchGrid]) -> str:
+    first = min(min(grid.layers) for grid in grids)
+    return f"layer {first}, {'the first block' if first == 0 else 'the first one patched'}, is the lowest row"
+
+
+def _room(figure: Figure) -> float:
+    """Points of a line under the panels."""
+    return 72 * 0.97 * figure.get_figwidth()
+
+
 def colour_range(grids: Sequence[PatchGrid]) -> Normalize:
     """Colours centred on 0 that reach the largest value of all grids, so that none is clipped."""
     largest = max([1e-12, *(float(abs(value)) for grid in grids for value in grid.recovery.ravel() if value == value)])
     return Normalize(-largest, largest)
 
 
-def draw_patching(grid: PatchGrid, ax: Axes, norm: Normalize) -> AxesImage:
-    """Draw one grid, the first layer at the bottom; cells inside the placebo band are grey."""
+def draw_patching(grid: PatchGrid, ax: Axes, norm: Normalize, varied: bool = False) -> AxesImage:
+    """Draw one grid, the first layer at the bottom; cells inside the placebo band are grey.
+
+    Args:
+        grid: what is drawn.
+        ax: empty axes.
+        norm: from `colour_range`.
+        varied: whether pairs have different tokens at one position, which is said where columns are positions.
+    """
     look: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
     image = ax.imshow(grid.recovery, cmap=COLOURS, norm=norm, **look)
     if grid.within_placebo is not None and grid.within_placebo.any():
@@ -140,7 +160,7 @@ def draw_patching(grid: PatchGrid, ax: Axes, norm: Normalize) -> AxesImage:
     ax.spines[:].set_visible(False)
     if grid.recovery.size <= MOST_NUMBERS:
         _write_numbers(grid, ax, norm)
-    _name_axes(grid, ax)
+    _name_axes(grid, ax, varied)
     return image
 
 
@@ -154,7 +174,7 @@ def _write_numbers(grid: PatchGrid, ax: Axes, norm: Normalize) -> None:
             ax.text(j, i, f"{value:z.2f}", color="white" if dark else INK, **where)
 
 
-def _name_axes(grid: PatchGrid, ax: Axes) -> None:
+def _name_axes(grid: PatchGrid, ax: Axes, varied: bool) -> None:
     rows = shown_ticks(range(len(grid.layers)), 24)
     ax.set_yticks(rows, [str(grid.layers[i]) for i in rows])
     ax.set_ylabel("layer", fontsize=SMALL)
@@ -172,7 +192,7 @@ def _name_axes(grid: PatchGrid, ax: Axes) -> None:
         if all(name.lstrip("-").isdigit() for name in names):  # texts of several lengths have no tokens in common
             ax.set_xlabel("token, counted from the last", fontsize=SMALL)
     n = f"{counted(grid.n, 'pair')}; " if grid.n is not None else ""
-    notes = [note for note in (n + _within_note(grid), _attribution_note(grid)) if note]
+    notes = [note for note in (n + _within_note(grid), _attribution_note(grid), _words(grid, varied)) if note]
     write_lines(ax, notes, 5)
     title = f"{printable(grid.point)}, layer x {grid.by}"
     ax.set_title(title, loc="left", pad=6 + len(notes) * LINE, fontsize=SMALL + 1.5, color=INK, **PLAIN)
@@ -190,6 +210,14 @@ def _within_note(grid: PatchGrid) -> str:
     return f"grey: inside the placebo band ({grid.within_placebo.mean():.0%} of cells)"
 
 
+def _words(grid: PatchGrid, varied: bool) -> str:
+    """That a column is a position, whose word is another one in other pairs."""
+    if not varied or grid.by == "head":
+        return ""
+    is_counted = all(name.lstrip("-").isdigit() for name in grid.columns)
+    return "columns mix words, which differ by pair" + ("" if is_counted else "; shown: the first pair's")
+
+
 def _attribution_note(grid: PatchGrid) -> str:
     """Whether the cells are exact, and how well one backward pass approximates them."""
     r = "" if grid.correlation is None else f"correlation {grid.correlation:.2f}"
@@ -201,4 +229,5 @@ def _attribution_note(grid: PatchGrid) -> str:
 
 def _title(data: CausalData) -> str:
     task = f" on {short(data.meta['task'])}" if data.meta.get("task") else ""
-    return f"Activation patching in {short(data.meta['model'])}{task}"
+    label = f": {short(data.meta['label'])}" if data.meta.get("label") else ""
+    return f"Activation patching{label} in {short(data.meta['model'])}{task}"

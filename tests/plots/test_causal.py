@@ -154,3 +154,18 @@ def test_patching_alone_has_no_curve(tmp_path):
         CausalResults(data).plot()
     with pytest.raises(UsageError, match="plot_patching"):
         save_causal_plot(data, tmp_path)
+
+
+def test_the_probes_own_direction_is_a_thin_line_where_the_curve_is_of_another():
+    data = made_up(("interchange",), directions={"interchange": "mean-difference"})
+    chosen = [
+        dataclasses.replace(each, direction="mean-difference", effect=each.effect + 0.1)
+        for each in data.effects
+        if each.direction == "probe"
+    ]
+    ax = drawn(dataclasses.replace(data, effects=[*data.effects, *chosen]))
+    (own,) = [line for line in ax.lines if list(np.atleast_1d(line.get_ydata())) == EFFECTS]
+    assert own.get_linewidth() < 1
+    assert any("probe's own" in text for text in legend_texts(ax))
+    check_texts(ax)
+    assert not any("probe's own" in text for text in legend_texts(drawn(data)))

@@ -1,6 +1,7 @@
 """The picture of patching: colours centred on 0 and never clipped, tokens on the axis, placebos grey."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.made_up_effects import HOSTILE, made_up, made_up_grids
 LONG = "The keys to the old and very dusty cabinet of supercalifragilistic curiosities are $x_1$ \x1b[31m now " * 2
 
 
-def drawn(grids: list[PatchGrid], **meta: str) -> Figure:
+def drawn(grids: list[PatchGrid], **meta: Any) -> Figure:
     figure = Figure(figsize=_size(grids), layout="constrained")
     FigureCanvasAgg(figure)
     _draw(CausalData([], [], grids, [], {"model": "m"} | meta), grids, figure, None)
@@ -98,3 +99,18 @@ def test_files_are_the_same_for_the_same_results(tmp_path):
 def test_no_patching_says_what_to_run():
     with pytest.raises(UsageError, match="--method patch"):
         CausalResults(made_up(grids=False)).plot_patching()
+
+
+def test_the_picture_says_the_label_where_layer_0_is_and_that_columns_mix_words():
+    def written(**meta):
+        figure = drawn(made_up_grids(), **meta)
+        tokens, heads = [ax for ax in figure.axes if ax.images]
+        return figure, texts(tokens), texts(heads)
+
+    figure, tokens, heads = written(label="number", patched={"pairs": 3, "varied": 2})
+    assert figure.get_suptitle().startswith("Activation patching: number in m")
+    assert "layer 0, the first block, is the lowest row" in figure.get_supxlabel()
+    mixed = "columns mix words, which differ by pair; shown: the first pair's"
+    assert mixed in tokens
+    assert mixed not in heads
+    assert mixed not in written(patched={"pairs": 3, "varied": 0})[1]

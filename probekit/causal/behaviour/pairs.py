@@ -11,6 +11,7 @@ Axes: N pairs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +60,14 @@ class MinimalPairs:
 
     def __len__(self) -> int:
         return len(self.clean)
+
+    @property
+    def varied(self) -> int:
+        """How many positions, counted from the last, have different tokens in different clean texts."""
+        if self.align == "last":
+            return 0  # the answer token alone is patched
+        columns = zip_longest(*(reversed(text) for text in self.clean))
+        return sum(len(set(column)) > 1 for column in columns)
 
     @property
     def can_patch(self) -> bool:

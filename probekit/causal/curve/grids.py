@@ -27,7 +27,7 @@ MOST_PAIRS = 48  # of test rows
 def find_grids(
     question: CausalQuestion, side: Side, begin: Callable[[str], None], progress: Callable[[int, int], None] | None
 ) -> tuple[list[PatchGrid], dict[str, int]]:
-    """The grids, and how many pairs they are of and how many were left out.
+    """The grids, and how many pairs they are of, how many were left out, and how many positions are "varied".
 
     Raises:
         UsageError: a model that cannot be patched so.
@@ -37,7 +37,7 @@ def find_grids(
     pairs, counts = patched_pairs(question, side)
     layers = "all" if options.layers == "all" else sorted({at.layer for at in question.layers if at.layer is not None})
     grids = grids_of(question.model, pairs, POINTS, layers, options.exact, options.placebos, begin, progress)
-    return grids, counts
+    return grids, {**counts, "varied": pairs.varied}
 
 
 def patch_file(model: LanguageModel, bos: bool | None, options: CausalArguments) -> CausalResults:

@@ -58,7 +58,7 @@ def patch_pairs(
         "model": model.name,
         "methods": ["patch"],
         "n_layers": model.n_layers,
-        "patched": {"pairs": len(pairs)},
+        "patched": {"pairs": len(pairs), "varied": pairs.varied},
         "versions": versions_of("torch", "numpy"),
     }
     data = CausalData([], [], grids, [], meta)

@@ -108,7 +108,19 @@ def _placebos(data: CausalData) -> Answer:
     texts = [f"{counts[kind]} {names[kind]}" if kind in names else printable(kind) for kind in counts]
     enough = all(counts.get(kind, 0) >= LEAST_PLACEBOS for kind in (RANDOM, COVARIANCE)) and SHUFFLED in counts
     few = "" if enough else f"; expected {LEAST_PLACEBOS} random, {LEAST_PLACEBOS} of the covariance, shuffled labels"
-    return enough, f"same edit, same norm, along {listed(texts)}{few}{_largest_placebos(data)}"
+    return enough, f"same edit, same norm, along {listed(texts)}{few}{_largest_placebos(data)}{_choices(data)}"
+
+
+def _choices(data: CausalData) -> str:
+    """The best of several directions is compared with placebos that are not chosen among several."""
+    names = dict.fromkeys(e.direction for e in data.effects if e.method == "interchange")
+    among = [direction_name(name) for name in names if role_of(name) == "direction"]
+    if len(among) < 2 or not data.meta.get("selected"):
+        return ""
+    return (
+        f"; the direction of interchange was chosen on validation among {len(among)} ({listed(among)}), "
+        "while each placebo is one direction"
+    )
 
 
 def _largest_placebos(data: CausalData) -> str:
@@ -125,11 +137,16 @@ def _largest_placebos(data: CausalData) -> str:
 
 def _needed_and_enough(data: CausalData) -> Answer:
     methods = methods_of(data)
-    said = [f"{method} {effect.effect:.2f}" for method in methods if (effect := _at_selected(data, method))]
+    said = [_with_p(effect) for method in methods if (effect := _at_selected(data, method))]
     sufficient, necessary = "interchange" in methods or "steer" in methods, "erase" in methods
     lacks = ["erase: is it needed"] * (not necessary) + ["interchange or steer: is it enough"] * (not sufficient)
     missing = f"; not asked: {', '.join(lacks)} (--method)" if lacks else ""
     return sufficient and necessary, f"{', '.join(said) or 'not measured'}{missing}"
+
+
+def _with_p(effect: Effect) -> str:
+    p = "no corrected p" if effect.p_adjusted is None else f"corrected p = {effect.p_adjusted:.2g}"
+    return f"{effect.method} {effect.effect:z.2f} ({p})"
 
 
 def _before_the_answer(data: CausalData) -> Answer:

@@ -19,6 +19,7 @@ from probekit.causal.results.view import (
     is_used,
     methods_of,
     own_direction,
+    probe_effects,
     selected_place,
     selected_scale,
 )
@@ -107,6 +108,7 @@ def _verdict(data: CausalData) -> list[str]:
     """The quadrants, and the places where placebos leave no room for an effect."""
     found = [f"{name}: {listed(place_ranges(of))}" for name, of in quadrant_counts(data).items()]
     lines = ["; ".join(found)] if found else []
+    lines += _not_the_probes(data)
     if places := [layer for layer in data.layers if layer.used_by == ["das"]]:
         lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(places))}")
     if places := data.meta.get("no_direction"):
@@ -120,6 +122,21 @@ def _verdict(data: CausalData) -> list[str]:
             "that the effect is no larger than theirs, not that it is small"
         )
     return lines
+
+
+def _not_the_probes(data: CausalData) -> list[str]:
+    """That the interchange is of another direction than the probe's, where the probe's own does no more than placebos."""
+    own = probe_effects(data)
+    used = [layer for layer in data.layers if layer.is_used.get("interchange") and layer.place in own]
+    inside = [layer for layer in used if not is_outside(own[layer.place])]
+    outside = [layer for layer in used if layer not in inside]
+    if not inside:
+        return []
+    start, at = "The probe's own direction is not what the model uses", listed(place_ranges(inside))
+    if outside:
+        start, at = f"{start} everywhere", f"{at} (outside them at {listed(place_ranges(outside))})"
+    name = direction_name(own_direction(data, "interchange") or "")
+    return [f"{start}: its effect is inside the placebos at {at}; the effect shown is that of {name}."]
 
 
 def _without_power(data: CausalData) -> list[CausalLayer]:
@@ -162,12 +179,14 @@ def _rows(data: CausalData) -> list[list[str]]:
     for method in methods:
         header += [method_name(data, method), "95% interval", "placebos"][: 3 if method == methods[0] else 1]
     ceilings = {name: curve_effects(data, methods[0], name) for name in ("full vector", "das")} if methods else {}
-    header += ["full vector", "DAS", "erase completeness", "quadrant"]
+    own = probe_effects(data)
+    header += ["probe's own", "full vector", "DAS", "erase completeness", "quadrant"]
     rows = [header]
     for layer in data.layers:
         row = [_layer_name(data, layer), number_text(layer.score)]
         for method in methods:
             row += _effect_cells(curves[method].get(layer.place), layer, method)[: 3 if method == methods[0] else 1]
+        row.append(_marked(own.get(layer.place)))
         tops = [ceilings.get(name, {}).get(layer.place) for name in ("full vector", "das")]
         row += [_value(None if top is None else top.effect) for top in tops]
         complete = layer.completeness.get("erase")
@@ -194,6 +213,10 @@ def _effect_cells(effect: Effect | None, layer: CausalLayer, method: str) -> lis
     return [f"{effect.effect:z.2f}{USED if used else ' '}", _ends(effect.interval), _ends(effect.placebo_band)]
 
 
+def _marked(effect: Effect | None) -> str:
+    return "" if effect is None else f"{effect.effect:z.2f}{USED if is_outside(effect) else ' '}"
+
+
 def _ends(ends: tuple[float, float] | None) -> str:
     return "" if ends is None else f"[{ends[0]:z.2f}, {ends[1]:z.2f}]"
 
@@ -205,7 +228,8 @@ def _value(value: float | None) -> str:
 def _marks(data: CausalData) -> list[str]:
     occurs = {
         SELECTED: any(layer.place == _selected(data) for layer in data.layers),
-        USED: any(used for layer in data.layers for used in layer.is_used.values()),
+        USED: any(used for layer in data.layers for used in layer.is_used.values())
+        or any(is_outside(effect) for effect in probe_effects(data).values()),
     }
     shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
     return [f"Marks: {'; '.join(shown)}"] if shown else []
@@ -226,7 +250,8 @@ _MEANINGS = {
 
 def _meaning(data: CausalData) -> list[str]:
     found = [f"{method}: share {_MEANINGS[method]}" for method in methods_of(data)]
-    return [f"Effects, not clipped: {'; '.join(found)}."] if found else []
+    own = ["probe's own: interchange along the probe's direction"] if probe_effects(data) else []
+    return [f"Effects, not clipped: {'; '.join(found + own)}."] if found else []
 
 
 def _selected_note(data: CausalData) -> list[str]:
@@ -284,4 +309,4 @@ def _checklist(data: CausalData) -> list[str]:
     items = data.checklist or reviewer_checklist(data)
     ordered = sorted(items, key=lambda item: not item.is_answered)
     lines = [f"[{'x' if item.is_answered else ' '}] {item.question} {item.answer}" for item in ordered]
-    return [f"Reviewer's checklist, {answered(items)} answered:", *lines]
+    return [f"Reviewer's checklist, {answered(items)} answered ([x]: answered, not passed):", *lines]

@@ -60,6 +60,12 @@ def curve_effects(
     }
 
 
+def probe_effects(data: CausalData) -> dict[str, Effect]:
+    """Place -> interchange along the probe's own direction; empty if the curve is of that direction anyway."""
+    is_curve = own_direction(data, "interchange") in (None, "probe")
+    return {} if is_curve else curve_effects(data, "interchange", "probe")
+
+
 def dose(data: CausalData, place: str, split: str = "test") -> list[Effect]:
     """Steering at one place along the method's own direction, by increasing scale."""
     direction = own_direction(data, "steer")

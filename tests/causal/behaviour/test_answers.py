@@ -13,7 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from probekit.causal.behaviour.answers import answer_ids, answer_tokens
 from probekit.causal.behaviour.measure import headline, loss_per_token, of_pairs
 from probekit.causal.behaviour.neutral import load_neutral
-from probekit.causal.behaviour.pairs import load_pairs
+from probekit.causal.behaviour.pairs import Align, MinimalPairs, load_pairs
 from probekit.causal.branches.run import run_trunk
 from probekit.errors import DataError, UsageError
 from probekit.models.families import family_of
@@ -276,3 +276,14 @@ def test_files_without_neutral_texts_are_refused(words, tmp_path, name, content,
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=why):
         load_neutral(tmp_path / name, words)
+
+
+def test_positions_whose_words_differ_between_pairs_are_counted_from_the_last():
+    def varied(clean: list[list[int]], align: Align = "tokens") -> int:
+        ids = torch.zeros(len(clean), dtype=torch.int64)
+        return MinimalPairs(clean, clean, ids, ids, ids, ids, ["a"] * len(clean), align).varied
+
+    assert varied([[1, 2, 3], [1, 5, 3]]) == 1
+    assert varied([[1, 2, 3]]) == varied([[1, 2], [1, 2]]) == 0
+    assert varied([[1, 2, 3], [2, 3]]) == 1
+    assert varied([[1, 2], [3, 4]], "last") == 0

@@ -344,3 +344,43 @@ def test_patching_alone_has_a_report(tmp_path):
     summary = CausalResults.load(results.save(tmp_path / "run")).summary()
     assert "Patching resid_pre, largest recovery: 1.04" in summary
     assert "token 'cabinet'" in summary
+
+
+def with_another_direction(outside: tuple[int, ...] = ()) -> CausalData:
+    """Interchange whose curve is of the mean difference, with the probe's own direction beside it."""
+    data = made_up(directions={"interchange": "mean-difference"})
+    shares = [e for e in data.effects if (e.method, e.direction) == ("interchange", "probe")]
+    chosen = [dataclasses.replace(e, direction="mean-difference") for e in shares]
+    own = [
+        dataclasses.replace(e, effect=0.3 if i in outside else 0.05, p_adjusted=0.02 if i in outside else 0.6)
+        for i, e in enumerate(shares)
+    ]
+    data = dataclasses.replace(data, effects=[*own, *chosen, *[e for e in data.effects if e not in shares]])
+    return dataclasses.replace(data, checklist=reviewer_checklist(data))
+
+
+def test_a_probe_whose_own_direction_does_nothing_is_said_not_to_be_what_is_used():
+    start = "The probe's own direction is not what the model uses"
+    of = "the effect shown is that of mean-difference."
+    summary = CausalResults(with_another_direction()).summary()
+    assert f"\n{start}: its effect is inside the placebos at resid_pre.3-5; {of}\n" in summary
+    (line,) = [line for line in summary.split("\n") if line.startswith("*  resid_pre.4")]
+    assert "0.05" in line
+    some = CausalResults(with_another_direction((3,))).summary()
+    at = "resid_pre.4-5 (outside them at resid_pre.3)"
+    assert f"{start} everywhere: its effect is inside the placebos at {at}; {of}" in some
+    for silent in (made_up(), with_another_direction((3, 4, 5))):
+        assert start not in CausalResults(silent).summary()
+    assert "probe's own" not in CausalResults(made_up()).summary()
+
+
+def test_the_checklist_says_what_a_tick_means_what_was_chosen_and_each_p():
+    data = with_another_direction()
+    assert "Reviewer's checklist, 18 of 18 answered ([x]: answered, not passed):" in CausalResults(data).summary()
+    items = {item.question: item.answer for item in data.checklist}
+    chosen = "chosen on validation among 2 (probe, mean-difference), while each placebo is one direction"
+    assert chosen in items["What do placebos do?"]
+    assert "among" not in {item.question: item.answer for item in made_up().checklist}["What do placebos do?"]
+    assert items["Is it needed, and is it enough?"] == (
+        "interchange 0.84 (corrected p = 0.023), erase 0.84 (corrected p = 0.023), steer 0.84 (corrected p = 0.023)"
+    )
