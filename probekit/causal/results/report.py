@@ -125,7 +125,7 @@ def _verdict(data: CausalData) -> list[str]:
 
 
 def _not_the_probes(data: CausalData) -> list[str]:
-    """That the interchange is of another direction than the probe's, where the probe's own does no more than placebos."""
+    """That interchange is of another direction than the probe's, where the probe's does no more than placebos."""
     own = probe_effects(data)
     used = [layer for layer in data.layers if layer.is_used.get("interchange") and layer.place in own]
     inside = [layer for layer in used if not is_outside(own[layer.place])]
