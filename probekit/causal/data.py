@@ -184,7 +184,7 @@ class CausalData:
             effect and is not chosen, else None); "baseline" ({"name", "value"}, what scores are compared with);
             "no_direction" (places where the class means do not differ, so that no edit of the label changes anything);
             "resampled_by" ("group", "pair" or "row"); "neutral" (the text of the collateral loss);
-            "patched" ("pairs", rows left out by why, and "varied": positions whose word differs by pair). All but "model" and
+            "patched" ("pairs", rows left out, and "varied": positions whose word differs by pair). All but "model" and
             "methods" may be missing.
     """
 
