@@ -58,6 +58,7 @@ FIRST = {
     "quantize": ["--via", "transformers"],
     "at": ["--method", "erase"],
     "pairs": ["--method", "patch"],
+    "align": ["--method", "patch", "--pairs", "pairs.csv"],
 }
 """Options that need another."""
 
