@@ -117,6 +117,8 @@ def logit_lens(
     check_whole("k", k)
     if isinstance(answers, str):
         raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; write [{answers!a:.60}]")
+    if not isinstance(answers, Sequence | np.ndarray):
+        raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; leave them out for none")
     ids = token_ids(model, text, bos)
     found, resid_PLD, output_LD = _streams(model, ids, target)
     hidden_PLD = _final_norm(model)(resid_PLD)
@@ -126,6 +128,7 @@ def logit_lens(
             "its layers have no logit lens"
         )
     chosen = [_answer(model, one, text) for one in answers]
+    _check_different(answers, chosen)
     parts = [
         _lens(model, hidden_PLD[:, start : start + step], output_LD[start : start + step], chosen, k)
         for step in [rows_at_once(model)]
@@ -226,6 +229,15 @@ def _answer(model: LanguageModel, answer: str | int, text: Text) -> int:
     return answer_id(model, answer, [text] if isinstance(text, str) and not hasattr(model, "decode") else [[]])
 
 
+def _check_different(answers: Sequence[Any], tokens: list[int]) -> None:
+    for i, token in enumerate(tokens):
+        if token in tokens[:i]:
+            first = answers[tokens.index(token)]
+            raise UsageError(
+                f"answers {first!a:.60} and {answers[i]!a:.60} are the same token {token}; give different ones"
+            )
+
+
 def spelled(model: LanguageModel, ids: Sequence[int]) -> list[str]:
     """The tokens as strings; their ids if the model has no tokenizer."""
     return [str(i) for i in ids] if model.tokenizer is None else model.tokenizer.tokens(ids)
@@ -313,6 +325,7 @@ def direct_logit_attribution(
     if not is_whole(at) or not -len(ids) <= at < len(ids):
         raise UsageError(f"the text has {len(ids)} tokens, positions 0..{len(ids) - 1}; got position {position!a:.40}")
     tokens = [_answer(model, one, text) for one in ([own] if other is None else [own, other])]
+    _check_different([own, other], tokens)
     written, output_D = _written(model, ids, at % len(ids))
     slope_D, biases, total = _linear_logit(model, [*written.values()][-1], output_D, tokens)
     outside = [name for name in written if "." not in name]

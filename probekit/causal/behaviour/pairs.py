@@ -9,8 +9,8 @@ A file has a row for each pair, in one of two forms:
 Axes: N pairs.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from torch import Tensor
 from probekit.causal.behaviour.answers import answer_ids, answer_tokens
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
+from probekit.options.check import check_among
 from probekit.tasks.data_table import DataTable
 from probekit.tasks.readers import read_table
 from probekit.text import counted, listed
@@ -46,6 +47,7 @@ class MinimalPairs:
         align: "tokens": the texts of a pair are equally long, and their tokens correspond one by one; "last": only the
             answer tokens correspond.
         groups: of each pair, [N]; complete groups are resampled for intervals. None where each pair is a unit.
+        left_out: why each row was left out, "pairs.csv, line 3: ...".
     """
 
     clean: list[list[int]]
@@ -57,6 +59,7 @@ class MinimalPairs:
     names: list[str]
     align: Align = "tokens"
     groups: np.ndarray | None = None
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -76,7 +79,11 @@ class MinimalPairs:
 
 
 def load_pairs(
-    path: str | Path, model: LanguageModel, align: Align = "tokens", bos: bool | None = None
+    path: str | Path,
+    model: LanguageModel,
+    align: Align = "tokens",
+    bos: bool | None = None,
+    on_bad_row: Literal["error", "skip"] = "error",
 ) -> MinimalPairs:
     """Read a file of minimal pairs: CSV, TSV, JSONL or Parquet; see above.
 
@@ -85,18 +92,21 @@ def load_pairs(
         model: the model that will read the texts.
         align: "tokens" refuses pairs whose texts have different numbers of tokens; "last" takes them.
         bos: whether texts get context tokens; None: only for models that were never trained without, such as BERT.
+        on_bad_row: "skip" leaves out the rows that are no pairs, and says why in `left_out`.
 
     Raises:
-        UsageError: an unknown `align`, or a file of an unknown format.
-        DataError: the file cannot be read, lacks a column, or a row is not a pair; the message names the row.
+        UsageError: an unknown `align` or `on_bad_row`, or a file of an unknown format.
+        DataError: the file cannot be read, lacks a column, or a row is not a pair (with "skip": no row is); the
+            message names the row.
     """
     if align not in ("tokens", "last"):
         raise UsageError(f"align is tokens or last, got {align!a}")
+    check_among("on_bad_row", on_bad_row, ("error", "skip"))
     path, tokenizer = Path(path), model.need_tokenizer()
     if bos is None:
         bos = tokenizer.sep_token_id is not None and not model.causal
     table = read_table(path)
-    if table.bad:
+    if table.bad and on_bad_row == "error":
         row = min(table.bad)
         raise DataError(f"{table.where(row)}: {table.bad[row][1]}")
     read = _with_answers if set(TEXTS) <= set(table.columns) else _of_sentences
@@ -107,8 +117,31 @@ def load_pairs(
             f"{' and '.join(SENTENCES)}"
         )
     names = [table.where(row) for row in range(len(table.lines))]
-    cells = [_texts_of(table, row, cells) for row, cells in enumerate(zip(*map(table.column, columns), strict=True))]
-    return read(model, cells, names, align, bos)
+    given = [*zip(*map(table.column, columns), strict=True)]
+    if on_bad_row == "skip":
+        kept, left_out = _pairs_among(table, given, lambda cells, name: read(model, [cells], [name], align, bos))
+        found = read(model, [list(given[row]) for row in kept], [names[row] for row in kept], align, bos)
+        return replace(found, left_out=tuple(left_out))
+    return read(model, [_texts_of(table, row, cells) for row, cells in enumerate(given)], names, align, bos)
+
+
+def _pairs_among(
+    table: DataTable, given: list[tuple[Any, ...]], read: Callable[[list[str], str], Any]
+) -> tuple[list[int], list[str]]:
+    """The rows that are pairs, and why each other row is none."""
+    kept: list[int] = []
+    left_out: list[str] = []
+    for row, cells in enumerate(given):
+        try:
+            if row in table.bad:
+                raise DataError(f"{table.where(row)}: {table.bad[row][1]}")
+            read(_texts_of(table, row, cells), table.where(row))
+            kept.append(row)
+        except DataError as error:
+            left_out.append(str(error))
+    if left_out and not kept:
+        raise DataError(f"no row of {table.name} is a pair; the first: {left_out[0]}")
+    return kept, left_out
 
 
 def _texts_of(table: DataTable, row: int, cells: Sequence[Any]) -> list[str]:
@@ -132,6 +165,9 @@ def _with_answers(
             raise DataError(f"{name}: {error}") from error
         own.append(first)
         other.append(second)
+    for name, clean, corrupted in zip(names, *texts, strict=True):
+        if clean == corrupted:
+            raise DataError(f"{name}: the clean and the corrupted text are the same; give texts that differ")
     _check_aligned(texts[0], texts[1], names, align)
     return MinimalPairs(texts[0], texts[1], torch.tensor(own), torch.tensor(other), *at, names, align)
 

@@ -6,11 +6,12 @@ In D dimensions cos^2 of the angle between a fixed line and a random one has the
 import math
 from typing import Any
 
-import torch
 from scipy.special import betainc, betaincinv
 
 from probekit.errors import DataError, UsageError
-from probekit.options.check import check_whole
+from probekit.interventions.given import to_tensor
+from probekit.options.check import check_whole, is_real
+from probekit.text import kind_of
 
 
 def angle(a: Any, b: Any) -> float:
@@ -20,7 +21,10 @@ def angle(a: Any, b: Any) -> float:
         DataError: a vector of length 0, or not finite.
         UsageError: vectors of different widths.
     """
-    first, second = (torch.as_tensor(x).double().cpu() for x in (a, b))
+    first, second = to_tensor(a), to_tensor(b)
+    if first is None or second is None:
+        raise UsageError(f"angles are between two vectors [D] of numbers; got {kind_of(a)} and {kind_of(b)}")
+    first, second = (x.detach().double().cpu() for x in (first, second))
     if first.dim() != 1 or first.shape != second.shape:
         raise UsageError(f"angles are between two vectors [D]; got {list(first.shape)} and {list(second.shape)}")
     for x in (first, second):
@@ -40,8 +44,8 @@ def haar_angle(D: int, share: float) -> float:
     Raises:
         UsageError: fewer than two dimensions, or a share that is not between 0 and 1.
     """
-    if not 0 < share < 1:
-        raise UsageError(f"share must be between 0 and 1; got {share}")
+    if not is_real(share) or not 0 < share < 1:
+        raise UsageError(f"share must be between 0 and 1; got {share!a:.60}")
     return math.degrees(math.asin(math.sqrt(betaincinv((check_whole("D", D, 2) - 1) / 2, 0.5, share))))
 
 
@@ -51,6 +55,6 @@ def haar_share(D: int, degrees: float) -> float:
     Raises:
         UsageError: fewer than two dimensions, or an angle that is not in 0..90.
     """
-    if not 0 <= degrees <= 90:
-        raise UsageError(f"degrees must be in 0..90; got {degrees}")
+    if not is_real(degrees) or not 0 <= degrees <= 90:
+        raise UsageError(f"degrees must be in 0..90; got {degrees!a:.60}")
     return float(betainc((check_whole("D", D, 2) - 1) / 2, 0.5, math.sin(math.radians(degrees)) ** 2))

@@ -38,6 +38,8 @@ class Direction:
     std: float
 
     def __post_init__(self) -> None:
+        if not isinstance(self.vector_D, Tensor):
+            raise UsageError("vector_D is a tensor [D]; make one of an array with torch.from_numpy")
         length = float(self.vector_D.norm())
         if self.vector_D.dim() != 1 or abs(length - 1) > 1e-9:
             raise UsageError(

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from probekit.causal.directions.directions import class_vectors
 from probekit.errors import DataError, UsageError
+from probekit.interventions.given import to_tensor
 from probekit.options.check import check_whole
 from probekit.probes.base import Probe
+from probekit.text import kind_of
 
 
 def random_directions(k: int, D: int, seed: int = 0) -> Tensor:
@@ -28,7 +30,7 @@ def random_directions(k: int, D: int, seed: int = 0) -> Tensor:
     return _unit(torch.from_numpy(np.random.default_rng(seed).standard_normal((k, D))))
 
 
-def covariance_directions(k: int, covariance: Tensor, seed: int = 0) -> Tensor:
+def covariance_directions(k: int, covariance: Any, seed: int = 0) -> Tensor:
     """Draw k directions from N(0, covariance [D, D]) and divide each by its length: float64 [k, D].
 
     Raises:
@@ -37,9 +39,11 @@ def covariance_directions(k: int, covariance: Tensor, seed: int = 0) -> Tensor:
     """
     check_whole("k", k)
     check_whole("seed", seed, 0)
-    if covariance.dim() != 2 or covariance.shape[0] != covariance.shape[1]:
-        raise UsageError(f"covariance must be [D, D]; got {list(covariance.shape)}")
-    matrix = covariance.double().cpu()
+    matrix = to_tensor(covariance)
+    if matrix is None or matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1]:
+        got = kind_of(covariance) if matrix is None else list(matrix.shape)
+        raise UsageError(f"covariance must be [D, D]; got {got}")
+    matrix = matrix.double().cpu()
     if not bool(matrix.isfinite().all()) or not float(matrix.diagonal().max()) > 0:
         raise DataError(
             "the activations do not vary or are not finite, so that no direction can be drawn; leave it out"

@@ -76,7 +76,16 @@ class SteeringVectors(NamedPlaces, Mapping[Place, Direction]):
         Raises:
             UsageError: a layer that has no vector.
         """
-        return {place: self[place].steering(scale) for place in places_of(self, self.points[0], layers)[1]}
+        if not isinstance(layers, Iterable) and not is_whole(layers):
+            raise UsageError(f'layers are 5, [4, 5], "4-6" or "all"; got {layers!a:.60}')
+        try:
+            places = places_of(self, self.points[0], layers)[1]
+        except UsageError as error:
+            last = place_name([*self._found][-1])
+            raise UsageError(
+                f'{error}; the last place is {last}: edit it with {{"{last}": vectors["{last}"].steering(scale)}}'
+            ) from error
+        return {place: self[place].steering(scale) for place in places}
 
     def export(self, path: str | Path) -> Path:
         """Write them to a .safetensors or .gguf file; see `probekit.causal.directions.export.export_directions`.

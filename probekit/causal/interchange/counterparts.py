@@ -50,6 +50,8 @@ def choose_counterparts(
         raise UsageError(
             f"labels, lengths, groups, texts and splits must be of the same rows; got {sorted(sizes)} rows"
         )
+    if lengths_N.dtype.kind not in "iuf" or not np.isfinite(lengths_N).all():
+        raise UsageError("lengths are numbers of tokens; got NaN, infinity or something else")
     rng, chosen = np.random.default_rng(check_whole("seed", seed, 0)), np.empty(n, dtype=np.int64)
     for split in np.unique(splits_N):
         rows = np.flatnonzero(splits_N == split)

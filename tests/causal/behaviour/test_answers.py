@@ -210,6 +210,7 @@ def test_texts_that_do_not_align_are_refused_by_row(words, tmp_path):
         (ROW | {"clean_answer": "are near"}, "line 2: answer 'are near' is 2 tokens"),
         (ROW | {"clean_answer": "is"}, "line 2: answers 'is' and 'is' are the same token"),
         (ROW | {"clean": "the dogs"}, "line 2: 'dogs' is not in the vocabulary"),
+        (ROW | {"corrupted": "the keys"}, "line 2: the clean and the corrupted text are the same"),
         (ROW | {"clean": ""}, "line 2: expected a text in every column of a pair, got ''"),
         (ROW | {"clean": 30 * "the "}, "line 2: the text has 30 tokens and the context 24"),
         (
@@ -223,6 +224,17 @@ def test_texts_that_do_not_align_are_refused_by_row(words, tmp_path):
 def test_rows_that_are_no_pairs_are_refused(words, tmp_path, row, why):
     with pytest.raises(DataError, match=why):
         load_pairs(written(tmp_path / "pairs.csv", [row]), words)
+
+
+def test_rows_that_are_no_pairs_can_be_left_out(words, tmp_path):
+    path = written(tmp_path / "pairs.csv", [ROW, ROW | {"clean": "the dogs"}, ROW, ROW | {"clean": ""}])
+    pairs = load_pairs(path, words, on_bad_row="skip")
+    assert pairs.names == ["pairs.csv, line 2", "pairs.csv, line 4"]
+    assert [why.partition(":")[0] for why in pairs.left_out] == ["pairs.csv, line 3", "pairs.csv, line 5"]
+    with pytest.raises(DataError, match=r"no row of none.csv is a pair; the first: none.csv, line 2: 'dogs'"):
+        load_pairs(written(tmp_path / "none.csv", [ROW | {"clean": "the dogs"}]), words, on_bad_row="skip")
+    with pytest.raises(UsageError, match=r"on_bad_row .* is one of error, skip"):
+        load_pairs(path, words, on_bad_row="drop")  # pyright: ignore[reportArgumentType]
 
 
 def test_other_misuse_is_refused(words, roberta, tmp_path):

@@ -172,3 +172,17 @@ def test_the_haar_angle_has_closed_forms_and_is_the_quantile_of_random_direction
             haar_angle(3, wrong)
     with pytest.raises(UsageError, match=r"degrees must be in 0\.\.90"):
         haar_share(3, 91)
+
+
+def test_what_is_no_vector_or_number_is_refused():
+    given: Any = "ab"  # what the types forbid
+    for misuse, why in (
+        (lambda: angle(given, given), r"two vectors .* of numbers; got a str"),
+        (lambda: haar_angle(3, given), "share must be between 0 and 1; got 'ab'"),
+        (lambda: haar_share(3, given), r"degrees must be in 0..90; got 'ab'"),
+        (lambda: covariance_directions(2, given), r"covariance must be \[D, D\]; got a str"),
+        (lambda: Direction("probe", np.eye(3)[0], 1.0), "vector_D is a tensor"),  # pyright: ignore[reportArgumentType]
+    ):
+        with pytest.raises(UsageError, match=why):
+            misuse()
+    assert torch.equal(covariance_directions(2, np.eye(3)), covariance_directions(2, torch.eye(3)))

@@ -53,6 +53,10 @@ def test_the_difference_of_training_means_at_every_place(acts):
         found.edits("a", 1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match=r"layer 9 is not in 0\.\.2"):
         found.edits(1, 9)
+    with pytest.raises(UsageError, match=r"the last place is resid_post.2: edit it with"):
+        found.edits(1, 3)
+    with pytest.raises(UsageError, match=r"layers are 5, .* got None"):
+        found.edits(1, None)  # pyright: ignore[reportArgumentType]
     assert repr(found) == "SteeringVectors('size', 'small' -> 'large', mean-difference; resid_pre 0-2, resid_post 2)"
 
 

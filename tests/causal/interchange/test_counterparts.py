@@ -47,3 +47,5 @@ def test_a_text_without_a_counterpart_is_refused():
         choose_counterparts([0, 1, 0], [3, 3, 3], splits=["train", "train", "test"])
     with pytest.raises(UsageError, match=r"of the same rows; got \[2, 3\] rows"):
         choose_counterparts([0, 1, 0], [3, 3])
+    with pytest.raises(UsageError, match="lengths are numbers of tokens; got NaN"):
+        choose_counterparts([0, 1, 0], [3, float("nan"), 3])
