@@ -115,10 +115,7 @@ def logit_lens(
     """
     check_head(model)
     check_whole("k", k)
-    if isinstance(answers, str):
-        raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; write [{answers!a:.60}]")
-    if not isinstance(answers, Sequence | np.ndarray):
-        raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; leave them out for none")
+    _check_list(answers)
     ids = token_ids(model, text, bos)
     found, resid_PLD, output_LD = _streams(model, ids, target)
     hidden_PLD = _final_norm(model)(resid_PLD)
@@ -227,6 +224,13 @@ def _answer(model: LanguageModel, answer: str | int, text: Text) -> int:
     if not isinstance(answer, str):
         raise UsageError(f"an answer is a word or a token id, got {answer!a:.60}")
     return answer_id(model, answer, [text] if isinstance(text, str) and not hasattr(model, "decode") else [[]])
+
+
+def _check_list(answers: Any) -> None:
+    if isinstance(answers, str):
+        raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; write [{answers!a:.60}]")
+    if not isinstance(answers, Sequence | np.ndarray):
+        raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; leave them out for none")
 
 
 def _check_different(answers: Sequence[Any], tokens: list[int]) -> None:
