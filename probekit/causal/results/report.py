@@ -240,13 +240,9 @@ def _value(value: float | None) -> str:
 def _marks(data: CausalData) -> list[str]:
     occurs = {
         SELECTED: any(layer.place == _selected(data) for layer in data.layers),
-<<<<<<< ours
         USED: any(used for layer in data.layers for used in layer.is_used.values())
         or any(is_outside(effect) for effect in probe_effects(data).values()),
-=======
-        USED: any(used for layer in data.layers for used in layer.is_used.values()),
         EDGE: any(_is_at_edge(data, method) for method in methods_of(data)),
->>>>>>> theirs
     }
     shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
     return [f"Marks: {'; '.join(shown)}"] if shown else []
