@@ -10,14 +10,14 @@ from probekit.causal.curve.sides import find_side
 from probekit.evaluation.results.data import ProbeData
 from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions
-from probekit.text import counted
+from probekit.text import counted, listed
 
 FEW = {"placebos": 1, "scales": (1.0,)}  # of the runs that are timed
 TIMED_ROWS = (4, 4, 40, 40)  # two sizes tell what a place costs from what an edited run costs
 
 
 def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, options: CausalOptions) -> dict[str, Any]:
-    """Rows, places, edited runs and seconds of a run, JSON-able; errors as of `causal`."""
+    """Rows, places, edited runs and their seconds, and what these leave out, JSON-able; errors as of `causal`."""
     question = ask(model, acts, results, options)
     rows = {split: int((question.rows.split == split).sum()) for split in ("validation", "test")}
     runs = count_runs(question, rows) * len(question.layers)
@@ -31,7 +31,19 @@ def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, opt
         "rows": {"train": len(question.train), **rows},
         "runs": runs,
         "seconds": len(question.layers) * of_place + runs * of_run,
+        "not_counted": _not_counted(options, len(question.layers)),
     }
+
+
+def _not_counted(options: CausalOptions, places: int) -> list[str]:
+    """What a run does beside the edits, which `seconds` leaves out: to time it takes as long as to do it."""
+    where, methods = counted(places, "place"), set(options.method_names)
+    known = {
+        f"the search for the best direction at {where} (--no-das)": options.das and "interchange" in methods,
+        f"fresh probes after the edits of {where} (--no-completeness)": options.completeness and methods != {"patch"},
+        "activation patching": "patch" in methods,
+    }
+    return [name for name, is_asked in known.items() if is_asked]
 
 
 def _seconds(
@@ -66,6 +78,8 @@ def describe_causal(plan: dict[str, Any]) -> str:
         "places": ", ".join(plan["places"]),
         "rows": rows,
         "work": counted(plan["runs"], "edited run"),
-        "time": f"about {plan['seconds']:.0f} s for the edits, measured now; search, fresh probes and patching on top",
+        "time": f"about {plan['seconds']:.0f} s for the edits, measured now",
     }
+    if plan["not_counted"]:
+        lines["! more"] = f"not in that time, and often longer: {listed(plan['not_counted'])}"
     return "\n".join(f"{key:<9}{value}" for key, value in lines.items())

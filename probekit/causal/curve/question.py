@@ -187,13 +187,12 @@ def _rows(model: LanguageModel, request: Request, decides: str, options: CausalO
     """Draw the rows, and find their tokens."""
     task, label = request.acts.task, request.label
     units = resampling_units(task)
-    drawn = [_draw(task, split, units, options) for split in MEASURED]
-    index = np.concatenate(drawn)
-    labels = np.asarray(request.labels)[index]
+    classes = np.stack([np.asarray(request.labels), np.asarray(task.labels[decides])])
+    index = np.concatenate([_draw(task, split, units, classes, options) for split in MEASURED])
+    labels, answers = classes[:, index]
     _check_classes(labels, task.splits[index], task.label_names[label])
     texts, read, n_bos = tokens_of(model, request.acts, index)
     groups = None if units is None else np.asarray(units)[index]
-    answers = np.asarray(task.labels[decides])[index]
     _check_classes(answers, task.splits[index], task.label_names[decides])
     return CausalRows(index, task.splits[index], texts, read, n_bos, labels, answers, groups)
 
@@ -213,18 +212,40 @@ def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tup
     return [sequences[i].tolist() for i in range(len(index))], read, sequences.n_bos
 
 
-def _draw(task: Task, split: str, units: np.ndarray | None, options: CausalOptions) -> np.ndarray:
-    """At most `rows` rows of a split, complete groups in random order."""
+def _draw(
+    task: Task, split: str, units: np.ndarray | None, classes_SN: np.ndarray, options: CausalOptions
+) -> np.ndarray:
+    """At most `rows` rows of a split, complete groups in random order.
+
+    A class that this draw would miss, of either of the S label sets, has its first row in that order drawn before all.
+    """
     rows = np.flatnonzero(task.splits == split)
     if len(rows) <= options.rows:
         return rows
     rng = np.random.default_rng([options.seed, MEASURED.index(split)])
     if units is None:
-        return np.sort(rng.permutation(rows)[: options.rows])
-    unit = np.unique(np.asarray(units)[rows], return_inverse=True)[1].ravel()
-    place = rng.permutation(unit.max() + 1)[unit]
-    order = np.argsort(place, kind="stable")
-    return np.sort(rows[order[: options.rows]])
+        ordered = rng.permutation(rows)
+    else:
+        unit = np.unique(np.asarray(units)[rows], return_inverse=True)[1].ravel()
+        place = rng.permutation(unit.max() + 1)[unit]
+        ordered = rows[np.argsort(place, kind="stable")]
+    return np.sort(ordered[_classes_first(classes_SN[:, ordered], options.rows)[: options.rows]])
+
+
+def _classes_first(classes_SN: np.ndarray, k: int) -> np.ndarray:
+    """An order of N rows whose first k have every class, or as many as k rows can: int64 [N].
+
+    It is the order given where that does. If not, one row after the other is taken first that has classes of the most
+    label sets that no row before it has.
+    """
+    if all(set(classes_N[:k]) == set(classes_N) for classes_N in classes_SN):
+        return np.arange(classes_SN.shape[1])
+    is_new_SN = np.ones(classes_SN.shape, dtype=bool)
+    first: list[int] = []
+    while len(first) < k and is_new_SN.any():
+        first.append(int(is_new_SN.sum(axis=0).argmax()))
+        is_new_SN &= classes_SN != classes_SN[:, first[-1:]]
+    return np.concatenate([first, np.setdiff1d(np.arange(classes_SN.shape[1]), first)])
 
 
 def _check_classes(labels: np.ndarray, splits: np.ndarray, names: list[str]) -> None:
@@ -232,4 +253,7 @@ def _check_classes(labels: np.ndarray, splits: np.ndarray, names: list[str]) -> 
         present = np.unique(labels[splits == split])
         if len(present) < 2:
             found = names[present[0]] if len(present) else "no row"
-            raise DataError(f"the {split} rows need two classes or more, got {found!a}; take more rows (--rows)")
+            raise DataError(
+                f"the {split} rows need two classes or more, got {found!a}; add texts of another class, or take more "
+                "rows (--rows)"
+            )

@@ -26,8 +26,12 @@ from probekit.evaluation.results.wording import metric_name, number_text, positi
 from probekit.tables import html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
 
-SELECTED, USED = "*", "+"
-MARKS = {SELECTED: "selected on validation", USED: "outside the placebos (95%, corrected over layers and scales)"}
+SELECTED, USED, EDGE = "*", "+", "^"
+MARKS = {
+    SELECTED: "selected on validation",
+    USED: "outside the placebos (95%, corrected over layers and scales)",
+    EDGE: "the largest scale was chosen; a larger one may do more (--scale)",
+}
 MOST_CELLS = 3  # of a patching grid, in one line
 QUADRANTS = ("read and used", "read, not used", "used, not read", "neither")
 
@@ -160,7 +164,8 @@ def _rows(data: CausalData) -> list[list[str]]:
     curves = {method: curve_effects(data, method) for method in methods}
     header = ["   layer", score]
     for method in methods:
-        header += [method_name(data, method), "95% interval", "placebos"][: 3 if method == methods[0] else 1]
+        name = f"{method_name(data, method)}{f' {EDGE}' if _is_at_edge(data, method) else ''}"
+        header += [name, "95% interval", "placebos"][: 3 if method == methods[0] else 1]
     ceilings = {name: curve_effects(data, methods[0], name) for name in ("full vector", "das")} if methods else {}
     header += ["full vector", "DAS", "erase completeness", "quadrant"]
     rows = [header]
@@ -179,6 +184,13 @@ def method_name(data: CausalData, method: str) -> str:
     """A method with the scale of its curve: "steer +4 sd"."""
     scale = selected_scale(data, method)
     return method if scale is None else f"{method} {scale:+g} sd"
+
+
+def _is_at_edge(data: CausalData, method: str) -> bool:
+    """Whether the largest scale of its sign was chosen."""
+    scale = selected_scale(data, method)
+    scales = [effect.scale for effect in data.effects if effect.method == method and effect.scale is not None]
+    return scale is not None and abs(scale) == max(abs(each) for each in scales if each * scale > 0)
 
 
 def _layer_name(data: CausalData, layer: CausalLayer) -> str:
@@ -206,6 +218,7 @@ def _marks(data: CausalData) -> list[str]:
     occurs = {
         SELECTED: any(layer.place == _selected(data) for layer in data.layers),
         USED: any(used for layer in data.layers for used in layer.is_used.values()),
+        EDGE: any(_is_at_edge(data, method) for method in methods_of(data)),
     }
     shown = [f"{mark} {MARKS[mark]}" for mark in MARKS if occurs[mark]]
     return [f"Marks: {'; '.join(shown)}"] if shown else []

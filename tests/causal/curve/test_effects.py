@@ -8,12 +8,15 @@ from torch import Tensor
 import probekit as pk
 from probekit.causal.curve import ceiling
 from probekit.causal.curve.causal_curve import causal_curve
+from probekit.causal.curve.estimate import describe_causal, plan_causal
+from probekit.causal.curve.question import _check_classes, _classes_first, ask
 from probekit.causal.data import Effect
 from probekit.causal.results.report import causal_summary
 from probekit.causal.results.results import CausalResults
 from probekit.causal.results.view import is_outside
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.options import CausalOptions
 
 D, WORDS = 16, 240
 OWN, OTHER = WORDS, WORDS + 1
@@ -341,11 +344,35 @@ def test_what_no_linear_probe_reads_and_the_model_uses_is_called_so(product, mon
     assert before.effect == pytest.approx(0, abs=0.05)  # (u, v) and (-u, -v) have one answer
 
 
-def run_small(parts) -> None:
-    for seed in range(10):  # two rows of a split are of one class for some seed
-        run(parts, rows=2, seed=seed, placebos=0, methods="erase")
+def test_a_split_of_one_class_is_refused():
+    with pytest.raises(DataError, match="the test rows need two classes or more, got 'down'"):
+        _check_classes(np.array([0, 1, 1, 1]), np.repeat(["validation", "test"], 2), ["up", "down"])
 
 
-def test_rows_of_one_class_are_refused(parts):
-    with pytest.raises(DataError, match="two classes"):
-        run_small(parts)
+def test_a_dry_run_says_what_its_time_leaves_out(parts):
+    model, acts = parts
+    how = {"answers": [str(OWN), str(OTHER)], "rows": 2, "placebos": 1, "layers": [0]}
+    plan = plan_causal(model, acts, trained(acts, "used"), CausalOptions(**how))
+    assert plan["rows"] == {"train": 120, "validation": 2, "test": 2}
+    assert 0 < plan["seconds"] < 60
+    assert [name.split()[1] for name in plan["not_counted"]] == ["search", "probes"]
+    assert "not in that time" in describe_causal(plan)
+    plan = plan_causal(model, acts, trained(acts, "used"), CausalOptions(**how, methods=["erase"], completeness=False))
+    assert plan["not_counted"] == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("answers_label", ["used", "idle"])
+def test_two_rows_have_both_classes(parts, seed, answers_label):
+    model, acts = parts
+    how = CausalOptions(answers=[str(OWN), str(OTHER)], answers_label=answers_label, rows=2, seed=seed)
+    rows = ask(model, acts, trained(acts, "used"), how).rows
+    for split in ("validation", "test"):
+        assert sorted(rows.labels[rows.of(split)]) == sorted(rows.answers[rows.of(split)]) == [0, 1]
+
+
+def test_an_order_changes_only_if_a_class_is_missing():
+    classes_SN = np.array([[0, 0, 0, 1, 2, 1], [0, 0, 1, 0, 0, 0]])
+    assert _classes_first(classes_SN, 5).tolist() == [0, 1, 2, 3, 4, 5]
+    assert _classes_first(classes_SN, 4)[:4].tolist() == [0, 2, 3, 4]
+    assert _classes_first(classes_SN[:1], 2).tolist()[:2] == [0, 3]

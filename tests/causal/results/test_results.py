@@ -11,6 +11,7 @@ import pytest
 from probekit.causal.data import CausalData
 from probekit.causal.results.checklist import base_is_at_chance, reviewer_checklist
 from probekit.causal.results.files import check_causal_folder
+from probekit.causal.results.report import causal_summary
 from probekit.causal.results.results import CausalResults
 from probekit.causal.results.view import curve_effects, dose, is_outside, placebo_counts
 from probekit.errors import DataError, StorageError, UsageError
@@ -178,6 +179,15 @@ def test_the_table_has_a_line_for_each_layer_and_marks_the_selected_one(results)
     assert all(layer.quadrant in line for layer, line in zip(results.layers, table, strict=True))
     assert "singular -> ' is', plural -> ' are'" in results.summary()
     assert max(map(len, table)) <= 160
+
+
+def test_the_largest_scale_is_marked_where_it_was_chosen(results):
+    assert "steer +4 sd ^" in results.summary()
+    assert "^ the largest scale was chosen; a larger one may do more" in results.summary()
+    chosen = {**results.meta["selected"], "steer": {**results.meta["selected"]["steer"], "scale": 2.0}}
+    inner = causal_summary(dataclasses.replace(results.data, meta={**results.meta, "selected": chosen}))
+    assert "steer +2 sd" in inner
+    assert "^" not in inner
 
 
 def test_open_questions_say_what_to_run():
