@@ -352,14 +352,12 @@ def test_a_split_of_one_class_is_refused():
 def test_a_dry_run_says_what_its_time_leaves_out(parts):
     model, acts = parts
     how = {"answers": [str(OWN), str(OTHER)], "rows": 2, "placebos": 1, "layers": [0]}
-    plan = plan_causal(model, acts, trained(acts, "used").data, CausalOptions(**how))
+    plan = plan_causal(model, acts, trained(acts, "used"), CausalOptions(**how))
     assert plan["rows"] == {"train": 120, "validation": 2, "test": 2}
     assert plan["seconds"] > 0
     assert [name.split()[1] for name in plan["not_counted"]] == ["search", "probes"]
     assert "not in that time" in describe_causal(plan)
-    plan = plan_causal(
-        model, acts, trained(acts, "used").data, CausalOptions(**how, methods=["erase"], completeness=False)
-    )
+    plan = plan_causal(model, acts, trained(acts, "used"), CausalOptions(**how, methods=["erase"], completeness=False))
     assert plan["not_counted"] == []
 
 
@@ -368,7 +366,7 @@ def test_a_dry_run_says_what_its_time_leaves_out(parts):
 def test_two_rows_have_both_classes(parts, seed, answers_label):
     model, acts = parts
     how = CausalOptions(answers=[str(OWN), str(OTHER)], answers_label=answers_label, rows=2, seed=seed)
-    rows = ask(model, acts, trained(acts, "used").data, how).rows
+    rows = ask(model, acts, trained(acts, "used"), how).rows
     for split in ("validation", "test"):
         assert sorted(rows.labels[rows.of(split)]) == sorted(rows.answers[rows.of(split)]) == [0, 1]
 
