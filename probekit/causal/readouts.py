@@ -1,9 +1,8 @@
 """Reads without an edit: the logit lens, and direct logit attribution.
 
-- Logit lens (nostalgebraist 2020): the residual stream of each layer through the final norm and the head, as if the
-  layers above it did nothing.
-- Direct logit attribution (Elhage et al. 2021): with the final norm's scale held at its value, logits are a linear
-  function of the stream, which is a sum of what embeddings, heads and MLPs write; so each has its share of a logit.
+- Logit lens (nostalgebraist 2020): the residual stream of each layer through the final norm and the head.
+- Direct logit attribution (Elhage et al. 2021): with the final norm's scale held fixed, logits are linear in the
+  stream, which is a sum of what embeddings, heads and MLPs write; so each has its share of a logit.
 
 Axes: P places, L position, K tokens that are listed, A answers, D d_model, H heads, V vocab.
 """
@@ -227,10 +226,8 @@ def _answer(model: LanguageModel, answer: str | int, text: Text) -> int:
 
 
 def _check_list(answers: Any) -> None:
-    if isinstance(answers, str):
-        raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; write [{answers!a:.60}]")
-    if not isinstance(answers, Sequence | np.ndarray):
-        raise UsageError(f"answers are a list of words or token ids, got {answers!a:.60}; leave them out for none")
+    if isinstance(answers, str) or not isinstance(answers, Sequence | np.ndarray):
+        raise UsageError(f'answers are a list of words or token ids such as ["is", "are"], got {answers!a:.60}')
 
 
 def _check_different(answers: Sequence[Any], tokens: list[int]) -> None:
