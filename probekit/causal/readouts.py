@@ -227,7 +227,7 @@ def _answer(model: LanguageModel, answer: str | int, text: Text) -> int:
 
 def _check_list(answers: Any) -> None:
     if isinstance(answers, str) or not isinstance(answers, Sequence | np.ndarray):
-        raise UsageError(f'answers are a list of words or token ids such as ["is", "are"], got {answers!a:.60}')
+        raise UsageError(f'answers are a list of words or token ids, got {answers!a:.60}; write ["is", "are"]')
 
 
 def _check_different(answers: Sequence[Any], tokens: list[int]) -> None:
