@@ -1,4 +1,4 @@
-"""Activation patching of every layer and position, beside full forwards, TransformerLens and nnsight.
+"""Activation patching of every layer and position, compared with full forwards, TransformerLens and nnsight.
 
     python benchmarks/causal.py --python-peers PEERS/bin/python
 

@@ -1,4 +1,4 @@
-"""Extraction under edits beside plain extraction, in turn: python benchmarks/edits.py [--texts 400] [--rounds 5]
+"""Extraction under edits and plain extraction, in turn: python benchmarks/edits.py [--texts 400] [--rounds 5]
 
 A model in the shape of GPT-2 small with random weights reads random ids whose lengths are those of short phrases; half
 of the texts begin alike, so that prefixes are shared. Each kind of edit is done at the input of every layer. CPU

@@ -373,7 +373,7 @@ def _linear_logit(
 
 @torch.enable_grad()
 def _held(norm: nn.Module, x_D: Tensor, slope_D: Tensor) -> tuple[Tensor, float]:
-    """The slope [D] in x of slope . norm(x), with the norm's scale held at its value, and the constant beside it."""
+    """The slope [D] in x of slope . norm(x), with the norm's scale held at its value, and the constant added."""
     if isinstance(norm, nn.Identity):
         return slope_D, 0.0
     exact: Any = copy.deepcopy(norm).double()

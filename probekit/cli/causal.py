@@ -68,8 +68,8 @@ def causal(job: CausalJob, options: CausalOptions) -> None:
     """Edit what probes read, and watch the model's next token.
 
     Directions are fitted to train rows; direction, layer and scale are chosen on validation rows; effects are those on
-    test rows, beside the same edits along placebo directions. Writes causal_by_layer.png and .svg, causal.json and
-    tables as CSV. A run that was stopped resumes with the layers that are missing.
+    test rows, compared with the same edits along placebo directions. Writes causal_by_layer.png and .svg, causal.json
+    and tables as CSV. A run that was stopped resumes with the layers that are missing.
 
     Minimal pairs (--pairs FILE --method patch) carry their answers, and need neither --answers nor probes.
 

@@ -20,7 +20,7 @@ def check_planned_edits(
     Args:
         model: the model that will run.
         options: with the edits.
-        places: what is kept.
+        places: whose activations are kept.
         stack: whose points are kept: "encoder", "decoder" or "".
         n_examples: of the task.
 

@@ -9,7 +9,7 @@ from probekit.tasks.readers import TXT, read_table
 from probekit.text import listed
 
 COLUMNS = ("text", "sentence")
-MOST = 200  # texts; enough for a mean loss within a few percent
+MOST = 200  # texts; a choice, not measured
 
 
 def load_neutral(path: str | Path, model: LanguageModel, bos: bool | None = None, most: int = MOST) -> list[list[int]]:

@@ -2,8 +2,8 @@
 
 A *trunk* is the unedited run of some texts; a *branch* is one edited run of one of them. A branch starts from the
 trunk's residual stream at the layer of its edits. In a causal model it computes the tokens from its first edited one to
-the answer token, beside other branches of its text, and attends to the trunk's keys and values before them. The last
-block computes the answer token alone. The result is that of a full forward with the edits, up to rounding.
+the answer token, in one row with other branches of its text, and attends to the trunk's keys and values before them.
+The last block computes the answer token alone. The result is that of a full forward with the edits, up to rounding.
 
 Axes: N texts, V branches, B rows, L position, R branch of a row, G key/value heads, K d_head, D d_model.
 """
@@ -25,7 +25,7 @@ from probekit.models.base import LanguageModel
 from probekit.models.cache import KeyValueCache, SharedPrefix
 from probekit.points import split_point
 
-TOKENS = {"cpu": 2048}  # in one forward; more are no faster
+TOKENS = {"cpu": 2048}  # in one forward, as in extraction; not measured here
 TOKENS_ELSEWHERE = 16_384  # not measured
 KEPT_BYTES = 1 << 30  # of the trunk's residuals, keys and values; those of further texts are computed again when needed
 

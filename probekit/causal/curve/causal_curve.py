@@ -1,7 +1,7 @@
 """The causal curve: what happens to the model's behaviour when what a probe reads is changed, layer by layer.
 
 Directions are fitted to train rows, layer and scale chosen on validation rows, effects reported on test rows, each
-beside the same edit along directions that know nothing of the label.
+compared with the same edit along directions that know nothing of the label.
 """
 
 from collections.abc import Callable, Mapping

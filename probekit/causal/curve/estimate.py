@@ -36,7 +36,7 @@ def plan_causal(model: LanguageModel, acts: Activations, results: ProbeData, opt
 
 
 def _not_counted(options: CausalOptions, places: int) -> list[str]:
-    """What a run does beside the edits, which `seconds` leaves out: to time it takes as long as to do it."""
+    """What a run does besides the edits. `seconds` leaves it out, because timing it would take as long as doing it."""
     where, methods = counted(places, "place"), set(options.method_names)
     known = {
         f"the search for the best direction at {where} (--no-das)": options.das and "interchange" in methods,

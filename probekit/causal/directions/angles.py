@@ -1,4 +1,4 @@
-"""Angles between directions, beside those of random directions (the Haar measure of the sphere).
+"""Angles between directions, and the angles of random directions (the Haar measure of the sphere).
 
 In D dimensions cos^2 of the angle between a fixed line and a random one has the distribution Beta(1/2, (D - 1)/2).
 """

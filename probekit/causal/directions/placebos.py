@@ -1,6 +1,6 @@
 """Placebo directions: what an edit does that has nothing to do with the label.
 
-An edit along a probe's direction means something only beside the same edit, of the same size, along directions that
+An edit along a probe's direction means something only next to the same edit, of the same size, along directions that
 know nothing of the label: drawn uniformly, drawn with the activations' own covariance (which puts them where the
 activations vary), and fitted to shuffled labels (which adds what fitting finds in noise).
 

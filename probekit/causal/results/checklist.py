@@ -238,8 +238,8 @@ def _angles(data: CausalData) -> Answer:
     effects = {name: _at_selected(data, "interchange", name) for name in ("probe", "das")}
     texts = [f"{direction_name(name)} {effect.effect:z.2f}" for name, effect in effects.items() if effect]
     least = layer.angles.get("random 5%")
-    beside = "" if least is None else f" (5% of random directions are closer than {least:.0f})"
-    angle = f"{layer.angles['das']:.0f} degrees between probe and DAS{beside}"
+    note = "" if least is None else f" (5% of random directions are closer than {least:.0f})"
+    angle = f"{layer.angles['das']:.0f} degrees between probe and DAS{note}"
     search = _search_text(data.meta.get("das", {}).get(layer.place) or {})
     return len(texts) == len(effects), f"interchange at {layer.place}: {', '.join(texts)}; {angle}{search}"
 
@@ -297,10 +297,10 @@ def _grid_ends(data: CausalData) -> Answer:
 def _grid_exact(data: CausalData) -> Answer:
     fast = [grid for grid in data.grids if is_approximate(grid)]
     known = [f"{grid.point} {grid.correlation:.2f}" for grid in data.grids if grid.correlation is not None]
-    beside = f"; correlation of attribution patching with exact patching: {listed(known)}" if known else ""
+    note = f"; correlation of attribution patching with exact patching: {listed(known)}" if known else ""
     if not fast:
-        return True, f"yes: every cell is a run of the model{beside}"
-    text = f"no: {listed([grid.point for grid in fast])} by attribution patching, one backward pass{beside}"
+        return True, f"yes: every cell is a run of the model{note}"
+    text = f"no: {listed([grid.point for grid in fast])} by attribution patching, one backward pass{note}"
     return all(grid.correlation is not None for grid in fast), text
 
 
