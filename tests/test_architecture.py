@@ -23,11 +23,12 @@ BASE: dict[str, set[str]] = {  # small tools without a room; every room may impo
     "durable": {"errors", "plain_files"},
     "safetensors_header": {"errors"},
     "points": {"errors"},
-    "places": {"errors", "text", "points"},
+    "selections": {"errors"},
+    "places": {"errors", "text", "points", "selections"},
     "manifest": {"errors", "durable", "places"},
     "builtin": set(),
     "published": set(),
-    "options": {"errors", "text", "points", "activations"},  # activations for type checkers alone
+    "options": {"errors", "text", "points", "selections", "activations"},  # activations for type checkers alone
 }
 ROOMS: dict[str, set[str]] = {
     "hooks": set(),

@@ -33,6 +33,10 @@ class Layout:
         n_bos: context tokens before each text, 0 or 1; only attention has rows for them.
         tokens: id of the token at each row except those of attention, int64 [R], -1 for a mean; None if unknown.
         n_end: context tokens after each text, 0 or 1.
+        picked: rows of each example where one selection keeps several tokens of a text, such as all@assistant, int64
+            [N]; None for all tokens and for one row at each position.
+        token_index: the token of each row but those of attention, counted from the text's first, int64 [R], -1 for a mean;
+            None where all tokens are kept, or if unknown.
     """
 
     positions: list[str]
@@ -40,6 +44,8 @@ class Layout:
     n_bos: int
     tokens: np.ndarray | None = None
     n_end: int = 0
+    picked: np.ndarray | None = None
+    token_index: np.ndarray | None = None
 
     @property
     def own_lengths(self) -> np.ndarray:
@@ -48,8 +54,8 @@ class Layout:
 
     @property
     def is_ragged(self) -> bool:
-        """True if every token is kept, so that texts differ in their number of rows."""
-        return self.positions == [ALL]
+        """True if all tokens are kept, or those of a selection, so that texts differ in their number of rows."""
+        return self.positions == [ALL] or self.picked is not None
 
     def counts(self, place: Place) -> np.ndarray:
         """Rows of each example at this place, int64 [N]."""
@@ -62,7 +68,7 @@ class Layout:
     @cached_property  # all four: they are needed once per shard and place, and N may be millions
     def _token_counts(self) -> np.ndarray:
         if self.is_ragged:
-            return self.own_lengths
+            return self.own_lengths if self.picked is None else self.picked
         return np.full(len(self.lengths), len(self.positions), dtype=np.int64)
 
     @cached_property
@@ -111,7 +117,7 @@ class Layout:
         if str(position) not in words and not isinstance(position, int | np.integer):
             raise UsageError(f"a position among all tokens is last, first, mean or a token's index; got {position!r}")
         index = int(words.get(str(position), position))
-        lengths = self.own_lengths
+        lengths = self._token_counts
         if (short := (index >= lengths) | (index < -lengths)).any():
             row = int(short.argmax())
             raise DataError(

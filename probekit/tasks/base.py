@@ -9,6 +9,7 @@ import numpy as np
 from probekit.errors import UsageError, nearest
 from probekit.tasks.digest import task_digest
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, VALIDATION_CARVED
+from probekit.tasks.regions import Region, check_regions
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
@@ -36,6 +37,7 @@ from probekit.tasks.trainable import check_trainable
 from probekit.text import kind_of, listed
 
 __all__ = ["POSITIONS", "SPLITS", "Task"]
+OPTIONAL = ("groups", "position", "spans", "targets", "chats", "regions", "token_ids", "generated")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,11 @@ class Task:
             or [L, K]; given as an array [N, L] or [N, L, K], or as lists. Classes are derived as those of `labels`;
             floats are a regression.
         text_of: int64 [N], where each example is a token (`token_rows`): the number of its text; otherwise None.
+        chats: N lists of messages, {"role", "content"}, before a chat template made texts of them; or None. `inputs`
+            are then the messages as plain lines, and the model's template makes the texts that it reads.
+        regions: of each text its named parts, such as the contents of a chat's messages, in order; or None.
+        token_ids: N lists of the token ids that each text is run as, context tokens left out; None asks the tokenizer.
+        generated: int64 [N], how many tokens at the end of each text the model wrote itself; or None.
         rows_made: what `token_rows` gave last, so that it is made once: the tokens of each text, and the task.
 
     Raises:
@@ -89,6 +96,10 @@ class Task:
     targets: list[str] | list[list[int]] | None = None
     token_labels: TokenLabels = field(default_factory=dict)
     text_of: np.ndarray | None = None
+    chats: list[list[dict[str, str]]] | None = None
+    regions: list[list[Region]] | None = None
+    token_ids: list[list[int]] | None = None
+    generated: np.ndarray | None = None
     rows_made: "tuple[np.ndarray, Task] | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -100,7 +111,7 @@ class Task:
         if not isinstance(self.info, Mapping):
             raise UsageError(f"info is a dict of JSON-able values, got {kind_of(self.info)}; give a dict")
         self._set_labels()
-        for name in ("position", "spans"):
+        for name in ("position", "spans", "generated"):
             if not isinstance(given := getattr(self, name), str | None):
                 self._set(**{name: array_of(given, name)})
         if self.groups is not None:
@@ -216,6 +227,10 @@ class Task:
             targets=None if self.targets is None else [self.targets[i] for i in rows],
             token_labels={name: [labels[i] for i in rows] for name, labels in self.token_labels.items()},
             text_of=None if self.text_of is None else self.text_of[rows],
+            chats=None if self.chats is None else [self.chats[i] for i in rows],
+            regions=None if self.regions is None else [self.regions[i] for i in rows],
+            token_ids=None if self.token_ids is None else [self.token_ids[i] for i in rows],
+            generated=None if self.generated is None else self.generated[rows],
         )
 
     @property
@@ -310,7 +325,7 @@ class Task:
         if self._label_sets() or self.target:
             self.label_set()
         check_token_labels(self)
-        optional = {name: getattr(self, name) for name in ("groups", "position", "spans", "targets")}
+        optional = {name: getattr(self, name) for name in OPTIONAL}
         lengths = {f"labels[{name!r}]": labels for name, labels in self.labels.items()}
         lengths |= {"splits": self.splits, "ids": self.ids}
         lengths |= {name: value for name, value in optional.items() if not isinstance(value, str | None)}
@@ -326,3 +341,5 @@ class Task:
             check_spans(self.spans, self.inputs, self.position, self.ids)
         if self.targets is not None:
             check_inputs(self.targets, "targets")
+        if self.regions is not None:
+            check_regions(self.regions, self.inputs, self.ids)

@@ -31,6 +31,13 @@ def task_digest(task: Any) -> str:
         digest.update(task.spans.astype("<i8").tobytes())
     for lines in _lines(task.targets or ()):
         digest.update(lines)
+    for name in ("chats", "regions", "token_ids"):  # which older stores do not have
+        if (given := getattr(task, name)) is not None:
+            digest.update(name.encode())
+            for lines in _lines([repr(plain(one)) for one in given]):
+                digest.update(lines)
+    if task.generated is not None:
+        digest.update(b"generated" + task.generated.astype("<i8").tobytes())
     return digest.hexdigest()
 
 

@@ -26,6 +26,7 @@ from probekit.activations.store.format import (
 from probekit.durable import matches, unseal
 from probekit.errors import StorageError
 from probekit.tasks.base import Task
+from probekit.tasks.regions import Region
 
 _HEAD = {"name": str, "target": str, "info": dict, "label_names": {str: [str]}, "pieces?": [str]}
 _ROWS = {
@@ -41,6 +42,12 @@ _ROWS = {
     "input_of?": [int],  # where inputs repeat
     "spans?": [[int]],  # of tasks whose examples are words
     "tokens?": [int],  # older stores have none
+    "chats?": [list],
+    "regions?": [list],
+    "token_ids?": [[int]],
+    "generated?": [int],
+    "picked?": [int],  # where a selection keeps several tokens of each text
+    "token_index?": [int],  # older stores have none
     "token_labels?": {str: {"width": int | None, "lengths": [int], "values": list}},  # of tasks with labels of tokens
 }
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
@@ -165,7 +172,15 @@ def joined(path: Path, plan: PlanFile, head: ExamplesHead, pieces: Sequence[Piec
         columns = {key: _column([one.columns[key] for one in pieces]) for key in keys}
         lengths, form = columns["lengths"], common["layout"]
         require((lengths.astype(float) ** 2).sum() < 2**60)
-        layout = Layout(form["positions"], lengths, form["n_bos"], columns.get("tokens"), form["n_end"])
+        layout = Layout(
+            form["positions"],
+            lengths,
+            form["n_bos"],
+            columns.get("tokens"),
+            form["n_end"],
+            columns.get("picked"),
+            columns.get("token_index"),
+        )
         positions = [columns.get(k, one) for k, one in enumerate(common["positions"])]
         return StoredExamples(_task(head, common, columns), layout, positions, head.seal)
 
@@ -194,6 +209,10 @@ def _task(head: ExamplesHead, common: dict[str, Any], columns: dict[Any, Any]) -
         spans=columns.get("spans"),
         targets=columns.get("targets"),
         token_labels=sets("token_labels"),
+        chats=columns.get("chats"),
+        regions=columns.get("regions"),
+        token_ids=columns.get("token_ids"),
+        generated=columns.get("generated"),
     )
 
 
@@ -217,6 +236,12 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
         "spans": spans,
         "groups": None if groups is None else np.array(groups),
         "targets": targets,
+        "chats": body.get("chats"),
+        "regions": _regions(body.get("regions")),
+        "token_ids": body.get("token_ids"),
+        "generated": None if body.get("generated") is None else _array(body["generated"], np.int64, n),
+        "picked": layout.picked,
+        "token_index": layout.token_index,
         **{key: _array(one, np.int64, n) for key, one in indices.items()},
         **{("labels", name): _labels(one, bool(label_names[name]), n) for name, one in body["labels"].items()},
         **{
@@ -240,11 +265,20 @@ def _layout(body: dict[str, Any], n: int) -> Layout:
     lengths = _array(form["lengths"], np.int64, n)
     require(len(form["positions"]) == len(body["positions"]) > 0, n_bos in (0, 1), n_end in (0, 1))
     require(lengths.min() >= n_bos + n_end, (lengths.astype(float) ** 2).sum() < 2**60)
-    layout = Layout(form["positions"], lengths, n_bos, n_end=n_end)
-    if tokens is None:
-        return layout
-    tokens = _array(tokens, np.int64, int(layout.counts(("", None)).sum()))
-    return Layout(form["positions"], lengths, n_bos, tokens, n_end)
+    picked = None if body.get("picked") is None else _array(body["picked"], np.int64, n)
+    require(picked is None or (len(form["positions"]) == 1 and bool((picked > 0).all())))
+    rows = int(Layout(form["positions"], lengths, n_bos, n_end=n_end, picked=picked).counts(("", None)).sum())
+    tokens, index = (
+        None if given is None else _array(given, np.int64, rows) for given in (tokens, body.get("token_index"))
+    )
+    return Layout(form["positions"], lengths, n_bos, tokens, n_end, picked, index)
+
+
+def _regions(given: list[list[Any]] | None) -> list[list[Region]] | None:
+    if given is None:
+        return None
+    require(all(matches(one, [str | int]) and len(one) == 3 for own in given for one in own))
+    return [[Region(*one) for one in own] for own in given]
 
 
 def _inputs(body: dict[str, Any], n: int) -> tuple[list[Any], np.ndarray | None]:

@@ -72,6 +72,8 @@ def _own_bytes(task: Task, layout: Layout) -> list[int]:
     numbers += sum(labels.size for labels in task.labels.values()) // len(task)
     for labels in task.token_labels.values():
         numbers += np.fromiter((one.size for one in labels), np.int64, len(task))
+    if task.token_ids is not None:
+        numbers += np.fromiter(map(len, task.token_ids), np.int64, len(task))
     if task.targets is not None:
         numbers += np.fromiter(map(len, task.targets), np.int64, len(task))
     return (_ROW_BYTES + _NUMBER_BYTES * numbers).tolist()
@@ -94,11 +96,23 @@ def _body(task: Task, layout: Layout, positions: Positions, rows: slice) -> dict
         "splits": task.splits[rows],
         "labels": {name: labels[rows].astype(_label_type(task, name)) for name, labels in task.labels.items()},
         "groups": None if task.groups is None else task.groups[rows],
-        "tokens": None if layout.tokens is None else layout.tokens[offsets[rows.start] : offsets[rows.stop]],
+        **{
+            name: None if values is None else values[offsets[rows.start] : offsets[rows.stop]]
+            for name, values in (("tokens", layout.tokens), ("token_index", layout.token_index))
+            if name == "tokens" or values is not None
+        },
+        **_optional(task, layout, rows),
         **_inputs_body(task, rows),
         **({} if task.targets is None else {"targets": task.targets[rows]}),
         **({"token_labels": _token_labels_body(task, rows)} if task.token_labels else {}),
     }
+
+
+def _optional(task: Task, layout: Layout, rows: slice) -> dict[str, Any]:
+    """What older stores do not have, where the task or the layout has it."""
+    given = {name: getattr(task, name) for name in ("chats", "regions", "token_ids", "generated")}
+    given["picked"] = layout.picked
+    return {name: values[rows] for name, values in given.items() if values is not None}
 
 
 def _rows_of(position: str | int | np.ndarray, rows: slice) -> str | int | np.ndarray:

@@ -1,0 +1,64 @@
+"""The language of selections: what is written comes back, and what is outside it is refused in one line."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probekit.errors import UsageError
+from probekit.selections import Part, Selection, keeps_several, parse_selection, selection_text, split_selections
+
+numbers = st.integers(-999, 999)
+ends = st.one_of(st.none(), numbers)
+slices = st.tuples(ends, ends).filter(lambda e: e[0] is None or e[1] is None or (e[0] < 0) != (e[1] < 0) or e[0] < e[1])
+picks = st.one_of(st.sampled_from(["last", "first", "mean", "all"]), numbers, slices)
+roles = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True).filter(lambda r: r not in ("prompt", "generated"))
+parts = st.one_of(
+    st.none(),
+    st.builds(Part, st.just("role"), roles, ends),
+    st.builds(Part, st.sampled_from(["prompt", "generated"])),
+    st.builds(Part, st.sampled_from(["in", "before", "after"]), st.text(min_size=1)),
+)
+selections = st.builds(Selection, picks, parts)
+
+
+@given(selections)
+def test_what_is_written_is_read_again(selection):
+    assert parse_selection(selection_text(selection)) == selection
+
+
+@given(st.lists(selections, min_size=1, max_size=4))
+def test_commas_inside_quotes_separate_nothing(several):
+    texts = [selection_text(one) for one in several]
+    assert [parse_selection(text) for text in split_selections(",".join(texts))] == several
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("last", Selection("last")),
+        ("-5:", Selection((-5, None))),
+        ("last@assistant", Selection("last", Part("role", "assistant"))),
+        ("all@user[0]", Selection("all", Part("role", "user", 0))),
+        ("mean@generated", Selection("mean", Part("generated"))),
+        ('in:"a, b"', Selection("all", Part("in", "a, b"))),
+        ("in:Paris", Selection("all", Part("in", "Paris"))),
+        ("before:'x'", Selection("last", Part("before", "x"))),
+        (r'after:"\""', Selection("first", Part("after", '"'))),
+        ('mean@in:"x"', Selection("mean", Part("in", "x"))),
+        ("last@in", Selection("last", Part("role", "in"))),  # a role may have any name
+    ],
+)
+def test_examples(text, expected):
+    assert parse_selection(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "lst", "last@", "@user", "5:2", "-2:-5", "in:", 'in:""', "1.5", "a b"])
+def test_other_texts_are_refused_in_one_line(text):
+    with pytest.raises(UsageError) as error:
+        parse_selection(text)
+    assert "\n" not in str(error.value)
+
+
+def test_several_rows_for_a_text():
+    several = {"all": True, "-5:": True, 'in:"x"': True, "last": False, "mean@user": False, "3": False}
+    assert {text: keeps_several(parse_selection(text)) for text in several} == several
