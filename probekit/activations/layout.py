@@ -35,8 +35,8 @@ class Layout:
         n_end: context tokens after each text, 0 or 1.
         picked: rows of each example where one selection keeps several tokens of a text, such as all@assistant, int64
             [N]; None for all tokens and for one row at each position.
-        token_index: the token of each row but those of attention, counted from the text's first, int64 [R], -1 for a mean;
-            None where all tokens are kept, or if unknown.
+        token_index: the token of each row but those of attention, counted from the text's first, int64 [R], -1 for a
+            mean; None where all tokens are kept, or if unknown.
     """
 
     positions: list[str]
