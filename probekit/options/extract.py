@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError
 from probekit.options import parse
-from probekit.options.option import option
+from probekit.options.option import like, option
+from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers, parse_points
 from probekit.selections import PER_EXAMPLE, as_position, check_together
 from probekit.text import kind_of
@@ -80,6 +81,12 @@ class ExtractOptions:
         "What to do with texts longer than the context.",
         notes="A plan or a warning says how many texts were cut, and `meta['cut']` keeps it.",
     )
+    on_bad_row: OnBadRow = like(
+        TaskOptions,
+        "on_bad_row",
+        "What to do with rows that cannot be read, such as a text without the tokens of a selection.",
+        flag=None,
+    )
     block_nodes: int | None = option(
         None,
         "Tokens in a block, within which prefixes are shared; None chooses what costs least for these texts.",
@@ -120,6 +127,8 @@ class ExtractOptions:
             )
         if self.on_long not in get_args(OnLong):
             raise UsageError(f"on_long is cut or error; got {self.on_long!r}")
+        if self.on_bad_row not in get_args(OnBadRow):
+            raise UsageError(f"on_bad_row is error or skip; got {self.on_bad_row!a:.60}")
 
 
 def _selections(position: Any) -> Any:
