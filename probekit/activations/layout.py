@@ -36,6 +36,8 @@ class Layout:
             [N]; None for all tokens and for one row at each position.
         token_index: the token of each row but those of attention, counted from the text's first, int64 [R], -1 for a
             mean; None where all tokens are kept, or if unknown.
+        characters: the characters [start, end) of the token of each row, int64 [R, 2], where all tokens of texts or
+            several are kept; None otherwise, or if unknown.
     """
 
     positions: list[str]
@@ -45,6 +47,7 @@ class Layout:
     n_end: int = 0
     picked: np.ndarray | None = None
     token_index: np.ndarray | None = None
+    characters: np.ndarray | None = None
 
     @property
     def own_lengths(self) -> np.ndarray:
