@@ -132,6 +132,8 @@ def stop_ids(model: GenerativeModel, stop_tokens: Sequence[int | str] | None) ->
 
 
 def _stop_id(model: GenerativeModel, token: int | str) -> int:
+    if isinstance(token, str) and model.tokenizer is None and token.strip().isdecimal():
+        token = int(token)  # as typed on a command line
     if isinstance(token, str):
         return model.need_tokenizer().token_id(token)
     if not is_whole(token) or not 0 <= token < model.cfg.d_vocab:
