@@ -82,6 +82,24 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     )
 
 
+def check_request(model: LanguageModel, options: ExtractOptions, n_examples: int) -> tuple[str, torch.device]:
+    """Check what can be checked before the texts are known.
+
+    Returns:
+        The stack of the points ("" for most models), and the device to run on.
+
+    Raises:
+        UsageError: as from `plan_extraction`.
+    """
+    points = _points(model, options)
+    stack, places = stack_of(points), find_places(model, points, options.layers)
+    for place in places:
+        width_of(model, place)
+    check_planned_edits(model, options, places, stack, n_examples)
+    dtype_name(options.dtype)
+    return stack, _device(model, options.device)
+
+
 def _points(model: LanguageModel, options: ExtractOptions) -> list[str]:
     """Short names of the requested points in this model."""
     if not isinstance(model, LanguageModel):
