@@ -22,6 +22,14 @@ class TaskOptions:
     text_column: str | None = option(
         None, "Column of the texts.  [default: text, sentence, statement or prompt]", metavar="NAME"
     )
+    messages_column: str | None = option(
+        None,
+        "Column of chats, lists of {role, content}, instead of texts.  [default: messages]",
+        notes="JSONL, Parquet, `datasets` and Python objects can hold them. The model's chat template makes texts of "
+        "them. A named text column goes first.",
+        metavar="NAME",
+        flag="--messages-column",
+    )
     label_column: str | None = option(
         None,
         "Column of the labels; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or depth.  "
