@@ -22,14 +22,6 @@ class TaskOptions:
     text_column: str | None = option(
         None, "Column of the texts.  [default: text, sentence, statement or prompt]", metavar="NAME"
     )
-    messages_column: str | None = option(
-        None,
-        "Column of chats, lists of {role, content}, instead of texts.  [default: messages]",
-        notes="JSONL, Parquet, `datasets` and Python objects can hold them. The model's chat template makes texts of "
-        "them. A named text column goes first.",
-        metavar="NAME",
-        flag="--messages-column",
-    )
     label_column: str | None = option(
         None,
         "Column of the labels; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or depth.  "
@@ -127,6 +119,14 @@ class TaskOptions:
         "Refuse a label column of more classes, such as a column of ids.",
         metavar="N",
         least=2,
+    )
+    messages_column: str | None = option(
+        None,
+        "Column of chats, lists of {role, content}, instead of texts.  [default: messages]",
+        notes="JSONL, Parquet, `datasets` and Python objects can hold them. The model's chat template makes texts of "
+        "them. A named text column goes first.",
+        metavar="NAME",
+        flag="--messages-column",
     )
     name: str | None = option(None, "Name of the task in titles; None is that of the file, dataset or type.", flag=None)
 

@@ -33,7 +33,9 @@ def prepared(model: LanguageModel, task: Task, options: ExtractOptions) -> Task:
     rendered = _rendered(task, template, options)
     bos = template.tokens.get("bos_token")
     if options.bos and bos and any(str(text).startswith(bos) for text in rendered.inputs):
-        raise UsageError(f"the chat template writes {bos!a} before each text, and --bos would put another; leave it out")
+        raise UsageError(
+            f"the chat template writes {bos!a} before each text, and --bos would put another; leave it out"
+        )
     return rendered
 
 
@@ -67,15 +69,15 @@ def _read(path: Path, names: list[str]) -> str:
     except OSError as error:
         raise UsageError(f"cannot read the chat template {str(path)!a}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"the chat template {str(path)!a} is not UTF-8 (byte {error.start:,}); save it again") from error
+        raise DataError(
+            f"the chat template {str(path)!a} is not UTF-8 (byte {error.start:,}); save it again"
+        ) from error
 
 
 def _rendered(task: Task, template: ChatTemplate, options: ExtractOptions) -> Task:
     """The task with its chats as texts, and the places of the messages in them."""
     texts, regions, bad, n_limits = [], [], {}, 0
-    for row, (text, own, flaw) in enumerate(
-        render_chats(template, task.chats or [], options.add_generation_prompt)
-    ):
+    for row, (text, own, flaw) in enumerate(render_chats(template, task.chats or [], options.add_generation_prompt)):
         texts.append(text)
         regions.append(own)
         flaw = flaw or (None if text.strip() else ("blank", "writes nothing"))

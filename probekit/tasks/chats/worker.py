@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap  # noqa: F401
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import jinja2
@@ -26,7 +27,7 @@ from jinja2.utils import Namespace
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing
 THOUGHT = "</think>"  # templates look for it in contents, and treat what comes after it as the answer
 
-WARM_UP = r"""{{ "\n\u00e9" ~ strftime_now("%d %B %Y %Z") ~ lipsum() ~ ([1] | random) ~ ("a" | wordwrap | urlize | pprint) }}"""
+WARM_UP = r"""{{ "\n\u00e9" ~ strftime_now("%d %B %Y %Z") ~ lipsum() ~ ("a" | wordwrap | urlize | pprint) }}"""
 
 Place = tuple[int, int, int]  # start, end, number of the message
 
@@ -123,7 +124,7 @@ class Renderer:
             found = None
         if found is None:
             found = sorted(place for i in range(len(messages)) for place in self._alone(text, messages, i, marks[i]))
-        for (_, end, i), (start, _, j) in zip(found, found[1:], strict=False):
+        for (_, end, i), (start, _, j) in pairwise(found):
             if end > start:
                 raise LookupError(f"mixes the contents of messages {i} and {j}")
         return found
