@@ -94,6 +94,17 @@ class ExtractOptions:
         flag=None,
     )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
+    chat_template: str | Path | None = option(
+        None,
+        "Jinja file that makes texts of chats, or the name of one of the model's.  [default: the model's own]",
+        notes="In Python also the template itself. Texts are those of `apply_chat_template` of transformers.",
+        metavar="FILE",
+    )
+    add_generation_prompt: bool = option(
+        False,
+        "End each chat with the beginning of the assistant's turn.",
+        notes="The template decides what that is.",
+    )
     edits: "Mapping[Any, Any] | None" = option(
         None,
         'Edits that the model runs with: {("resid_pre", 5): project_out(direction)}.',
