@@ -1,6 +1,6 @@
 """`probekit extract`: a model's activations on a dataset, as a store on disk."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,7 +82,7 @@ def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     loaded = load(job, model, task)
     from probekit.activations import plan_extraction
 
-    return plan_extraction(*loaded, options)
+    return plan_extraction(*loaded, replace(options, on_bad_row=task.on_bad_row))
 
 
 def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[LanguageModel, Task]":

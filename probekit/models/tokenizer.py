@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -81,9 +82,27 @@ class Tokenizer:
         Blanks at either end of a token are not counted. A token of blanks alone, such as the one that some tokenizers
         put before the text, covers nothing. Tokens that are bytes of one character all cover that character.
         """
-        self.encode(text)  # raises the errors
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        return [_letters(text, *each) for each in zip(encoding.tokens, encoding.offsets, strict=True)]
+        return self.offsets_batch([text])[0]
+
+    def offsets_batch(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """The `offsets` of several texts; errors as in `encode`."""
+        try:
+            encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        except BaseException as error:
+            if not is_library_error(error):
+                raise
+            self.encode_batch(texts)  # raises the error that names the text
+            raise
+        return [
+            [_letters(text, *each) for each in zip(encoding.tokens, encoding.offsets, strict=True)]
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that the tokenizer lists as special, such as <|im_end|>, and those of context tokens."""
+        listed = {i for i, token in self._backend.get_added_tokens_decoder().items() if token.special}
+        return frozenset(listed | ({self.bos_token_id, self.sep_token_id} - {None}))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, special tokens included.
