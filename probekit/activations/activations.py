@@ -237,8 +237,10 @@ class _EachToken(Activations):
                 f"{listed(layout.positions)}; extract again with position all (--position all)"
             )
         self._source = source
-        task = token_rows(source.task, layout.own_lengths)
-        own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, layout.own_lengths))
+        rows = layout.counts(("", None))
+        index = None if layout.picked is None else layout.token_index
+        task = token_rows(source.task, rows, index)
+        own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, rows), picked=None)
         points = [point for point in source.points if point not in PAIR_POINTS]
         places = [place for place in source if place[0] not in PAIR_POINTS]
         super().__init__(places, task, {**source.meta, "points": points, "position": ALL}, own)
@@ -294,7 +296,9 @@ def _labelled(source: Activations, position: str | int) -> Task:
     task, layout = source.task, source.layout
     if not task.token_labels:
         return task
-    name = str(position)
+    name, rows = str(position), layout.index_of(position, source.ids)
+    if layout.token_index is not None and rows is not None and (layout.token_index[rows] >= 0).all():
+        return labels_at(task, layout.token_index[rows])
     if name == PER_EXAMPLE:
         given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
         if given is None or source.meta.get("position_fingerprint", given) != given:

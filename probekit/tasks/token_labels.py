@@ -155,10 +155,7 @@ def label_rows(task: Task, label_set: str) -> Task:
 
 def unlabelled_rows(task: Task, label_set: str) -> np.ndarray:
     """Which examples have no label in the set, -1 or NaN: bool [N]."""
-    labels = task.labels[label_set]
-    return (
-        no_label(labels) if len(task.label_names[label_set]) or labels.dtype.kind == "f" else np.zeros(len(task), bool)
-    )
+    return no_label(task.labels[label_set])
 
 
 def rows_with_label(task: Task, label_set: str) -> Task:
