@@ -180,7 +180,10 @@ class Task:
         if known := self._label_sets():
             raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), known))[1:-1]}")
         there = f"no label set {name!a}: " if name else ""
-        raise UsageError(f"{there}{self.name!a} has no labels to train on; extract again with a task that has labels")
+        raise UsageError(
+            f"{there}{self.name!a} has no labels to train on; join some with probekit label (pk.label), or extract "
+            "again with a task that has labels"
+        )
 
     def n_classes(self, label_set: str | None = None) -> int:
         """The number of classes of the label set (default: the target); 0 for a regression."""
