@@ -252,6 +252,33 @@ class _EachToken(Activations):
         return self._source._n_bytes()
 
 
+class RowsOf(Activations):
+    """Some examples of activations that have one row for each.
+
+    Args:
+        source: activations of one position.
+        rows: which examples, int64.
+    """
+
+    def __init__(self, source: Activations, rows: np.ndarray):
+        self.source = source
+        self._index = rows
+        layout = source.layout
+        tokens, index = (
+            known[rows] if known is not None and len(known) == len(source.task) else None
+            for known in (layout.tokens, layout.token_index)
+        )
+        own = replace(layout, lengths=layout.lengths[rows], tokens=tokens, picked=None, token_index=index)
+        super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
+
+    def _rows(self, place: Place) -> Tensor:
+        rows = self.source._rows(place)
+        return rows[torch.from_numpy(self._index).to(rows.device)]
+
+    def _n_bytes(self) -> int:
+        return self.source._n_bytes()
+
+
 class SideBySide(Activations):
     """Groups of places, each group joined on access to one place, [N, D of all].
 
