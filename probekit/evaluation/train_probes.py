@@ -17,7 +17,7 @@ from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
-from probekit.evaluation.request import Request, check_requests, random_init_activations
+from probekit.evaluation.request import Request, check_requests, of_rows, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.results import ProbeResults
@@ -66,7 +66,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     plans, random = [each.plan for each in sets], [{}] * len(sets)
     fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
     if noise is not None:
-        random = fit_places([noise] * len(sets), [numbers_only(plan) for plan in plans], places, done)
+        noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
+        random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
     begin("comparing layers")
     curves = [
         _curve(each, request, own, noisy, options)
