@@ -29,7 +29,7 @@ class Column:
     rows: np.ndarray
 
 
-def columns_of(layout: Layout, from_end: bool) -> list[Column]:
+def position_columns(layout: Layout, from_end: bool) -> list[Column]:
     """The places of a layout in the order of the text: every index where texts differ in their rows, else selections.
 
     Args:

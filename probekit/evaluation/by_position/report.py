@@ -1,4 +1,4 @@
-"""Results by position as text for a terminal and HTML for a notebook: a line for each position, and footnotes."""
+"""Results by position as text for a terminal and HTML for a notebook: a line for each position, and positions_notes."""
 
 from probekit.evaluation.by_position.data import NOTHING_SELECTED, PositionCurve, PositionData, best_layer
 from probekit.evaluation.results.cautions import cautions
@@ -13,16 +13,16 @@ SELECTED = "*"
 
 
 def positions_summary(data: PositionData) -> str:
-    """Title, table and footnotes as text."""
+    """Title, table and positions_notes as text."""
     table = text_table(_rows(data)).split("\n")
-    return "\n".join(map(printable, [positions_title(data), setting(data), "", *table, "", *footnotes(data)]))
+    return "\n".join(map(printable, [positions_title(data), setting(data), "", *table, "", *positions_notes(data)]))
 
 
 def positions_html(data: PositionData) -> str:
     """The same as HTML; the line with the selected cell is bold."""
     best = data.selected
     bold = [i for i, one in enumerate(_shown(data)) if best is not None and one is best[0]]
-    return html_page(positions_title(data), html_table(_rows(data), bold=bold), [setting(data), *footnotes(data)])
+    return html_page(positions_title(data), html_table(_rows(data), bold=bold), [setting(data), *positions_notes(data)])
 
 
 def positions_title(data: PositionData) -> str:
@@ -49,7 +49,7 @@ def setting(data: PositionData) -> str:
     return f"{printable(data.meta['probe'])} probe; {grid}; at most {texts} texts at a position"
 
 
-def footnotes(data: PositionData) -> list[str]:
+def positions_notes(data: PositionData) -> list[str]:
     """How the best cell was chosen, the cells above chance, what was left out, and what speaks against the numbers."""
     against = [f"Caution: {'; '.join(found)}."] if (found := cautions(data)) else []
     notes = [_best_note(data), *against, _chance_note(data), _few_note(data), _convergence_note(data)]
@@ -60,7 +60,7 @@ def footnotes(data: PositionData) -> list[str]:
     return [note for note in notes if note]
 
 
-def short_text(data: PositionData) -> str:
+def positions_short_text(data: PositionData) -> str:
     """One line for a prompt: the size of the grid, and the best cell."""
     grid = f"{counted(len(data.positions), 'position')} x {counted(len(data.places), 'layer')}"
     if data.selected is None:

@@ -15,7 +15,7 @@ import numpy as np
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.layout import Layout
 from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_chance
-from probekit.evaluation.by_position.columns import Column, columns_of, labelled, usable
+from probekit.evaluation.by_position.columns import Column, position_columns, labelled, usable
 from probekit.evaluation.by_position.data import PositionCurve
 from probekit.evaluation.by_position.fit import PlannedColumn, fit_columns
 from probekit.evaluation.by_position.results import PositionResults
@@ -66,7 +66,7 @@ def train_by_position(acts: Activations, options: CurvesArguments) -> PositionRe
     begin("comparing texts")
     audit, protocol = audited_protocol(request, options, Comparisons(near=searches_near_duplicates(options)))
     rows = _all_rows(acts, request, protocol.rows)
-    every = [labelled(column, rows.used) for column in columns_of(acts.layout, options.by == FROM_END)]
+    every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
     columns, few = usable(every, rows.labels, rows.splits, request.n_classes, options.least_texts)
     begin("planning positions")
     headline = _headline(request, protocol.train, options)
