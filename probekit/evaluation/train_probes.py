@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
+from probekit.evaluation.by_position.results import PositionResults
+from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
@@ -29,7 +31,7 @@ from probekit.threads import one_thread
 
 
 @keywords_of_two((ProbeArguments, ProbeResults), (CurvesArguments, ProbeCurves))
-def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves:
+def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
     """Train and test a probe at every layer of one point, or of several points and label sets.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
@@ -46,7 +48,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         options: as keyword arguments.
 
     Returns:
-        `ProbeResults`, the curve of one point and label set; with `points` or `labels`, `ProbeCurves`.
+        `ProbeResults`, the curve of one point and label set; with `points` or `labels`, `ProbeCurves`;
+        with `by`, `PositionResults`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -54,6 +57,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
+    if options.by is not None:
+        return train_by_position(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init
