@@ -26,6 +26,12 @@ class TaskOptions:
         None,
         "Column of the labels; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or depth.  "
         "[default: label or target]",
+        notes="A table without such a column gives texts without labels; `probekit label` joins labels later.",
+        metavar="NAME",
+    )
+    id_column: str | None = option(
+        None,
+        "Column of the rows' ids, by which labels can be joined later.  [default: file and row, such as train:17]",
         metavar="NAME",
     )
     group_column: str | None = option(
@@ -119,6 +125,14 @@ class TaskOptions:
         "Refuse a label column of more classes, such as a column of ids.",
         metavar="N",
         least=2,
+    )
+    messages_column: str | None = option(
+        None,
+        "Column of chats, lists of {role, content}, instead of texts.  [default: messages]",
+        notes="JSONL, Parquet, `datasets` and Python objects can hold them. The model's chat template makes texts of "
+        "them. A named text column goes first.",
+        metavar="NAME",
+        flag="--messages-column",
     )
     name: str | None = option(None, "Name of the task in titles; None is that of the file, dataset or type.", flag=None)
 

@@ -25,6 +25,9 @@ class Letters:
     def encode_batch(self, texts: list[str], bos: bool = False) -> list[list[int]]:
         return [[0] * bos + [ord(c) - ord("a") + 1 for c in text] for text in texts]
 
+    def decode(self, ids: list[int]) -> str:
+        return "".join("<bos>" if i == 0 else chr(ord("a") + i - 1) for i in ids)
+
     def offsets_batch(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         return [[(i, i + 1) for i in range(len(text))] for text in texts]
 

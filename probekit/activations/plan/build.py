@@ -15,8 +15,10 @@ from probekit.activations.plan.edits import check_planned_edits
 from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut_batches, group_batches, pack
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.prepare import rendered_task
 from probekit.activations.plan.read_positions import Reading, layout_of, needed_tokens, read_positions
 from probekit.activations.plan.token_ids import Sequences, targets_task, tokenise_inputs, tokenise_targets
+from probekit.activations.plan.token_labels import with_labels_by_token
 from probekit.devices import find_device
 from probekit.dtypes import dtype_name
 from probekit.errors import UsageError
@@ -48,7 +50,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     points = _points(model, options)
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
-    dtype, device = dtype_name(options.dtype), _device(model, options.device)
+    dtype, device, task = dtype_name(options.dtype), _device(model, options.device), rendered_task(model, task, options)
     task, sequences, sources, reading = _read(model, task, options, stack)
     options = check_planned_edits(model, options, places, stack, len(task))
     layout = layout_of(reading, sequences)
@@ -85,6 +87,24 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     )
 
 
+def check_request(model: LanguageModel, options: ExtractOptions, n_examples: int) -> tuple[str, torch.device]:
+    """Check what can be checked before the texts are known.
+
+    Returns:
+        The stack of the points ("" for most models), and the device to run on.
+
+    Raises:
+        UsageError: as from `plan_extraction`.
+    """
+    points = _points(model, options)
+    stack, places = stack_of(points), find_places(model, points, options.layers)
+    for place in places:
+        width_of(model, place)
+    check_planned_edits(model, options, places, stack, n_examples)
+    dtype_name(options.dtype)
+    return stack, _device(model, options.device)
+
+
 def _points(model: LanguageModel, options: ExtractOptions) -> list[str]:
     """Short names of the requested points in this model."""
     if not isinstance(model, LanguageModel):
@@ -115,6 +135,7 @@ def _read(
 ) -> tuple[Task, Sequences, Sequences | None, Reading]:
     """The task without bad rows, its sequences as `_tokenise` gives them, and the tokens to read."""
     sequences, sources = _tokenise(model, task, options, stack)
+    task, sequences = with_labels_by_token(model, task, sequences, options.on_bad_row)
     own = targets_task(task) if stack == "decoder" else task
     reading, bad = read_positions(model, own, sequences, options.position, options.skip_special)
     if not bad:

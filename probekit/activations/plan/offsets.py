@@ -39,8 +39,8 @@ def offsets_of(model: LanguageModel, task: Task, sequences: Sequences) -> list[n
         known = dict(zip(distinct, map(_array, model.tokenizer.offsets_batch(distinct)), strict=True))
         found += [known[text] for text in some]
     if task.token_ids is not None:
-        rows = zip(texts, task.token_ids, found, strict=True)
-        found = [_aligned(model.tokenizer, text, list(ids), offsets) for text, ids, offsets in rows]
+        rows = zip(texts, model.tokenizer.encode_batch(texts), task.token_ids, found, strict=True)
+        found = [_aligned(model.tokenizer, text, own, list(ids), offsets) for text, own, ids, offsets in rows]
     return [offsets[:n] for offsets, n in zip(found, sequences.own_lengths.tolist(), strict=True)]
 
 
@@ -48,12 +48,11 @@ def _array(offsets: list[tuple[int, int]]) -> np.ndarray:
     return np.array(offsets, dtype=np.int64).reshape(-1, 2)
 
 
-def _aligned(tokenizer: Tokenizer, text: str, ids: list[int], offsets: np.ndarray) -> np.ndarray:
+def _aligned(tokenizer: Tokenizer, text: str, own: list[int], ids: list[int], offsets: np.ndarray) -> np.ndarray:
     """The characters of each of `ids`, which decode to the text but need not be how the tokenizer cuts it.
 
-    Where the two agree, at either end, the tokenizer's offsets hold. The tokens between are decoded one by one.
+    Where they agree with the tokenizer's `own`, at either end, its offsets hold. Those between are decoded one by one.
     """
-    own = tokenizer.encode(text)
     if own == ids:
         return offsets
     most, head = min(len(own), len(ids)), 0

@@ -140,7 +140,7 @@ def without_context(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, n_bos: 
 
 
 def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long: OnLong) -> Sequences:
-    """Tokenise the texts (or check the ids), and cut at the right what is longer than the context.
+    """Tokenise the texts, or check the ids that the task has, and cut at the right what is longer than the context.
 
     Args:
         model: the model that will run on them.
@@ -240,7 +240,7 @@ def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool, n_context
 
 
 def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[list[int]]:
-    if has_texts(task):
+    if has_texts(task) and task.token_ids is None:
         if model.tokenizer is None:
             raise DataError(
                 f"task {task.name!a} holds texts and model {model.name!a} has no tokenizer; put a tokenizer.json into "
@@ -261,7 +261,7 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
                     raise DataError(f"example {row!a}: {error}") from error
             raise
     start, end = _context_ids(model) if bos else ([], [])
-    ids: Any = task.inputs[rows]
+    ids: Any = task.inputs[rows] if task.token_ids is None else task.token_ids[rows]
     return [[*start, *row, *end] for row in ids]
 
 
@@ -282,7 +282,8 @@ def _check_ids(model: LanguageModel, task: Task, rows: slice, tokens: list[list[
     for row, ids in zip(task.ids[rows], tokens, strict=True):
         for token in ids:
             if not isinstance(token, int | np.integer) or not 0 <= token < d_vocab:
-                hint = "; the tokenizer belongs to another model" if has_texts(task) else ""
+                is_read = has_texts(task) and task.token_ids is None
+                hint = "; the tokenizer belongs to another model" if is_read else ""
                 raise DataError(
                     f"example {row!a}: token ids of {model.name!a} are 0..{d_vocab - 1}, got {token!r}{hint}"
                 )
