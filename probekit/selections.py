@@ -140,6 +140,14 @@ def keeps_several(selection: Selection) -> bool:
     return selection.pick == "all" or isinstance(selection.pick, tuple)
 
 
+def names_several(name: str) -> bool:
+    """Whether the name of an extracted position is a selection that keeps several tokens; others are in no language."""
+    try:
+        return keeps_several(parse_selection(name))
+    except UsageError:
+        return False
+
+
 def split_selections(text: str) -> list[str]:
     """Selections with commas between them; a comma in quotes belongs to its text."""
     parts = re.findall(r'(?:"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^,])+', text)

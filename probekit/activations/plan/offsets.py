@@ -17,7 +17,7 @@ PARTIAL = "\ufffd"  # how a decoder shows bytes that are not yet a character
 def offsets_of(model: LanguageModel, task: Task, sequences: Sequences) -> list[np.ndarray]:
     """The characters [start, end) of each own token of each example: N arrays, int64 [L, 2].
 
-    Tokens beyond the model's context are left out, as in `sequences`. See `Tokenizer.offsets`.
+    Tokens beyond the model's context are left out, as in `sequences`. See `Tokenizer.offsets_batch`.
 
     Args:
         model: with a tokenizer.
@@ -85,8 +85,9 @@ def _decoded(tokenizer: Tokenizer, text: str, ids: list[int], start: int, end: i
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span without blanks at either end."""
+    """The span without blanks at either end; one of blanks alone as it is."""
     start, end = max(start, 0), min(end, len(text))
     piece = text[start:end]
-    start += len(piece) - len(piece.lstrip())
-    return start, max(start, end - (len(piece) - len(piece.rstrip())))
+    if not piece.strip():
+        return start, max(start, end)
+    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))

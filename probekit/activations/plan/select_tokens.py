@@ -193,8 +193,9 @@ def _contents(part: Part, regions: Sequence[Region], text: str) -> list[tuple[in
     """The characters of the messages of a role."""
     own = [(start, end) for name, start, end in regions if name == part.name]
     if not own:
-        roles = listed(dict.fromkeys(ascii(region.name) for region in regions)) or "none"
-        raise Unread(f"no message has the role {part.name!a}, its roles are {roles}; read another role")
+        roles = list(dict.fromkeys(region.name for region in regions))
+        there = f"its roles are {listed([ascii(role) for role in roles])}" if roles else "it has no messages"
+        raise Unread(f"no message has the role {part.name!a}, {there}; read another role, or leave the row out")
     if part.turn is not None:
         if not -len(own) <= part.turn < len(own):
             messages = counted(len(own), "message")

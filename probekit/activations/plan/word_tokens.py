@@ -29,8 +29,8 @@ def word_tokens(task: Task, offsets: Sequence[np.ndarray], cut: np.ndarray) -> t
     for row, text in enumerate(task.inputs):
         rows_of.setdefault(text, []).append(row)
     words = np.empty((len(task), 2), dtype=np.int64)
-    for rows in rows_of.values():
-        words[rows] = token_spans(offsets[rows[0]], task.spans[rows])
+    for text, rows in rows_of.items():
+        words[rows] = token_spans(offsets[rows[0]], _without_blanks(str(text), task.spans[rows]))
     bad = {}
     ends = np.fromiter((each[:, 1].max(initial=0) for each in offsets), np.int64, len(offsets))
     for row in np.flatnonzero((words[:, 0] == words[:, 1]) | (cut & (task.spans[:, 1] > ends))).tolist():
@@ -41,6 +41,15 @@ def word_tokens(task: Task, offsets: Sequence[np.ndarray], cut: np.ndarray) -> t
         else:
             bad[row] = f"the tokenizer makes no token of the word {word!a}; leave the word out"
     return words, bad
+
+
+def _without_blanks(text: str, spans: np.ndarray) -> np.ndarray:
+    """The spans without the blanks at either end, int64 [W, 2]."""
+    found = []
+    for start, end in spans.tolist():
+        word = text[start:end]
+        found.append((start + len(word) - len(word.lstrip()), end - (len(word) - len(word.rstrip()))))
+    return np.array(found, dtype=np.int64)
 
 
 def token_spans(offsets: np.ndarray, spans: np.ndarray) -> np.ndarray:
