@@ -21,7 +21,9 @@ FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is compute
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
-PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse")  # the keys of `probekit.probes.PROBES`
+# the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
+PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
+AGGREGATES = ("mean", "max", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
 LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
