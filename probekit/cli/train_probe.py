@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from probekit.evaluation import ProbeCurves, ProbeResults
 
 ORDER = """
-    store layer point probe label position C quick controls control_type control_C no_codelength no_intervals folds
-    drop_leaks baseline metric check seed out title
+    store layer point probe aggregate label position C quick controls control_type control_C no_codelength no_intervals
+    folds drop_leaks baseline metric check seed out title
 """
 
 

@@ -23,6 +23,7 @@ LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 # the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
 PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
+SEQUENCE_NAMES = ("attention",)
 AGGREGATES = ("mean", "max", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
@@ -132,6 +133,16 @@ class ProbeOptions(CurveOptions):
         "label",
         "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
     )
+    aggregate: str | None = option(
+        None,
+        f"Predict a text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the scores of "
+        "a linear probe of tokens.",
+        notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the scores "
+        "of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. The table, the "
+        "picture and the files compare it with the probe of the mean and of the last token, on the same rows.",
+        metavar="HOW",
+        tag="",
+    )
     quick: bool = option(
         False,
         "A first look: scores and intervals, without control tasks, code length, bag of words, near-duplicates and "
@@ -141,7 +152,8 @@ class ProbeOptions(CurveOptions):
     )
     controls: int | None = option(
         None,
-        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick 0]",
+        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick, or a probe "
+        "over a sequence, 0]",
         metavar="N",
         least=0,
     )
@@ -199,7 +211,9 @@ class ProbeOptions(CurveOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        usual = {"controls": 0, "codelength": False} if self.quick else FULL
+        if self.aggregate is not None and self.aggregate not in AGGREGATES:
+            raise UsageError(f"unknown aggregate {self.aggregate!a}; {nearest(str(self.aggregate), AGGREGATES)}")
+        usual = {"controls": 0, "codelength": False} if self.quick or self.of_sequences else FULL
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -216,6 +230,13 @@ class ProbeOptions(CurveOptions):
             raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
+
+    @property
+    def of_sequences(self) -> bool:
+        """Whether the probe takes all tokens of a text."""
+        probe = self.probe.get("name") if isinstance(self.probe, dict) else self.probe
+        by_name = probe in SEQUENCE_NAMES if isinstance(probe, str) else getattr(probe, "of_sequences", False)
+        return self.aggregate is not None or by_name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ def _named(name: str, n_classes: int) -> Probe:
 
 def _aggregated(probe: Probe, aggregate: str) -> AggregateProbe:
     """The probe over a sequence that aggregates the scores of this probe of tokens."""
-    name = next((name for name, kind in (TOKEN_PROBES | REGRESSORS).items() if type(probe) is kind), None)
+    name = next((name for name, kind in [*TOKEN_PROBES.items(), *REGRESSORS.items()] if type(probe) is kind), None)
     if name is None:
         shown = "attention aggregates by itself" if probe.of_sequences else f"got {probe_name(probe)}"
         raise UsageError(f"--aggregate (aggregate=) takes a linear probe of tokens, {listed(TOKEN_PROBES)}; {shown}")

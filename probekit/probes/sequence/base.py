@@ -74,7 +74,7 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
 
     def _check_arrays(self) -> None:
         outputs, (K, D) = 1 if len(self.classes_) == 2 else len(self.classes_), self._weights().shape
-        if K != outputs or any(getattr(self, name).shape not in self._shapes(K, D) for name in self.ARRAYS):
+        if outputs != K or any(getattr(self, name).shape not in self._shapes(K, D) for name in self.ARRAYS):
             raise ValueError(f"{len(self.classes_)} classes with weights {(K, D)}")
         self.n_features_in_ = D
 
