@@ -115,12 +115,14 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
 
 def _show_plan(plan: "ExtractionPlan", sums: Sums, as_json: bool) -> None:
     from probekit.activations import describe_estimate, estimate
+    from probekit.activations.plan.show import shown_reading
 
     found = estimate(plan)
     if as_json:
-        console.result_json({**_as_dict(plan, sums), "estimate": found.as_dict()})
+        reads = shown_reading(plan).as_dict()
+        console.result_json({**_as_dict(plan, sums), "estimate": found.as_dict(), "rows": reads})
     else:
-        console.result(f"{_describe(plan, sums)}\n{describe_estimate(found)}")
+        console.result(f"{_describe(plan, sums)}\n{describe_estimate(found)}\n{shown_reading(plan)}")
 
 
 def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:
