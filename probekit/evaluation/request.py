@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.activations import Activations, SideBySide
+from probekit.activations.labelled import SomeExamples, labelled_only
 from probekit.errors import UsageError
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.places import check_kept, has_layers, places_of, short_name
@@ -110,7 +111,8 @@ def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curve
 
 
 def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
-    """The request for one label set, without its places."""
+    """The request for one label set, without its places; of the examples that have a label in it."""
+    acts = labelled_only(acts, label)
     n_classes = len(acts.label_names[label])
     probe = find_probe(options.probe, n_classes, label)
     labels = np.asarray(acts.labels[label])
@@ -241,7 +243,8 @@ def random_init_activations(
             "(activations.random_init_of)"
         )
     other = one_position(other, position)
-    joined = request.features if isinstance(request.features, SideBySide) else None
+    features = request.features.of if isinstance(request.features, SomeExamples) else request.features
+    joined = features if isinstance(features, SideBySide) else None
     wanted = places if joined is None else joined.joined
     if missing := [place for place in wanted if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")

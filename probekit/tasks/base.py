@@ -8,7 +8,7 @@ import numpy as np
 
 from probekit.errors import UsageError, nearest
 from probekit.tasks.digest import task_digest
-from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, VALIDATION_CARVED
+from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve, carve_missing, components
@@ -33,7 +33,7 @@ from probekit.tasks.token_labels import (
     check_token_labels,
     token_rows,
 )
-from probekit.tasks.trainable import check_trainable
+from probekit.tasks.trainable import check_trainable, labelled_rows
 from probekit.text import kind_of, listed
 
 __all__ = ["POSITIONS", "SPLITS", "Task"]
@@ -321,7 +321,8 @@ class Task:
         if label_set in self.token_labels:
             token_rows(self).check(label_set)
         else:
-            check_trainable(self, label_set)
+            has_label = labelled_rows(self, label_set)
+            check_trainable(self if has_label is None else self.subset(has_label), label_set)
 
     def _check_fields(self) -> None:
         """What `__post_init__` checks, also in a task whose dicts were changed since."""
@@ -337,7 +338,7 @@ class Task:
         check_example_ids(self.ids)
         check_splits(self.splits)
         names = {name: own for name, own in self.label_names.items() if name not in self.token_labels}
-        check_label_sets(self.labels, names, self.ids)
+        check_label_sets(self.labels, names, self.ids, self.info.get(UNLABELLED, ()))
         if self.groups is not None:
             check_groups(self.groups)
         if self.spans is not None:
