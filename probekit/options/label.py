@@ -55,3 +55,14 @@ class LabelOptions:
             )
         if self.name is not None and not self.name.strip():
             raise UsageError("the name of a label set is empty; write one, or leave --name out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelArguments(LabelOptions):
+    """`LabelOptions`, and what is done with labels that the store has."""
+
+    replace: bool = option(
+        False,
+        "Replace the labels of this name that the store has.",
+        notes="Splits stay, unless these are its only labels.",
+    )

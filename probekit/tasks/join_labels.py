@@ -17,13 +17,22 @@ from probekit.tasks.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, spl
 from probekit.tasks.data_table import DataTable, choose_column, flaw_of, quote
 from probekit.tasks.info import CARVED_FROM_TRAIN, LABEL_SETS, UNLABELLED
 from probekit.tasks.label_tables import label_table
-from probekit.tasks.labels import as_labels, encode, group_flaw, group_name, id_flaw, is_unlabelled, label_flaw, refuse_unlabelled
+from probekit.tasks.labels import (
+    as_labels,
+    encode,
+    group_flaw,
+    group_name,
+    id_flaw,
+    is_unlabelled,
+    label_flaw,
+    refuse_unlabelled,
+)
 from probekit.tasks.look_alikes import warn_of_look_alikes
 from probekit.tasks.rare import check_number_of_classes
 from probekit.tasks.rows import SKIP_HINT
+from probekit.tasks.same_text import text_numbers
 from probekit.tasks.split_names import split_of_cell
 from probekit.tasks.splits import carve_missing, kept_together
-from probekit.tasks.same_text import text_numbers
 from probekit.text import counted, listed
 
 

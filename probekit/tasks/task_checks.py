@@ -222,7 +222,9 @@ def _of_kind(name: str, dtype: np.dtype) -> str:
 def _check_finite(name: str, labels: np.ndarray, class_names: Sequence[str], ids: Sequence[Any]) -> None:
     if not (finite := np.isfinite(labels).reshape(len(labels), -1).all(axis=1)).all():
         row = int(finite.argmin())
-        needs = f"classes are numbered 0, 1, ... in {name!a}" if len(class_names) else "a regression needs finite numbers"
+        needs = (
+            f"classes are numbered 0, 1, ... in {name!a}" if len(class_names) else "a regression needs finite numbers"
+        )
         raise DataError(
             f"{needs}, example {ids[row]!a} has {labels[row]} as its {name!a}; leave it out "
             f"({int((~finite).sum())} in all)"
