@@ -71,7 +71,7 @@ class Store(Activations):
         meta = {key: value for key, value in manifest.items() if key not in ("examples", "records")}
         meta |= {key: self._plan.identity[key] for key in ("places", "widths", "dtype", "rows")}
         meta |= {"check": SIZE} if check == SIZE else {}
-        task = labelled_task(examples.task, read_labels(self.path, examples.seal, self._plan.rows))
+        task = labelled_task(examples.task, read_labels(self.path, examples))
         meta |= {"task_fingerprint": task.fingerprint()} if task is not examples.task else {}
         super().__init__(self._plan.places, task, meta, examples.layout)
         _check_rows(self.path, self._records, self.n_examples)
