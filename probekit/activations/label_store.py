@@ -6,7 +6,7 @@ from typing import Any
 
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
-from probekit.activations.store.labels import labelled_task, read_labels, write_labels
+from probekit.activations.store.labels import with_stored_labels, stored_labels, write_labels
 from probekit.errors import UsageError
 from probekit.options.check import check_path
 from probekit.options.label import LabelArguments
@@ -62,8 +62,8 @@ def label_store(path: str | Path, labels: Any, options: LabelArguments) -> Label
     path = check_path("the store", path)
     plan = read_plan(path)
     examples = read_examples(path, plan)
-    known = read_labels(path, examples)
-    task = labelled_task(examples.task, known)
+    known = stored_labels(path, examples)
+    task = with_stored_labels(examples.task, known)
     label_set, splits = read_label_set(task, labels, options)
     if label_set.name in (*examples.task.labels, *examples.task.token_labels):
         raise UsageError(

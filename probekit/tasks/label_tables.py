@@ -14,7 +14,7 @@ from probekit.tasks.data_table import DataTable
 from probekit.tasks.objects import object_tables
 from probekit.tasks.readers import TableFormat, read_table
 from probekit.tasks.task_checks import is_sequence
-from probekit.text import kind_of
+from probekit.text import kind_of, listed
 
 TAKES = "a file, a DataFrame or Series, a dict id -> label, a list of (id, label) pairs or of dicts"
 
@@ -32,7 +32,7 @@ def label_table(source: Any, options: LabelOptions) -> DataTable:
         raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
     tables = object_tables(_with_columns(source, options.id_column))[1]
     if len(tables) != 1:
-        raise UsageError(f"expected one table of labels, got splits ({', '.join(tables)}); join them into one")
+        raise UsageError(f"expected one table of labels, got splits ({listed(tables)}); join them into one")
     return replace(next(iter(tables.values())), name=type(source).__name__)
 
 

@@ -72,7 +72,7 @@ def label_files(path: Path, task: Task) -> list[Path]:
     return [*files, splits] if files and not task.target and splits not in files else files
 
 
-def read_labels(path: Path, examples: StoredExamples) -> StoredLabels:
+def stored_labels(path: Path, examples: StoredExamples) -> StoredLabels:
     """The labels that were joined to the store at `path`, whose examples these are.
 
     Raises:
@@ -86,7 +86,7 @@ def read_labels(path: Path, examples: StoredExamples) -> StoredLabels:
 
 
 def read_label_file(file: Path, examples: StoredExamples) -> tuple[int, LabelSet]:
-    """The number of a label set, in the order in which they were joined, and the set. Errors as `read_labels`."""
+    """The number of a label set, in the order in which they were joined, and the set. Errors as `stored_labels`."""
     n = len(examples.task)
     body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, "file of labels", AGAIN):
@@ -105,7 +105,7 @@ def read_label_file(file: Path, examples: StoredExamples) -> tuple[int, LabelSet
 
 
 def read_splits(file: Path, examples: StoredExamples) -> LabelledSplits:
-    """The splits that were made with the first labels. Errors as `read_labels`."""
+    """The splits that were made with the first labels. Errors as `stored_labels`."""
     n = len(examples.task)
     body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, "file of splits", AGAIN):
@@ -117,7 +117,7 @@ def read_splits(file: Path, examples: StoredExamples) -> LabelledSplits:
         return LabelledSplits(np.array(SPLITS)[numbers], None if groups is None else np.array(groups), body["info"])
 
 
-def labelled_task(task: Task, found: StoredLabels) -> Task:
+def with_stored_labels(task: Task, found: StoredLabels) -> Task:
     """The task of a store with the labels that were joined to it; the first label set is the target."""
     return with_label_sets(task, found.sets, found.splits) if found.sets else task
 
