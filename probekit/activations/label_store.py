@@ -6,7 +6,7 @@ from typing import Any
 
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
-from probekit.activations.store.labels import with_stored_labels, stored_labels, write_labels
+from probekit.activations.store.labels import stored_labels, with_stored_labels, write_labels
 from probekit.errors import UsageError
 from probekit.options.check import check_path
 from probekit.options.label import LabelArguments

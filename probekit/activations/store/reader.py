@@ -28,7 +28,7 @@ from probekit.activations.store.format import (
     stored_rows,
     unfinished_advice,
 )
-from probekit.activations.store.labels import with_stored_labels, stored_labels
+from probekit.activations.store.labels import stored_labels, with_stored_labels
 from probekit.activations.store.shard import Record, repair_advice
 from probekit.activations.store.tensors import ONCE, SIZE, check_shard_size, chunks, prefetch, read_tensor
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
