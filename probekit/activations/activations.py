@@ -237,8 +237,10 @@ class _EachToken(Activations):
                 f"{listed(layout.positions)}; extract again with position all (--position all)"
             )
         self._source = source
-        task = token_rows(source.task, layout.own_lengths)
-        own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, layout.own_lengths))
+        rows = layout.counts(("", None))
+        index = None if layout.picked is None else layout.token_index
+        task = token_rows(source.task, rows, index)
+        own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, rows), picked=None)
         points = [point for point in source.points if point not in PAIR_POINTS]
         places = [place for place in source if place[0] not in PAIR_POINTS]
         super().__init__(places, task, {**source.meta, "points": points, "position": ALL}, own)
@@ -248,6 +250,35 @@ class _EachToken(Activations):
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
+
+
+class RowsOf(Activations):
+    """Some examples of activations, read on access.
+
+    Args:
+        source: of all examples.
+        rows: which examples, int64.
+    """
+
+    def __init__(self, source: Activations, rows: np.ndarray):
+        self.source = source
+        self._index = rows
+        layout, every = source.layout, source.layout.index(("", None), rows)
+        own = replace(
+            layout,
+            lengths=layout.lengths[rows],
+            tokens=None if layout.tokens is None else layout.tokens[every],
+            picked=None if layout.picked is None else layout.picked[rows],
+            token_index=None if layout.token_index is None else layout.token_index[every],
+        )
+        super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
+
+    def _rows(self, place: Place) -> Tensor:
+        rows = self.source._rows(place)
+        return rows[torch.from_numpy(self.source.layout.index(place, self._index)).to(rows.device)]
+
+    def _n_bytes(self) -> int:
+        return self.source._n_bytes()
 
 
 class SideBySide(Activations):
@@ -294,7 +325,9 @@ def _labelled(source: Activations, position: str | int) -> Task:
     task, layout = source.task, source.layout
     if not task.token_labels:
         return task
-    name = str(position)
+    name, rows = str(position), layout.index_of(position, source.ids)
+    if layout.token_index is not None and rows is not None and (layout.token_index[rows] >= 0).all():
+        return labels_at(task, layout.token_index[rows])
     if name == PER_EXAMPLE:
         given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
         if given is None or source.meta.get("position_fingerprint", given) != given:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_strength, check_whole, is_whole
+from probekit.options.check import check_among, check_strength, check_whole, is_whole
 from probekit.options.option import like, option
 from probekit.points import check_layers
 from probekit.text import listed
@@ -20,10 +20,15 @@ ControlType = Literal["token", "text"]
 ControlC = Literal["label", "own"]
 DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
+BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
+LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
-PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse")  # the keys of `probekit.probes.PROBES`
+# the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
+PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
+SEQUENCE_NAMES = ("attention",)
+AGGREGATES = ("mean", "max", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
 LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
@@ -132,6 +137,16 @@ class ProbeOptions(CurveOptions):
         "label",
         "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
     )
+    aggregate: str | None = option(
+        None,
+        f"Predict a text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the scores of "
+        "a linear probe of tokens.",
+        notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the scores "
+        "of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. The table, the "
+        "picture and the files compare it with the probe of the mean and of the last token, on the same rows.",
+        metavar="HOW",
+        tag="",
+    )
     quick: bool = option(
         False,
         "A first look: scores and intervals, without control tasks, code length, bag of words, near-duplicates and "
@@ -141,7 +156,8 @@ class ProbeOptions(CurveOptions):
     )
     controls: int | None = option(
         None,
-        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick 0]",
+        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick, or a probe "
+        "over a sequence, 0]",
         metavar="N",
         least=0,
     )
@@ -190,6 +206,20 @@ class ProbeOptions(CurveOptions):
         off="Leave out intervals, the band, tied places and p-values: quicker, where only scores are wanted.",
         flag="--no-intervals",
     )
+    by: str | None = option(
+        None,
+        "position: a curve for each place in the text, counted from the first token; position-from-end: from the last.",
+        notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. Control "
+        "tasks and code length are left out unless asked for by name; the baseline is the majority class.",
+        metavar="WHAT",
+    )
+    least_texts: int = option(
+        LEAST_TEXTS,
+        "Texts of each class that a position needs in each split, with --by.",
+        notes="Positions with fewer are left out, and the results name them. A regression needs as many in all.",
+        metavar="N",
+        least=1,
+    )
     baselines: bool | None = option(
         None,
         "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.  "
@@ -199,7 +229,11 @@ class ProbeOptions(CurveOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        usual = {"controls": 0, "codelength": False} if self.quick else FULL
+        check_among("by", self.by, (None, BY_POSITION, FROM_END))
+        object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
+        check_among("aggregate", self.aggregate, (None, *AGGREGATES))
+        less = self.quick or self.by is not None or self.of_sequences
+        usual = {"controls": 0, "codelength": False} if less else FULL
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -216,6 +250,15 @@ class ProbeOptions(CurveOptions):
             raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
+        if self.by is not None:
+            _refuse_with_by(self, ("folds", "concatenate"))
+
+    @property
+    def of_sequences(self) -> bool:
+        """Whether the probe takes all tokens of a text."""
+        probe = self.probe.get("name") if isinstance(self.probe, dict) else self.probe
+        by_name = probe in SEQUENCE_NAMES if isinstance(probe, str) else getattr(probe, "of_sequences", False)
+        return self.aggregate is not None or by_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +305,8 @@ class CurvesArguments(ProbeArguments):
             if getattr(self, one) is not None:
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             object.__setattr__(self, several, given if given == "all" else _names(several, given))
+        if self.by is not None:
+            _refuse_with_by(self, ("points", "labels", "random_init"))
 
     @property
     def several(self) -> bool:
@@ -281,6 +326,16 @@ def _are_labels(given: Any) -> bool:
     if isinstance(given, os.PathLike) or hasattr(given, "items") or hasattr(given, "column_names"):
         return True  # a dict, a Series, a DataFrame, a Dataset
     return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
+
+
+def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
+    """Refuse what a curve for each position does not do."""
+    for name in names:
+        if getattr(options, name) not in (None, False):
+            raise UsageError(
+                f"by={options.by!r} (--by) is of one point and label set on the splits, and does not take {name}; "
+                "leave one of the two out"
+            )
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.tasks.info import CARVED_FROM_TRAIN, UNLABELLED
+from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import are_whole_numbers
 from probekit.tasks.split_names import SPLITS
 from probekit.text import counted
@@ -26,14 +26,6 @@ def check_trainable(task: Task, label_set: str) -> None:
         DataError: they do not; labels out of range.
     """
     (_check_classes if task.n_classes(label_set) else _check_numbers)(task, label_set)
-
-
-def labelled_rows(task: Task, label_set: str) -> np.ndarray | None:
-    """Which examples have a label in a set that was joined later, bool [N]; None where all must have one."""
-    if not task.info.get(UNLABELLED, {}).get(label_set):
-        return None
-    labels = task.labels[label_set]
-    return ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
 
 
 def needed_splits(task: Task) -> list[str]:

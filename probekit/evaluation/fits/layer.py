@@ -18,6 +18,7 @@ from probekit.evaluation.fits.predict import take_rows
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
 from probekit.probes.problem import concatenated
+from probekit.probes.sequence.ragged import Ragged
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,15 +26,15 @@ class LayerFits:
     """The fitted probes of one label set at one layer.
 
     Attributes:
-        X: the features [N, D].
+        X: the features [N, D], or the tokens of N texts.
         rows: those that the protocol fits, [n, D].
         probe: unfitted; copied for each fit.
         grid: the problems, of which some or all were fitted.
         probes: those that were fitted, by their key in the grid.
     """
 
-    X: Tensor
-    rows: Tensor
+    X: Tensor | Ragged
+    rows: Tensor | Ragged
     probe: Any
     grid: FitGrid
     probes: dict[Key, Any]
@@ -45,13 +46,22 @@ def features_of(acts: Activations, place: Place) -> Tensor:
     Raises:
         DataError: NaN or infinity, with the first row and its example; float64 that cannot be squared.
     """
-    X = where_float64(acts[place])
+    return checked_features(acts[place], place, acts.ids)
+
+
+def checked_features(X: Tensor, place: Place, ids: Sequence[str]) -> Tensor:
+    """Rows [N, D] of a place, in float32 or more; `ids` name the N examples.
+
+    Raises:
+        DataError: as `features_of`.
+    """
+    X = where_float64(X)
     bad = ~torch.isfinite(X).all(dim=1)
     if bad.any():
         row = int(bad.nonzero()[0])
         what = "NaN" if bool(X[row].isnan().any()) else "infinity"
         raise DataError(
-            f"activations of {place_name(place)} hold {what}, first in row {row} (example {acts.ids[row]!a}; "
+            f"activations of {place_name(place)} hold {what}, first in row {row} (example {ids[row]!a}; "
             f"{int(bad.sum())} rows in all); extract again, in float32 if they were kept in less"
         )
     if X.dtype == torch.float64:  # every number of another type can be squared in float64
@@ -75,13 +85,13 @@ class WantedFits:
     keys: Sequence[Key]
 
 
-def fit_layers(X: Tensor, wanted: Sequence[WantedFits]) -> list[LayerFits]:
+def fit_layers(X: Tensor | Ragged, wanted: Sequence[WantedFits]) -> list[LayerFits]:
     """The fits of each label set on features X [N, D].
 
     Probes that share a decomposition of the same rows are solved together, whatever their labels.
     """
     found: dict[int, LayerFits] = {}
-    rows_of: dict[bytes, Tensor] = {}
+    rows_of: dict[bytes, Tensor | Ragged] = {}
     for numbers in _solved_together(wanted):
         first, fitted = wanted[numbers[0]], wanted[numbers[0]].grid.protocol.fitted
         rows = rows_of.get(fitted.tobytes())
