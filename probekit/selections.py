@@ -10,6 +10,7 @@ before it, and `after:"TEXT"` the first token after it.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ from probekit.errors import UsageError, nearest
 
 PICKS = ("last", "first", "mean", "all")
 MODEL_PARTS = ("prompt", "generated")  # of a text that the model continued
+PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 EXAMPLES = 'last, first, mean, all, 3, -5:, last@assistant, mean@user, in:"TEXT", before:"TEXT" or after:"TEXT"'
 _SLICE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
@@ -82,6 +84,32 @@ def selection_text(selection: Selection) -> str:
         where = f'{part.kind}:"{quoted}"'
         return where if pick == {"in": "all", "before": "last", "after": "first"}[part.kind] else f"{pick}@{where}"
     return f"{pick}@{part.name or part.kind}" + ("" if part.turn is None else f"[{part.turn}]")
+
+
+def as_position(text: str) -> str | int:
+    """A selection as options and stores hold it: the number of one token of the text as an int, others as one text.
+
+    Raises:
+        UsageError: text outside the language.
+    """
+    selection = parse_selection(text)
+    is_index = selection.part is None and isinstance(selection.pick, int)
+    return int(text) if is_index else selection_text(selection)
+
+
+def check_together(names: Sequence[str]) -> None:
+    """Check that selections can be read at once: all differ, and one that keeps several tokens is by itself.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not names:
+        raise UsageError(f"expected the tokens to read, got none; write {EXAMPLES}")
+    for name in names if len(names) > 1 else []:
+        if name != PER_EXAMPLE and keeps_several(parse_selection(name)):
+            raise UsageError(f"{name!a:.80} keeps several tokens of a text; extract it by itself")
+        if names.count(name) > 1:
+            raise UsageError(f"several positions must all differ, and {name!a:.80} is given twice; leave one out")
 
 
 def keeps_several(selection: Selection) -> bool:

@@ -8,11 +8,12 @@ Axes: N examples, D width of a place.
 import warnings
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from probekit.activations.activations import ActivationSet
-from probekit.activations.continuations.plan import plan_continuations, skips
+from probekit.activations.continuations.plan import plan_continuations
 from probekit.activations.continuations.write import write_continuations
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import digest_of, identity_of, record_of_run
@@ -67,7 +68,7 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
     """
     task = task_of(task)
     if options.generate is not None:
-        task = continued(model, task, options)
+        task, options = continued(model, task, options), of_continued(options)
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
     return run_plan(plan, options.out, options.progress, options.stats)
@@ -116,7 +117,12 @@ def continued(model: LanguageModel, task: Task, options: ExtractArguments) -> Ta
     if options.out is not None:
         _refuse_hooks(model)
         folder = check_path("out", options.out) / CONTINUATIONS
-    return write_continuations(plan_continuations(model, task, options), folder, options.progress, skips(options))
+    return write_continuations(plan_continuations(model, task, options), folder, options.progress)
+
+
+def of_continued(options: ExtractArguments) -> ExtractArguments:
+    """The options for a task whose texts the model has continued: its chats are texts already."""
+    return replace(options, chat_template=None, add_generation_prompt=False)
 
 
 def _warn_of_cut(plan: ExtractionPlan, stacklevel: int) -> None:

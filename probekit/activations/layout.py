@@ -18,9 +18,8 @@ from probekit.devices import DTYPES
 from probekit.errors import DataError, UsageError
 from probekit.places import ALL, check_kept
 from probekit.points import PAIR_POINTS, Place
+from probekit.selections import PER_EXAMPLE
 from probekit.text import counted
-
-PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import UsageError, nearest
+from probekit.selections import as_position
+from probekit.tasks.chats.messages import check_chats
 from probekit.tasks.digest import task_digest
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
-    POSITIONS,
     SPLITS,
     check_example_ids,
     check_groups,
@@ -36,7 +37,7 @@ from probekit.tasks.token_labels import (
 from probekit.tasks.trainable import check_trainable
 from probekit.text import kind_of, listed
 
-__all__ = ["POSITIONS", "SPLITS", "Task"]
+__all__ = ["SPLITS", "Task"]
 OPTIONAL = ("groups", "position", "spans", "targets", "chats", "regions", "token_ids", "generated")
 
 
@@ -58,7 +59,8 @@ class Task:
         splits: [N] of "train", "validation", "test". None carves a tenth each of validation and test (seed 0), as
             `load_task` does.
         target: the default label set, of `labels` or of `token_labels`; "" is the only one.
-        position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
+        position: the tokens to read: a selection (`probekit.selections`), such as "last" or "mean@user", or an int64
+            [N] of token indices (negative: from the end).
         ids: N names, kept when other examples are left out: file (or split) and row counted from 0, "train:17".
         groups: [N] or None; examples of one group belong in one split.
         spans: int64 [N, 2] or None; each example is a word or phrase of its text, the characters [start, end), and
@@ -114,6 +116,8 @@ class Task:
         for name in ("position", "spans", "generated"):
             if not isinstance(given := getattr(self, name), str | None):
                 self._set(**{name: array_of(given, name)})
+        if isinstance(self.position, str):
+            self._set(position=str(as_position(self.position)))
         if self.groups is not None:
             self._set(groups=grouped(self.groups, self.ids))
         if self.targets is not None:
@@ -341,5 +345,7 @@ class Task:
             check_spans(self.spans, self.inputs, self.position, self.ids)
         if self.targets is not None:
             check_inputs(self.targets, "targets")
+        if self.chats is not None:
+            check_chats(self.chats, self.ids)
         if self.regions is not None:
             check_regions(self.regions, self.inputs, self.ids)

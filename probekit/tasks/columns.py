@@ -1,4 +1,4 @@
-"""Which columns of a table hold texts, labels, groups and spans."""
+"""Which columns of a table hold texts or chats, labels, groups and spans."""
 
 import warnings
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from probekit.text import listed
 TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
 SPLIT_COLUMN = "split"
+MESSAGES_COLUMN = "messages"
 
 
 class Columns(NamedTuple):
@@ -23,6 +24,7 @@ class Columns(NamedTuple):
     group: str | None
     span: tuple[str, ...] | None
     split: str | None = None
+    has_chats: bool = False  # the texts are lists of messages
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class NamedColumns:
     group: str | None = None
     span: str | None = None
     split: str | None = None
+    messages: str | None = None
 
 
 def columns_of(table: DataTable, named: NamedColumns) -> Columns:
@@ -43,14 +46,34 @@ def columns_of(table: DataTable, named: NamedColumns) -> Columns:
         UsageError: a column that is not there, or one named for two purposes.
         DataError: two columns with the same name.
     """
-    text = choose_column(table, named.text, TEXT_COLUMNS, "text")
+    messages = _messages_column(table, named)
+    text = messages or choose_column(table, named.text, TEXT_COLUMNS, "text")
     label = choose_column(table, named.label, LABEL_COLUMNS, "label")
     group = named.group if named.group is not None else table.group
     group = None if group is None else choose_column(table, group, (), "group")
     for one, other, both in (("text", "label", text == label), ("label", "group", label == group)):
         if both:
             raise UsageError(f"column {label!a} cannot be both {one} and {other}; name another one for one of them")
-    return Columns(text, label, group, _span_columns(table, named.span))
+    span = _span_columns(table, named.span)
+    if messages is not None and span is not None:
+        raise UsageError("a span is in a text, and these rows are chats; leave --span-column out")
+    return Columns(text, label, group, span, has_chats=messages is not None)
+
+
+def _messages_column(table: DataTable, named: NamedColumns) -> str | None:
+    """The column of chats: the named one, or one that has the usual name and holds lists of messages."""
+    if named.messages is not None:
+        if named.text is not None:
+            raise UsageError("a row is a text or a chat; name --text-column or --messages-column, not both")
+        if not table.typed:
+            raise UsageError(f"{table.name} has no lists of messages; write chats as JSONL or Parquet")
+        return choose_column(table, named.messages, (), "messages")
+    usual = [name for name in table.columns if name.strip().lower() == MESSAGES_COLUMN]
+    if named.text is not None or not table.typed or not usual:
+        return None
+    column = choose_column(table, None, (MESSAGES_COLUMN,), "messages")
+    first = next((cell for cell in table.column(column) if cell is not None), None)
+    return column if isinstance(first, list | tuple) else None
 
 
 def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | None = None) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 CARVED_FROM_TRAIN = "carved_from_train"  # the splits that were carved when the task was made
 VALIDATION_CARVED = "validation_carved"  # how validation was carved later: fraction and seed
+CHAT = "chat"  # how chats became texts: the sha256 of the template, where it is from, the generation prompt
 NO_TEXTS = "no_texts"  # True where the inputs are only names of rows
 
 

@@ -65,7 +65,12 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         DataError: a file, row or label that cannot be used.
     """
     named = NamedColumns(
-        options.text_column, options.label_column, options.group_column, options.span_column, options.split_column
+        options.text_column,
+        options.label_column,
+        options.group_column,
+        options.span_column,
+        options.split_column,
+        options.messages_column,
     )
     if isinstance(source, str | Path) and source in builtin.TASKS:
         _check_builtin(str(source), named, options)
@@ -199,7 +204,10 @@ def _assemble(
         raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
     for split in SPLITS:
         if split in tables:
-            columns = columns_of(tables[split], named)._replace(split=columns.split)
+            own = columns_of(tables[split], named)
+            if own.has_chats != columns.has_chats:
+                raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
+            columns = own._replace(split=columns.split)
             collect(rows, split, tables[split], columns, options.keep_blanks, skip)
     labels, names = _encoded(rows, columns.label, tables["train"], skip, options.regression)
     labels, names, groups, carving = _carved(rows, columns, labels, names, options)
@@ -215,6 +223,7 @@ def _assemble(
         groups=groups,
         info=info | carving | _row_info(rows, tables, columns) | {"splits_from": origin},
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
+        chats=rows.chats if columns.has_chats else None,
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from probekit.errors import DataError, UsageError, nearest
-from probekit.options.task import POSITIONS
+from probekit.errors import DataError, UsageError
+from probekit.selections import parse_selection
 from probekit.tasks.data_table import quote
 from probekit.tasks.split_names import SPLITS
 from probekit.text import kind_of, listed
@@ -120,11 +120,10 @@ def check_position(position: Any) -> None:
         UsageError: no word, nor an index for each example.
     """
     if isinstance(position, str):
-        if position not in POSITIONS:
-            raise UsageError(f"no position {position!r}; {nearest(position, POSITIONS)}")
+        parse_selection(position)
     elif position.ndim != 1 or position.dtype.kind not in "iu":
         raise UsageError(
-            f"a task's position is {', '.join(POSITIONS)} or a token's index for each example, got "
+            f"a task's position is a selection such as last or mean@user, or a token's index for each example, got "
             f"{quote(position.tolist())}; one index for all is given to extract: position=3"
         )
 

@@ -7,7 +7,7 @@ Axes: N examples.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,25 @@ import torch
 
 from probekit.activations.plan.build import check_request
 from probekit.activations.plan.identity import identity_of_model
+from probekit.activations.plan.prepare import prepared
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.interventions import Edits, record_of_edits
 from probekit.models.base import LanguageModel
 from probekit.models.families import has_shape, shape_of
 from probekit.models.generation import stop_ids
 from probekit.models.shapes import equal_blocks
 from probekit.options import ExtractArguments, Sampling, sampling_of
+from probekit.options.task import OnBadRow
+from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
-from probekit.text import counted
 
 CACHE_BYTES = {"cpu": 256 << 20}  # of keys and values in a batch
 CACHE_BYTES_ELSEWHERE = 2 << 30
 MOST_ROWS = {"cpu": 64}  # in a batch
 MOST_ROWS_ELSEWHERE = 256
 FORMAT = "probekit continuations 1"
-SKIP_HINT = "or leave such texts out with on_bad_row='skip' (--on-bad-row skip)"
+NO_ROOM, AT_ONCE = "full context", "ended at once"  # why texts are not continued
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class ContinuationPlan:
         model: the model that writes.
         task: the examples, their chats rendered.
         sequences: the prompts' token ids, with their context tokens.
-        rows: the examples that are continued, int64; others fill the context already.
+        full: the examples that fill the context already, and are left out, with the reason.
         most: tokens of each continuation at most.
         sampling: how the next token is chosen.
         stops: the ids that end a continuation.
@@ -50,13 +52,14 @@ class ContinuationPlan:
         device: where the model runs.
         batch_tokens: prompts and continuations of a batch have at most so many tokens, unless one text has more.
         batches: the examples of each batch, in the order of work.
+        on_bad_row: what happens to texts that the model does not continue: "error" or "skip".
         identity: what decides the tokens, JSON-able.
     """
 
     model: LanguageModel = field(repr=False)
     task: Task = field(repr=False)
     sequences: Sequences = field(repr=False)
-    rows: np.ndarray = field(repr=False)
+    full: dict[int, str] = field(repr=False)
     most: int
     sampling: Sampling
     stops: frozenset[int]
@@ -64,6 +67,7 @@ class ContinuationPlan:
     device: torch.device
     batch_tokens: int
     batches: list[np.ndarray] = field(repr=False)
+    on_bad_row: OnBadRow
     identity: dict[str, Any] = field(repr=False)
 
 
@@ -80,8 +84,11 @@ def plan_continuations(model: LanguageModel, task: Task, options: ExtractArgumen
     stack, device = check_request(model, options, len(task))
     _check_model(model, stack)
     _check_task(task, options)
+    if task.chats is not None:
+        task = prepared(model, task, replace(options, add_generation_prompt=True))
     sequences = tokenise_inputs(model, task, options.bos, "cut")
-    rows = _with_room(model, task, sequences, skips(options))
+    full = _full(model, task, sequences, options)
+    rows = np.delete(np.arange(len(task)), list(full))
     stops, sampling = stop_ids(model, options.stop_tokens), sampling_of(options)
     batch_tokens = _batch_tokens(model, options, device)
     lengths = sequences.lengths + options.generate
@@ -104,7 +111,7 @@ def plan_continuations(model: LanguageModel, task: Task, options: ExtractArgumen
         model=model,
         task=task,
         sequences=sequences,
-        rows=rows,
+        full=full,
         most=options.generate,
         sampling=sampling,
         stops=stops,
@@ -112,6 +119,7 @@ def plan_continuations(model: LanguageModel, task: Task, options: ExtractArgumen
         device=device,
         batch_tokens=batch_tokens,
         batches=batches,
+        on_bad_row=options.on_bad_row,
         identity=identity,
     )
 
@@ -144,21 +152,17 @@ def _check_task(task: Task, options: ExtractArguments) -> None:
         )
 
 
-def skips(options: ExtractArguments) -> bool:
-    """True if texts that cannot be continued are left out."""
-    return getattr(options, "on_bad_row", "error") == "skip"
+def _full(model: LanguageModel, task: Task, sequences: Sequences, options: ExtractArguments) -> dict[int, str]:
+    """The examples that leave no room for a token, and what to do about them.
 
-
-def _with_room(model: LanguageModel, task: Task, sequences: Sequences, skip: bool) -> np.ndarray:
-    """The examples that leave room for a token in the context, int64."""
-    full = sequences.lengths >= model.cfg.n_ctx
-    if full.all() or (full.any() and not skip):
-        raise DataError(
-            f"example {task.ids[int(full.argmax())]!a} fills the context of {model.cfg.n_ctx:,} tokens, so that the "
-            f"model can write nothing after it (so do {full.sum():,} of {counted(len(task), 'text')}); "
-            f"shorten it, {SKIP_HINT}"
-        )
-    return np.flatnonzero(~full)
+    Raises:
+        DataError: there are some, unless they are left out; or no others.
+    """
+    n_ctx = model.cfg.n_ctx
+    why = f"it fills the context of {n_ctx:,} tokens, and the model can write nothing after it; shorten it"
+    full = dict.fromkeys(np.flatnonzero(sequences.lengths >= n_ctx).tolist(), why)
+    without_bad_rows(task, full, NO_ROOM, options.on_bad_row)  # raises the error
+    return full
 
 
 def _batch_tokens(model: LanguageModel, options: ExtractArguments, device: torch.device) -> int:

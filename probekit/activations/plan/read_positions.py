@@ -16,9 +16,10 @@ import numpy as np
 from probekit.activations.layout import ALL, position_text
 from probekit.activations.plan.token_ids import Sequences
 from probekit.errors import DataError, UsageError, nearest
-from probekit.tasks.base import POSITIONS, Task
+from probekit.tasks.base import Task
 from probekit.text import counted, listed
 
+POSITIONS = ("last", "first", "mean")
 OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for every text, an array of one each
 Position = OnePosition | Sequence[OnePosition] | None  # or several at once; None is the task's own
 
