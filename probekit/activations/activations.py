@@ -237,8 +237,10 @@ class _EachToken(Activations):
                 f"{listed(layout.positions)}; extract again with position all (--position all)"
             )
         self._source = source
-        task = token_rows(source.task, layout.own_lengths)
-        own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, layout.own_lengths))
+        rows = layout.counts(("", None))
+        index = None if layout.picked is None else layout.token_index
+        task = token_rows(source.task, rows, index)
+        own = replace(layout, positions=[PER_EXAMPLE], lengths=np.repeat(layout.lengths, rows), picked=None)
         points = [point for point in source.points if point not in PAIR_POINTS]
         places = [place for place in source if place[0] not in PAIR_POINTS]
         super().__init__(places, task, {**source.meta, "points": points, "position": ALL}, own)
@@ -248,6 +250,33 @@ class _EachToken(Activations):
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
+
+
+class RowsOf(Activations):
+    """Some examples of activations that have one row for each.
+
+    Args:
+        source: activations of one position.
+        rows: which examples, int64.
+    """
+
+    def __init__(self, source: Activations, rows: np.ndarray):
+        self.source = source
+        self._index = rows
+        layout = source.layout
+        tokens, index = (
+            known[rows] if known is not None and len(known) == len(source.task) else None
+            for known in (layout.tokens, layout.token_index)
+        )
+        own = replace(layout, lengths=layout.lengths[rows], tokens=tokens, picked=None, token_index=index)
+        super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
+
+    def _rows(self, place: Place) -> Tensor:
+        rows = self.source._rows(place)
+        return rows[torch.from_numpy(self._index).to(rows.device)]
+
+    def _n_bytes(self) -> int:
+        return self.source._n_bytes()
 
 
 class SideBySide(Activations):
@@ -294,7 +323,9 @@ def _labelled(source: Activations, position: str | int) -> Task:
     task, layout = source.task, source.layout
     if not task.token_labels:
         return task
-    name = str(position)
+    name, rows = str(position), layout.index_of(position, source.ids)
+    if layout.token_index is not None and rows is not None and (layout.token_index[rows] >= 0).all():
+        return labels_at(task, layout.token_index[rows])
     if name == PER_EXAMPLE:
         given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
         if given is None or source.meta.get("position_fingerprint", given) != given:

@@ -26,6 +26,12 @@ class TaskOptions:
         None,
         "Column of the labels; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or depth.  "
         "[default: label or target]",
+        notes="A table without such a column gives texts without labels; `probekit label` joins labels later.",
+        metavar="NAME",
+    )
+    id_column: str | None = option(
+        None,
+        "Column of the rows' ids, by which labels can be joined later.  [default: file and row, such as train:17]",
         metavar="NAME",
     )
     group_column: str | None = option(

@@ -13,9 +13,10 @@ from probekit.activations.plan.edits import check_planned_edits
 from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut_batches, group_batches, pack
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.prepare import prepared
+from probekit.activations.plan.prepare import rendered_task
 from probekit.activations.plan.read_positions import Reading, read_positions
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, tokenise_targets
+from probekit.activations.plan.token_labels import with_labels_by_token
 from probekit.devices import find_device
 from probekit.dtypes import dtype_name
 from probekit.errors import UsageError
@@ -46,9 +47,9 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
     options = check_planned_edits(model, options, places, stack, len(task))
-    dtype, device = dtype_name(options.dtype), _device(model, options.device)
-    task = prepared(model, task, options)
+    dtype, device, task = dtype_name(options.dtype), _device(model, options.device), rendered_task(model, task, options)
     sequences, sources = _tokenise(model, task, options, stack)
+    task, sequences = with_labels_by_token(model, task, sequences, options.on_bad_row)
     reading = read_positions(options.position, sequences, task)
     layout = Layout(reading.names, sequences.lengths, sequences.n_bos, reading.token_ids(sequences), sequences.n_end)
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)

@@ -17,7 +17,7 @@ from probekit.tasks.info import CHAT
 MOST_LIMITS = 3  # chats that may each take the template's ten seconds, or all its memory
 
 
-def prepared(model: LanguageModel, task: Task, options: ExtractOptions) -> Task:
+def rendered_task(model: LanguageModel, task: Task, options: ExtractOptions) -> Task:
     """The task with the texts that the model reads; one without chats is returned as it is.
 
     Raises:

@@ -15,7 +15,7 @@ from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
 from probekit.tasks.rare import rare_words
-from probekit.text import counted, printable
+from probekit.text import counted, listed, printable
 
 CONTEXT = {  # by the number of tokens before a text and after it
     (0, 0): "no BOS",
@@ -164,6 +164,10 @@ def _size(n: dict[str, Any], rows: list[int]) -> str:
     return f"{n['bytes'] / 1e6:,.1f} MB: {rows_text} rows x {len(n['places'])} places x {widths}, {n['dtype']}"
 
 
+def _ids(task: Task) -> str:
+    return listed([ascii(one) for one in task.ids], most=2)
+
+
 def regression_line(task: Task) -> str:
     """The target of a regression and its range, in words."""
     labels = task.labels.get(task.target)
@@ -185,7 +189,7 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     if rare := rare_words(task.info):
         lines["rare"] = rare
     if not (task.labels or task.token_labels):
-        lines["labels"] = "none: no probe can be trained on these activations"
+        lines["labels"] = f"none; join them later by id ({_ids(task)}): probekit label STORE labels.csv"
     elif not task.n_classes():
         lines["labels"] = regression_line(task)
     if n["cut"]:

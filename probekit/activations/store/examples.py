@@ -5,6 +5,7 @@ A small task is in examples.json itself, as all tasks of older stores are; a lar
 Axes: N examples, n those of a piece.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -245,7 +246,7 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
         **{key: _array(one, np.int64, n) for key, one in indices.items()},
         **{("labels", name): _labels(one, bool(label_names[name]), n) for name, one in body["labels"].items()},
         **{
-            ("token_labels", name): _token_labels(one, bool(label_names[name]), inputs)
+            ("token_labels", name): _token_labels(one, bool(label_names[name]), inputs, layout)
             for name, one in of_tokens.items()
         },
     }
@@ -308,10 +309,13 @@ def _labels(labels: list[Any], are_classes: bool, n: int) -> np.ndarray:
     return _array(labels, np.int64 if are_classes else np.float64, n)
 
 
-def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any]) -> list[np.ndarray]:
+def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any], layout: Layout) -> list[np.ndarray]:
     lengths, width, values = body["lengths"], body["width"], body["values"]
-    require(lengths == [len(one) for one in inputs], width is None or width > 0, bool(lengths))
-    require(width is None or not are_classes, not isinstance(inputs[0], str))
+    are_texts = isinstance(inputs[0], str)
+    require(lengths == (layout.own_lengths.tolist() if are_texts else [len(one) for one in inputs]))
+    require(bool(lengths), width is None or (width > 0 and not are_classes))
+    if not are_classes:  # a token without a label
+        values = [math.nan if one is None else one for one in values]
     flat = _labels(values, are_classes, sum(lengths) * (1 if width is None else width))
     require(flat.ndim == 1)
     return np.split(flat if width is None else flat.reshape(-1, width), np.cumsum(lengths)[:-1])

@@ -130,10 +130,17 @@ def _token_labels_body(task: Task, rows: slice) -> dict[str, Any]:
         name: {
             "width": None if labels[0].ndim == 1 else labels[0].shape[1],
             "lengths": [len(one) for one in labels[rows]],
-            "values": np.concatenate(labels[rows]).ravel(),
+            "values": _values(np.concatenate(labels[rows]).ravel()),
         }
         for name, labels in task.token_labels.items()
     }
+
+
+def _values(labels: np.ndarray) -> np.ndarray | list[float | None]:
+    """Labels as JSON: None is the missing number of a regression."""
+    if labels.dtype.kind != "f" or not (missing := np.isnan(labels)).any():
+        return labels
+    return np.where(missing, None, labels.astype(object)).tolist()
 
 
 def _inputs_body(task: Task, rows: slice) -> dict[str, Any]:

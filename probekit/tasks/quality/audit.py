@@ -16,7 +16,7 @@ from probekit.tasks.overlap import groups_across_splits
 from probekit.tasks.quality.compare_splits import difference_text, split_differences, split_record
 from probekit.tasks.quality.duplicates import THRESHOLD, Inputs, near_pairs, rows_spanning_splits
 from probekit.tasks.same_text import text_numbers
-from probekit.tasks.token_labels import token_rows
+from probekit.tasks.token_labels import label_rows
 from probekit.tasks.trainable import IMBALANCED
 from probekit.text import counted
 
@@ -161,7 +161,7 @@ def audit(task: Task, label_set: str | None = None, near: bool = True, texts: Te
     """
     label_set = task.label_set(label_set)
     if label_set in task.token_labels:
-        task = token_rows(task)
+        task = label_rows(task, label_set)
     splits = {split: split_record(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
     texts = texts or compare_texts(task, near)
     spanning = groups_across_splits(task)
