@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.plan.build import check_request
+from probekit.activations.plan.build import check_planned
 from probekit.activations.plan.identity import identity_of_model
-from probekit.activations.plan.prepare import prepared
+from probekit.activations.plan.prepare import rendered_task
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
 from probekit.errors import UsageError
 from probekit.interventions import Edits, record_of_edits
@@ -23,7 +23,8 @@ from probekit.models.base import LanguageModel
 from probekit.models.families import has_shape, shape_of
 from probekit.models.generation import stop_ids
 from probekit.models.shapes import equal_blocks
-from probekit.options import ExtractArguments, Sampling, sampling_of
+from probekit.options import ExtractArguments, Sampling
+from probekit.options.generate import sampling_of
 from probekit.options.task import OnBadRow
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
@@ -81,47 +82,59 @@ def plan_continuations(model: LanguageModel, task: Task, options: ExtractArgumen
     """
     if options.generate is None:
         raise UsageError("how many tokens the model may write is not said; give generate=64 (--generate 64)")
-    stack, device = check_request(model, options, len(task))
+    stack, device = check_planned(model, options, len(task))
     _check_model(model, stack)
     _check_task(task, options)
-    if task.chats is not None:
-        task = prepared(model, task, replace(options, add_generation_prompt=True))
+    task = rendered_task(model, task, options if task.chats is None else replace(options, add_generation_prompt=True))
     sequences = tokenise_inputs(model, task, options.bos, "cut")
     full = _full(model, task, sequences, options)
     rows = np.delete(np.arange(len(task)), list(full))
-    stops, sampling = stop_ids(model, options.stop_tokens), sampling_of(options)
+    stops = stop_ids(model, options.stop_tokens)
     batch_tokens = _batch_tokens(model, options, device)
     lengths = sequences.lengths + options.generate
     batches = _batches(rows, lengths, batch_tokens, MOST_ROWS.get(device.type, MOST_ROWS_ELSEWHERE))
-    identity = {
-        **identity_of_model(model),
-        "device": device.type,
-        "prompts": _fingerprint(sequences),
-        "texts": len(task),
-        "generate": options.generate,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "generate_seed": sampling.seed,
-        "stop_tokens": sorted(stops),
-        "batch_tokens": batch_tokens,
-        **({} if options.edits is None else {"edits": record_of_edits(model, options.edits)}),
-    }
     return ContinuationPlan(
         model=model,
         task=task,
         sequences=sequences,
         full=full,
         most=options.generate,
-        sampling=sampling,
+        sampling=sampling_of(options),
         stops=stops,
         edits=options.edits,
         device=device,
         batch_tokens=batch_tokens,
         batches=batches,
         on_bad_row=options.on_bad_row,
-        identity=identity,
+        identity=_identity(model, options, sequences, stops, batch_tokens, device),
     )
+
+
+def _identity(
+    model: LanguageModel,
+    options: ExtractArguments,
+    prompts: Sequences,
+    stops: frozenset[int],
+    batch_tokens: int,
+    device: torch.device,
+) -> dict[str, Any]:
+    """What decides every token, JSON-able; of the task it is the prompts alone, which may get other labels."""
+    chosen = ("generate", "temperature", "top_k", "top_p", "generate_seed")
+    return {
+        **identity_of_model(model),
+        "device": device.type,
+        "prompts": _fingerprint(prompts),
+        "texts": len(prompts),
+        **{name: getattr(options, name) for name in chosen},
+        "stop_tokens": sorted(stops),
+        "batch_tokens": batch_tokens,
+        **({} if options.edits is None else {"edits": record_of_edits(model, options.edits)}),
+    }
+
+
+def of_continued(options: ExtractArguments) -> ExtractArguments:
+    """The options for a task whose texts the model has continued: its chats are texts already."""
+    return replace(options, chat_template=None, add_generation_prompt=False)
 
 
 def _check_model(model: LanguageModel, stack: str) -> None:
@@ -159,7 +172,10 @@ def _full(model: LanguageModel, task: Task, sequences: Sequences, options: Extra
         DataError: there are some, unless they are left out; or no others.
     """
     n_ctx = model.cfg.n_ctx
-    why = f"it fills the context of {n_ctx:,} tokens, and the model can write nothing after it; shorten it"
+    why = (
+        f"it fills the context of {n_ctx:,} tokens, and the model can write nothing after it; shorten it, or leave it "
+        "out (--on-bad-row skip)"
+    )
     full = dict.fromkeys(np.flatnonzero(sequences.lengths >= n_ctx).tolist(), why)
     without_bad_rows(task, full, NO_ROOM, options.on_bad_row)  # raises the error
     return full

@@ -1,4 +1,4 @@
-"""What a dry run shows of continuations: the first texts as the model really continues them, and the time of the rest."""
+"""What a dry run shows of continuations: the first texts as the model continues them, and the time of the rest."""
 
 import time
 
@@ -37,9 +37,7 @@ def writing_seconds(plan: ContinuationPlan) -> float:
     among = Among(rows.tolist(), len(plan.task))
     with writing(plan):
         start = time.perf_counter()
-        continuations(
-            plan.model, prompts, steps, among=among, advance=lambda *_: ends.append(time.perf_counter())
-        )
+        continuations(plan.model, prompts, steps, among=among, advance=lambda *_: ends.append(time.perf_counter()))
     step = (ends[-1] - ends[0]) / (steps - 1) if steps > 1 else ends[0] - start
     read = int(plan.sequences.lengths[np.concatenate(plan.batches)].sum())
     return step * (plan.most * len(plan.batches) + read / len(rows))

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.continuations.files import begin_folder, read_batch, write_batch
+from probekit.activations.continuations.files import batch_on_disk, begin_folder, write_batch
 from probekit.activations.continuations.plan import AT_ONCE, NO_ROOM, ContinuationPlan
+from probekit.activations.continuations.summary import stop_names
 from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.run.forward import running
 from probekit.models.generation import Among, Continuation, continuation_text, continuations
 from probekit.progress import progress_bar
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
-from probekit.tasks.info import CHAT
+from probekit.tasks.info import CHAT, GENERATE
 from probekit.tasks.regions import Region
 from probekit.text import counted
 
@@ -44,7 +45,7 @@ def write_continuations(plan: ContinuationPlan, folder: Path | None = None, prog
     made: dict[int, Continuation] = {}
     with _progress(len(plan.task) - len(plan.full), progress) as advance, writing(plan):
         for number, rows in enumerate(plan.batches):
-            batch = None if folder is None or seal is None else read_batch(folder, seal, number, rows)
+            batch = None if folder is None or seal is None else batch_on_disk(folder, seal, number, rows)
             if batch is None:
                 batch = write_rows(plan, rows, advance)
                 if folder is not None and seal is not None:
@@ -94,7 +95,10 @@ def _without_bad_rows(plan: ContinuationPlan, made: dict[int, Continuation]) -> 
     Raises:
         DataError: there are some, unless they are left out; or no others.
     """
-    why = f"the model ends it at once, {stops_in_words(plan)}; stop at another token (--stop), or leave it out"
+    why = (
+        f"the model ends it at once, with the stop token {stop_names(plan)}; stop at another token (--stop), or leave "
+        "it out (--on-bad-row skip)"
+    )
     task, rows = without_bad_rows(plan.task, plan.full, NO_ROOM, plan.on_bad_row)
     at_once = {i: why for i, row in enumerate(rows.tolist()) if row in made and not made[row].tokens}
     task, left = without_bad_rows(task, at_once, AT_ONCE, plan.on_bad_row)
@@ -125,7 +129,7 @@ def continued_task(
             for row, text, prompt, one in zip(rows.tolist(), task.inputs, own, written, strict=True)
         ]
         fields = {"inputs": texts, "token_ids": ids, "regions": _regions(task, texts)}
-    info = {**task.info, "generate": _record(plan, made)}
+    info = {**task.info, GENERATE: _record(plan, made)}
     return replace(task, generated=np.array([len(one.tokens) for one in written]), info=info, **fields)
 
 
