@@ -41,4 +41,5 @@ __all__ = [
     "TrainingSettings",
     "TransferArguments",
     "TransferOptions",
+    "sampling_of",
 ]
