@@ -41,7 +41,7 @@ class Minima:
 
 
 class BatchedLBFGS:
-    """The state of a run; `run` may be called again to go on.
+    """The state of a run.
 
     Args:
         evaluate: the objectives and gradients of some problems.
@@ -59,11 +59,10 @@ class BatchedLBFGS:
         self._move = np.zeros_like(theta)
         self._turn(np.arange(P))
 
-    def run(self, passes: int, drop: np.ndarray | None = None) -> Minima:
-        """Go on for so many passes at most, without the problems in the mask `drop` [P]."""
-        going = ~self.at.finished if drop is None else ~(self.at.finished | drop)
+    def run(self, passes: int) -> Minima:
+        """Go on for so many passes at most."""
         for _ in range(passes):
-            which = np.flatnonzero(going & ~self.at.finished)
+            which = np.flatnonzero(~self.at.finished)
             if not len(which):
                 break
             self._advance(which)
