@@ -1,9 +1,9 @@
 """A probe with attention: one learned query weighs the tokens of a text, and a linear read-out takes their sum.
 
 The objective is not convex, so no fit is certified. A weak penalty has many poor minima, a strong one few. So the fits
-follow a path from a strong penalty to each C, by factors of ten: the first from several starts, each of the others from
-the two lowest minima of the one before. The starts are the mean of the tokens (query 0) with the read-out of a logistic
-probe, queries along this read-out and against it, and random queries.
+follow a path from a strong penalty to each C, by factors of ten. The first C of the path starts at the mean of the tokens (query
+0) with the read-out of a logistic probe, and at queries along this read-out and against it; each of the others at the
+two lowest minima of the one before. Every C also has random starts. After some passes the lowest few go on.
 
 Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), P problems.
 """
@@ -38,8 +38,9 @@ from probekit.threads import one_thread
 
 TOLERANCE = 1e-5
 FIRST = 3.0  # C * texts where the path of penalties begins: the penalty leaves little but the strongest direction
+TRIAL, GO_ON = 40, 3  # passes of every start, and how many starts then go on
 SAME = 1e-6  # relative difference of objectives at which two minima count as one
-SPREAD = 2.0  # standard deviations of a query's scores over the tokens at the start
+SPREAD, SMALL = 2.0, 0.2  # standard deviations over the tokens of a query's scores and of a read-out's, at a start
 MOST_DIRECTIONS = 4  # classes whose read-outs are starts
 
 
@@ -51,7 +52,7 @@ class AttentionProbe(SequenceProbe):
 
     Args:
         C: inverse strength of the regularisation.
-        n_random: random starts of the path, besides those at and around the mean.
+        n_random: random starts at each C of the path.
         tol: the fit has converged where the norm of the gradient is at most tol * (1 + C * texts).
         max_iter: passes over the tokens, for each C of the path, after which the fit is returned unconverged.
         random_state: seeds the random starts.
@@ -78,7 +79,7 @@ class AttentionProbe(SequenceProbe):
     def __init__(
         self,
         C: float = 1.0,
-        n_random: int = 2,
+        n_random: int = 8,
         tol: float = TOLERANCE,
         max_iter: int = 500,
         random_state: int = 0,
@@ -144,9 +145,11 @@ class AttentionProbe(SequenceProbe):
         path = path_to({probe.C for probe in probes}, n)
         shared = AttentionProblems(X, mean, scale, labels, np.tile(weights, (P, 1)), np.full(P, path[0]), outputs)
         linear = LogisticProbe().fit_many(means, every_problem(problems.labels, [path[0]], [weights]))
-        starts, passes = self._starts(linear, shared), 0  # [P, S, M]
+        rng = np.random.default_rng(self.random_state)
+        starts, passes = _linear_starts(linear, shared), 0  # [P, S, M]
         for C in path:
             small = self.tol * (1 + C * n)
+            starts = np.concatenate([starts, _random_starts(self.n_random, rng, shared)], axis=1)
             found = _minima(replace(shared, C=np.full(P, C)), starts, small, self.max_iter)
             passes += int(found.passes.max())
             starts = _best_two(found, P)
@@ -165,29 +168,37 @@ class AttentionProbe(SequenceProbe):
         self.gradient_norm_ = float(np.linalg.norm(found.gradient[best]))
         self.converged_ = self.gradient_norm_ <= small
 
-    def _starts(self, linear: Sequence[Any], shared: AttentionProblems) -> np.ndarray:
-        """The starts of each problem, [P, S, M]: query 0, queries along the read-outs, and random ones."""
-        D, scale = shared.X.width, np.where(np.isinf(shared.scale), 0, shared.scale)
-        W = np.stack([probe.coef_ for probe in linear]) * scale  # [P, K, D], for standardised tokens
-        b = np.stack([probe.intercept_ + probe.coef_ @ shared.mean for probe in linear])
-        along = W[:, :MOST_DIRECTIONS]
-        rng = np.random.default_rng(self.random_state)
-        drawn = np.broadcast_to(rng.normal(size=(self.n_random, D)), (len(W), self.n_random, D))
-        queries = np.concatenate([along, -along, drawn], axis=1)  # [P, S - 1, D]
-        queries = queries * (SPREAD / np.maximum(_spread(queries, shared), 1e-12))[:, :, None]
-        queries = np.concatenate([np.zeros((len(W), 1, D)), queries], axis=1)
-        return np.stack([packed(queries[:, s], W, b) for s in range(queries.shape[1])], axis=1)
+
+def _linear_starts(linear: Sequence[Any], shared: AttentionProblems) -> np.ndarray:
+    """Query 0 with the read-outs of linear probes of the mean, and queries along and against these: [P, S, M]."""
+    scale = np.where(np.isinf(shared.scale), 0, shared.scale)
+    W = np.stack([probe.coef_ for probe in linear]) * scale  # [P, K, D], for standardised tokens
+    b = np.stack([probe.intercept_ + probe.coef_ @ shared.mean for probe in linear])
+    along = W[:, :MOST_DIRECTIONS]
+    queries = _of_spread(np.concatenate([along, -along], axis=1), SPREAD, shared)
+    queries = np.concatenate([np.zeros_like(queries[:, :1]), queries], axis=1)
+    return np.stack([packed(queries[:, s], W, b) for s in range(queries.shape[1])], axis=1)
 
 
-def _spread(queries: np.ndarray, shared: AttentionProblems) -> np.ndarray:
-    """The standard deviation of the scores of queries [P, S, D] over the tokens, [P, S]."""
-    P, S, D = queries.shape
-    columns = np.ascontiguousarray((queries / shared.scale).reshape(P * S, D).T)
+def _random_starts(count: int, rng: np.random.Generator, shared: AttentionProblems) -> np.ndarray:
+    """Random queries, with small random read-outs that the first steps can turn: [P, S, M]."""
+    P, D, K = len(shared.C), shared.X.width, shared.outputs
+    queries = _of_spread(rng.normal(size=(1, count, D)), SPREAD, shared)
+    W = _of_spread(rng.normal(size=(1, count * K, D)), SMALL, shared)
+    start = packed(queries[0], W.reshape(count, K, D), np.zeros((count, K)))
+    return np.broadcast_to(start, (P, *start.shape))
+
+
+def _of_spread(directions: np.ndarray, spread: float, shared: AttentionProblems) -> np.ndarray:
+    """Directions [P, S, D] with a length at which their scores have this standard deviation over the tokens."""
+    P, S, D = directions.shape
+    columns = np.ascontiguousarray((directions / shared.scale).reshape(P * S, D).T)
     total, n = np.zeros(P * S), 0
     for part in text_parts(shared.X):
         scores = (part.rows.double().cpu().numpy() - shared.mean) @ columns
         total, n = total + np.square(scores).sum(axis=0), n + len(scores)
-    return np.sqrt(total / n).reshape(P, S)
+    found = np.maximum(np.sqrt(total / n).reshape(P, S), np.finfo(np.float32).tiny)
+    return directions * (spread / found)[:, :, None]
 
 
 def path_to(strengths: Iterable[float], n: float) -> list[float]:
@@ -206,7 +217,9 @@ def _minima(shared: AttentionProblems, starts: np.ndarray, small: float, max_ite
     solver = BatchedLBFGS(
         lambda which, at: objective(some_problems(every, which), at), starts.reshape(-1, M), np.full(P * S, small)
     )
-    return solver.run(max_iter)
+    values = solver.run(min(TRIAL, max_iter)).value.reshape(P, S)
+    rank = values.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    return solver.run(max_iter - TRIAL, without=(rank >= GO_ON).reshape(-1))
 
 
 def _best_two(found: Minima, P: int) -> np.ndarray:

@@ -41,7 +41,7 @@ class Minima:
 
 
 class BatchedLBFGS:
-    """The state of a run.
+    """The state of a run; `run` may be called again to go on.
 
     Args:
         evaluate: the objectives and gradients of some problems.
@@ -59,10 +59,10 @@ class BatchedLBFGS:
         self._move = np.zeros_like(theta)
         self._turn(np.arange(P))
 
-    def run(self, passes: int) -> Minima:
-        """Go on for so many passes at most."""
+    def run(self, passes: int, without: np.ndarray | None = None) -> Minima:
+        """Go on for so many passes at most; the problems of the mask `without` [P] stay where they are."""
         for _ in range(passes):
-            which = np.flatnonzero(~self.at.finished)
+            which = np.flatnonzero(~self.at.finished if without is None else ~(self.at.finished | without))
             if not len(which):
                 break
             self._advance(which)
