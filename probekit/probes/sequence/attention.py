@@ -1,9 +1,9 @@
 """A probe with attention: one learned query weighs the tokens of a text, and a linear read-out takes their sum.
 
 The objective is not convex, so no fit is certified. A weak penalty has many poor minima, a strong one few. So the fits
-follow a path from a strong penalty to each C, by factors of ten. The first C of the path starts at the mean of the tokens (query
-0) with the read-out of a logistic probe, and at queries along this read-out and against it; each of the others at the
-two lowest minima of the one before. Every C also has random starts. After some passes the lowest few go on.
+follow a path from a strong penalty to each C, by factors of ten. The first C of the path starts at the mean of the
+tokens (query 0) with the read-out of a logistic probe, and at queries along this read-out and against it; each of the
+others at the two lowest minima of the one before. Every C also has random starts. After some passes the lowest few go on.
 
 Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), P problems.
 """
@@ -27,13 +27,13 @@ from probekit.probes.sequence.lbfgs import BatchedLBFGS, Minima
 from probekit.probes.sequence.objective import (
     AttentionProblems,
     attended,
+    joined_parameters,
     objective,
-    packed,
     softmax_within,
     some_problems,
-    unpacked,
+    split_parameters,
 )
-from probekit.probes.sequence.ragged import Ragged, as_ragged, in_float64, mean_and_variance, pooled_rows, text_parts
+from probekit.probes.sequence.ragged import Ragged, as_ragged, in_doubles, mean_and_variance, pooled_rows, text_parts
 from probekit.threads import one_thread
 
 TOLERANCE = 1e-5
@@ -124,7 +124,7 @@ class AttentionProbe(SequenceProbe):
         for probe in probes:
             check_strength("C", probe.C, without_penalty=False)
         means = pooled_rows(X, "mean")
-        X = in_float64(X)
+        X = in_doubles(X)
         with one_thread():
             for which in by_weighting(problems).values():
                 by_outputs: dict[int, list[int]] = {}
@@ -161,7 +161,7 @@ class AttentionProbe(SequenceProbe):
                     probe.n_iter_ = passes
 
     def _take(self, found: Minima, best: int, shared: AttentionProblems, small: float) -> None:
-        q, W, b = (each[0] for each in unpacked(found.theta[best : best + 1], shared.X.width))
+        q, W, b = (each[0] for each in split_parameters(found.theta[best : best + 1], shared.X.width))
         self.query_, self.coef_ = q / shared.scale, W / shared.scale
         self.intercept_ = b - self.coef_ @ shared.mean
         self.objective_ = float(found.value[best])
@@ -177,7 +177,7 @@ def _linear_starts(linear: Sequence[Any], shared: AttentionProblems) -> np.ndarr
     along = W[:, :MOST_DIRECTIONS]
     queries = _of_spread(np.concatenate([along, -along], axis=1), SPREAD, shared)
     queries = np.concatenate([np.zeros_like(queries[:, :1]), queries], axis=1)
-    return np.stack([packed(queries[:, s], W, b) for s in range(queries.shape[1])], axis=1)
+    return np.stack([joined_parameters(queries[:, s], W, b) for s in range(queries.shape[1])], axis=1)
 
 
 def _random_starts(count: int, rng: np.random.Generator, shared: AttentionProblems) -> np.ndarray:
@@ -185,7 +185,7 @@ def _random_starts(count: int, rng: np.random.Generator, shared: AttentionProble
     P, D, K = len(shared.C), shared.X.width, shared.outputs
     queries = _of_spread(rng.normal(size=(1, count, D)), SPREAD, shared)
     W = _of_spread(rng.normal(size=(1, count * K, D)), SMALL, shared)
-    start = packed(queries[0], W.reshape(count, K, D), np.zeros((count, K)))
+    start = joined_parameters(queries[0], W.reshape(count, K, D), np.zeros((count, K)))
     return np.broadcast_to(start, (P, *start.shape))
 
 

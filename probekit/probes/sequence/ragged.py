@@ -83,7 +83,7 @@ def in_memory(values: Tensor, lengths: np.ndarray) -> Ragged:
     return Ragged(lengths, values.shape[1], read, values)
 
 
-def in_float64(X: Ragged) -> Ragged:
+def in_doubles(X: Ragged) -> Ragged:
     """The same on the CPU in float64, so that no pass converts it, where the free memory has room for several of it."""
     if X.values is None or X.values.dtype == torch.float64:
         return X
