@@ -10,6 +10,7 @@ before it, and `after:"TEXT"` the first token after it.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ from probekit.errors import UsageError, nearest
 
 PICKS = ("last", "first", "mean", "all")
 MODEL_PARTS = ("prompt", "generated")  # of a text that the model continued
+PER_EXAMPLE = "per example"  # the name of a position with an index of its own in each text
 EXAMPLES = 'last, first, mean, all, 3, -5:, last@assistant, mean@user, in:"TEXT", before:"TEXT" or after:"TEXT"'
 _SLICE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
@@ -84,9 +86,66 @@ def selection_text(selection: Selection) -> str:
     return f"{pick}@{part.name or part.kind}" + ("" if part.turn is None else f"[{part.turn}]")
 
 
+def in_words(position: str) -> str:
+    """A position for people: "last@assistant" -> "last token of assistant".
+
+    Raises:
+        UsageError: text outside the language.
+    """
+    if position == PER_EXAMPLE:
+        return "one given token in each text"
+    selection = parse_selection(position)
+    pick, part = selection.pick, selection.part
+    words = {"mean": "mean over the tokens", "all": "all tokens", "last": "last token", "first": "first token"}
+    name = selection_text(Selection(pick))
+    said = words.get(name, f"token {name}" if isinstance(pick, int) else f"tokens {name}")
+    if part is None:
+        return said
+    if part.kind == "role":
+        return f"{said} of {selection_text(selection).partition('@')[2]}"
+    if part.kind in MODEL_PARTS:
+        return f"{said} of the {part.kind} text"
+    place = {"in": "of", "before": "before", "after": "after"}[part.kind]
+    return f'{said} {place} "{part.name}"'
+
+
+def as_position(text: str) -> str | int:
+    """A selection as options and stores hold it: the number of one token of the text as an int, others as one text.
+
+    Raises:
+        UsageError: text outside the language.
+    """
+    selection = parse_selection(text)
+    is_index = selection.part is None and isinstance(selection.pick, int)
+    return int(text) if is_index else selection_text(selection)
+
+
+def check_together(names: Sequence[str]) -> None:
+    """Check that selections can be read at once: all differ, and one that keeps several tokens is by itself.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not names:
+        raise UsageError(f"expected the tokens to read, got none; write {EXAMPLES}")
+    for name in names if len(names) > 1 else []:
+        if name != PER_EXAMPLE and keeps_several(parse_selection(name)):
+            raise UsageError(f"{name!a:.80} keeps several tokens of a text; extract it by itself")
+        if names.count(name) > 1:
+            raise UsageError(f"several positions must all differ, and {name!a:.80} is given twice; leave one out")
+
+
 def keeps_several(selection: Selection) -> bool:
     """Whether it keeps a row for each of several tokens of a text, rather than one row."""
     return selection.pick == "all" or isinstance(selection.pick, tuple)
+
+
+def names_several(name: str) -> bool:
+    """Whether the name of an extracted position is a selection that keeps several tokens; others are in no language."""
+    try:
+        return keeps_several(parse_selection(name))
+    except UsageError:
+        return False
 
 
 def split_selections(text: str) -> list[str]:

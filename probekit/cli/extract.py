@@ -1,6 +1,6 @@
 """`probekit extract`: a model's activations on a dataset, as a store on disk."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,8 +33,9 @@ DATASET = (
 )
 ORDER = """
     model dataset points layers position limit out device dtype store_dtype batch_tokens seed bos keep_blanks on_long
-    on_bad_row rare_classes max_classes text_column label_column group_column span_column split_column columns header
-    data_format validation regression revision via device_map quantize random_init model_seed stats
+    on_bad_row rare_classes max_classes text_column messages_column label_column group_column span_column split_column
+    columns header data_format validation regression chat_template add_generation_prompt revision via device_map
+    quantize random_init model_seed stats
 """
 
 
@@ -82,7 +83,7 @@ def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     loaded = load(job, model, task)
     from probekit.activations import plan_extraction
 
-    return plan_extraction(*loaded, options)
+    return plan_extraction(*loaded, replace(options, on_bad_row=task.on_bad_row))
 
 
 def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[LanguageModel, Task]":

@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.activations import Activations, SideBySide
-from probekit.errors import UsageError
+from probekit.activations.activations import Activations, RowsOf, SideBySide
+from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.probe import SEQUENCE_NAMES
-from probekit.places import check_kept, has_layers, places_of, short_name
+from probekit.places import ALL, check_kept, has_layers, places_of, short_name
 from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.tasks.base import Task
 from probekit.tasks.info import VALIDATION_CARVED
 from probekit.tasks.splits import CARVED_SHARE, carve_missing
+from probekit.tasks.token_labels import unlabelled_rows
 
 Curves = list[tuple[str, list[Place]]]  # the short name of a point, and its places
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
@@ -45,6 +46,7 @@ class Request:
         strengths: values of C to choose from, rising; [None] for a probe without C.
         point: short name.
         places: in the order of the curve.
+        rows: the examples of the activations that have a label, int64, where some have none; None is all.
     """
 
     acts: Activations
@@ -56,6 +58,7 @@ class Request:
     strengths: list[float | None]
     point: str
     places: list[Place]
+    rows: np.ndarray | None = None
 
 
 def check_request(acts: Activations, options: CurveOptions) -> Request:
@@ -103,10 +106,33 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
-    requests = [_of_label(acts, options, label) for label in labels]
+    requests = _with_the_same_rows([_of_label(acts, options, label) for label in labels])
     if options.folds is None:
         requests = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in requests]
     return [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
+
+
+def position_request(acts: Activations, options: CurvesArguments) -> Request:
+    """The request for a curve at each position: its rows are the texts or, where tokens have labels, every token.
+
+    Raises:
+        UsageError: as `check_request`; a position besides, or attention.
+    """
+    acts = _checked(acts)
+    label = acts.task.label_set(options.label)
+    if options.position is not None and not (options.position == ALL and acts.layout.is_ragged):
+        raise UsageError(
+            f"by={options.by!r} (--by) reads all positions that were kept; leave position (--position) out"
+        )
+    ((point, places),) = curves_of(acts, options)
+    if point in PAIR_POINTS:
+        raise UsageError(f"{point} has a row for each pair of tokens, not for each position; name another point")
+    rows = acts
+    if label in acts.task.token_labels:
+        rows = acts.at(ALL if acts.layout.is_ragged else acts.layout.positions[0])
+    request = _of_label(rows, options, label)
+    request = _carved(request, options.seed) if len(request.strengths) > 1 else request
+    return replace(request, point=point, places=places)
 
 
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:
@@ -116,9 +142,14 @@ def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curve
 
 
 def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
-    """The request for one label set, without its places."""
+    """The request for one label set, without its places; of the examples that have a label in it."""
     n_classes = len(acts.label_names[label])
     probe = find_probe(options.probe, n_classes, label, getattr(options, "aggregate", None))
+    missing, rows = unlabelled_rows(acts.task, label), None
+    if missing.any():
+        rows = np.flatnonzero(~missing)
+        _check_labelled(acts.task, label, rows)
+        acts = RowsOf(acts, rows)
     labels = np.asarray(acts.labels[label])
     if labels.ndim == 2 and not probe.several_outputs:
         raise UsageError(
@@ -126,7 +157,19 @@ def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
             "example; take ridge (--probe ridge)"
         )
     strengths = probe_strengths(probe, options.C)
-    return Request(acts, acts, label, labels, n_classes, probe, strengths, "", [])
+    return Request(acts, acts, label, labels, n_classes, probe, strengths, "", [], rows)
+
+
+def _check_labelled(task: Task, label: str, rows: np.ndarray) -> None:
+    if not len(rows):
+        raise DataError(f"no example of {task.name!a} that is read has a label of {label!a}; name another label")
+
+
+def _with_the_same_rows(requests: list[Request]) -> list[Request]:
+    """The requests; those whose labelled examples are the same read one object, so that a place is read once."""
+    known: dict[bytes, Activations] = {}
+    keys = [b"" if each.rows is None else each.rows.tobytes() for each in requests]
+    return [replace(each, features=known.setdefault(key, each.acts)) for each, key in zip(requests, keys, strict=True)]
 
 
 def _labels_of(acts: Activations, options: CurvesArguments) -> list[str]:
@@ -209,7 +252,8 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
     kept = acts.layout.positions
     check_kept(kept, position)
     if position is not None:
-        return acts.at(position)
+        found = acts.at(position)
+        return found.at(ALL) if found.layout.is_ragged else found
     return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
 
 
@@ -257,8 +301,14 @@ def random_init_activations(
             "(activations.random_init_of)"
         )
     other = rows_read(other, options)
-    joined = request.features if isinstance(request.features, SideBySide) else None
+    source = request.features.source if isinstance(request.features, RowsOf) else request.features
+    joined = source if isinstance(source, SideBySide) else None
     wanted = places if joined is None else joined.joined
     if missing := [place for place in wanted if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
     return other if joined is None else joined.same_of(other)
+
+
+def of_rows(acts: Activations, rows: np.ndarray | None) -> Activations:
+    """The activations of these examples; None is all of them."""
+    return acts if rows is None else RowsOf(acts, rows)

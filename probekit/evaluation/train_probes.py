@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
+from probekit.evaluation.by_position.results import PositionResults
+from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
@@ -19,7 +21,7 @@ from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
-from probekit.evaluation.request import Request, check_requests, random_init_activations
+from probekit.evaluation.request import Request, check_requests, of_rows, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.results import ProbeResults
@@ -32,7 +34,7 @@ from probekit.threads import one_thread
 
 
 @keywords_of_two((ProbeArguments, ProbeResults), (CurvesArguments, ProbeCurves))
-def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves:
+def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
     """Train and test a probe at every layer of one point, or of several points and label sets.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
@@ -49,7 +51,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         options: as keyword arguments.
 
     Returns:
-        `ProbeResults`, the curve of one point and label set; with `points` or `labels`, `ProbeCurves`.
+        `ProbeResults`, the curve of one point and label set; with `points` or `labels`, `ProbeCurves`;
+        with `by`, `PositionResults`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -57,6 +60,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
+    if options.by is not None:
+        return train_by_position(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init
@@ -72,7 +77,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     if options.of_sequences:
         pooled = fit_pooled([each.requests[0].features for each in sets], plans, places, options, done)
     if noise is not None:
-        random = fit_places([noise] * len(sets), [numbers_only(plan) for plan in plans], places, done)
+        noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
+        random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
     begin("comparing layers")
     curves = [
         _curve(each, request, (own, noisy, rows), options)

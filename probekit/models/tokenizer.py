@@ -2,7 +2,8 @@
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -28,6 +29,8 @@ class Tokenizer:
         bos_token_id: the id that `bos=True` puts first (BERT's [CLS]), if any.
         d_vocab: size of the model's vocabulary; None means the tokenizer's.
         sep_token_id: the id that `bos=True` puts last (BERT's [SEP], Marian's </s>), if any.
+        chat_templates: name -> a template that makes a text of a chat, in Jinja; most have one, "default".
+        special_texts: name, such as "bos_token", -> the text of a special token, for these templates.
     """
 
     def __init__(
@@ -36,6 +39,8 @@ class Tokenizer:
         bos_token_id: int | None = None,
         d_vocab: int | None = None,
         sep_token_id: int | None = None,
+        chat_templates: Mapping[str, str] | None = None,
+        special_texts: Mapping[str, str] | None = None,
     ):
         backend.no_padding()
         backend.no_truncation()
@@ -43,6 +48,8 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self.sep_token_id = sep_token_id
         self.d_vocab = d_vocab
+        self.chat_templates = dict(chat_templates or {})
+        self.special_texts = dict(special_texts or {})
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
         """The token ids of one text.
@@ -81,9 +88,30 @@ class Tokenizer:
         Blanks at either end of a token are not counted. A token of blanks alone, such as the one that some tokenizers
         put before the text, covers nothing. Tokens that are bytes of one character all cover that character.
         """
-        self.encode(text)  # raises the errors
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        return [_letters(text, *each) for each in zip(encoding.tokens, encoding.offsets, strict=True)]
+        return [span if text[slice(*span)].strip() else (span[1],) * 2 for span in self.offsets_batch([text])[0]]
+
+    def offsets_batch(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """As `offsets`, of several texts; but a token of blanks alone, such as a line feed, covers them.
+
+        Only the blank that some tokenizers put before the text covers nothing. Errors as in `encode`.
+        """
+        try:
+            encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        except BaseException as error:
+            if not is_library_error(error):
+                raise
+            self.encode_batch(texts)  # raises the error that names the text
+            raise
+        return [
+            [_letters(text, *each) for each in zip(encoding.tokens, encoding.offsets, strict=True)]
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that the tokenizer lists as special, such as <|im_end|>, and those of context tokens."""
+        listed = {i for i, token in self._backend.get_added_tokens_decoder().items() if token.special}
+        return frozenset(listed | ({self.bos_token_id, self.sep_token_id} - {None}))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, special tokens included.
@@ -195,7 +223,8 @@ class Tokenizer:
 def _letters(text: str, token: str, place: tuple[int, int]) -> tuple[int, int]:
     start, end = place
     piece = text[start:end]
+    if piece.isspace():
+        return start, end
     if not token.strip(BLANK) and BLANK not in piece:
         return start, start
-    start += len(piece) - len(piece.lstrip())
-    return start, max(start, end - (len(piece) - len(piece.rstrip())))
+    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))

@@ -6,7 +6,7 @@ The keyword arguments of the public functions, the options of the command line, 
 
 from probekit.options.causal import CausalArguments, CausalOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
-from probekit.options.generate import GenerateOptions, Sampling
+from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling, sampling_of
 from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.probe import (
@@ -23,6 +23,7 @@ from probekit.options.train import TrainingSettings
 __all__ = [
     "CausalArguments",
     "CausalOptions",
+    "ContinuationOptions",
     "CurveOptions",
     "CurvesArguments",
     "DeviceOptions",
@@ -40,4 +41,5 @@ __all__ = [
     "TrainingSettings",
     "TransferArguments",
     "TransferOptions",
+    "sampling_of",
 ]

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError
 from probekit.options import parse
-from probekit.options.option import option
+from probekit.options.generate import ContinuationOptions
+from probekit.options.option import like, option
+from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers, parse_points
+from probekit.selections import PER_EXAMPLE, as_position, check_together
 from probekit.text import kind_of
 
 if TYPE_CHECKING:
@@ -39,11 +42,18 @@ class ExtractOptions:
     )
     position: "str | int | np.ndarray | Sequence[str | int | np.ndarray] | None" = option(
         None,
-        "Token to keep: last, first, mean or its number; several with commas; or all.  [default: the task's own]",
-        notes="A negative number counts from the end; in Python also an int array [N], one for each example. BOS and "
-        "other context tokens are not counted. Attention is kept for every pair of tokens, BOS included.",
-        metavar="TOKEN",
+        "Tokens to keep: last, mean, 3, all, -5:, last@assistant, mean@user, in:TEXT, ... (see: which-token).  "
+        "[default: the task's own]",
+        notes="Several selections of one row each have commas between them; in Python also a list, or an int array "
+        "[N], one token for each example. A negative number counts from the end. BOS and other context tokens are not "
+        "counted. Attention is kept for every pair of tokens, BOS included.",
+        metavar="TOKENS",
         parse=parse.positions,
+    )
+    skip_special: bool = option(
+        False,
+        "Leave special tokens of the text, such as <|im_end|>, out of every selection.",
+        notes="Special tokens are those that the tokenizer lists as such.",
     )
     device: "str | torch.device" = option(
         "auto",
@@ -72,12 +82,29 @@ class ExtractOptions:
         "What to do with texts longer than the context.",
         notes="A plan or a warning says how many texts were cut, and `meta['cut']` keeps it.",
     )
+    on_bad_row: OnBadRow = like(
+        TaskOptions,
+        "on_bad_row",
+        "What to do with rows that cannot be read, such as a text without the tokens of a selection.",
+        flag=None,
+    )
     block_nodes: int | None = option(
         None,
         "Tokens in a block, within which prefixes are shared; None chooses what costs least for these texts.",
         flag=None,
     )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
+    chat_template: str | Path | None = option(
+        None,
+        "Jinja file that makes texts of chats, or the name of one of the model's.  [default: the model's own]",
+        notes="In Python also the template itself. Texts are those of `apply_chat_template` of transformers.",
+        metavar="FILE",
+    )
+    add_generation_prompt: bool = option(
+        False,
+        "End each chat with the beginning of the assistant's turn.",
+        notes="The template decides what that is.",
+    )
     edits: "Mapping[Any, Any] | None" = option(
         None,
         'Edits that the model runs with: {("resid_pre", 5): project_out(direction)}.',
@@ -101,6 +128,7 @@ class ExtractOptions:
         if not isinstance(self.points, str):
             object.__setattr__(self, "points", list(self.points))  # it may be an iterator
         parse_points(self.points)
+        object.__setattr__(self, "position", _selections(self.position))
         if isinstance(self.layers, str):
             check_layers(self.layers)
         if self.edit_positions not in get_args(EditPositions):
@@ -111,11 +139,27 @@ class ExtractOptions:
             )
         if self.on_long not in get_args(OnLong):
             raise UsageError(f"on_long is cut or error; got {self.on_long!r}")
+        if self.on_bad_row not in get_args(OnBadRow):
+            raise UsageError(f"on_bad_row is error or skip; got {self.on_bad_row!a:.60}")
+
+
+def _selections(position: Any) -> Any:
+    """The selections as the language writes them; numbers and arrays of indices stay.
+
+    Raises:
+        UsageError: text outside the language, or selections that cannot be read at once.
+    """
+    if not isinstance(position, str | list | tuple):
+        return position
+    several = [position] if isinstance(position, str) else position
+    found = [as_position(one) if isinstance(one, str) else one for one in several]
+    check_together([str(one) if isinstance(one, str | int) else PER_EXAMPLE for one in found])
+    return found[0] if isinstance(position, str) else found
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractArguments(ExtractOptions):
-    """`ExtractOptions`, and where the result goes."""
+class ExtractArguments(ContinuationOptions, ExtractOptions):
+    """`ExtractOptions`, how texts are continued first, and where the result goes."""
 
     out: str | Path | None = option(
         None,
@@ -130,3 +174,8 @@ class ExtractArguments(ExtractOptions):
         notes="They are `Store.statistics`; a complete store gets them without the model running again.",
     )
     progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
+
+    def __post_init__(self) -> None:
+        """Check both lists of options."""
+        ExtractOptions.__post_init__(self)
+        ContinuationOptions.__post_init__(self)

@@ -1,6 +1,7 @@
 """Turn what was typed on the command line, or written in a config file, into the values of options."""
 
 from probekit.errors import UsageError, nearest
+from probekit.selections import PER_EXAMPLE, as_position, split_selections
 
 MAX_STACKED = 10_000
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -20,20 +21,13 @@ def dtype(text: str) -> str:
 
 
 def position(text: str) -> str | int:
-    """One position: `"last"`, `"first"`, `"mean"`, `"all"`, `"per example"` or a token's number."""
-    if text in ("last", "first", "mean", "all", "per example"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(
-            f"--position is last, first, mean, all or a token's number such as 3 or -2, got {text!r:.80}"
-        ) from None
+    """One selection of tokens as the language writes it, a token's number, or `"per example"`."""
+    return text if text == PER_EXAMPLE else as_position(text)
 
 
 def positions(text: str) -> str | int | list[str | int] | None:
-    """One position, or several with commas between them."""
-    several = [position(part) for part in names(text)]
+    """One selection of tokens, or several with commas between them."""
+    several = [position(part) for part in split_selections(text)]
     return several if len(several) > 1 else several[0] if several else None
 
 

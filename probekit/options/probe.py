@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_strength, check_whole, is_whole
+from probekit.options.check import check_among, check_strength, check_whole, is_whole
 from probekit.options.option import like, option
 from probekit.points import check_layers
 from probekit.text import listed
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ControlType = Literal["token", "text"]
 ControlC = Literal["label", "own"]
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
+BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
+LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
@@ -202,6 +204,20 @@ class ProbeOptions(CurveOptions):
         off="Leave out intervals, the band, tied places and p-values: quicker, where only scores are wanted.",
         flag="--no-intervals",
     )
+    by: str | None = option(
+        None,
+        "position: a curve for each place in the text, counted from the first token; position-from-end: from the last.",
+        notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. Control "
+        "tasks and code length are left out unless asked for by name; the baseline is the majority class.",
+        metavar="WHAT",
+    )
+    least_texts: int = option(
+        LEAST_TEXTS,
+        "Texts of each class that a position needs in each split, with --by.",
+        notes="Positions with fewer are left out, and the results name them. A regression needs as many in all.",
+        metavar="N",
+        least=1,
+    )
     baselines: bool | None = option(
         None,
         "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.  "
@@ -211,9 +227,11 @@ class ProbeOptions(CurveOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.aggregate is not None and self.aggregate not in AGGREGATES:
-            raise UsageError(f"unknown aggregate {self.aggregate!a}; {nearest(str(self.aggregate), AGGREGATES)}")
-        usual = {"controls": 0, "codelength": False} if self.quick or self.of_sequences else FULL
+        check_among("by", self.by, (None, BY_POSITION, FROM_END))
+        object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
+        check_among("aggregate", self.aggregate, (None, *AGGREGATES))
+        less = self.quick or self.by is not None or self.of_sequences
+        usual = {"controls": 0, "codelength": False} if less else FULL
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -230,6 +248,8 @@ class ProbeOptions(CurveOptions):
             raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
+        if self.by is not None:
+            _refuse_with_by(self, ("folds", "concatenate"))
 
     @property
     def of_sequences(self) -> bool:
@@ -281,11 +301,23 @@ class CurvesArguments(ProbeArguments):
             if getattr(self, one) is not None:
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             object.__setattr__(self, several, given if given == "all" else _names(several, given))
+        if self.by is not None:
+            _refuse_with_by(self, ("points", "labels", "random_init"))
 
     @property
     def several(self) -> bool:
         """Whether several curves were requested, rather than one."""
         return self.points is not None or self.labels is not None
+
+
+def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
+    """Refuse what a curve for each position does not do."""
+    for name in names:
+        if getattr(options, name) not in (None, False):
+            raise UsageError(
+                f"by={options.by!r} (--by) is of one point and label set on the splits, and does not take {name}; "
+                "leave one of the two out"
+            )
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:

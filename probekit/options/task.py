@@ -8,11 +8,11 @@ from probekit.errors import UsageError, nearest
 from probekit.options import parse
 from probekit.options.check import check_names, check_whole
 from probekit.options.option import option
+from probekit.selections import as_position
 
 OnBadRow = Literal["error", "skip"]
 RareClasses = Literal["error", "drop", "merge"]
 DataFormat = Literal["csv", "tsv", "jsonl", "parquet", "conllu"]
-POSITIONS = ("last", "first", "mean")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,12 @@ class TaskOptions:
         None,
         "Column of the labels; in CoNLL-U upos, xpos, deprel, feats.NAME, head_distance or depth.  "
         "[default: label or target]",
+        notes="A table without such a column gives texts without labels; `probekit label` joins labels later.",
+        metavar="NAME",
+    )
+    id_column: str | None = option(
+        None,
+        "Column of the rows' ids, by which labels can be joined later.  [default: file and row, such as train:17]",
         metavar="NAME",
     )
     group_column: str | None = option(
@@ -61,7 +67,7 @@ class TaskOptions:
     )
     position: str | None = option(
         None,
-        "Token that is read: last, first or mean; None is the task's own.",
+        "Tokens that are read: last, first, mean, last@assistant, ...; None is the task's own.",
         notes='That is "last", except for some built-in tasks.',
         flag=None,
     )
@@ -120,15 +126,24 @@ class TaskOptions:
         metavar="N",
         least=2,
     )
+    messages_column: str | None = option(
+        None,
+        "Column of chats, lists of {role, content}, instead of texts.  [default: messages]",
+        notes="JSONL, Parquet, `datasets` and Python objects can hold them. The model's chat template makes texts of "
+        "them. A named text column goes first.",
+        metavar="NAME",
+        flag="--messages-column",
+    )
     name: str | None = option(None, "Name of the task in titles; None is that of the file, dataset or type.", flag=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0))
         choices = {"on_bad_row": OnBadRow, "rare_classes": RareClasses, "data_format": DataFormat}
-        known_of = {name: get_args(choice) for name, choice in choices.items()} | {"position": POSITIONS}
-        for name, known in known_of.items():
+        if self.position is not None:
+            object.__setattr__(self, "position", str(as_position(self.position)))
+        for name, known in ((name, get_args(choice)) for name, choice in choices.items()):
             value = getattr(self, name)
-            if value not in known and not (value is None and name in ("position", "data_format")):
+            if value not in known and not (value is None and name == "data_format"):
                 raise UsageError(f"unknown {name} {value!a}; {nearest(str(value), known)}")
         check_whole("max_classes", self.max_classes, least=2)
         if self.columns is not None:

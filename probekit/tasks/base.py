@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import UsageError, nearest
+from probekit.selections import as_position
+from probekit.tasks.chats.messages import check_chats
 from probekit.tasks.digest import task_digest
-from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, VALIDATION_CARVED
+from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
 from probekit.tasks.same_text import text_numbers
 from probekit.tasks.splits import carve, carve_missing, components
 from probekit.tasks.task_checks import (
-    POSITIONS,
     SPLITS,
     check_example_ids,
     check_groups,
@@ -27,16 +28,12 @@ from probekit.tasks.task_checks import (
     check_splits,
 )
 from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
-from probekit.tasks.token_labels import (
-    TokenLabels,
-    as_token_labels,
-    check_token_labels,
-    token_rows,
-)
+from probekit.tasks.token_label_forms import TokenLabels, as_token_labels
+from probekit.tasks.token_labels import check_token_labels, label_rows, text_strata
 from probekit.tasks.trainable import check_trainable
 from probekit.text import kind_of, listed
 
-__all__ = ["POSITIONS", "SPLITS", "Task"]
+__all__ = ["SPLITS", "Task"]
 OPTIONAL = ("groups", "position", "spans", "targets", "chats", "regions", "token_ids", "generated")
 
 
@@ -58,7 +55,8 @@ class Task:
         splits: [N] of "train", "validation", "test". None carves a tenth each of validation and test (seed 0), as
             `load_task` does.
         target: the default label set, of `labels` or of `token_labels`; "" is the only one.
-        position: the token to read: "last", "first", "mean", or an int64 [N] of token indices (negative: from the end).
+        position: the tokens to read: a selection (`probekit.selections`), such as "last" or "mean@user", or an int64
+            [N] of token indices (negative: from the end).
         ids: N names, kept when other examples are left out: file (or split) and row counted from 0, "train:17".
         groups: [N] or None; examples of one group belong in one split.
         spans: int64 [N, 2] or None; each example is a word or phrase of its text, the characters [start, end), and
@@ -66,9 +64,11 @@ class Task:
         targets: N texts or lists of token ids for the decoder of an encoder-decoder, whose encoder reads `inputs`; or
             None. `position` counts the tokens of the stack that is extracted.
         info: the origin, as JSON-able values: source, seed, sha256 of files, what was dropped or skipped.
-        token_labels: label set -> a label for each token of each input of token ids: N arrays, int64 [L] or float64 [L]
-            or [L, K]; given as an array [N, L] or [N, L, K], or as lists. Classes are derived as those of `labels`;
-            floats are a regression.
+        token_labels: label set -> a label for each token of each input: N arrays, int64 [L] or float64 [L] or [L, K];
+            given as an array [N, L] or [N, L, K], or as lists. Classes are derived as those of `labels`; floats are a
+            regression. None is no label (-1, NaN): no probe uses the token. Those of texts are compared with the
+            model's tokens by `extract`, which also takes a label for each character, or stretches of characters,
+            {"start", "end", "label"}; one without start and end has the label of the tokens outside all others.
         text_of: int64 [N], where each example is a token (`token_rows`): the number of its text; otherwise None.
         chats: N lists of messages, {"role", "content"}, before a chat template made texts of them; or None. `inputs`
             are then the messages as plain lines, and the model's template makes the texts that it reads.
@@ -114,6 +114,8 @@ class Task:
         for name in ("position", "spans", "generated"):
             if not isinstance(given := getattr(self, name), str | None):
                 self._set(**{name: array_of(given, name)})
+        if isinstance(self.position, str):
+            self._set(position=str(as_position(self.position)))
         if self.groups is not None:
             self._set(groups=grouped(self.groups, self.ids))
         if self.targets is not None:
@@ -134,7 +136,7 @@ class Task:
             raise UsageError(f"{twice[0]!a} is in labels and in token_labels; give each label set its own name")
         names = name_lists(self.label_names, [*given, *of_tokens])
         coded_sets = {name: coded(name, one, names, self.ids) for name, one in given.items()}
-        token_labels, token_names = as_token_labels(of_tokens, names or {}, self.ids)
+        token_labels, token_names = as_token_labels(of_tokens, names or {}, self.ids, self.inputs)
         own_names = {name: own for name, (_, own) in coded_sets.items()}
         self._set(labels={name: labels for name, (labels, _) in coded_sets.items()}, token_labels=token_labels)
         self._set(label_names=(names or {}) | own_names | token_names)
@@ -179,7 +181,10 @@ class Task:
         if known := self._label_sets():
             raise UsageError(f"no label set {name!a}; {ascii(nearest(str(name), known))[1:-1]}")
         there = f"no label set {name!a}: " if name else ""
-        raise UsageError(f"{there}{self.name!a} has no labels to train on; extract again with a task that has labels")
+        raise UsageError(
+            f"{there}{self.name!a} has no labels to train on; join some with probekit label (pk.label), or extract "
+            "again with a task that has labels"
+        )
 
     def n_classes(self, label_set: str | None = None) -> int:
         """The number of classes of the label set (default: the target); 0 for a regression."""
@@ -192,7 +197,7 @@ class Task:
         """
         label_set = self.label_set(label_set)
         if label_set in self.token_labels:
-            return token_rows(self).counts(label_set)
+            return label_rows(self, label_set).counts(label_set)
         labels, names = self.labels[label_set], self.label_names[label_set]
         counts: dict[str, dict[str, int]] = {split: {} for split in SPLITS}
         for split in SPLITS if len(names) else ():
@@ -286,7 +291,9 @@ class Task:
         return replace(self, splits=splits, info={**self.info, VALIDATION_CARVED: made})
 
     def _stratified(self) -> np.ndarray:
-        """The labels [N] by which splits are carved; those of tokens are not stratified."""
+        """The labels [N] by which splits are carved; of labels of tokens, a summary of each text."""
+        if self.target in self.token_labels:
+            return text_strata(self, self.target)
         return self.labels.get(self.target, np.zeros(len(self)))
 
     def split_keys(self) -> np.ndarray:
@@ -316,7 +323,7 @@ class Task:
         self._check_fields()
         check_not_empty(self.inputs, self.spans, self.ids)
         if label_set in self.token_labels:
-            token_rows(self).check(label_set)
+            label_rows(self, label_set).check(label_set)
         else:
             check_trainable(self, label_set)
 
@@ -334,12 +341,14 @@ class Task:
         check_example_ids(self.ids)
         check_splits(self.splits)
         names = {name: own for name, own in self.label_names.items() if name not in self.token_labels}
-        check_label_sets(self.labels, names, self.ids)
+        check_label_sets(self.labels, names, self.ids, self.info.get(UNLABELLED, ()))
         if self.groups is not None:
             check_groups(self.groups)
         if self.spans is not None:
             check_spans(self.spans, self.inputs, self.position, self.ids)
         if self.targets is not None:
             check_inputs(self.targets, "targets")
-        if self.regions is not None:
+        if self.chats is not None:
+            check_chats(self.chats, self.ids)
+        if self.regions is not None and self.text_of is None:  # the rows of tokens repeat those of their texts
             check_regions(self.regions, self.inputs, self.ids)

@@ -41,13 +41,16 @@ def task_digest(task: Any) -> str:
     return digest.hexdigest()
 
 
-def _token_bytes(label_set: str, names: list[str], labels: list[np.ndarray]) -> bytes:
-    """One label set of tokens as a fingerprint takes it."""
+def _token_bytes(label_set: str, names: list[str], labels: list[Any]) -> bytes:
+    """One label set of tokens as a fingerprint takes it; labels by character with their stretches."""
+    spans = [one.spans for one in labels if isinstance(one, tuple)]
+    labels = [one.values if isinstance(one, tuple) else one for one in labels]
     shape = [len(labels), *(labels[0].shape[1:] if labels else ())]
     head = repr((label_set, [str(name) for name in names], shape)).encode("utf-8", "surrogatepass")
     lengths = np.array([len(one) for one in labels], dtype="<i8").tobytes()
     values = np.concatenate(labels) if labels else np.empty(0)
-    return head + lengths + values.astype("<f8" if values.dtype.kind == "f" else "<i8").tobytes()
+    characters = b"".join([b"spans", *(one.astype("<i8").tobytes() for one in spans)]) if spans else b""
+    return head + lengths + characters + values.astype("<f8" if values.dtype.kind == "f" else "<i8").tobytes()
 
 
 def plain(value: Any) -> Any:

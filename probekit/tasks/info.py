@@ -5,6 +5,8 @@ from typing import Any
 
 CARVED_FROM_TRAIN = "carved_from_train"  # the splits that were carved when the task was made
 VALIDATION_CARVED = "validation_carved"  # how validation was carved later: fraction and seed
+CHAT = "chat"  # how chats became texts: the sha256 of the template, where it is from, the generation prompt
+UNLABELLED = "unlabelled"  # label set -> how many rows have no label in it: -1, or NaN in a regression
 NO_TEXTS = "no_texts"  # True where the inputs are only names of rows
 
 

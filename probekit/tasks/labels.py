@@ -51,8 +51,17 @@ def group_flaw(cell: Any) -> tuple[str, str] | None:
     return None
 
 
+def id_flaw(cell: Any) -> tuple[str, str] | None:
+    """What is wrong with a cell as the id of a row, as (kind, description)."""
+    if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
+        return "no_id", f"expected an id, got {quote(cell)}; write one"
+    if isinstance(cell, bool) or not isinstance(cell, (int, float, str)):
+        return "id_type", f"expected an id (a text or a number), got {quote(cell)}"
+    return None
+
+
 def group_name(cell: bool | int | float | str) -> str:
-    """The same name for 1, 1.0 and "1 ", which different formats may write for one group."""
+    """The same name for 1, 1.0 and "1 ", which different formats may write for one group or id."""
     return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
 
 

@@ -1,6 +1,7 @@
 """load_task: turn a built-in task, files, a dataset of the Hub, or objects in memory into one checked Task."""
 
 import sys
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from probekit.hub import ALIASES, REPO_ID
 from probekit.options import TaskOptions
 from probekit.options.option import keywords
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.columns import Columns, NamedColumns, columns_of, split_column_of
+from probekit.tasks.columns import LABEL_COLUMNS, Columns, NamedColumns, columns_of, split_column_of
 from probekit.tasks.data_table import DataTable
 from probekit.tasks.hub import hub_tables
 from probekit.tasks.info import CARVED_FROM_TRAIN
@@ -36,6 +37,7 @@ from probekit.tasks.split_files import class_files, split_files
 from probekit.tasks.split_names import WHOLE
 from probekit.tasks.splits import carve_missing, kept_together, sample
 from probekit.tasks.words import limited_words, unfolded
+from probekit.text import listed
 
 HUB_ALIASES = ALIASES["dataset"]
 STDIN = "-"
@@ -48,6 +50,9 @@ def load_task(source: Any, options: TaskOptions) -> Task:
     A folder holds train, validation (dev) and test files. A missing validation or test split is carved from train: a
     tenth each, stratified, with the same texts (and groups) in one split. A single file is split 80/10/10 alike.
     Where the Hub has no labelled test split, its validation split becomes our test split.
+
+    A table without a column of labels gives texts alone: all are in train, or in the splits that are given. Labels are
+    joined later by row id (`label`, `probekit label`), and splits are carved then.
 
     In CoNLL-U files, and where there is a span column, the examples are words (or phrases) of their texts. The words of
     a text are one group. A word without the label (a morphological feature, for example) is left out and counted in
@@ -65,7 +70,13 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         DataError: a file, row or label that cannot be used.
     """
     named = NamedColumns(
-        options.text_column, options.label_column, options.group_column, options.span_column, options.split_column
+        options.text_column,
+        options.label_column,
+        options.group_column,
+        options.span_column,
+        options.split_column,
+        options.id_column,
+        options.messages_column,
     )
     if isinstance(source, str | Path) and source in builtin.TASKS:
         _check_builtin(str(source), named, options)
@@ -74,11 +85,13 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         name, tables, info = _open(source, named, options)
         task = _assemble(name, tables, info, named, options)
     task = task if options.position is None else replace(task, position=options.position)
-    task = without_rare_classes(task, options.rare_classes)
-    task.check()
+    if task.target:
+        task = without_rare_classes(task, options.rare_classes)
+        task.check()
     if options.limit is not None:
         task = _limited(task, options)
-    warn_of_look_alikes(task)
+    if task.target:
+        warn_of_look_alikes(task)
     name = task.name if options.name is None else options.name
     return replace(task, name=name, info={**task.info, "limit": options.limit, **shared_by_splits(task)})
 
@@ -158,6 +171,8 @@ def _with_labelled_test(tables: dict[str, DataTable], named: NamedColumns) -> di
         return tables
     label = columns_of(tables["train"], named).label
     test = tables.get("test")
+    if label is None:
+        return tables
     if test is None or label not in test.columns or all(is_unlabelled(cell) for cell in test.column(label)):
         return {"train": tables["train"], "test": tables["validation"]}
     return tables
@@ -193,39 +208,66 @@ def _assemble(
     tables, origin = _with_train(name, tables, "sha256" not in info)
     rows, columns, skip = Rows(), columns_of(tables["train"], named), options.on_bad_row == "skip"
     if len(tables) == 1:
-        taken = (columns.text, columns.label, columns.group, *(columns.span or ()))
+        taken = (columns.text, columns.label, columns.group, columns.id, *(columns.span or ()))
         columns = columns._replace(split=split_column_of(tables["train"], taken, named.split))
     elif named.split is not None:
         raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
     for split in SPLITS:
         if split in tables:
-            columns = columns_of(tables[split], named)._replace(split=columns.split)
+            own = columns_of(tables[split], named, labelled=columns.label is not None)
+            if own.has_chats != columns.has_chats:
+                raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
+            columns = own._replace(split=columns.split, label=columns.label and own.label)
             collect(rows, split, tables[split], columns, options.keep_blanks, skip)
-    labels, names = _encoded(rows, columns.label, tables["train"], skip, options.regression)
-    labels, names, groups, carving = _carved(rows, columns, labels, names, options)
+    if columns.label is None:
+        _warn_unlabelled(tables["train"], columns, options)
+        labels, names, groups, carving = {}, {}, _groups(rows, columns)[1], {"seed": options.seed}
+    else:
+        coded = _encoded(rows, columns.label, tables["train"], skip, options.regression)
+        own, own_names, groups, carving = _carved(rows, columns, columns.label, coded, options)
+        labels, names = {columns.label: own}, {columns.label: own_names}
     origin = f"by column {columns.split!a}" if columns.split is not None else origin
     return Task(
         name,
         rows.texts,
-        {columns.label: labels},
-        {columns.label: names},
+        labels,
+        names,
         np.array(rows.splits),
-        columns.label,
+        columns.label or "",
         ids=rows.ids,
         groups=groups,
         info=info | carving | _row_info(rows, tables, columns) | {"splits_from": origin},
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
+        chats=rows.chats if columns.has_chats else None,
     )
 
 
+def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -> None:
+    """Say that texts have no labels, and which columns are not read: labels may be in one of them.
+
+    Raises:
+        UsageError: options that are of no use without labels.
+    """
+    if options.regression:
+        raise UsageError(f"--regression is for labels, and {table.name} has none; name their column, --label-column")
+    read = (columns.text, columns.group, columns.split, columns.id, *(columns.span or ()))
+    if other := [f"{name!a:.80}" for name in table.columns if name not in read]:
+        warnings.warn(
+            f"{table.name} has no column named {' or '.join(LABEL_COLUMNS)}, so its texts have no labels; if they are "
+            f"in {listed(other, most=6)}, name the column with --label-column",
+            stacklevel=5,
+        )
+
+
 def _carved(
-    rows: Rows, columns: Columns, labels: np.ndarray, names: list[str], options: TaskOptions
+    rows: Rows, columns: Columns, label: str, coded: tuple[np.ndarray, list[str]], options: TaskOptions
 ) -> tuple[np.ndarray, list[str], np.ndarray | None, dict[str, Any]]:
     """Carve the missing splits, after classes that are too rare for it were dropped or merged.
 
     Returns:
         labels, class names, groups, and the part of the info about all this.
     """
+    labels, names = coded
     wanted = [split for split in SPLITS if options.validation or split != "validation"]
     missing = [split for split in wanted if split not in rows.splits]
     info = {"seed": options.seed, CARVED_FROM_TRAIN: missing, "keep_blanks": options.keep_blanks}
@@ -238,7 +280,7 @@ def _carved(
             labels, names = made.labels, made.names
             together, groups = _groups(rows, columns) if made.rare else (together, groups)
             info |= rare_info(made, options.rare_classes, {})
-    check_number_of_classes(names, columns.label, rows.places[0].rpartition(",")[0], options.max_classes)
+    check_number_of_classes(names, label, rows.places[0].rpartition(",")[0], options.max_classes)
     rows.splits = carve_missing(labels, rows.splits, together, missing, options.seed).tolist()
     return labels, names, groups, info
 
@@ -276,7 +318,7 @@ def _groups(rows: Rows, columns: Columns) -> tuple[list[int], np.ndarray | None]
 
 def _row_info(rows: Rows, tables: dict[str, DataTable], columns: Columns) -> dict[str, Any]:
     """The part of a task's info about its columns and the rows left out."""
-    info = {f"{what}_column": getattr(columns, what) for what in ("text", "label", "group", "split")} | {
+    info = {f"{what}_column": getattr(columns, what) for what in ("text", "label", "group", "split", "id")} | {
         "dropped_blanks": rows.dropped_blanks,
         "skipped_rows": rows.skipped.total(),
         "skipped": dict(rows.skipped),
@@ -292,6 +334,9 @@ def _row_info(rows: Rows, tables: dict[str, DataTable], columns: Columns) -> dic
 def _limited(task: Task, options: TaskOptions) -> Task:
     """The task with at most `limit` texts of each split, stratified by the target's classes."""
     limit, seed, keep_classes = options.limit or 0, options.seed, options.rare_classes == "error"
+    if not task.target:
+        parts = [np.flatnonzero(task.splits == split) for split in SPLITS]
+        return task.subset(np.concatenate([part[sample(np.zeros(len(part)), limit, seed)] for part in parts]))
     if task.spans is not None:
         task = limited_words(task, limit, seed, keep_classes)
     else:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError
+from probekit.tasks.chats.messages import as_chat, chat_flaw, plain_lines
 from probekit.tasks.columns import Columns, split_flaw
 from probekit.tasks.data_table import DataTable, flaw_of, quote
-from probekit.tasks.labels import NA, group_flaw, group_name, is_numeral, label_flaw
+from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
 from probekit.tasks.split_names import split_of_cell
 from probekit.tasks.task_checks import span_flaw
 from probekit.tasks.words import spans_in
@@ -23,16 +24,18 @@ class Rows:
     """The usable rows of all tables, and counts of what was left out or changed.
 
     Attributes:
-        texts: of each row.
+        texts: of each row; of a chat, its messages as plain lines.
         cells: its label, as in the table.
         groups: its group's name, where there is a group column.
         splits: its split.
         ids: "train:17": file (or split) and row counted from 0.
         places: "train.csv, line 19", for errors.
         spans: its characters, where rows are words.
+        chats: its messages, where rows are chats.
         skipped: kind of flaw -> number of rows left out.
         dropped_blanks: number of texts that lost white space at their end.
         unlabelled: number of words left out because they do not have such a label.
+        of_id: id -> its place, where there is a column of ids.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -42,14 +45,16 @@ class Rows:
     ids: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
+    chats: list[list[dict[str, Any]]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     dropped_blanks: int = 0
     unlabelled: int = 0
+    of_id: dict[str, str] = field(default_factory=dict)
 
 
 def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
     """Drop all rows but these."""
-    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans"):
+    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats"):
         values = getattr(rows, name)
         setattr(rows, name, [values[i] for i in kept] if values else values)
 
@@ -61,11 +66,14 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         DataError: a row cannot be used and `skip` is False, or no row can.
     """
     n_before = len(rows.texts)
-    texts, labels = table.column(columns.text), table.column(columns.label)
+    texts = table.column(columns.text)
+    chat_flaws, chats, texts = _chats(texts) if columns.has_chats else ({}, [], texts)
     nothing: list[Any] = [None] * len(texts)
+    labels = nothing if columns.label is None else table.column(columns.label)
     groups = nothing if columns.group is None else table.column(columns.group)
     spans = nothing if columns.span is None else spans_in(table, columns.span)
     row_splits = nothing if columns.split is None else table.column(columns.split)
+    own_ids = nothing if columns.id is None else table.column(columns.id)
     sound: set[str] = set()  # labels repeat
     if not table.typed:
         refuse_numbers(table, columns.text, texts)
@@ -73,9 +81,13 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         if table.span is not None and label is None and i not in table.bad:
             rows.unlabelled += 1
             continue
-        kept = text.rstrip() if isinstance(text, str) and not keep_blanks else text
-        flaw = table.bad.get(i) or _row_flaw(table, columns, text, label, sound)
-        flaw = flaw or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
+        kept = text.rstrip() if isinstance(text, str) and not (keep_blanks or chats) else text
+        flaw = table.bad.get(i) or chat_flaws.get(i) or _row_flaw(table, columns, text, label, sound)
+        flaw = (
+            flaw
+            or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
+            or _id_flaw(rows, columns.id, own_ids[i])
+        )
         if flaw is not None:
             if not skip:
                 raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
@@ -85,15 +97,29 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.texts.append(kept)
         rows.cells.append(label)
         rows.spans += [] if columns.span is None else [spans[i]]
+        rows.chats += [chats[i]] if chats else []
         rows.groups.append(None if columns.group is None else group_name(groups[i]))
         rows.splits.append(split if columns.split is None else str(split_of_cell(row_splits[i])))
-        rows.ids.append(f"{table.stem}:{i}")
+        rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))
         rows.places.append(table.where(i))
+        rows.of_id |= {} if columns.id is None else {rows.ids[-1]: rows.places[-1]}
+    _check_left(rows, n_before, table, columns)
+
+
+def _check_left(rows: Rows, n_before: int, table: DataTable, columns: Columns) -> None:
+    """Check that rows of the table are left, and that some are in train. Raises DataError."""
     if len(rows.texts) == n_before:
-        n = f"{len(texts)} of {counted(len(texts), 'row')}"
+        n = f"{len(table.lines)} of {counted(len(table.lines), 'row')}"
         raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
     if "train" not in rows.splits:
         raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
+
+
+def _chats(cells: list[Any]) -> tuple[dict[int, tuple[str, str]], list[list[dict[str, Any]]], list[str]]:
+    """What is wrong with chats, by row; the chats; and each as plain lines."""
+    flaws = {i: flaw for i, cell in enumerate(cells) if (flaw := chat_flaw(cell))}
+    chats = [[] if i in flaws else as_chat(cell) for i, cell in enumerate(cells)]
+    return flaws, chats, [plain_lines(chat) for chat in chats]
 
 
 def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: set[str]) -> tuple[str, str] | None:
@@ -104,7 +130,8 @@ def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: 
     flaw, is_known = text_flaw(text, table.typed), type(label) is str and label in sound
     if flaw or is_known:
         return flaw or (flaw_of([text]) if table.typed else None)
-    flaw = label_flaw(label, table.typed, table.class_names.get(columns.label, ()))
+    if columns.label is not None:
+        flaw = label_flaw(label, table.typed, table.class_names.get(columns.label, ()))
     flaw = flaw or (flaw_of([text, label]) if table.typed else None)
     if flaw is None and type(label) is str:
         sound.add(label)
@@ -116,6 +143,16 @@ def _side_flaw(columns: Columns, text: str, group: Any, span: Any, split: Any) -
     flaw = None if columns.group is None else group_flaw(group)
     flaw = flaw or (None if columns.span is None else _span_flaw(text, span))
     return flaw or (None if columns.split is None else split_flaw(split, columns.split))
+
+
+def _id_flaw(rows: Rows, column: str | None, cell: Any) -> tuple[str, str] | None:
+    """What is wrong with a row's id, where the table has a column of ids: it is missing, or another row has it."""
+    if column is None:
+        return None
+    flaw = id_flaw(cell)
+    if flaw is None and (place := rows.of_id.get(group_name(cell))):
+        flaw = "twice", f"the id {quote(cell)} in {column!a} is that of {place} too; give each row its own"
+    return flaw
 
 
 def _span_flaw(text: str, span: tuple[int, int] | str) -> tuple[str, str] | None:

@@ -4,14 +4,14 @@ Axes: N examples.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from probekit.errors import DataError, UsageError, nearest
-from probekit.options.task import POSITIONS
+from probekit.errors import DataError, UsageError
+from probekit.selections import parse_selection
 from probekit.tasks.data_table import quote
 from probekit.tasks.split_names import SPLITS
 from probekit.text import kind_of, listed
@@ -120,11 +120,10 @@ def check_position(position: Any) -> None:
         UsageError: no word, nor an index for each example.
     """
     if isinstance(position, str):
-        if position not in POSITIONS:
-            raise UsageError(f"no position {position!r}; {nearest(position, POSITIONS)}")
+        parse_selection(position)
     elif position.ndim != 1 or position.dtype.kind not in "iu":
         raise UsageError(
-            f"a task's position is {', '.join(POSITIONS)} or a token's index for each example, got "
+            f"a task's position is a selection such as last or mean@user, or a token's index for each example, got "
             f"{quote(position.tolist())}; one index for all is given to extract: position=3"
         )
 
@@ -173,10 +172,13 @@ def check_not_empty(inputs: Sequence[Any], spans: np.ndarray | None, ids: Sequen
                 raise DataError(f"example {row!a}: {flaw}")
 
 
-def check_label_sets(labels: Mapping[str, np.ndarray], names: Mapping[str, Any], ids: Sequence[Any]) -> None:
+def check_label_sets(
+    labels: Mapping[str, np.ndarray], names: Mapping[str, Any], ids: Sequence[Any], unlabelled: Container[str] = ()
+) -> None:
     """Check that every label set is one number for each example, and its class names are different texts.
 
-    Labels outside 0..C-1 are refused only by `Task.check` of that set: -1 means "not labelled".
+    Labels outside 0..C-1 are refused only by `Task.check` of that set: -1 means "not labelled". In a regression NaN
+    means it, if the set is one of `unlabelled`.
 
     Raises:
         DataError: they are not; NaN or infinity.
@@ -191,7 +193,10 @@ def check_label_sets(labels: Mapping[str, np.ndarray], names: Mapping[str, Any],
                 f"{list(given.shape)}; give one list of them"
             )
         if given.dtype.kind == "f":
-            _check_finite(name, given, len(names[name]) > 0, ids)
+            finite = np.isfinite(given).reshape(len(given), -1).all(axis=1)
+            if name in unlabelled:
+                finite |= np.isnan(given).reshape(len(given), -1).all(axis=1)
+            _check_finite(name, given, finite, len(names[name]) > 0, ids)
         check_class_names(name, given.dtype, names[name])
 
 
@@ -216,8 +221,8 @@ def _of_kind(name: str, dtype: np.dtype) -> str:
     return f"labels {name!r} must be integers, got {dtype}; a regression has no class names"
 
 
-def _check_finite(name: str, labels: np.ndarray, are_classes: bool, ids: Sequence[Any]) -> None:
-    if not (finite := np.isfinite(labels).reshape(len(labels), -1).all(axis=1)).all():
+def _check_finite(name: str, labels: np.ndarray, finite: np.ndarray, are_classes: bool, ids: Sequence[Any]) -> None:
+    if not finite.all():
         row = int(finite.argmin())
         needs = f"classes are numbered 0, 1, ... in {name!a}" if are_classes else "a regression needs finite numbers"
         raise DataError(

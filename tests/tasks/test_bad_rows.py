@@ -257,8 +257,7 @@ def test_a_regression_from_a_file_has_no_advice_for_python(tmp_path):
     assert words.endswith("add examples, or name another column of labels")
 
 
-@pytest.mark.parametrize("how", [{}, {"label_column": "lable"}])
-def test_a_label_column_that_is_not_there_is_a_mistake_of_usage(tmp_path, how):
+def test_a_named_label_column_that_is_not_there_is_a_mistake_of_usage(tmp_path):
     (tmp_path / "data.csv").write_text("text,klass\none,0\n")
     with pytest.raises(UsageError, match="has no column"):
-        load_task(tmp_path / "data.csv", **how)
+        load_task(tmp_path / "data.csv", label_column="lable")

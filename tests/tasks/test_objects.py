@@ -164,7 +164,6 @@ REFUSED = [
     ({"train": FRAME, "test": 5}, UsageError, "got an int"),
     ({"train": {"train": FRAME}}, UsageError, "or splits, such as 'train'; 'train' is a DataFrame"),
     (datasets.Dataset.from_dict(COLUMNS).to_iterable_dataset(), UsageError, "streamed dataset"),
-    (FRAME.drop(columns="label"), UsageError, "DataFrame has no column named label or target, only 'text', 'group'"),
     (load_task(FRAME), UsageError, "got a Task; pass it to extract as it is"),
 ]
 

@@ -296,7 +296,6 @@ def test_of_several_usual_names_the_first_in_order_is_taken(tmp_path):
         ({"label_column": "zzz"}, UsageError, "no column 'zzz', only 'text', 'kind'; name one of these"),
         ({"label_column": "kind", "group_column": "knd"}, UsageError, "no column 'knd', only .*; did you mean 'kind'"),
         ({"label_column": "kind", "group_column": "kind"}, UsageError, "cannot be both label and group"),
-        ({}, UsageError, "no column named label or target, only 'text', 'kind'; .*--label-column"),
         ({"label_column": "text"}, UsageError, "cannot be both text and label"),
     ],
 )

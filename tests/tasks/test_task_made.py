@@ -68,7 +68,7 @@ def test_a_task_without_labels_is_all_train_and_says_so():
     assert repr(task) == "Task('t': train 60, validation 0, test 0; no labels)"
     assert task.subset(np.array([3, 1])).ids == ["3", "1"]
     for verb in (task.check, task.n_classes, task.with_validation, task.counts):
-        with pytest.raises(UsageError, match="'t' has no labels to train on; extract again with a task"):
+        with pytest.raises(UsageError, match="'t' has no labels to train on; join some with probekit label"):
             verb()
 
 

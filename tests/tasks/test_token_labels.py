@@ -133,19 +133,34 @@ def test_the_fingerprint_sees_every_label():
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"inputs": ["abcd"] * 6}, DataError, "for tasks of token ids, and the inputs are texts; give inputs as lists"),
+        (
+            {"inputs": ["abcd"] * 6, "spans": [[0, 1]] * 6},
+            DataError,
+            "the task has spans, the words of its texts; leave",
+        ),
+        ({"inputs": ["abcd"] * 6, "targets": ["a"] * 6}, DataError, "the task has targets of a decoder; leave one of"),
         ({"token_labels": {"state": STATE[:, :3]}}, DataError, "'0' has 4 tokens and 3 labels 'state'; give one label"),
         ({"token_labels": {"state": STATE[:5]}}, DataError, "'state' of 6 inputs, got 5; give one list for each input"),
-        ({"token_labels": {"state": [[{}] * 4] * 6}}, DataError, "'state' are object with 1 axis; give an array"),
+        ({"token_labels": {"state": [[{1}] * 4] * 6}}, DataError, "'state' are object with 1 axis; give an array"),
+        (
+            {"token_labels": {"state": [[{}] * 4] * 6}},
+            DataError,
+            "'0', token labels 'state': expected a stretch such as",
+        ),
+        (
+            {"token_labels": {"state": [[{"start": 0, "end": 1, "label": "a"}]] * 6}},
+            DataError,
+            "a span is of characters, and the input is a list of token ids",
+        ),
         ({"token_labels": {"state": STATE, "won": STATE}}, UsageError, "'won' is in labels and in token_labels; give"),
         ({"target": "states"}, UsageError, "no label set 'states'; did you mean state"),
         (
-            {"token_labels": {"state": STATE - 1}},
+            {"token_labels": {"state": STATE + 1, "n": STATE * 0 - 1}},
             DataError,
-            "a token of example '0' has the label -1 of 'state', which",
+            "derived from its labels, and there are",
         ),
         (
-            {"token_labels": {"state": STATE - 1}, "label_names": {"won": ["no", "yes"], "state": ["a", "b"]}},
+            {"token_labels": {"state": STATE}, "label_names": {"won": ["no", "yes"], "state": ["a", "b"]}},
             DataError,
             r"must be 0\.\.1, got ",
         ),
@@ -153,7 +168,8 @@ def test_the_fingerprint_sees_every_label():
         ({"token_labels": {"state": None}}, UsageError, r"token_labels\['state'\] is an array .* got None; give"),
         ({"token_labels": {"state": [["a"] * 4] * 5 + [[1] * 4]}}, DataError, "'state' are texts and numbers; give"),
         ({"label_names": {"won": ["no", "yes"], "state": ["a"] * 3}}, DataError, "names a class twice"),
-        ({"token_labels": {"state": np.where(np.isnan(DEPTH), 0, np.nan)}}, DataError, "token 0 of example '0' has"),
+        ({"token_labels": {"state": np.where(np.isnan(DEPTH), 0, np.inf)}}, DataError, "token 0 of example '0' has"),
+        ({"token_labels": {"state": DEPTH * [1, np.nan]}}, DataError, r"token 0 of example '0' has \[.* nan\] as its"),
         (
             {"token_labels": {"state": DEPTH * [1, 0]}},
             DataError,
@@ -178,10 +194,11 @@ def test_inputs_repeated_as_one_object_count_as_copies_do():
     assert one.split_keys().tolist() == other.split_keys().tolist() == [0, 0, 0, 1, 1, 0]
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("width", [None, 2])
-def test_numbers_of_tokens_that_are_not_finite_are_refused_when_the_task_is_made(bad, width):
+def test_infinity_is_refused_and_nan_is_no_label(width):
     numbers = np.ones((6, 4) if width is None else (6, 4, width))
-    numbers[3, 2] = bad
-    with pytest.raises(DataError, match=r"needs finite numbers, token 2 of example '3' has \[?(nan|inf)"):
+    numbers[3, 2] = np.inf
+    with pytest.raises(DataError, match=r"needs finite numbers, token 2 of example '3' has \[?inf"):
         made(token_labels={"state": numbers})
+    numbers[3, 2] = np.nan
+    assert token_rows(made(token_labels={"state": numbers})).info["unlabelled"] == {"state": 1}

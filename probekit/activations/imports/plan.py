@@ -23,11 +23,11 @@ from probekit.activations.imports.sources import NamingOptions, Source, find_sou
 from probekit.activations.plan.build import SHARD_BYTES
 from probekit.devices import DTYPES
 from probekit.dtypes import dtype_name
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import DataError, UsageError
 from probekit.options import ImportOptions
 from probekit.options.check import check_path
 from probekit.points import FOLLOWED_BY_OUTPUT, POINTS, Place, place_name
-from probekit.tasks.base import POSITIONS, Task
+from probekit.tasks.base import Task
 from probekit.tasks.labelled import labelled_task, labels_task
 
 NOT_RECORDED = "not recorded"
@@ -185,6 +185,4 @@ def _with_position(task: Task, position: str | int | None) -> Task:
     """The task with the position that titles show; an index is not set, since no model reads there again."""
     if position is None or isinstance(position, int):
         return task
-    if position not in POSITIONS:
-        raise UsageError(f"unknown position {position!a}; {nearest(position, POSITIONS)}, or the index of a token")
     return replace(task, position=position)

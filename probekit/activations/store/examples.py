@@ -5,6 +5,7 @@ A small task is in examples.json itself, as all tasks of older stores are; a lar
 Axes: N examples, n those of a piece.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ _ROWS = {
     "generated?": [int],
     "picked?": [int],  # where a selection keeps several tokens of each text
     "token_index?": [int],  # older stores have none
+    "characters?": [int],  # start and end of each token that is kept, where several of a text are
     "token_labels?": {str: {"width": int | None, "lengths": [int], "values": list}},  # of tasks with labels of tokens
 }
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
@@ -180,6 +182,7 @@ def joined(path: Path, plan: PlanFile, head: ExamplesHead, pieces: Sequence[Piec
             form["n_end"],
             columns.get("picked"),
             columns.get("token_index"),
+            columns.get("characters"),
         )
         positions = [columns.get(k, one) for k, one in enumerate(common["positions"])]
         return StoredExamples(_task(head, common, columns), layout, positions, head.seal)
@@ -242,10 +245,11 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
         "generated": None if body.get("generated") is None else _array(body["generated"], np.int64, n),
         "picked": layout.picked,
         "token_index": layout.token_index,
+        "characters": layout.characters,
         **{key: _array(one, np.int64, n) for key, one in indices.items()},
         **{("labels", name): _labels(one, bool(label_names[name]), n) for name, one in body["labels"].items()},
         **{
-            ("token_labels", name): _token_labels(one, bool(label_names[name]), inputs)
+            ("token_labels", name): _token_labels(one, bool(label_names[name]), inputs, layout)
             for name, one in of_tokens.items()
         },
     }
@@ -271,7 +275,11 @@ def _layout(body: dict[str, Any], n: int) -> Layout:
     tokens, index = (
         None if given is None else _array(given, np.int64, rows) for given in (tokens, body.get("token_index"))
     )
-    return Layout(form["positions"], lengths, n_bos, tokens, n_end, picked, index)
+    characters = None
+    if body.get("characters") is not None:
+        characters = _array(body["characters"], np.int64, 2 * rows).reshape(-1, 2)
+        require(bool(((characters[:, 0] >= 0) & (characters[:, 0] <= characters[:, 1])).all()))
+    return Layout(form["positions"], lengths, n_bos, tokens, n_end, picked, index, characters)
 
 
 def _regions(given: list[list[Any]] | None) -> list[list[Region]] | None:
@@ -308,10 +316,13 @@ def _labels(labels: list[Any], are_classes: bool, n: int) -> np.ndarray:
     return _array(labels, np.int64 if are_classes else np.float64, n)
 
 
-def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any]) -> list[np.ndarray]:
+def _token_labels(body: dict[str, Any], are_classes: bool, inputs: list[Any], layout: Layout) -> list[np.ndarray]:
     lengths, width, values = body["lengths"], body["width"], body["values"]
-    require(lengths == [len(one) for one in inputs], width is None or width > 0, bool(lengths))
-    require(width is None or not are_classes, not isinstance(inputs[0], str))
+    are_texts = isinstance(inputs[0], str)
+    require(lengths == (layout.own_lengths.tolist() if are_texts else [len(one) for one in inputs]))
+    require(bool(lengths), width is None or (width > 0 and not are_classes))
+    if not are_classes:  # a token without a label
+        values = [math.nan if one is None else one for one in values]
     flat = _labels(values, are_classes, sum(lengths) * (1 if width is None else width))
     require(flat.ndim == 1)
     return np.split(flat if width is None else flat.reshape(-1, width), np.cumsum(lengths)[:-1])

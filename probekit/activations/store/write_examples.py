@@ -69,6 +69,7 @@ def _cuts(task: Task, layout: Layout) -> Iterator[slice]:
 def _own_bytes(task: Task, layout: Layout) -> list[int]:
     """Bytes of each example apart from its input, roughly."""
     numbers = np.zeros(len(task), dtype=np.int64) if layout.tokens is None else layout.counts(("", None)).copy()
+    numbers = numbers * (1 if layout.characters is None else 3)
     numbers += sum(labels.size for labels in task.labels.values()) // len(task)
     for labels in task.token_labels.values():
         numbers += np.fromiter((one.size for one in labels), np.int64, len(task))
@@ -112,7 +113,11 @@ def _optional(task: Task, layout: Layout, rows: slice) -> dict[str, Any]:
     """What older stores do not have, where the task or the layout has it."""
     given = {name: getattr(task, name) for name in ("chats", "regions", "token_ids", "generated")}
     given["picked"] = layout.picked
-    return {name: values[rows] for name, values in given.items() if values is not None}
+    found = {name: values[rows] for name, values in given.items() if values is not None}
+    if layout.characters is not None:
+        offsets = layout.offsets(("", None))
+        found["characters"] = layout.characters[offsets[rows.start] : offsets[rows.stop]].ravel()
+    return found
 
 
 def _rows_of(position: str | int | np.ndarray, rows: slice) -> str | int | np.ndarray:
@@ -130,10 +135,17 @@ def _token_labels_body(task: Task, rows: slice) -> dict[str, Any]:
         name: {
             "width": None if labels[0].ndim == 1 else labels[0].shape[1],
             "lengths": [len(one) for one in labels[rows]],
-            "values": np.concatenate(labels[rows]).ravel(),
+            "values": _values(np.concatenate(labels[rows]).ravel()),
         }
         for name, labels in task.token_labels.items()
     }
+
+
+def _values(labels: np.ndarray) -> np.ndarray | list[float | None]:
+    """Labels as JSON: None is the missing number of a regression."""
+    if labels.dtype.kind != "f" or not (missing := np.isnan(labels)).any():
+        return labels
+    return np.where(missing, None, labels.astype(object)).tolist()
 
 
 def _inputs_body(task: Task, rows: slice) -> dict[str, Any]:

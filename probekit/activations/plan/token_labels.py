@@ -1,0 +1,121 @@
+"""Labels of tokens of texts, once a model's tokenizer says what the tokens are.
+
+Axes: N examples, L tokens of one text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.plan.offsets import offsets_of
+from probekit.activations.plan.token_ids import Sequences, has_texts
+from probekit.models.base import LanguageModel
+from probekit.options.task import OnBadRow
+from probekit.tasks.bad_rows import without_bad_rows
+from probekit.tasks.base import Task
+from probekit.tasks.stretches import Stretches, labels_of_tokens, no_label, stretches_of_characters
+from probekit.text import counted
+
+FLAW = "token_labels"  # under which rows that are left out are counted
+
+
+def with_labels_by_token(
+    model: LanguageModel, task: Task, sequences: Sequences, on_bad_row: OnBadRow
+) -> tuple[Task, Sequences]:
+    """The task with one label for each token of its texts, and its sequences.
+
+    Labels by character become those of the tokens that cover the characters. Of a text that was cut at the context, the
+    labels of the first tokens are kept. Tokens that the model wrote itself have no label.
+
+    Args:
+        model: with the tokenizer of texts.
+        task: the examples.
+        sequences: their token ids.
+        on_bad_row: what to do with a text that has another number of labels than of tokens or characters.
+
+    Raises:
+        DataError: such a text, unless it is skipped.
+    """
+    if not task.token_labels or not has_texts(task):
+        return task, sequences
+    wholes = _tokens_of_texts(model, task, sequences)
+    by_set = {name: _by_character(task, labels, wholes) for name, labels in task.token_labels.items()}
+    bad = {
+        row: why
+        for name, labels in reversed(by_set.items())
+        for row, why in _misfits(task, name, labels, wholes, sequences.own_lengths).items()
+    }
+    task, rows = without_bad_rows(replace(task, token_labels=by_set), bad, FLAW, on_bad_row)
+    sequences, wholes = (sequences.subset(rows), wholes[rows]) if bad else (sequences, wholes)
+    are_by_character = any(isinstance(one, Stretches) for labels in task.token_labels.values() for one in labels)
+    offsets = offsets_of(model, task, sequences) if are_by_character else None
+    sizes = np.stack([sequences.own_lengths, wholes - _written(task)], axis=1).tolist()
+    found = {
+        name: [_of_tokens(one, offsets and offsets[row], *sizes[row]) for row, one in enumerate(labels)]
+        for name, labels in task.token_labels.items()
+    }
+    return replace(task, token_labels=found), sequences
+
+
+def _written(task: Task) -> np.ndarray:
+    """Tokens at the end of each text that the model wrote, int64 [N]."""
+    return np.zeros(len(task), dtype=np.int64) if task.generated is None else task.generated
+
+
+def _tokens_of_texts(model: LanguageModel, task: Task, sequences: Sequences) -> np.ndarray:
+    """Tokens of each text before it was cut at the context, int64 [N]."""
+    if task.token_ids is not None:
+        return np.fromiter(map(len, task.token_ids), np.int64, len(task))
+    counts = sequences.own_lengths.copy()
+    assert model.tokenizer is not None
+    if sequences.n_cut:
+        for row in np.flatnonzero(sequences.lengths >= model.cfg.n_ctx).tolist():
+            counts[row] = len(model.tokenizer.encode(str(task.inputs[row])))
+    return counts
+
+
+def _by_character(
+    task: Task, labels: Sequence[np.ndarray | Stretches], wholes: np.ndarray
+) -> list[np.ndarray | Stretches]:
+    """Lists of labels as stretches, if more texts have as many characters as labels than have as many tokens."""
+    lists = [row for row, one in enumerate(labels) if not isinstance(one, Stretches)]
+    of_tokens = sum(len(labels[row]) == wholes[row] for row in lists)
+    of_characters = [row for row in lists if len(labels[row]) == len(task.inputs[row])]
+    if len(of_characters) <= of_tokens:
+        return list(labels)
+    own: dict[int, Any] = {row: stretches_of_characters(labels[row]) for row in of_characters}  # pyright: ignore[reportArgumentType]
+    return [own.get(row, one) for row, one in enumerate(labels)]
+
+
+def _misfits(
+    task: Task, name: str, labels: Sequence[np.ndarray | Stretches], wholes: np.ndarray, kept: np.ndarray
+) -> dict[int, str]:
+    """The texts with another number of labels than of tokens, and what is wrong."""
+    fitting = np.stack([wholes, wholes - _written(task), kept], axis=1).tolist()  # a store has labels of kept tokens
+    bad = {}
+    for row, one in enumerate(labels):
+        if not isinstance(one, Stretches) and len(one) not in fitting[row]:
+            bad[row] = (
+                f"it has {counted(int(wholes[row]), 'token')}, {counted(len(task.inputs[row]), 'character')} and "
+                f"{counted(len(one), 'label')} of {name!a}; give one label for each token, or for each character"
+            )
+    return bad
+
+
+def _of_tokens(labels: np.ndarray | Stretches, offsets: np.ndarray | None, n: int, own: int) -> np.ndarray:
+    """The labels of the first n tokens of a text, of which the first `own` have labels."""
+    if isinstance(labels, Stretches):
+        assert offsets is not None
+        labels = labels_of_tokens(labels, offsets)
+    none: Any = np.nan if labels.dtype.kind == "f" else -1
+    labels = labels[: min(n, own)] if own < n else labels[:n]
+    if len(labels) == n:
+        return labels
+    return np.concatenate([labels, np.full((n - len(labels), *labels.shape[1:]), none, dtype=labels.dtype)])
+
+
+def count_unlabelled(task: Task, label_set: str) -> int:
+    """How many tokens have no label in the set."""
+    return sum(int(no_label(one).sum()) for one in task.token_labels[label_set] if isinstance(one, np.ndarray))
