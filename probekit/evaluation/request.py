@@ -75,7 +75,9 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
     acts = _checked(acts)
     label = acts.task.label_set(options.label)
     if options.probe in SEQUENCE_NAMES or getattr(options.probe, "of_sequences", False):
-        raise UsageError("a probe over a sequence has no single direction to compare or to edit; take a linear probe")
+        raise UsageError(
+            "this reads one row for each text, and a probe over a sequence takes all of its tokens; take a linear probe"
+        )
     acts = one_position(acts, options.position)
     curves = [places_of(acts, options.point, options.layers)]
     if options.concatenate:
