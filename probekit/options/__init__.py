@@ -39,7 +39,7 @@ __all__ = [
     "Sampling",
     "TaskOptions",
     "TrainingSettings",
-    "sampling_of",
     "TransferArguments",
     "TransferOptions",
+    "sampling_of",
 ]
