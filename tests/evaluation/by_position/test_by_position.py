@@ -212,10 +212,10 @@ def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"folds": 3}, "does not take folds"),
-        ({"concatenate": True}, "does not take concatenate"),
-        ({"points": "all"}, "does not take points"),
-        ({"labels": ["text"]}, "does not take labels"),
+        ({"folds": 3}, "without folds"),
+        ({"concatenate": True}, "without concatenate"),
+        ({"points": "all"}, "without points"),
+        ({"labels": ["text"]}, "without labels"),
         ({"position": "last"}, "leave position"),
         ({"least_texts": 0}, "1 or more"),
     ],
