@@ -15,7 +15,9 @@ import numpy as np
 
 from probekit.activations.activations import Activations, RowsOf, SideBySide
 from probekit.errors import DataError, UsageError
+from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments
+from probekit.options.probe import SEQUENCE_NAMES
 from probekit.places import ALL, check_kept, has_layers, places_of, short_name
 from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.probes import Probe
@@ -72,6 +74,10 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
     """
     acts = _checked(acts)
     label = acts.task.label_set(options.label)
+    if options.probe in SEQUENCE_NAMES or getattr(options.probe, "of_sequences", False):
+        raise UsageError(
+            "this reads one row for each text, and a probe over a sequence takes all of its tokens; take a linear probe"
+        )
     acts = one_position(acts, options.position)
     curves = [places_of(acts, options.point, options.layers)]
     if options.concatenate:
@@ -96,7 +102,7 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     """
     acts = _checked(acts)
     labels = _labels_of(acts, options)
-    acts = one_position(acts, options.position)
+    acts = rows_read(acts, options)
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
@@ -143,7 +149,7 @@ def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curve
 def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
     """The request for one label set, without its places; of the examples that have a label in it."""
     n_classes = len(acts.label_names[label])
-    probe = find_probe(options.probe, n_classes, label)
+    probe = find_probe(options.probe, n_classes, label, getattr(options, "aggregate", None))
     missing, rows = unlabelled_rows(acts.task, label), None
     if missing.any():
         rows = np.flatnonzero(~missing)
@@ -190,7 +196,8 @@ def _checked(acts: Any, what: str = "") -> Activations:
 def probe_strengths(probe: Any, C: Any) -> list[float | None]:
     """The values of C to choose from, rising.
 
-    They are `C`; if that is None, the probe's own C where it is not the default, or else `DEFAULT_C`.
+    They are `C`; if that is None, the probe's own C where it is not the default, or else its `strengths`, or
+    `DEFAULT_C`.
 
     Raises:
         UsageError: a C for a probe without one, or infinity for one that needs a penalty.
@@ -206,7 +213,7 @@ def probe_strengths(probe: Any, C: Any) -> list[float | None]:
             )
         return [*C]
     default = inspect.signature(type(probe)).parameters["C"].default
-    return [*DEFAULT_C] if default == probe.C else [probe.C]
+    return [*(probe.strengths or DEFAULT_C)] if default == probe.C else [probe.C]
 
 
 def _carved(request: Request, seed: int) -> Request:
@@ -232,6 +239,15 @@ def _carved(request: Request, seed: int) -> Request:
     return replace(request, acts=view)
 
 
+def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
+    """One row for each example or, for a probe over a sequence, the tokens of each text.
+
+    Raises:
+        UsageError: as `one_position`; a probe over a sequence where one token of each text was kept.
+    """
+    return all_tokens(acts, options.position) if options.of_sequences else one_position(acts, options.position)
+
+
 def one_position(acts: Activations, position: str | int | None) -> Activations:
     """One row for each example; with position "all", tokens are examples.
 
@@ -241,7 +257,8 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
     kept = acts.layout.positions
     check_kept(kept, position)
     if position is not None:
-        return acts.at(position)
+        found = acts.at(position)
+        return found.at(ALL) if found.layout.is_ragged else found
     return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
 
 
@@ -268,16 +285,16 @@ def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, li
 
 
 def random_init_activations(
-    other: Activations, task: Task, request: Request, places: Sequence[Place], position: str | int | None
+    other: Activations, task: Task, request: Request, places: Sequence[Place], options: CurvesArguments
 ) -> Activations:
-    """The activations of a model with random weights, one row for each example, checked.
+    """The activations of a model with random weights, as `rows_read` gives them, checked.
 
     Args:
         other: of the model with random weights.
         task: of the trained model's activations, before a validation split is carved.
         request: one of the requests.
         places: of all curves.
-        position: as for `one_position`.
+        options: of the curves.
 
     Raises:
         UsageError: other examples, or a place that is not there.
@@ -288,7 +305,7 @@ def random_init_activations(
             "the activations of random_init= have other examples, labels or splits; make them from the same task "
             "(activations.random_init_of)"
         )
-    other = one_position(other, position)
+    other = rows_read(other, options)
     source = request.features.source if isinstance(request.features, RowsOf) else request.features
     joined = source if isinstance(source, SideBySide) else None
     wanted = places if joined is None else joined.joined

@@ -1,7 +1,8 @@
 """Options of `train_probes` and `transfer`."""
 
 import math
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 
 ControlType = Literal["token", "text"]
 ControlC = Literal["label", "own"]
+DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
 LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
-PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse")  # the keys of `probekit.probes.PROBES`
+# the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
+PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
+SEQUENCE_NAMES = ("attention",)
+AGGREGATES = ("mean", "max", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
 LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
@@ -132,6 +137,16 @@ class ProbeOptions(CurveOptions):
         "label",
         "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
     )
+    aggregate: str | None = option(
+        None,
+        f"Predict each text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the "
+        "scores of a linear probe.",
+        notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the "
+        "scores of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. Table, "
+        "picture and files compare it with the probes of the mean and of the last token, on the same rows.",
+        metavar="HOW",
+        tag="",
+    )
     quick: bool = option(
         False,
         "A first look: scores and intervals, without control tasks, code length, bag of words, near-duplicates and "
@@ -141,7 +156,8 @@ class ProbeOptions(CurveOptions):
     )
     controls: int | None = option(
         None,
-        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick 0]",
+        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick, or a probe "
+        "over a sequence, 0]",
         metavar="N",
         least=0,
     )
@@ -215,7 +231,9 @@ class ProbeOptions(CurveOptions):
         super().__post_init__()
         check_among("by", self.by, (None, BY_POSITION, FROM_END))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
-        usual = {"controls": 0, "codelength": False} if self.quick or self.by is not None else FULL
+        check_among("aggregate", self.aggregate, (None, *AGGREGATES))
+        less = self.quick or self.by is not None or self.of_sequences
+        usual = {"controls": 0, "codelength": False} if less else FULL
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -234,6 +252,13 @@ class ProbeOptions(CurveOptions):
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
             _refuse_with_by(self, ("folds", "concatenate"))
+
+    @property
+    def of_sequences(self) -> bool:
+        """Whether the probe takes all tokens of a text."""
+        probe = self.probe.get("name") if isinstance(self.probe, dict) else self.probe
+        by_name = probe in SEQUENCE_NAMES if isinstance(probe, str) else getattr(probe, "of_sequences", False)
+        return self.aggregate is not None or by_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,10 +287,12 @@ class CurvesArguments(ProbeArguments):
         "curves end at their own last place. Layers are those of the points that have layers.",
         flag=None,
     )
-    labels: str | Iterable[str] | None = option(
+    labels: Any = option(
         None,
-        'Several label sets, a curve for each: a list of names, or "all" of the task.',
-        notes="With `points` or `labels` the call returns `ProbeCurves`, even for one curve.",
+        'Several label sets, a curve for each: a list of names, or "all" of the task. Or labels by id, which are '
+        "joined first: a dict id -> label, a Series, a DataFrame, or the path of a file.",
+        notes="With `points` or names of label sets the call returns `ProbeCurves`, even for one curve. Options for "
+        "labels by id are those of `label`.",
         flag=None,
     )
 
@@ -273,7 +300,7 @@ class CurvesArguments(ProbeArguments):
         super().__post_init__()
         for one, several in (("point", "points"), ("label", "labels")):
             given = getattr(self, several)
-            if given is None:
+            if given is None or (several == "labels" and _are_labels(given)):
                 continue
             if getattr(self, one) is not None:
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
@@ -284,7 +311,21 @@ class CurvesArguments(ProbeArguments):
     @property
     def several(self) -> bool:
         """Whether several curves were requested, rather than one."""
-        return self.points is not None or self.labels is not None
+        return self.points is not None or (self.labels is not None and self.joined is None)
+
+    @property
+    def joined(self) -> Any:
+        """Labels by id, to be joined; None where `labels` names label sets."""
+        return self.labels if self.labels is not None and _are_labels(self.labels) else None
+
+
+def _are_labels(given: Any) -> bool:
+    """Whether `labels` holds labels by id, rather than names of label sets."""
+    if isinstance(given, str):
+        return given.lower().endswith(DATA_FILES)
+    if isinstance(given, os.PathLike) or hasattr(given, "items") or hasattr(given, "column_names"):
+        return True  # a dict, a Series, a DataFrame, a Dataset
+    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
 
 
 def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
