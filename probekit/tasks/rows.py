@@ -103,8 +103,13 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))
         rows.places.append(table.where(i))
         rows.of_id |= {} if columns.id is None else {rows.ids[-1]: rows.places[-1]}
+    _check_left(rows, n_before, table, columns)
+
+
+def _check_left(rows: Rows, n_before: int, table: DataTable, columns: Columns) -> None:
+    """Check that rows of the table are left, and that some are in train. Raises DataError."""
     if len(rows.texts) == n_before:
-        n = f"{len(texts)} of {counted(len(texts), 'row')}"
+        n = f"{len(table.lines)} of {counted(len(table.lines), 'row')}"
         raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
     if "train" not in rows.splits:
         raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
