@@ -210,7 +210,9 @@ class _At(Activations):
         points = [point for point in source.points if point not in PAIR_POINTS]
         known, index = source.layout.tokens, self._index
         tokens = None if known is None or index is None else known[index]
-        layout = replace(source.layout, positions=[str(position)], tokens=tokens)
+        where = source.layout.token_index
+        where = None if where is None or index is None else where[index]
+        layout = replace(source.layout, positions=[str(position)], tokens=tokens, picked=None, token_index=where)
         meta = {**source.meta, "points": points, "position": position}
         super().__init__(places, _labelled(source, position), meta, layout)
 
@@ -250,33 +252,6 @@ class _EachToken(Activations):
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
-
-
-class RowsOf(Activations):
-    """Some examples of activations that have one row for each.
-
-    Args:
-        source: activations of one position.
-        rows: which examples, int64.
-    """
-
-    def __init__(self, source: Activations, rows: np.ndarray):
-        self.source = source
-        self._index = rows
-        layout = source.layout
-        tokens, index = (
-            known[rows] if known is not None and len(known) == len(source.task) else None
-            for known in (layout.tokens, layout.token_index)
-        )
-        own = replace(layout, lengths=layout.lengths[rows], tokens=tokens, picked=None, token_index=index)
-        super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
-
-    def _rows(self, place: Place) -> Tensor:
-        rows = self.source._rows(place)
-        return rows[torch.from_numpy(self._index).to(rows.device)]
-
-    def _n_bytes(self) -> int:
-        return self.source._n_bytes()
 
 
 class SideBySide(Activations):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
+from probekit.activations.labelled import SomeExamples, label, with_task
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
@@ -17,7 +18,7 @@ from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
-from probekit.evaluation.request import Request, check_requests, of_rows, random_init_activations
+from probekit.evaluation.request import Request, check_requests, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.results import ProbeResults
@@ -43,10 +44,11 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
 
     Args:
         acts: from `extract` or `load_activations`.
-        options: as keyword arguments.
+        options: as keyword arguments. Where `labels` holds labels by id rather than names, they are joined first, as
+            `label(acts, labels)` does it.
 
     Returns:
-        `ProbeResults`, the curve of one point and label set; with `points` or `labels`, `ProbeCurves`.
+        `ProbeResults`, the curve of one point and label set; with `points` or several `labels`, `ProbeCurves`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -54,6 +56,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
+    if options.joined is not None:
+        acts, options = _labelled(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init
@@ -66,8 +70,7 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     plans, random = [each.plan for each in sets], [{}] * len(sets)
     fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
     if noise is not None:
-        noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
-        random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
+        random = fit_places(_same_rows(noise, sets), [numbers_only(plan) for plan in plans], places, done)
     begin("comparing layers")
     curves = [
         _curve(each, request, own, noisy, options)
@@ -75,6 +78,20 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         for request in each.requests
     ]
     return ProbeCurves(curves) if options.several else curves[0]
+
+
+def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
+    """The activations with the labels that the options hold, those of random weights too; and the other options."""
+    made, noise = label(acts, options.joined), options.random_init
+    if noise is not None and noise.task.fingerprint() == acts.task.fingerprint():
+        noise = with_task(noise, made.task)
+    return made, replace(options, labels=None, random_init=noise)
+
+
+def _same_rows(noise: Activations, sets: list[LabelSetPlan]) -> list[Activations]:
+    """The activations of random weights with the examples that each label set has."""
+    features = [each.requests[0].features for each in sets]
+    return [own.same_of(noise) if isinstance(own, SomeExamples) else noise for own in features]
 
 
 @one_thread()

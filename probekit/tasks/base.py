@@ -29,7 +29,7 @@ from probekit.tasks.task_checks import (
 from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
 from probekit.tasks.token_label_forms import TokenLabels, as_token_labels
 from probekit.tasks.token_labels import check_token_labels, label_rows, text_strata
-from probekit.tasks.trainable import check_trainable
+from probekit.tasks.trainable import check_trainable, labelled_rows
 from probekit.text import kind_of, listed
 
 __all__ = ["SPLITS", "Task"]
@@ -324,7 +324,8 @@ class Task:
         if label_set in self.token_labels:
             label_rows(self, label_set).check(label_set)
         else:
-            check_trainable(self, label_set)
+            has_label = labelled_rows(self, label_set)
+            check_trainable(self if has_label is None else self.subset(has_label), label_set)
 
     def _check_fields(self) -> None:
         """What `__post_init__` checks, also in a task whose dicts were changed since."""
