@@ -34,6 +34,7 @@ _HOME = {
     "patch_pairs": "causal.patching.patch_pairs",
     "train_probes": "evaluation",
     "ProbeResults": "evaluation",
+    "PositionResults": "evaluation",
     "ProbeCurves": "evaluation",
     "causal_curve": "causal.curve.causal_curve",
     "CausalResults": "causal.results.results",
@@ -48,6 +49,7 @@ _HOME = {
 }
 __all__ = [
     "CausalResults",
+    "PositionResults",
     "ProbeCurves",
     "ProbeResults",
     "ProbekitError",
@@ -101,7 +103,7 @@ if TYPE_CHECKING:
     from probekit.causal.readouts import direct_logit_attribution, logit_lens
     from probekit.causal.results.results import CausalResults
     from probekit.errors import ProbekitError
-    from probekit.evaluation import ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
+    from probekit.evaluation import PositionResults, ProbeCurves, ProbeResults, TransferResults, train_probes, transfer
     from probekit.models import load_model
     from probekit.probes import load_probe
     from probekit.tasks import Task, load_task

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from probekit.activations.activations import ActivationSet
+from probekit.activations.continuations.plan import plan_continuations, skips
+from probekit.activations.continuations.write import write_continuations
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import digest_of, identity_of, record_of_run
 from probekit.activations.plan.plan import ExtractionPlan
@@ -19,7 +21,7 @@ from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import hooked_points, run_shards
 from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
-from probekit.activations.store.begin import NewStore, begin_store
+from probekit.activations.store.begin import CONTINUATIONS, NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.files import CountProgress
@@ -46,6 +48,9 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
     Your own hooks run too. With the tensors kept in memory they see batches of texts of one length, at the price of
     sharing no prefixes.
 
+    With `generate` the model first continues each text, greedily or by sampling. The whole text is then run at once, and
+    is what `inputs` holds; a continuation that an earlier run wrote to `out` is read from there.
+
     Args:
         model: a model from `load_model`.
         task: a task from `load_task`, or texts, or lists of token ids.
@@ -60,7 +65,10 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
         StorageError: the disk refused, or the files at `out` are damaged.
         ResumeMismatch: the store at `out` has other settings.
     """
-    plan = plan_extraction(model, task_of(task), options)
+    task = task_of(task)
+    if options.generate is not None:
+        task = continued(model, task, options)
+    plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
     return run_plan(plan, options.out, options.progress, options.stats)
 
@@ -100,6 +108,15 @@ def extract_statistics(
     plan = plan_extraction(model, task_of(task), options)
     _warn_of_cut(plan, stacklevel=3)
     return run_statistics(plan, out, progress)
+
+
+def continued(model: LanguageModel, task: Task, options: ExtractArguments) -> Task:
+    """The task with each text as the model continues it; finished batches are kept in the store at `options.out`."""
+    folder = None
+    if options.out is not None:
+        _refuse_hooks(model)
+        folder = check_path("out", options.out) / CONTINUATIONS
+    return write_continuations(plan_continuations(model, task, options), folder, options.progress, skips(options))
 
 
 def _warn_of_cut(plan: ExtractionPlan, stacklevel: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.activations.plan.build import plan_extraction
-from probekit.activations.plan.identity import identity_of, whose_code
+from probekit.activations.plan.identity import identity_of, identity_of_model
 from probekit.activations.plan.places import find_places
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.begin import check_same
@@ -16,7 +16,6 @@ from probekit.durable import matches
 from probekit.errors import StorageError
 from probekit.interventions import Edits
 from probekit.models.base import LanguageModel
-from probekit.models.config_fields import deciding_fields
 from probekit.options import ExtractOptions
 from probekit.points import Place
 
@@ -71,15 +70,8 @@ def same_plan(
     Raises:
         ResumeMismatch: with this model, these edits, or this probekit, it would be another store.
     """
-    of_model = {
-        "family": type(model).__name__,
-        "config": deciding_fields(model.cfg),
-        "model_fingerprint": model.fingerprint(),
-        "compute_dtype": str(model.dtype).removeprefix("torch."),
-        **whose_code(model),
-    }
     # first the model by itself: another one may not allow these layers or points
-    _compare(path, plan, {**plan.identity, **of_model}, model, _GIVE_MODEL)
+    _compare(path, plan, {**plan.identity, **identity_of_model(model)}, model, _GIVE_MODEL)
     again = plan_again(plan, examples, model, edits)
     _compare(path, plan, identity_of(again), model, _GIVE_EDITS if plan.edits else _GIVE_MODEL)
     return again

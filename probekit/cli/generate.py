@@ -14,8 +14,6 @@ from probekit.options.option import option
 from probekit.text import counted, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from probekit.models.base import LanguageModel
     from probekit.models.generation import Continuation
 
@@ -69,7 +67,7 @@ def generate(job: GenerateJob, options: GenerateOptions, where: DeviceOptions) -
 
     model = load_model(job.model, **vars(where), progress=console.bars(job.quiet))
     prompts = _encoded(model, job.prompt or [job.tokens], options.bos)
-    stops = generation.stop_ids(model, [] if job.no_stop else _stop_tokens(model, options.stop_tokens))
+    stops = generation.stop_ids(model, [] if job.no_stop else options.stop_tokens or None)
     made = generation.continuations(model, prompts, options.max_new_tokens, options, stops, options.use_cache)
     texts = [
         generation.continuation_text(model, *row) if model.tokenizer else None
@@ -105,14 +103,6 @@ def _encoded(model: "LanguageModel", prompts: list[Any], bos: bool | None) -> li
         if model.name not in MODELS:
             raise
         raise DataError(f"{error}; {model.name} reads texts such as {world(model.name).prompt!a}") from error
-
-
-def _stop_tokens(model: "LanguageModel", tokens: "Sequence[int | str] | None") -> list[int | str] | None:
-    """The tokens to stop at; numbers are ids where the model has no tokenizer."""
-    if not tokens:
-        return None
-    has_ids = model.tokenizer is None
-    return [int(token) if has_ids and str(token).strip().isdecimal() else token for token in tokens]
 
 
 def _print(texts: list[str]) -> None:

@@ -13,7 +13,7 @@ from probekit.text import counted
 if TYPE_CHECKING:
     from probekit.activations import StoreInfo
 
-RESULTS = ("results.json", "curves.json", "causal.json")
+RESULTS = ("results.json", "curves.json", "positions.json", "causal.json")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from probekit.text import listed
 NAME_ORDER = (
     "quick",
     "position",
+    "by",
     "layers",
     "C",
     "folds",
@@ -33,6 +34,9 @@ NAME_ORDER = (
     "concatenate",
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
+
+RESULT_FILES = {"curve": "results.json", "curves": "curves.json", "positions": "positions.json"}
+"""Kind of results -> the file that is written last."""
 
 _ALWAYS_NAMED = ("label", "point", "probe")  # always part of the name
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
@@ -67,7 +71,7 @@ def _probe_tag(probe: Any, name: str) -> str:
 
 def _tags(question: Mapping[str, Any]) -> list[str]:
     fields = {field.name: field for field in dataclasses.fields(ProbeOptions)}
-    usual = vars(ProbeOptions(quick=question.get("quick", False))) | {"quick": False}
+    usual = vars(ProbeOptions(quick=question.get("quick", False), by=question.get("by"))) | {"quick": False, "by": None}
     later = [name for name in question if name not in (*_ALWAYS_NAMED, *NAME_ORDER, "seed")]
     tags = []
     for name in (*NAME_ORDER, *later, "seed"):
@@ -84,24 +88,24 @@ def _tag(name: str, value: Any) -> str:
     return "-".join([name, *values] if name else values)
 
 
-def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, Any], several: bool = False) -> None:
+def check_out(out: Path, activations: Mapping[str, Any], question: Mapping[str, Any], kind: str = "curve") -> None:
     """Check that results may go to `out`: it is free, or holds those of the same question about the same activations.
 
     Args:
         out: a folder, or nothing yet.
         activations: what is known about the activations (`Store.meta`).
         question: from `question_of`, with `random_init`.
-        several: whether the results are several curves.
+        kind: of the results, a key of `RESULT_FILES`.
 
     Raises:
         StorageError: something other than results is there.
         ResumeMismatch: results of another question.
     """
-    from probekit.evaluation import check_curves, check_folder
+    from probekit.evaluation import check_curves, check_folder, check_position_folder
 
-    (check_curves if several else check_folder)(out)
+    {"curve": check_folder, "curves": check_curves, "positions": check_position_folder}[kind](out)
     try:
-        meta = parse_json(read_bytes(out / ("curves.json" if several else "results.json"), MAX_RESULTS))["meta"]
+        meta = parse_json(read_bytes(out / RESULT_FILES[kind], MAX_RESULTS))["meta"]
         stored, read = meta["asked"], meta["activations"]
         different = _different(stored, question) + [key for key in read if activations.get(key, read[key]) != read[key]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

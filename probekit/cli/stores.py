@@ -81,7 +81,8 @@ def check_places(path: Path, options: CurveOptions) -> None:
     known = stored_places(path)
     if known is None:
         return
-    check_kept(known.positions, options.position)
+    if getattr(options, "by", None) is None:  # with it, all positions are read
+        check_kept(known.positions, options.position)
     several = parse.names(options.point or "")
     if len(several) < 2 and options.point != "all":
         places_of(known, options.point, options.layers)

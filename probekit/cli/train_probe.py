@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from probekit.cli import console, probes, stores
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
-from probekit.cli.results import check_out, question_of, results_folder, save_and_show
+from probekit.cli.results import RESULT_FILES, check_out, question_of, results_folder, save_and_show
 from probekit.errors import UsageError
 from probekit.manifest import newest_manifest
 from probekit.options import ProbeOptions, parse
@@ -19,11 +19,11 @@ from probekit.progress import parts_line
 
 if TYPE_CHECKING:
     from probekit.activations import Store
-    from probekit.evaluation import ProbeCurves, ProbeResults
+    from probekit.evaluation import ProbeCurves
 
 ORDER = """
-    store layer point probe label position C quick controls control_type control_C no_codelength no_intervals folds
-    drop_leaks baseline metric check seed out title
+    store layer point probe label position by least_texts C quick controls control_type control_C no_codelength
+    no_intervals folds drop_leaks baseline metric check seed out title
 """
 
 
@@ -52,7 +52,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
 
     The best layer is chosen on validation; test decides nothing. Texts that are in several splits are reported. Writes
     accuracy_by_layer.png and .svg, results.json, results.csv and the probes. Several points or label sets have a table
-    with a line for each curve, one curves.png, one results.csv, and a folder for each curve.
+    with a line for each curve, one curves.png, one results.csv, and a folder for each curve. With --by position there
+    is a line for each place in the text, and positions.png is a heatmap of layers and positions.
 
     \b
     Examples:
@@ -60,8 +61,11 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions) -> None:
         probekit train-probe runs/gpt2-sst2 --layer 2-6 --probe ridge --C 0.01,1,100
         probekit train-probe runs/gpt2-sst2 --drop-leaks --baseline random-init
         probekit train-probe runs/gpt2-sst2 --point resid_pre,attn_out --label all
+        probekit train-probe runs/gpt2-sst2-all --by position
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
     """
+    if job.baseline is not None and options.by is not None:
+        raise UsageError("--by has no random-init baseline; leave --baseline out")
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
     check_reading(job.check)
@@ -103,27 +107,35 @@ def train(store: "Store", options: ProbeOptions, job: TrainProbeJob, show: bool 
             line.part("loading libraries")
             from probekit.activations import random_init_of
             from probekit.evaluation import ProbeCurves, train_probes
-            from probekit.plots import save_plot
+            from probekit.plots import save_plot, save_positions_plot
 
         several = several_of(options, store)
         first = dataclasses.replace(options, label=_first_label(several, options, store))
         probe = probes.check_parameters(first, store)
         question = {**question_of(options), "probe": probe, "random_init": job.baseline is not None}
         if job.out is not None:
-            check_out(job.out, store.meta, question, several=bool(several))
+            check_out(job.out, store.meta, question, _kind(options, several))
         how: dict[str, Any] = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
         if job.baseline is not None:
             how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
         with parts_line(console.bars(job.quiet)) as line:
-            results: ProbeResults | ProbeCurves = train_probes(store, **how, progress=line.set, on_part=line.part)
+            results: Any = train_probes(store, **how, progress=line.set, on_part=line.part)
         curve = next(iter(results.values())) if isinstance(results, ProbeCurves) else results
         results.meta.update(asked=question, activations=curve.meta["activations"])
     named = {key: getattr(options, key) or curve.meta[key] for key in ("label", "point")} if several else {}
     folder = job.out or results_folder(store.path, {**curve.meta, **named}, question)
-    file, draw = ("curves.json", _draw_curves) if several else ("results.json", save_plot)
+    draw = save_positions_plot if options.by is not None else _draw_curves if several else save_plot
+    file = RESULT_FILES[_kind(options, several)]
     where = {"store": str(store.path)}
     save_and_show(results, folder, partial(draw, title=job.title), file, where, complete, job if show else None)
     return folder
+
+
+def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
+    """The kind of results that the options ask for, a key of `RESULT_FILES`."""
+    if options.by is not None and several:
+        raise UsageError("--by is of one point and one label set; name one of each (--point, --label)")
+    return "positions" if options.by is not None else "curves" if several else "curve"
 
 
 def _first_label(several: dict[str, Any], options: ProbeOptions, store: "Store") -> str | None:

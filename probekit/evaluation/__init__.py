@@ -1,9 +1,11 @@
 """Evaluation: a probe at every layer, chosen on validation, tested once, with intervals and baselines."""
 
+from probekit.evaluation.by_position.data import PositionCurve
+from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.request import DEFAULT_C
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import BaselineResult, LayerResult, TransferCell
-from probekit.evaluation.results.folders import check_curves, check_folder, check_transfer_folder
+from probekit.evaluation.results.folders import check_curves, check_folder, check_position_folder, check_transfer_folder
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
 from probekit.evaluation.train_probes import train_probes
@@ -13,12 +15,15 @@ __all__ = [
     "DEFAULT_C",
     "BaselineResult",
     "LayerResult",
+    "PositionCurve",
+    "PositionResults",
     "ProbeCurves",
     "ProbeResults",
     "TransferCell",
     "TransferResults",
     "check_curves",
     "check_folder",
+    "check_position_folder",
     "check_transfer_folder",
     "train_probes",
     "transfer",

@@ -55,7 +55,7 @@ def fit_places(
 
     As many places are fitted at once as torch has threads, one in each; small fits gain nothing from threads inside.
     One at a time: on a GPU, and for probes that cannot be fitted in several threads. So many places are in memory, and
-    never more than half of the free memory holds (`_at_once`).
+    never more than half of the free memory holds (`places_at_once`).
 
     Args:
         sources: where each plan's features are read; a place of one source is read once for all its plans.
@@ -72,8 +72,8 @@ def fit_places(
         found: dict[int, FittedPlace] = {}
         for source in {id(source): source for source in sources}.values():
             own = [number for number, each in enumerate(sources) if each is source]
-            fits = fit_layers(features.of(source, place), [_wanted(plans[number]) for number in own])
-            found |= {number: _scored(place, each, plans[number]) for number, each in zip(own, fits, strict=True)}
+            fits = fit_layers(features.of(source, place), [wanted_fits(plans[number]) for number in own])
+            found |= {number: scored_place(place, each, plans[number]) for number, each in zip(own, fits, strict=True)}
         return found
 
     found = in_threads(fitted, places, features.at_once(plans), done)
@@ -89,7 +89,7 @@ class _Features:
     def at_once(self, plans: Sequence[CurvePlan]) -> int:
         """How many places may be fitted at once."""
         (first,) = self._read.values()
-        return _at_once(first, plans)
+        return places_at_once(first, plans)
 
     def of(self, source: Activations, place: Place) -> Tensor:
         """The features of a place."""
@@ -98,7 +98,7 @@ class _Features:
             return features_of(source, place) if known is None else known
 
 
-def _at_once(X: Tensor, plans: Sequence[CurvePlan]) -> int:
+def places_at_once(X: Tensor, plans: Sequence[CurvePlan]) -> int:
     """How many places like X [N, D] may be fitted at once."""
     free = free_bytes(X.device)
     if X.device.type != "cpu" or not all(plan.probe.fits_in_threads for plan in plans):
@@ -106,7 +106,7 @@ def _at_once(X: Tensor, plans: Sequence[CurvePlan]) -> int:
     return sys.maxsize if free is None else int(free / 2 / (COPIES * X.nbytes + 1))
 
 
-def _wanted(plan: CurvePlan) -> WantedFits:
+def wanted_fits(plan: CurvePlan) -> WantedFits:
     """The fits that one solve gives: of the target, and of control tasks that need all or cost next to nothing."""
     every = list(plan.grid.index)
     together = _choose_own_C(plan) or plan.probe.shares_decomposition
@@ -129,7 +129,8 @@ def ticker(progress: Callable[[int, int], None] | None, total: int) -> Callable[
     return lambda: None if progress is None else progress(next(done), total)
 
 
-def _scored(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
+def scored_place(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
+    """The chosen fit of a place, its scores and its checks."""
     fit = choose_fit(fits, plan.headline)
     controls = control_fits(fits, plan.headline) if _choose_own_C(plan) else control_fits_at(fits, fit.picks)
     code, coding = (None, []) if plan.code is None else layer_codelength(plan.code, plan.probe, fits.rows)

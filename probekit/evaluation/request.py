@@ -17,7 +17,7 @@ from probekit.activations.activations import Activations, SideBySide
 from probekit.activations.labelled import SomeExamples, labelled_only
 from probekit.errors import DataError, UsageError
 from probekit.options import CurveOptions, CurvesArguments
-from probekit.places import check_kept, has_layers, places_of, short_name
+from probekit.places import ALL, check_kept, has_layers, places_of, short_name
 from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
@@ -102,6 +102,29 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     if options.folds is None:
         requests = [_carved(each, options.seed) if len(each.strengths) > 1 else each for each in requests]
     return [[replace(each, point=point, places=places) for point, places in curves] for each in requests]
+
+
+def position_request(acts: Activations, options: CurvesArguments) -> Request:
+    """The request for a curve at each position: its rows are the texts or, where tokens have labels, every token.
+
+    Raises:
+        UsageError: as `check_request`; a position besides, or attention.
+    """
+    acts = _checked(acts)
+    label = acts.task.label_set(options.label)
+    if options.position is not None and not (options.position == ALL and acts.layout.is_ragged):
+        raise UsageError(
+            f"by={options.by!r} (--by) reads all positions that were kept; leave position (--position) out"
+        )
+    ((point, places),) = curves_of(acts, options)
+    if point in PAIR_POINTS:
+        raise UsageError(f"{point} has a row for each pair of tokens, not for each position; name another point")
+    rows = acts
+    if label in acts.task.token_labels:
+        rows = acts.at(ALL if acts.layout.is_ragged else acts.layout.positions[0])
+    request = _of_label(rows, options, label)
+    request = _carved(request, options.seed) if len(request.strengths) > 1 else request
+    return replace(request, point=point, places=places)
 
 
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:

@@ -10,6 +10,8 @@ from typing import Any
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import SomeExamples, label, with_task
+from probekit.evaluation.by_position.results import PositionResults
+from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
@@ -30,7 +32,7 @@ from probekit.threads import one_thread
 
 
 @keywords_of_two((ProbeArguments, ProbeResults), (CurvesArguments, ProbeCurves))
-def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves:
+def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | ProbeCurves | PositionResults:
     """Train and test a probe at every layer of one point, or of several points and label sets.
 
     C and the best layer are chosen on the headline of validation (`metric`, or accuracy; AUROC where a class has more
@@ -48,7 +50,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
             `label(acts, labels)` does it.
 
     Returns:
-        `ProbeResults`, the curve of one point and label set; with `points` or several `labels`, `ProbeCurves`.
+        `ProbeResults`, the curve of one point and label set; with `points` or several `labels`, `ProbeCurves`;
+        with `by`, `PositionResults`.
 
     Raises:
         UsageError: an unknown probe, point, label or metric, a layer that is not there, a C that is not positive and
@@ -58,6 +61,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     """
     if options.joined is not None:
         acts, options = _labelled(acts, options)
+    if options.by is not None:
+        return train_by_position(acts, options)
     requests = check_requests(acts, options)
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init

@@ -35,7 +35,7 @@ class LanguageModel(HookedModule):
         causal: whether a token's activations depend only on it and the tokens before it.
         output_point: the point of the last block's output; post-norm blocks end with a norm.
         folder: the folder of the weights.
-        reader: (prompts, use_cache) -> what generation reads logits from, where that is not the model itself.
+        reader: (prompts, use_cache, among) -> what generation reads logits from, where that is not the model itself.
         packages: other packages whose code computes, for a store's record.
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.

@@ -43,6 +43,13 @@ class LayerCache:
         self.length += k_BLGK.shape[1]
         return self._keys[:, : self.length], self._values[:, : self.length]
 
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        if self._keys is not None and self._values is not None:
+            self._keys, self._values = self._keys[rows], self._values[rows]
+        if self.memory is not None:
+            self.memory = (self.memory[0][rows], self.memory[1][rows])
+
 
 def _written(buffer: Tensor | None, new: Tensor, start: int) -> Tensor:
     """The buffer with `new` written from `start` on; a longer copy where it has no room."""
@@ -94,3 +101,10 @@ class KeyValueCache(list[LayerCache]):
     def length(self) -> int:
         """How many tokens the cache holds."""
         return self[0].length
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        for layer in self:
+            layer.keep(rows)
+        if self.positions_BM is not None:
+            self.positions_BM = self.positions_BM[rows]

@@ -5,7 +5,8 @@ likeliest tokens with that much probability (the nucleus of Holtzman et al. 2020
 cache, a batch or its padding change no choice. Row i of a batch draws with seed + i.
 
 Prompts of different lengths are padded on the left, with positions counted from their first token. A row ends at a stop
-token, after `max_new_tokens`, or when the context is full: its last token may be the first that does not fit.
+token, after `max_new_tokens`, or when the context is full: its last token may be the first that does not fit. It then
+leaves the batch.
 An encoder-decoder reads the prompt with its encoder and generates with its decoder.
 
 Axes: B batch, L query position, M key position, S source position, D d_model, V vocab.
@@ -14,7 +15,7 @@ Axes: B batch, L query position, M key position, S source position, D d_model, V
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +57,13 @@ class Continuation:
 
     tokens: list[int]
     ended: Literal["stop token", "max_new_tokens", "context"]
+
+
+class Among(NamedTuple):
+    """Which of `n` prompts in all those of a batch are: they choose the rows of edits, and the seeds of draws."""
+
+    numbers: Sequence[int]
+    n: int
 
 
 @keywords(GenerateOptions)
@@ -124,6 +132,8 @@ def stop_ids(model: GenerativeModel, stop_tokens: Sequence[int | str] | None) ->
 
 
 def _stop_id(model: GenerativeModel, token: int | str) -> int:
+    if isinstance(token, str) and model.tokenizer is None and token.strip().isdecimal():
+        token = int(token)  # as typed on a command line
     if isinstance(token, str):
         return model.need_tokenizer().token_id(token)
     if not is_whole(token) or not 0 <= token < model.cfg.d_vocab:
@@ -152,23 +162,43 @@ def continuations(
     sampling: Sampling | None = None,
     stops: frozenset[int] = frozenset(),
     use_cache: bool = True,
+    among: Among | None = None,
+    advance: Callable[[int, int], None] | None = None,
 ) -> list[Continuation]:
-    """Continue prompts of token ids; see `generate`."""
+    """Continue prompts of token ids; see `generate`.
+
+    Args:
+        model: as there, and so are the next five.
+        prompts: at least one, of at least one token each.
+        max_new_tokens: of each.
+        sampling: None takes the likeliest token.
+        stops: ids that end a continuation.
+        use_cache: keep the keys and values of earlier tokens.
+        among: which of how many prompts these are; None: they are all.
+        advance: called after each step with (tokens written, rows ended).
+    """
     if not is_whole(max_new_tokens) or max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is a whole number of at least 1; got {max_new_tokens!a}")
     _check_prompts(model, prompts)
-    choose = _chooser(sampling or Sampling(), len(prompts))
-    reader = _reader(model, prompts, use_cache)
+    among = among or Among(range(len(prompts)), len(prompts))
+    choose = _chooser(sampling or Sampling(), among.numbers)
+    reader = _reader(model, prompts, use_cache, among)
     room = [model.cfg.n_ctx + 1 - used for used in reader.used]
     made: list[list[int]] = [[] for _ in prompts]
     ended: list[Any] = [None] * len(prompts)
-    next_B: Tensor | None = None
-    while None in ended:
-        next_B = choose(reader.logits(next_B))
-        for row, token in enumerate(next_B.tolist()):
-            if ended[row] is None:
-                made[row].append(token)
-                ended[row] = _end(token, len(made[row]), stops, max_new_tokens, room[row])
+    active, next_B = list(range(len(prompts))), None
+    while active:
+        next_B = choose(reader.logits(next_B), active)
+        for row, token in zip(active, next_B.tolist(), strict=True):
+            made[row].append(token)
+            ended[row] = _end(token, len(made[row]), stops, max_new_tokens, room[row])
+        stay = [i for i, row in enumerate(active) if ended[row] is None]
+        if advance:
+            advance(len(active), len(active) - len(stay))
+        if stay and len(stay) < len(active):
+            reader.keep(stay)
+            next_B = next_B[stay]
+        active = [active[i] for i in stay]
     return [Continuation(tokens, why) for tokens, why in zip(made, ended, strict=True)]
 
 
@@ -207,41 +237,44 @@ def next_distribution(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     return probabilities_BV / probabilities_BV.sum(-1, keepdim=True)
 
 
-def _chooser(sampling: Sampling, n: int) -> Callable[[Tensor], Tensor]:
-    """A function from logits [B, V] to the next tokens [B], on the CPU."""
+def _chooser(sampling: Sampling, numbers: Iterable[int]) -> Callable[[Tensor, Iterable[int]], Tensor]:
+    """A function from logits [B, V], and the prompt of each row, to the next tokens [B], on the CPU."""
     if sampling.temperature == 0:
-        return lambda logits_BV: logits_BV.argmax(-1).cpu()
-    generators = [torch.Generator().manual_seed(sampling.seed + i) for i in range(n)]
+        return lambda logits_BV, _: logits_BV.argmax(-1).cpu()
+    generators = [torch.Generator().manual_seed(sampling.seed + i) for i in numbers]
 
-    def draw(logits_BV: Tensor) -> Tensor:
+    def draw(logits_BV: Tensor, rows: Iterable[int]) -> Tensor:
         cumulated_BV = next_distribution(logits_BV.cpu(), sampling).cumsum(-1)
-        uniform_B1 = torch.stack([torch.rand(1, dtype=torch.float64, generator=g) for g in generators])
+        uniform_B1 = torch.stack([torch.rand(1, dtype=torch.float64, generator=generators[row]) for row in rows])
         return torch.searchsorted(cumulated_BV, uniform_B1 * cumulated_BV[:, -1:], right=True).squeeze(1)
 
     return draw
 
 
-def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool) -> Any:
+def _reader(model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool, among: Among) -> Any:
     if hasattr(model, "decode"):
-        return _TargetReader(model, prompts, use_cache)
+        return _TargetReader(model, prompts, use_cache, among)
     if not model.causal:
         raise UsageError(
             f"{model.name} reads texts in both directions and cannot continue them; take a decoder, such as gpt2"
         )
-    return _Reader(model, prompts, use_cache) if model.reader is None else model.reader(prompts, use_cache)
+    if model.reader is not None:
+        return model.reader(prompts, use_cache, among)
+    return _Reader(model, prompts, use_cache, among)
 
 
-def prompt_tokens(index_BL: Tensor, lengths: Sequence[int]) -> TextTokens:
+def prompt_tokens(index_BL: Tensor, lengths: Sequence[int], among: Among | None = None) -> TextTokens:
     """The tokens of a forward as those of prompts of these lengths, of which they may be the continuation."""
-    n = len(lengths)
-    return TextTokens(index_BL, torch.tensor(lengths), torch.arange(n), n, index_BL)
+    numbers, n = among or Among(range(len(lengths)), len(lengths))
+    return TextTokens(index_BL, torch.tensor(lengths), torch.tensor(numbers), n, index_BL)
 
 
 class _Reader:
     """The rows so far, and the model's logits for them; `used` is the context that each row's prompt takes."""
 
-    def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool):
+    def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool, among: Among):
         self.model: Any = model
+        self.among = among
         self.used = [len(ids) for ids in prompts]
         width = max(self.used)
         self.tokens_BM = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts])
@@ -260,13 +293,20 @@ class _Reader:
             self.mask_BM = torch.cat([self.mask_BM, torch.ones_like(next_B, dtype=torch.bool)[:, None]], 1)
         new = slice(0 if self.cache is None else self.cache.length, None)
         is_one = self.cache is not None and next_B is not None
-        # rows that have ended continue until all have; their further output is ignored
-        positions_BM = (self.mask_BM.long().cumsum(1) - 1).clamp(0, self.model.cfg.n_ctx - 1)
+        positions_BM = (self.mask_BM.long().cumsum(1) - 1).clamp(min=0)
         mask_BLM = self.mask_BM[:, None] if is_one else causal_mask(self.mask_BM)
         index_BL = torch.where(self.mask_BM, self.mask_BM.long().cumsum(1) - 1, -1)[:, new]
-        with self.model.telling(prompt_tokens(index_BL, self.used)):
+        with self.model.telling(prompt_tokens(index_BL, self.used, self.among)):
             hidden_BLD = self.hidden(self.tokens_BM[:, new], positions_BM[:, new], mask_BLM)
         return self.model.head(hidden_BLD[:, -1:])[:, 0]
+
+    def keep(self, rows: list[int]) -> None:
+        """Go on with these rows alone."""
+        self.used = [self.used[row] for row in rows]
+        self.among = Among([self.among.numbers[row] for row in rows], self.among.n)
+        self.tokens_BM, self.mask_BM = self.tokens_BM[rows], self.mask_BM[rows]
+        if self.cache is not None:
+            self.cache.keep(rows)
 
     def hidden(self, tokens_BL: Tensor, positions_BL: Tensor, mask_BLM: Tensor) -> Tensor:
         """The input of the head, [B, L, D]."""
@@ -276,11 +316,11 @@ class _Reader:
 class _TargetReader(_Reader):
     """For an encoder-decoder: the prompts are sources, and the rows begin with the decoder's start token."""
 
-    def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool):
+    def __init__(self, model: GenerativeModel, prompts: Sequence[list[int]], use_cache: bool, among: Among):
         start = model.cfg.decoder_start_token_id
         if start is None:
             raise UsageError(f"{model.name} has no decoder_start_token_id to begin a text with; set it in config.json")
-        super().__init__(model, [[start]] * len(prompts), use_cache)
+        super().__init__(model, [[start]] * len(prompts), use_cache, among)
         width = max(map(len, prompts))
         sources_BS = torch.tensor([ids + [0] * (width - len(ids)) for ids in prompts])
         self.cross_mask_BS = torch.arange(width) < torch.tensor([len(ids) for ids in prompts])[:, None]
@@ -289,6 +329,10 @@ class _TargetReader(_Reader):
     @property
     def n_layers(self) -> int:
         return self.model.cfg.n_decoder_layers
+
+    def keep(self, rows: list[int]) -> None:
+        super().keep(rows)
+        self.cross_mask_BS, self.memory_BSD = self.cross_mask_BS[rows], self.memory_BSD[rows]
 
     def hidden(self, tokens_BL: Tensor, positions_BL: Tensor, mask_BLM: Tensor) -> Tensor:
         return self.model.decode(

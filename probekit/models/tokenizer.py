@@ -2,7 +2,7 @@
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,8 @@ class Tokenizer:
         bos_token_id: the id that `bos=True` puts first (BERT's [CLS]), if any.
         d_vocab: size of the model's vocabulary; None means the tokenizer's.
         sep_token_id: the id that `bos=True` puts last (BERT's [SEP], Marian's </s>), if any.
+        chat_templates: name -> a template that makes a text of a chat, in Jinja; most have one, "default".
+        special_texts: name, such as "bos_token", -> the text of a special token, for these templates.
     """
 
     def __init__(
@@ -37,6 +39,8 @@ class Tokenizer:
         bos_token_id: int | None = None,
         d_vocab: int | None = None,
         sep_token_id: int | None = None,
+        chat_templates: Mapping[str, str] | None = None,
+        special_texts: Mapping[str, str] | None = None,
     ):
         backend.no_padding()
         backend.no_truncation()
@@ -44,6 +48,8 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self.sep_token_id = sep_token_id
         self.d_vocab = d_vocab
+        self.chat_templates = dict(chat_templates or {})
+        self.special_texts = dict(special_texts or {})
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
         """The token ids of one text.

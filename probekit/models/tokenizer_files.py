@@ -17,7 +17,8 @@ from probekit.models.tokenizer_trial import check_patterns
 
 END_OF_TEXT = "<|endoftext|>"
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "source.spm", *SETTINGS_FILES)
+CHAT_TEMPLATE = "chat_template.jinja"
+FILES = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "source.spm", *SETTINGS_FILES, CHAT_TEMPLATE)
 TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 SPECIAL = {
     name: f"[{name[:-6].upper()}]" for name in ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -71,7 +72,8 @@ def load_tokenizer(
     if bos_token_id is None:
         with _refused(folder, "has a tokenizer whose template cannot be used"):
             bos_token_id, sep_token_id = _first_and_last(backend)
-    return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id)
+    texts = {name: settings[name] for name in TOKENS if name in settings}
+    return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id, _chat_templates(folder, settings), texts)
 
 
 def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
@@ -84,6 +86,22 @@ def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
     if len(ids) != 1 or not templates:
         return None, None
     return (None, ids[0]) if "SpecialToken" in templates[0][-1] else (ids[0], None)
+
+
+def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> chat template: the file of its own, or a text or a list of named ones in the settings."""
+    if (folder / CHAT_TEMPLATE).is_file():
+        return {"default": read_text(folder / CHAT_TEMPLATE)}
+    given = settings.get("chat_template")
+    if given is None or isinstance(given, str):
+        return {} if given is None else {"default": given}
+    pairs = [(each.get("name"), each.get("template")) for each in given if isinstance(each, Mapping)]
+    if len(pairs) != len(given) or not all(isinstance(part, str) for pair in pairs for part in pair):
+        raise DataError(
+            f"{str(folder)!a}: chat_template must be a text or a list of names with templates, got {given!a:.60}; "
+            "correct it"
+        )
+    return dict(pairs)
 
 
 def _given(folder: Path) -> dict[str, Any]:

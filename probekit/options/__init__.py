@@ -6,7 +6,7 @@ The keyword arguments of the public functions, the options of the command line, 
 
 from probekit.options.causal import CausalArguments, CausalOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
-from probekit.options.generate import GenerateOptions, Sampling
+from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling, sampling_of
 from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
@@ -24,6 +24,7 @@ from probekit.options.train import TrainingSettings
 __all__ = [
     "CausalArguments",
     "CausalOptions",
+    "ContinuationOptions",
     "CurveOptions",
     "CurvesArguments",
     "DeviceOptions",
@@ -41,6 +42,7 @@ __all__ = [
     "Sampling",
     "TaskOptions",
     "TrainingSettings",
+    "sampling_of",
     "TransferArguments",
     "TransferOptions",
 ]

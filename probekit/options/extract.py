@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError
 from probekit.options import parse
+from probekit.options.generate import ContinuationOptions
 from probekit.options.option import like, option
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import check_layers, parse_points
@@ -93,6 +94,17 @@ class ExtractOptions:
         flag=None,
     )
     share: bool = option(True, "Compute a prefix that texts have in common once.", flag=None)
+    chat_template: str | Path | None = option(
+        None,
+        "Jinja file that makes texts of chats, or the name of one of the model's.  [default: the model's own]",
+        notes="In Python also the template itself. Texts are those of `apply_chat_template` of transformers.",
+        metavar="FILE",
+    )
+    add_generation_prompt: bool = option(
+        False,
+        "End each chat with the beginning of the assistant's turn.",
+        notes="The template decides what that is.",
+    )
     edits: "Mapping[Any, Any] | None" = option(
         None,
         'Edits that the model runs with: {("resid_pre", 5): project_out(direction)}.',
@@ -146,8 +158,8 @@ def _selections(position: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractArguments(ExtractOptions):
-    """`ExtractOptions`, and where the result goes."""
+class ExtractArguments(ContinuationOptions, ExtractOptions):
+    """`ExtractOptions`, how texts are continued first, and where the result goes."""
 
     out: str | Path | None = option(
         None,
@@ -162,3 +174,8 @@ class ExtractArguments(ExtractOptions):
         notes="They are `Store.statistics`; a complete store gets them without the model running again.",
     )
     progress: bool | None = option(None, "Show a progress bar on stderr; None shows it on a terminal only.", flag=None)
+
+    def __post_init__(self) -> None:
+        """Check both lists of options."""
+        ExtractOptions.__post_init__(self)
+        ContinuationOptions.__post_init__(self)

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from probekit.errors import UsageError
 from probekit.options.check import is_real, is_whole
-from probekit.options.option import option
+from probekit.options.option import like, option
 
 
 @dataclass(frozen=True)
@@ -70,3 +70,41 @@ class GenerateOptions(Sampling, _Length):
         notes="Only for prompts that are texts.",
         flag="--bos/--no-bos",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuationOptions:
+    """How the model continues each text before its activations are kept."""
+
+    generate: int | None = option(
+        None,
+        "Let the model continue each text by at most N tokens first.",
+        notes="Its own tokens are @generated: all@generated, last@generated, mean@generated. Texts and token ids are "
+        "kept with the activations; the stop token is not part of them.",
+        metavar="N",
+        least=1,
+    )
+    temperature: float = like(Sampling, "temperature")
+    top_k: int | None = like(Sampling, "top_k")
+    top_p: float | None = like(Sampling, "top_p")
+    generate_seed: int = like(
+        Sampling, "seed", "Seed of the tokens drawn.", notes="Text i of the task draws with this seed + i."
+    )
+    stop_tokens: Sequence[int | str] | None = like(GenerateOptions, "stop_tokens")
+
+    def __post_init__(self) -> None:
+        if self.generate is not None and (not is_whole(self.generate) or self.generate < 1):
+            raise UsageError(f"generate is a whole number of at least 1; got {self.generate!a:.60}")
+        sampling_of(self)
+        set_here = [field.name for field in fields(ContinuationOptions) if getattr(self, field.name) != field.default]
+        if self.generate is None and set_here:
+            raise UsageError(f"{set_here[0]} is for texts that the model continues; give generate (--generate N) too")
+
+
+def sampling_of(options: ContinuationOptions) -> Sampling:
+    """How the tokens of continuations are chosen.
+
+    Raises:
+        UsageError: an impossible setting.
+    """
+    return Sampling(options.temperature, options.top_k, options.top_p, options.generate_seed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probekit.errors import UsageError, nearest
 from probekit.options import parse
-from probekit.options.check import check_strength, check_whole, is_whole
+from probekit.options.check import check_among, check_strength, check_whole, is_whole
 from probekit.options.option import like, option
 from probekit.points import check_layers
 from probekit.text import listed
@@ -20,6 +20,8 @@ ControlType = Literal["token", "text"]
 ControlC = Literal["label", "own"]
 DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
+BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
+LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
@@ -190,6 +192,20 @@ class ProbeOptions(CurveOptions):
         off="Leave out intervals, the band, tied places and p-values: quicker, where only scores are wanted.",
         flag="--no-intervals",
     )
+    by: str | None = option(
+        None,
+        "position: a curve for each place in the text, counted from the first token; position-from-end: from the last.",
+        notes="Each place is probed on the texts that have it, and each selection that was kept on all texts. Control "
+        "tasks and code length are left out unless asked for by name; the baseline is the majority class.",
+        metavar="WHAT",
+    )
+    least_texts: int = option(
+        LEAST_TEXTS,
+        "Texts of each class that a position needs in each split, with --by.",
+        notes="Positions with fewer are left out, and the results name them. A regression needs as many in all.",
+        metavar="N",
+        least=1,
+    )
     baselines: bool | None = option(
         None,
         "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.  "
@@ -199,7 +215,9 @@ class ProbeOptions(CurveOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        usual = {"controls": 0, "codelength": False} if self.quick else FULL
+        check_among("by", self.by, (None, BY_POSITION, FROM_END))
+        object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
+        usual = {"controls": 0, "codelength": False} if self.quick or self.by is not None else FULL
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -216,6 +234,8 @@ class ProbeOptions(CurveOptions):
             raise UsageError(f"unknown metric {self.metric!a}; {nearest(str(self.metric), METRIC_NAMES)}")
         if self.folds is not None:
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
+        if self.by is not None:
+            _refuse_with_by(self, ("folds", "concatenate"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +282,8 @@ class CurvesArguments(ProbeArguments):
             if getattr(self, one) is not None:
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
             object.__setattr__(self, several, given if given == "all" else _names(several, given))
+        if self.by is not None:
+            _refuse_with_by(self, ("points", "labels", "random_init"))
 
     @property
     def several(self) -> bool:
@@ -281,6 +303,16 @@ def _are_labels(given: Any) -> bool:
     if isinstance(given, os.PathLike) or hasattr(given, "items") or hasattr(given, "column_names"):
         return True  # a dict, a Series, a DataFrame, a Dataset
     return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
+
+
+def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
+    """Refuse what a curve for each position does not do."""
+    for name in names:
+        if getattr(options, name) not in (None, False):
+            raise UsageError(
+                f"by={options.by!r} (--by) is of one point and label set on the splits, and does not take {name}; "
+                "leave one of the two out"
+            )
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:

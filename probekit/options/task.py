@@ -126,6 +126,14 @@ class TaskOptions:
         metavar="N",
         least=2,
     )
+    messages_column: str | None = option(
+        None,
+        "Column of chats, lists of {role, content}, instead of texts.  [default: messages]",
+        notes="JSONL, Parquet, `datasets` and Python objects can hold them. The model's chat template makes texts of "
+        "them. A named text column goes first.",
+        metavar="NAME",
+        flag="--messages-column",
+    )
     name: str | None = option(None, "Name of the task in titles; None is that of the file, dataset or type.", flag=None)
 
     def __post_init__(self) -> None:

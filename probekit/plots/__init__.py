@@ -5,16 +5,19 @@ from probekit.plots.heatmap import plot_transfer, save_transfer_plot
 from probekit.plots.loss import plot_loss, save_loss_plot
 from probekit.plots.panels import plot_curves, save_curves_plot
 from probekit.plots.params import plot_flop_shares, save_flop_shares
+from probekit.plots.positions import plot_positions, save_positions_plot
 
 __all__ = [
     "plot_accuracy_by_layer",
     "plot_curves",
     "plot_flop_shares",
     "plot_loss",
+    "plot_positions",
     "plot_transfer",
     "save_curves_plot",
     "save_flop_shares",
     "save_loss_plot",
     "save_plot",
+    "save_positions_plot",
     "save_transfer_plot",
 ]

@@ -1,5 +1,6 @@
 """Transfer as a matrix: train on the rows, test on the columns, coloured by the distance from chance level."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def _draw_cells(results: TransferData, ax: Axes) -> None:
         for j, cell in enumerate(row):
             fill = tuple(fills[i, j])
             ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor="white", linewidth=1.5))
-            _write_cell(ax, (j, i), cell, results.headline, "white" if _is_dark(fill) else INK, size)
+            _write_cell(ax, (j, i), cell, results.headline, "white" if is_dark(fill) else INK, size)
 
 
 def _fills(results: TransferData) -> np.ndarray:
@@ -101,8 +102,8 @@ def _write_cell(ax: Axes, at: tuple[int, int], cell: TransferCell, metric: str, 
         ax.text(x, y + 0.24, f"{ends[0]:.2f}–{ends[1]:.2f}", fontsize=0.62 * size, **middle)  # noqa: RUF001
 
 
-def _is_dark(colour: tuple[float, ...]) -> bool:
-    """By the luminance of Rec. 709."""
+def is_dark(colour: Sequence[float] | np.ndarray) -> bool:
+    """Whether white text is easier to read on a colour than dark text, by the luminance of Rec. 709."""
     red, green, blue = colour[:3]
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from probekit.errors import UsageError, nearest
 from probekit.selections import as_position
+from probekit.tasks.chats.messages import check_chats
 from probekit.tasks.digest import task_digest
 from probekit.tasks.info import CARVED_FROM_TRAIN, NO_TEXTS, UNLABELLED, VALIDATION_CARVED
 from probekit.tasks.regions import Region, check_regions
@@ -348,5 +349,7 @@ class Task:
             check_spans(self.spans, self.inputs, self.position, self.ids)
         if self.targets is not None:
             check_inputs(self.targets, "targets")
+        if self.chats is not None:
+            check_chats(self.chats, self.ids)
         if self.regions is not None and self.text_of is None:  # the rows of tokens repeat those of their texts
             check_regions(self.regions, self.inputs, self.ids)

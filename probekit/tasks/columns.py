@@ -1,4 +1,4 @@
-"""Which columns of a table hold texts, labels, groups and spans."""
+"""Which columns of a table hold texts or chats, labels, groups and spans."""
 
 import warnings
 from collections.abc import Iterable
@@ -14,6 +14,7 @@ TEXT_COLUMNS = ("text", "sentence", "statement", "prompt")
 LABEL_COLUMNS = ("label", "target")
 ID_COLUMNS = ("id",)  # of a table of labels; texts have ids of their own only by a column that is named
 SPLIT_COLUMN = "split"
+MESSAGES_COLUMN = "messages"
 
 
 class Columns(NamedTuple):
@@ -25,6 +26,7 @@ class Columns(NamedTuple):
     span: tuple[str, ...] | None
     split: str | None = None
     id: str | None = None
+    has_chats: bool = False  # the texts are lists of messages
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class NamedColumns:
     span: str | None = None
     split: str | None = None
     id: str | None = None
+    messages: str | None = None
 
 
 def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) -> Columns:
@@ -48,7 +51,8 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
         UsageError: a column that is not there, or one named for two purposes.
         DataError: two columns with the same name.
     """
-    text = choose_column(table, named.text, TEXT_COLUMNS, "text")
+    messages = _messages_column(table, named)
+    text = messages or choose_column(table, named.text, TEXT_COLUMNS, "text")
     label = label_column_of(table, named, labelled)
     group = named.group if named.group is not None else table.group
     group = None if group is None else choose_column(table, group, (), "group")
@@ -57,7 +61,10 @@ def columns_of(table: DataTable, named: NamedColumns, labelled: bool = False) ->
         raise UsageError("ids name texts, and the examples are words of texts; leave --id-column out")
     check_one_use({"text": text, "label": label, "id": own_id})
     check_one_use({"label": label, "group": group})
-    return Columns(text, label, group, _span_columns(table, named.span), id=own_id)
+    span = _span_columns(table, named.span)
+    if messages is not None and span is not None:
+        raise UsageError("a span is in a text, and these rows are chats; leave --span-column out")
+    return Columns(text, label, group, span, id=own_id, has_chats=messages is not None)
 
 
 def label_column_of(table: DataTable, named: NamedColumns, labelled: bool) -> str | None:
@@ -84,6 +91,22 @@ def check_one_use(columns: dict[str, str | None]) -> None:
         if name is not None and name in uses:
             raise UsageError(f"column {name!a} cannot be both {uses[name]} and {use}; name another one for one of them")
         uses |= {} if name is None else {name: use}
+
+
+def _messages_column(table: DataTable, named: NamedColumns) -> str | None:
+    """The column of chats: the named one, or one that has the usual name and holds lists of messages."""
+    if named.messages is not None:
+        if named.text is not None:
+            raise UsageError("a row is a text or a chat; name --text-column or --messages-column, not both")
+        if not table.typed:
+            raise UsageError(f"{table.name} has no lists of messages; write chats as JSONL or Parquet")
+        return choose_column(table, named.messages, (), "messages")
+    usual = [name for name in table.columns if name.strip().lower() == MESSAGES_COLUMN]
+    if named.text is not None or not table.typed or not usual:
+        return None
+    column = choose_column(table, None, (MESSAGES_COLUMN,), "messages")
+    first = next((cell for cell in table.column(column) if cell is not None), None)
+    return column if isinstance(first, list | tuple) else None
 
 
 def split_column_of(table: DataTable, taken: Iterable[str | None], named: str | None = None) -> str | None:

@@ -76,6 +76,7 @@ def load_task(source: Any, options: TaskOptions) -> Task:
         options.span_column,
         options.split_column,
         options.id_column,
+        options.messages_column,
     )
     if isinstance(source, str | Path) and source in builtin.TASKS:
         _check_builtin(str(source), named, options)
@@ -214,6 +215,8 @@ def _assemble(
     for split in SPLITS:
         if split in tables:
             own = columns_of(tables[split], named, labelled=columns.label is not None)
+            if own.has_chats != columns.has_chats:
+                raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
             columns = own._replace(split=columns.split, label=columns.label and own.label)
             collect(rows, split, tables[split], columns, options.keep_blanks, skip)
     if columns.label is None:
@@ -235,6 +238,7 @@ def _assemble(
         groups=groups,
         info=info | carving | _row_info(rows, tables, columns) | {"splits_from": origin},
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
+        chats=rows.chats if columns.has_chats else None,
     )
 
 

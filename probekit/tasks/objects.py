@@ -9,6 +9,7 @@ from typing import Any
 
 from probekit.errors import DataError, UsageError
 from probekit.tasks.base import Task
+from probekit.tasks.chats.messages import as_chat, check_chats, is_chat, plain_lines
 from probekit.tasks.data_table import DataTable, quote
 from probekit.tasks.hub import dataset_table, dataset_tables
 from probekit.tasks.split_names import WHOLE, split_of_name
@@ -57,6 +58,12 @@ def task_of(given: Any) -> Task:
         is_data = isinstance(given, Mapping) or _is_table(given)
         hint = "make a task of it with load_task" if is_data else "give one of the two"
         raise UsageError(f"expected a task or a list of texts, got {kind_of(given)}; {hint}")
+    if is_chat(given):
+        raise UsageError("expected a list of chats, got the messages of one; write [messages]")
+    if len(given) and is_chat(given[0]):
+        check_chats(given, range(len(given)))
+        chats = [as_chat(chat) for chat in given]
+        return Task("chats", [plain_lines(chat) for chat in chats], chats=chats)
     return Task("texts", given)  # pyright: ignore[reportArgumentType]  Task makes a list of it
 
 
@@ -196,7 +203,8 @@ def _of_rows(rows: list[Any], name: str, stem: str) -> DataTable:
         if not is_sequence(one) or len(one) != 2
     }
     pairs = [("", "") if row in bad else one for row, one in enumerate(rows)]
-    at = {"text": 0, "label": 1}
+    first = next((one[0] for one in rows if is_sequence(one) and len(one) == 2), None)
+    at = {"messages" if is_chat(first) else "text": 0, "label": 1}
     return _made(name, stem, list(at), len(rows), lambda column: [one[at[column]] for one in pairs], bad)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probekit.errors import DataError
+from probekit.tasks.chats.messages import as_chat, chat_flaw, plain_lines
 from probekit.tasks.columns import Columns, split_flaw
 from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
@@ -23,13 +24,14 @@ class Rows:
     """The usable rows of all tables, and counts of what was left out or changed.
 
     Attributes:
-        texts: of each row.
+        texts: of each row; of a chat, its messages as plain lines.
         cells: its label, as in the table.
         groups: its group's name, where there is a group column.
         splits: its split.
         ids: "train:17": file (or split) and row counted from 0.
         places: "train.csv, line 19", for errors.
         spans: its characters, where rows are words.
+        chats: its messages, where rows are chats.
         skipped: kind of flaw -> number of rows left out.
         dropped_blanks: number of texts that lost white space at their end.
         unlabelled: number of words left out because they do not have such a label.
@@ -43,6 +45,7 @@ class Rows:
     ids: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
+    chats: list[list[dict[str, Any]]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     dropped_blanks: int = 0
     unlabelled: int = 0
@@ -51,7 +54,7 @@ class Rows:
 
 def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
     """Drop all rows but these."""
-    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans"):
+    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats"):
         values = getattr(rows, name)
         setattr(rows, name, [values[i] for i in kept] if values else values)
 
@@ -64,6 +67,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     """
     n_before = len(rows.texts)
     texts = table.column(columns.text)
+    chat_flaws, chats, texts = _chats(texts) if columns.has_chats else ({}, [], texts)
     nothing: list[Any] = [None] * len(texts)
     labels = nothing if columns.label is None else table.column(columns.label)
     groups = nothing if columns.group is None else table.column(columns.group)
@@ -77,10 +81,13 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         if table.span is not None and label is None and i not in table.bad:
             rows.unlabelled += 1
             continue
-        kept = text.rstrip() if isinstance(text, str) and not keep_blanks else text
-        flaw = table.bad.get(i) or _row_flaw(table, columns, text, label, sound)
-        flaw = flaw or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
-        flaw = flaw or _id_flaw(rows, columns.id, own_ids[i])
+        kept = text.rstrip() if isinstance(text, str) and not (keep_blanks or chats) else text
+        flaw = table.bad.get(i) or chat_flaws.get(i) or _row_flaw(table, columns, text, label, sound)
+        flaw = (
+            flaw
+            or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
+            or _id_flaw(rows, columns.id, own_ids[i])
+        )
         if flaw is not None:
             if not skip:
                 raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
@@ -90,6 +97,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.texts.append(kept)
         rows.cells.append(label)
         rows.spans += [] if columns.span is None else [spans[i]]
+        rows.chats += [chats[i]] if chats else []
         rows.groups.append(None if columns.group is None else group_name(groups[i]))
         rows.splits.append(split if columns.split is None else str(split_of_cell(row_splits[i])))
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))
@@ -100,6 +108,13 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
     if "train" not in rows.splits:
         raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
+
+
+def _chats(cells: list[Any]) -> tuple[dict[int, tuple[str, str]], list[list[dict[str, Any]]], list[str]]:
+    """What is wrong with chats, by row; the chats; and each as plain lines."""
+    flaws = {i: flaw for i, cell in enumerate(cells) if (flaw := chat_flaw(cell))}
+    chats = [[] if i in flaws else as_chat(cell) for i, cell in enumerate(cells)]
+    return flaws, chats, [plain_lines(chat) for chat in chats]
 
 
 def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: set[str]) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ import torch
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
 from probekit.evaluation import train_probes, transfer
-from probekit.evaluation.curve import _at_once
+from probekit.evaluation.curve import places_at_once
 from probekit.probes import LogisticProbe, MLPProbe
 from probekit.tasks.base import Task
 
@@ -134,8 +134,8 @@ def test_one_place_at_a_time_where_memory_is_short(world, monkeypatch):
 
 
 def test_one_place_at_a_time_on_a_gpu():
-    assert _at_once(torch.empty(2, 2), []) > 1
-    assert _at_once(torch.empty(2, 2, device="meta"), []) == 1  # a device other than the processor
+    assert places_at_once(torch.empty(2, 2), []) > 1
+    assert places_at_once(torch.empty(2, 2, device="meta"), []) == 1  # a device other than the processor
 
 
 def test_progress_comes_from_the_calling_thread_and_counts_every_place(world):

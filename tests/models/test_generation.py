@@ -31,11 +31,21 @@ from transformers import (
 )
 
 from probekit.errors import DataError, UsageError
+from probekit.interventions import add
 from probekit.models import load_model
 from probekit.models.base import LanguageModel
 from probekit.models.families import gpt2
 from probekit.models.families.bert import Bert, BertConfig
-from probekit.models.generation import Sampling, _chooser, _reader, continuations, generate, next_distribution, to_ids
+from probekit.models.generation import (
+    Among,
+    Sampling,
+    _chooser,
+    _reader,
+    continuations,
+    generate,
+    next_distribution,
+    to_ids,
+)
 from probekit.models.tokenizer import Tokenizer
 
 EOS = 5
@@ -140,12 +150,17 @@ def logits_alone(model: Any, prompt: list[int], made: list[int]) -> Tensor:
 def test_logits_of_every_step_are_those_of_each_text_alone(model, use_cache):
     """With a cache and without, in a batch of different lengths; the tokens are forced, and not the model's own."""
     forced = torch.randint(31, (10, len(PROMPTS)), generator=torch.Generator().manual_seed(0))
-    reader = _reader(model, PROMPTS, use_cache)
+    reader = _reader(model, PROMPTS, use_cache, Among(range(len(PROMPTS)), len(PROMPTS)))
+    rows = list(range(len(PROMPTS)))
     for step in range(10):
-        logits_BV = reader.logits(forced[step - 1] if step else None)
-        for row, prompt in enumerate(PROMPTS):
-            alone_V = logits_alone(model, prompt, forced[:step, row].tolist())
-            assert torch.allclose(logits_BV[row], alone_V, atol=1e-5 * alone_V.abs().max().item()), (step, row)
+        logits_BV = reader.logits(forced[step - 1, rows] if step else None)
+        for i, row in enumerate(rows):
+            alone_V = logits_alone(model, PROMPTS[row], forced[:step, row].tolist())
+            assert torch.allclose(logits_BV[i], alone_V, atol=1e-5 * alone_V.abs().max().item()), (step, row)
+        if (step + 1) % 3 == 0 and len(rows) > 1:  # rows leave, the longest prompt first
+            leaves = rows.index(max(rows, key=lambda row: len(PROMPTS[row])))
+            reader.keep([i for i in range(len(rows)) if i != leaves])
+            rows.pop(leaves)
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.9}, {"temperature": 1.5, "top_k": 9, "top_p": 0.8}])
@@ -156,6 +171,21 @@ def test_a_batch_is_each_prompt_alone_and_the_cache_changes_nothing(model, how):
     for i, prompt in enumerate(PROMPTS):
         assert generate(model, prompt, 12, stop_tokens=[EOS], seed=40 + i, **how) == batch[i]
     assert model.generate(PROMPTS, 12, stop_tokens=[EOS], seed=40, **how) == batch
+
+
+def test_prompts_draw_and_are_edited_by_their_number_among_all(model):
+    """Some of the prompts are continued as they are in a batch of all; steps are counted as they are done."""
+    how = Sampling(temperature=1.2, seed=3)
+    steps = []
+    scale = torch.linspace(-3, 3, len(PROMPTS))[:, None] * torch.ones(model.cfg.d_model)
+    with model.edited({("resid_post" if not hasattr(model, "decode") else "decoder.resid_post", 0): add(scale)}):
+        full = continuations(model, PROMPTS, 9, how, frozenset([EOS]), advance=lambda *step: steps.append(step))
+        for some in ([2], [0, 3], [3, 1]):
+            prompts = [PROMPTS[i] for i in some]
+            among = Among(some, len(PROMPTS))
+            assert continuations(model, prompts, 9, how, frozenset([EOS]), among=among) == [full[i] for i in some]
+    assert sum(n for n, _ in steps) == sum(len(one.tokens) for one in full)
+    assert sum(n for _, n in steps) == len(PROMPTS)
 
 
 def test_seeds_draw_differently_and_repeatably(model):
@@ -230,7 +260,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
     n, logits_V = 20_000, torch.tensor([0.3, -1.0, 1.2, 0.0, -4.0])
     how = Sampling(temperature=1.0, top_p=0.95)
     expected = next_distribution(logits_V[None], how)[0]
-    drawn = _chooser(how, n)(logits_V.expand(n, -1))
+    drawn = _chooser(how, range(n))(logits_V.expand(n, -1), range(n))
     shares = torch.bincount(drawn, minlength=5) / n
     assert ((shares - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt()).all()
     assert shares[4] == expected[4] == 0

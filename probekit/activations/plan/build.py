@@ -13,6 +13,7 @@ from probekit.activations.plan.edits import check_planned_edits
 from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut_batches, group_batches, pack
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
+from probekit.activations.plan.prepare import rendered_task
 from probekit.activations.plan.read_positions import Reading, read_positions
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, tokenise_targets
 from probekit.activations.plan.token_labels import with_labels_by_token
@@ -46,7 +47,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
     options = check_planned_edits(model, options, places, stack, len(task))
-    dtype, device = dtype_name(options.dtype), _device(model, options.device)
+    dtype, device, task = dtype_name(options.dtype), _device(model, options.device), rendered_task(model, task, options)
     sequences, sources = _tokenise(model, task, options, stack)
     task, sequences = with_labels_by_token(model, task, sequences, options.on_bad_row)
     reading = read_positions(options.position, sequences, task)
@@ -82,6 +83,24 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
         edit_positions=options.edit_positions,
         shards=_cut_shards(packing, batch_tokens, example_bytes, model, device),
     )
+
+
+def check_request(model: LanguageModel, options: ExtractOptions, n_examples: int) -> tuple[str, torch.device]:
+    """Check what can be checked before the texts are known.
+
+    Returns:
+        The stack of the points ("" for most models), and the device to run on.
+
+    Raises:
+        UsageError: as from `plan_extraction`.
+    """
+    points = _points(model, options)
+    stack, places = stack_of(points), find_places(model, points, options.layers)
+    for place in places:
+        width_of(model, place)
+    check_planned_edits(model, options, places, stack, n_examples)
+    dtype_name(options.dtype)
+    return stack, _device(model, options.device)
 
 
 def _points(model: LanguageModel, options: ExtractOptions) -> list[str]:

@@ -46,9 +46,7 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
     return {
         "version": FORMAT_VERSION,
         "arithmetic": ARITHMETIC,
-        "family": type(plan.model).__name__,
-        "config": deciding_fields(plan.model.cfg),
-        "model_fingerprint": plan.model.fingerprint(),
+        **identity_of_model(plan.model),
         "tokenizer_fingerprint": None if tokenizer is None else tokenizer.fingerprint,
         "task_fingerprint": plan.task.fingerprint(),
         "rows": len(plan.task),
@@ -57,8 +55,6 @@ def _identity(plan: ExtractionPlan) -> dict[str, Any]:
         "widths": plan.widths,
         "position": _json_position(plan.reading.positions),
         "dtype": plan.dtype,
-        "compute_dtype": str(plan.model.dtype).removeprefix("torch."),
-        **whose_code(plan.model),
         "device": plan.device.type,
         "bos": counts["bos"],
         "on_long": plan.on_long,
@@ -77,9 +73,18 @@ def _edits(plan: ExtractionPlan) -> dict[str, Any]:
     return {"edits": record_of_edits(plan.model, plan.edits), "edit_positions": plan.edit_positions}
 
 
-def whose_code(model: LanguageModel) -> dict[str, str]:
-    """`via` and `quantize` where they are not the default: stores from before these options have neither."""
-    return _chosen(model, "via", "quantize")
+def identity_of_model(model: LanguageModel) -> dict[str, Any]:
+    """What of a model decides the bits that it computes.
+
+    `via` and `quantize` are there where they are not the default: stores from before these options have neither.
+    """
+    return {
+        "family": type(model).__name__,
+        "config": deciding_fields(model.cfg),
+        "model_fingerprint": model.fingerprint(),
+        "compute_dtype": str(model.dtype).removeprefix("torch."),
+        **_chosen(model, "via", "quantize"),
+    }
 
 
 def _chosen(model: LanguageModel, *names: str) -> dict[str, str]:

@@ -144,7 +144,7 @@ def without_context(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, n_bos: 
 
 
 def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long: OnLong) -> Sequences:
-    """Tokenise the texts (or check the ids), and cut at the right what is longer than the context.
+    """Tokenise the texts, or check the ids that the task has, and cut at the right what is longer than the context.
 
     Args:
         model: the model that will run on them.
@@ -194,7 +194,7 @@ def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Seque
             f"task {task.name!a} has no targets, and the decoder of {model.name!a} needs them; give Task(targets=...), "
             "or extract points of the encoder"
         )
-    side = replace(task, inputs=task.targets, spans=None, targets=None)
+    side = replace(task, inputs=task.targets, spans=None, targets=None, regions=None, token_ids=None)
     given, start = tokenise_inputs(model, side, False, on_long), model.cfg.decoder_start_token_id
     begun = given.flat[given.offsets[:-1]] == start
     if begun.all():
@@ -239,7 +239,7 @@ def _checked(model: LanguageModel, task: Task, rows: slice, bos: bool, n_context
 
 
 def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[list[int]]:
-    if has_texts(task):
+    if has_texts(task) and task.token_ids is None:
         if model.tokenizer is None:
             raise DataError(
                 f"task {task.name!a} holds texts and model {model.name!a} has no tokenizer; put a tokenizer.json into "
@@ -260,7 +260,7 @@ def _encode(model: LanguageModel, task: Task, rows: slice, bos: bool) -> list[li
                     raise DataError(f"example {row!a}: {error}") from error
             raise
     start, end = _context_ids(model) if bos else ([], [])
-    ids: Any = task.inputs[rows]
+    ids: Any = task.inputs[rows] if task.token_ids is None else task.token_ids[rows]
     return [[*start, *row, *end] for row in ids]
 
 
@@ -281,7 +281,8 @@ def _check_ids(model: LanguageModel, task: Task, rows: slice, tokens: list[list[
     for row, ids in zip(task.ids[rows], tokens, strict=True):
         for token in ids:
             if not isinstance(token, int | np.integer) or not 0 <= token < d_vocab:
-                hint = "; the tokenizer belongs to another model" if has_texts(task) else ""
+                is_read = has_texts(task) and task.token_ids is None
+                hint = "; the tokenizer belongs to another model" if is_read else ""
                 raise DataError(
                     f"example {row!a}: token ids of {model.name!a} are 0..{d_vocab - 1}, got {token!r}{hint}"
                 )

@@ -18,6 +18,7 @@ from probekit.errors import ResumeMismatch, StorageError
 from probekit.interventions import one_place_in_words
 from probekit.tasks.base import Task
 
+CONTINUATIONS = "continuations"  # the folder of what the model wrote, before there is a plan
 ELSEWHERE = "name another folder, or remove it"
 DERIVED = ("widths", "shards", "rows")  # fields of an identity that follow from others, which say more
 SHARING = ("share", "block_nodes")  # these follow from edits
@@ -60,7 +61,7 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
         ResumeMismatch: `path` holds a store with another identity; the message names every field that differs.
         StorageError: the disk refused, `path` holds something else, or a damaged store.
     """
-    _check_free(path)
+    check_free(path)
     for folder in (path, path / "shards", path / "records"):
         make_folder(folder)
         sweep(folder)
@@ -79,13 +80,18 @@ def begin_store(path: Path, new: NewStore) -> PlanFile:
     return plan
 
 
-def _check_free(path: Path) -> None:
+def check_free(path: Path) -> None:
+    """Refuse a folder with files that are not of a store.
+
+    Raises:
+        StorageError: there are some, or the disk refused.
+    """
     if os.path.lexists(path) and not os.path.lexists(path / "plan.json"):
         try:
             names = {p.name for p in path.iterdir() if not p.name.startswith(TEMPORARY)}
         except OSError as error:
             raise refused(path, error) from error
-        other = names - {"shards", "records"} or any((path / "records").glob("*.json"))
+        other = names - {"shards", "records", CONTINUATIONS} or any((path / "records").glob("*.json"))
         if other and not os.path.lexists(path / "plan.json"):  # another writer may have begun meanwhile
             raise StorageError(f"{str(path)!a} holds files that are not of a store; name an empty or a new folder")
 

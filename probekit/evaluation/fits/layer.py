@@ -45,13 +45,22 @@ def features_of(acts: Activations, place: Place) -> Tensor:
     Raises:
         DataError: NaN or infinity, with the first row and its example; float64 that cannot be squared.
     """
-    X = where_float64(acts[place])
+    return checked_features(acts[place], place, acts.ids)
+
+
+def checked_features(X: Tensor, place: Place, ids: Sequence[str]) -> Tensor:
+    """Rows [N, D] of a place, in float32 or more; `ids` name the N examples.
+
+    Raises:
+        DataError: as `features_of`.
+    """
+    X = where_float64(X)
     bad = ~torch.isfinite(X).all(dim=1)
     if bad.any():
         row = int(bad.nonzero()[0])
         what = "NaN" if bool(X[row].isnan().any()) else "infinity"
         raise DataError(
-            f"activations of {place_name(place)} hold {what}, first in row {row} (example {acts.ids[row]!a}; "
+            f"activations of {place_name(place)} hold {what}, first in row {row} (example {ids[row]!a}; "
             f"{int(bad.sum())} rows in all); extract again, in float32 if they were kept in less"
         )
     if X.dtype == torch.float64:  # every number of another type can be squared in float64

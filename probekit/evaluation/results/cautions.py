@@ -1,15 +1,19 @@
 """Short warnings shown with the best score, in the table and in the picture: leaks, texts that were cut, and edits."""
 
-from typing import Any
+from typing import Any, Protocol
 
-from probekit.evaluation.results.data import ProbeData
 from probekit.text import counted
 
 LONGEST = 70  # characters of a phrase
 LEAST_LEAK = 0.01  # share of test; a smaller leak is left to the audit
 
 
-def cautions(data: ProbeData) -> list[str]:
+class _Recorded(Protocol):
+    @property
+    def meta(self) -> dict[str, Any]: ...
+
+
+def cautions(data: _Recorded) -> list[str]:
     """Phrases of at most 70 characters, the most important first; empty if all is well.
 
     They are made from `meta["test_leak"]`, `meta["texts_cut"]` and what the activations record of edits, which older

@@ -32,7 +32,7 @@ def save_results(data: ProbeData, folder: Path) -> None:
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    layers = [_as_dict(layer) for layer in data.layers]
+    layers = [as_entry(layer) for layer in data.layers]
     lists = {"baselines": data.baselines, "random_init": data.random_init}
     body = {
         "format": FORMAT,
@@ -40,7 +40,7 @@ def save_results(data: ProbeData, folder: Path) -> None:
         "best": None if data.selected is None else data.selected.place,
         "layers": layers,
     }
-    body |= {name: [_as_dict(result) for result in results] for name, results in lists.items()}
+    body |= {name: [as_entry(result) for result in results] for name, results in lists.items()}
     json.dumps(body, allow_nan=False)  # fails before anything is deleted
     table = probe_frame(data).to_csv(index=False, lineterminator="\n").encode()
     clear_folder(folder)
@@ -60,10 +60,10 @@ def load_results(folder: Path) -> ProbeData:
     body = _read(path)
     try:
         for name, kind in (("layers", LayerResult), ("baselines", BaselineResult), ("random_init", LayerResult)):
-            body[name] = _entries(body[name], kind)
+            body[name] = entries_of(body[name], kind)
         layers = [_layer_of(entry, folder) for entry in body["layers"]]
-        baselines = [BaselineResult(**_with_tuples(entry)) for entry in body["baselines"]]
-        random_init = [LayerResult(**_with_tuples(entry)) for entry in body["random_init"]]
+        baselines = [BaselineResult(**with_tuples(entry)) for entry in body["baselines"]]
+        random_init = [LayerResult(**with_tuples(entry)) for entry in body["random_init"]]
         _check_headline(body["meta"]["headline"], layers, path)
         return ProbeData(layers, baselines, body["meta"], random_init)
     except (KeyError, TypeError, AttributeError) as error:
@@ -76,7 +76,7 @@ def save_transfer(data: TransferData, folder: Path) -> None:
     Raises:
         StorageError: the disk refused, or the folder holds something else.
     """
-    body = {"format": TRANSFER_FORMAT, "meta": data.meta, "cells": [_as_dict(cell) for cell in data.cells]}
+    body = {"format": TRANSFER_FORMAT, "meta": data.meta, "cells": [as_entry(cell) for cell in data.cells]}
     text = json.dumps(body, indent=1, allow_nan=False)
     table = transfer_frame(data).to_csv(index=False, lineterminator="\n").encode()
     clear_folder(folder, TRANSFER_RESULTS)
@@ -95,7 +95,7 @@ def load_transfer(folder: Path) -> TransferData:
         body = parse_json(read_bytes(path, MAX_RESULTS))
         if body["format"] != TRANSFER_FORMAT:
             raise ValueError(f"format {body['format']!a}, expected {TRANSFER_FORMAT}")
-        cells = [TransferCell(**_with_tuples(cell)) for cell in _entries(body["cells"], TransferCell)]
+        cells = [TransferCell(**with_tuples(cell)) for cell in entries_of(body["cells"], TransferCell)]
         return TransferData(cells, body["meta"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"no complete results of transfer at {str(path)!a}: {error}") from None
@@ -129,7 +129,7 @@ def _read(path: Path) -> dict[str, Any]:
     return body
 
 
-def _entries(values: Any, kind: type) -> list[dict[str, Any]]:
+def entries_of(values: Any, kind: type) -> list[dict[str, Any]]:
     """The entries of a list as JSON has them, each with the fields of a dataclass, and with infinity as a number."""
     if not isinstance(values, list):
         raise TypeError("a list is missing")
@@ -159,7 +159,8 @@ def _check_headline(name: Any, layers: list[LayerResult], path: Path) -> None:
         raise DataError(f"{str(path)!a} lacks the headline {name} of {place}; train again")
 
 
-def _as_dict(result: LayerResult | BaselineResult | TransferCell) -> dict[str, Any]:
+def as_entry(result: LayerResult | BaselineResult | TransferCell) -> dict[str, Any]:
+    """A result as JSON has it, without the probe."""
     entry = {name: value for name, value in vars(result).items() if name != "probe"}
     entry["C"] = _json_C(entry["C"])
     if "tried" in entry:
@@ -182,7 +183,7 @@ def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
     if layer.probe is None or not is_saved(layer.probe):
         return None
     layer.probe.save(folder / "probes" / layer.place)
-    return {"file": f"probes/{layer.place}", "sha256": _probe_hash(folder / "probes" / layer.place)}
+    return {"file": f"probes/{layer.place}", "sha256": probe_hash(folder / "probes" / layer.place)}
 
 
 def is_saved(probe: Any) -> bool:
@@ -190,7 +191,8 @@ def is_saved(probe: Any) -> bool:
     return bool(probe.saveable) and type(probe) in (*PROBES.values(), *REGRESSORS.values())
 
 
-def _probe_hash(path: Path) -> str:
+def probe_hash(path: Path) -> str:
+    """The hash of a saved probe."""
     # the .json holds the hash of the weights, so its own hash covers both files
     return hashlib.sha256(read_bytes(f"{path}.json", MAX_RESULTS)).hexdigest()
 
@@ -200,9 +202,9 @@ def _layer_of(entry: dict[str, Any], folder: Path) -> LayerResult:
     saved = layer.pop("probe")
     path = folder / "probes" / _place_of(layer)
     probe = None if saved is None else load_probe(path)
-    if saved is not None and _probe_hash(path) != saved["sha256"]:
+    if saved is not None and probe_hash(path) != saved["sha256"]:
         raise DataError(f"the probe of {path.name!a} in {str(folder)!a} is not the one of these results; train again")
-    return LayerResult(**_with_tuples(layer), probe=probe)
+    return LayerResult(**with_tuples(layer), probe=probe)
 
 
 def _place_of(entry: dict[str, Any]) -> str:
@@ -213,7 +215,7 @@ def _place_of(entry: dict[str, Any]) -> str:
     return point if layer is None else f"{point}.{layer}"
 
 
-def _with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
+def with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where results have tuples."""
     fixed = {**entry, "intervals": {name: tuple(ends) for name, ends in entry["intervals"].items()}}
     if "tried" in entry:

@@ -3,6 +3,7 @@
 Axes: B batch, L new tokens, V vocab.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ class RowReader:
     A row by itself needs no padding, so every class can generate. With the cache a token costs a forward of one token.
     """
 
-    def __init__(self, model: Any, prompts: list[list[int]], use_cache: bool):
+    def __init__(self, model: Any, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int]):
         self.model = model
+        self.numbers, self.n = among  # which of how many prompts these are
         self.rows = [list(ids) for ids in prompts]
         self.used = [len(ids) for ids in prompts]
         self.new = [list(ids) for ids in prompts]
@@ -37,10 +39,12 @@ class RowReader:
         with quiet():  # a class says once which kernels it falls back to
             return torch.stack([self._row(row) for row in range(len(self.rows))])
 
+    def keep(self, rows: list[int]) -> None:
+        """Go on with these rows alone."""
+        for name in ("numbers", "rows", "used", "new", "caches"):
+            setattr(self, name, [getattr(self, name)[row] for row in rows])
+
     def _row(self, row: int) -> Tensor:
-        n_ctx = self.model.cfg.n_ctx
-        if len(self.rows[row]) > n_ctx:  # the row has ended; others go on, and its logits are ignored
-            return torch.zeros(self.model.cfg.d_vocab)
         ids = self.new[row] if self.use_cache and self.caches[row] else self.rows[row]
         start = len(self.rows[row]) - len(ids)
         try:
@@ -57,4 +61,5 @@ class RowReader:
     def _tokens(self, row: int, start: int) -> TextTokens:
         """The tokens of a row from `start` on, as those of its prompt."""
         index_1L = torch.arange(start, len(self.rows[row]))[None]
-        return TextTokens(index_1L, torch.tensor([self.used[row]]), torch.tensor([row]), len(self.rows), index_1L)
+        number = torch.tensor([self.numbers[row]])
+        return TextTokens(index_1L, torch.tensor([self.used[row]]), number, self.n, index_1L)

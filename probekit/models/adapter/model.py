@@ -7,7 +7,7 @@
 Axes: B batch, L query position, M key position, D d_model, V vocab.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -183,7 +183,7 @@ class AdaptedModel(LanguageModel):
         kept = {name: out[name] for name in CACHES if getattr(out, name, None) is not None}
         return out.logits[0, -1], kept if cache is not None else {}
 
-    def reader(self, prompts: list[list[int]], use_cache: bool) -> RowReader:
+    def reader(self, prompts: list[list[int]], use_cache: bool, among: tuple[Sequence[int], int]) -> RowReader:
         """What generation reads logits from: each prompt by itself, with transformers' own cache.
 
         Raises:
@@ -194,7 +194,7 @@ class AdaptedModel(LanguageModel):
                 f"{self.name} has no head (its weights are those of {self.cfg.model_class}), so it cannot generate; "
                 "take a folder that holds the head's weights"
             )
-        return RowReader(self, prompts, use_cache)
+        return RowReader(self, prompts, use_cache, among)
 
     def window_of(self, layer: int) -> int | None:
         """The sliding window of packed texts."""

@@ -1,0 +1,1 @@
+"""Texts that the model continues before its activations are kept."""

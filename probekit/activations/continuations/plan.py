@@ -1,0 +1,194 @@
+"""Plan how a model continues the texts of a task: which prompts, in which batches, to which end.
+
+Prompts of similar lengths are continued together, the longest first. A batch holds as many as its keys and values have
+room for, so that memory does not grow with the number of texts.
+
+Axes: N examples.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from probekit.activations.plan.build import check_request
+from probekit.activations.plan.identity import identity_of_model
+from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
+from probekit.errors import DataError, UsageError
+from probekit.interventions import Edits, record_of_edits
+from probekit.models.base import LanguageModel
+from probekit.models.families import has_shape, shape_of
+from probekit.models.generation import stop_ids
+from probekit.models.shapes import equal_blocks
+from probekit.options import ExtractArguments, Sampling, sampling_of
+from probekit.tasks.base import Task
+from probekit.text import counted
+
+CACHE_BYTES = {"cpu": 256 << 20}  # of keys and values in a batch
+CACHE_BYTES_ELSEWHERE = 2 << 30
+MOST_ROWS = {"cpu": 64}  # in a batch
+MOST_ROWS_ELSEWHERE = 256
+FORMAT = "probekit continuations 1"
+SKIP_HINT = "or leave such texts out with on_bad_row='skip' (--on-bad-row skip)"
+
+
+@dataclass(frozen=True, eq=False)
+class ContinuationPlan:
+    """The continuations of a task's texts, ready to be written. Data only.
+
+    Attributes:
+        model: the model that writes.
+        task: the examples, their chats rendered.
+        sequences: the prompts' token ids, with their context tokens.
+        rows: the examples that are continued, int64; others fill the context already.
+        most: tokens of each continuation at most.
+        sampling: how the next token is chosen.
+        stops: the ids that end a continuation.
+        edits: what the model writes under; None for none.
+        device: where the model runs.
+        batch_tokens: prompts and continuations of a batch have at most so many tokens, unless one text has more.
+        batches: the examples of each batch, in the order of work.
+        identity: what decides the tokens, JSON-able.
+    """
+
+    model: LanguageModel = field(repr=False)
+    task: Task = field(repr=False)
+    sequences: Sequences = field(repr=False)
+    rows: np.ndarray = field(repr=False)
+    most: int
+    sampling: Sampling
+    stops: frozenset[int]
+    edits: Edits | None = field(repr=False)
+    device: torch.device
+    batch_tokens: int
+    batches: list[np.ndarray] = field(repr=False)
+    identity: dict[str, Any] = field(repr=False)
+
+
+def plan_continuations(model: LanguageModel, task: Task, options: ExtractArguments) -> ContinuationPlan:
+    """Plan the continuations of each text of the task, with the options of `extract`.
+
+    Raises:
+        UsageError: a model that cannot continue texts, points that cannot be kept, or labels, words or edits that do
+            not go with continuations.
+        DataError: a text that fills the context, unless such rows are skipped; inputs that the model cannot take.
+    """
+    if options.generate is None:
+        raise UsageError("how many tokens the model may write is not said; give generate=64 (--generate 64)")
+    stack, device = check_request(model, options, len(task))
+    _check_model(model, stack)
+    _check_task(task, options)
+    sequences = tokenise_inputs(model, task, options.bos, "cut")
+    rows = _with_room(model, task, sequences, skips(options))
+    stops, sampling = stop_ids(model, options.stop_tokens), sampling_of(options)
+    batch_tokens = _batch_tokens(model, options, device)
+    lengths = sequences.lengths + options.generate
+    batches = _batches(rows, lengths, batch_tokens, MOST_ROWS.get(device.type, MOST_ROWS_ELSEWHERE))
+    identity = {
+        **identity_of_model(model),
+        "device": device.type,
+        "prompts": _fingerprint(sequences),
+        "texts": len(task),
+        "generate": options.generate,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "generate_seed": sampling.seed,
+        "stop_tokens": sorted(stops),
+        "batch_tokens": batch_tokens,
+        **({} if options.edits is None else {"edits": record_of_edits(model, options.edits)}),
+    }
+    return ContinuationPlan(
+        model=model,
+        task=task,
+        sequences=sequences,
+        rows=rows,
+        most=options.generate,
+        sampling=sampling,
+        stops=stops,
+        edits=options.edits,
+        device=device,
+        batch_tokens=batch_tokens,
+        batches=batches,
+        identity=identity,
+    )
+
+
+def _check_model(model: LanguageModel, stack: str) -> None:
+    if stack:
+        raise UsageError(
+            f"generate continues the texts of decoders, and {model.name} writes a target for each source; write them "
+            "with model.generate (probekit generate), and give them as Task(targets=...)"
+        )
+    if not model.causal:
+        raise UsageError(
+            f"{model.name} reads texts in both directions and cannot continue them; leave out generate, or take a "
+            "decoder, such as gpt2"
+        )
+
+
+def _check_task(task: Task, options: ExtractArguments) -> None:
+    if task.generated is not None:
+        raise UsageError(f"the texts of {task.name!a} have continuations already; leave out generate")
+    if task.spans is not None:
+        raise UsageError(f"the examples of {task.name!a} are words of texts; give a task of texts to be continued")
+    if task.token_labels:
+        raise UsageError(
+            f"{task.name!a} has labels of tokens, and what the model writes has none; leave out generate, or the labels"
+        )
+    if options.edits is not None and options.edit_positions == "read":
+        raise UsageError(
+            "the tokens that are read are not known while the model writes; edit all tokens (edit_positions='all')"
+        )
+
+
+def skips(options: ExtractArguments) -> bool:
+    """True if texts that cannot be continued are left out."""
+    return getattr(options, "on_bad_row", "error") == "skip"
+
+
+def _with_room(model: LanguageModel, task: Task, sequences: Sequences, skip: bool) -> np.ndarray:
+    """The examples that leave room for a token in the context, int64."""
+    full = sequences.lengths >= model.cfg.n_ctx
+    if full.all() or (full.any() and not skip):
+        raise DataError(
+            f"example {task.ids[int(full.argmax())]!a} fills the context of {model.cfg.n_ctx:,} tokens, so that the "
+            f"model can write nothing after it (so do {full.sum():,} of {counted(len(task), 'text')}); "
+            f"shorten it, {SKIP_HINT}"
+        )
+    return np.flatnonzero(~full)
+
+
+def _batch_tokens(model: LanguageModel, options: ExtractArguments, device: torch.device) -> int:
+    """Tokens of a batch whose keys and values fit, at most those that the options allow."""
+    most = CACHE_BYTES.get(device.type, CACHE_BYTES_ELSEWHERE) // _cache_bytes(model)
+    return max(1, most if options.batch_tokens is None else min(most, options.batch_tokens))
+
+
+def _cache_bytes(model: LanguageModel) -> int:
+    """Bytes of a token's keys and values in all layers."""
+    size = model.dtype.itemsize
+    if not has_shape(model.cfg):  # a model of no family: as if no heads shared keys
+        return 2 * model.cfg.n_layers * model.cfg.d_model * size
+    parts = equal_blocks(shape_of(model.cfg).stacks[0])
+    return sum(2 * part.n_layers * part.n_kv_heads * part.d_head for part in parts) * size
+
+
+def _batches(rows: np.ndarray, lengths: np.ndarray, most_tokens: int, most_rows: int) -> list[np.ndarray]:
+    """The rows in batches of similar lengths, the longest first."""
+    order = rows[np.argsort(-lengths[rows], kind="stable")]
+    batches, start = [], 0
+    while start < len(order):
+        size = min(most_rows, max(1, most_tokens // int(lengths[order[start]])))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
+
+
+def _fingerprint(sequences: Sequences) -> str:
+    """What tells prompts apart."""
+    digest = hashlib.sha256(sequences.offsets.astype("<i8").tobytes())
+    digest.update(sequences.flat.astype("<i4").tobytes())
+    return f"sha256:{digest.hexdigest()}"

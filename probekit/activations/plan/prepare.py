@@ -1,0 +1,104 @@
+"""Make texts of a task's chats before it is planned, with the chat template of the model."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from probekit.errors import DataError, UsageError, nearest
+from probekit.models.base import LanguageModel
+from probekit.options import ExtractOptions
+from probekit.plain_files import MAX_CONFIG, read_bytes
+from probekit.tasks.bad_rows import without_bad_rows
+from probekit.tasks.base import Task
+from probekit.tasks.chats.render import LIMITS, render_chats
+from probekit.tasks.chats.template import ChatTemplate, template_sha256
+from probekit.tasks.info import CHAT
+
+MOST_LIMITS = 3  # chats that may each take the template's ten seconds, or all its memory
+
+
+def rendered_task(model: LanguageModel, task: Task, options: ExtractOptions) -> Task:
+    """The task with the texts that the model reads; one without chats is returned as it is.
+
+    Raises:
+        UsageError: a chat without a template, a template without chats, or a BOS that the template wrote already.
+        DataError: a template that cannot be used, or a chat that it refuses; the message names the example.
+    """
+    if task.chats is None:
+        if options.chat_template is not None or options.add_generation_prompt:
+            which = "--chat-template" if options.chat_template is not None else "--add-generation-prompt"
+            raise UsageError(f"{which} is for chats, and {task.name!a} holds none; leave it out")
+        return task
+    template = _template(model, task, options.chat_template)
+    rendered = _rendered(task, template, options)
+    bos = template.tokens.get("bos_token")
+    if options.bos and bos and any(str(text).startswith(bos) for text in rendered.inputs):
+        raise UsageError(
+            f"the chat template writes {bos!a} before each text, and --bos would put another; leave it out"
+        )
+    return rendered
+
+
+def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> ChatTemplate:
+    """The template that was given, or else the model's own."""
+    tokenizer = model.tokenizer
+    own, tokens = ({}, {}) if tokenizer is None else (tokenizer.chat_templates, tokenizer.special_texts)
+    if isinstance(wanted, str) and wanted in own:
+        return ChatTemplate(own[wanted], f"{model.name} ({wanted})", tokens)
+    if isinstance(wanted, str) and ("{%" in wanted or "{{" in wanted):
+        return ChatTemplate(wanted, "chat_template=...", tokens)
+    if wanted is not None:
+        return ChatTemplate(_read(Path(wanted), [*own]), Path(wanted).name, tokens)
+    if "default" in own or len(own) == 1:
+        return ChatTemplate(own.get("default", next(iter(own.values()))), model.name, tokens)
+    if own:
+        raise UsageError(f"{model.name!a} has several chat templates; name one with --chat-template: {', '.join(own)}")
+    kind = "" if model.causal else ", as it is an encoder,"
+    raise UsageError(
+        f"{task.name!a} holds chats, and {model.name!a} has no chat template{kind} to make texts of them; give one "
+        "with --chat-template FILE"
+    )
+
+
+def _read(path: Path, names: list[str]) -> str:
+    try:
+        return read_bytes(path, MAX_CONFIG).decode().replace("\r\n", "\n")
+    except FileNotFoundError as error:
+        known = f"; {nearest(str(path), names)}" if names else ""
+        raise UsageError(f"no chat template {str(path)!a}: no such file{known}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read the chat template {str(path)!a}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"the chat template {str(path)!a} is not UTF-8 (byte {error.start:,}); save it again"
+        ) from error
+
+
+def _rendered(task: Task, template: ChatTemplate, options: ExtractOptions) -> Task:
+    """The task with its chats as texts, and the places of the messages in them."""
+    texts, regions, bad, n_limits = [], [], {}, 0
+    for row, (text, own, flaw) in enumerate(render_chats(template, task.chats or [], options.add_generation_prompt)):
+        texts.append(text)
+        regions.append(own)
+        flaw = flaw or (None if text.strip() else ("blank", "writes nothing"))
+        if flaw is not None:
+            bad[row] = (
+                f"the chat template of {template.origin} {flaw[1]}; correct the chat, give another template "
+                "(--chat-template FILE), or leave such rows out with --on-bad-row skip"
+            )
+            n_limits += flaw[0] in LIMITS
+            if options.on_bad_row == "error" or n_limits == MOST_LIMITS:
+                without_bad_rows(task, bad, "template", "error")
+    task, rows = without_bad_rows(task, bad, "template", options.on_bad_row)
+    about: dict[str, Any] = {
+        "template": template_sha256(template),
+        "from": template.origin,
+        "add_generation_prompt": options.add_generation_prompt,
+    }
+    return replace(
+        task,
+        inputs=[texts[i] for i in rows],
+        regions=[regions[i] for i in rows],
+        chats=None,
+        info={**task.info, CHAT: about},
+    )

@@ -1,0 +1,97 @@
+"""The places in a text at which probes are trained, and the row of each text that has such a place.
+
+Axes: N texts, R rows of a point's tensor, n texts that have a place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probekit.activations.layout import Layout
+from probekit.errors import DataError
+from probekit.tasks.base import SPLITS
+from probekit.text import counted
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One place in the texts.
+
+    Attributes:
+        name: "0", "1", ... from the first token, "-1", "-2", ... from the last, or the selection that was kept.
+        texts: the texts that have it, int64 [n].
+        rows: the row of each of them, int64 [n].
+    """
+
+    name: str
+    texts: np.ndarray
+    rows: np.ndarray
+
+
+def position_columns(layout: Layout, from_end: bool) -> list[Column]:
+    """The places of a layout in the order of the text: every index where texts differ in their rows, else selections.
+
+    Args:
+        layout: of the activations.
+        from_end: count the tokens from the last one; selections are the same either way.
+    """
+    N, P = len(layout.lengths), len(layout.positions)
+    if not layout.is_ragged:
+        every = np.arange(N)
+        return [Column(name, every, every * P + i) for i, name in enumerate(layout.positions)]
+    counts = layout._token_counts
+    starts = np.cumsum(counts) - counts
+    found = []
+    for index in range(int(counts.max(initial=0))):
+        texts = np.flatnonzero(counts > index)
+        at = counts[texts] - 1 - index if from_end else index
+        found.append(Column(str(-1 - index if from_end else index), texts, starts[texts] + at))
+    return found[::-1] if from_end else found
+
+
+def labelled(column: Column, used: np.ndarray) -> Column:
+    """The column without the rows that no probe uses; `used` is bool [R]."""
+    kept = used[column.rows]
+    return Column(column.name, column.texts[kept], column.rows[kept])
+
+
+def lacks(column: Column, labels: np.ndarray, splits: np.ndarray, n_classes: int, least: int) -> str:
+    """What the column has too little of for a probe: the first split, or class of a split; empty if nothing.
+
+    Args:
+        column: the place.
+        labels: of every row, int64 [R], or float64 [R] or [R, K] of a regression.
+        splits: of every text, [N].
+        n_classes: 0 for a regression, which needs `least` texts in a split, with different values.
+        least: texts that each class needs in each split that the task has.
+    """
+    of_split, given = splits[column.texts], labels[column.rows]
+    for split in (split for split in SPLITS if split != "validation" or (splits == split).any()):
+        own = given[of_split == split]
+        counts = np.bincount(own, minlength=n_classes) if n_classes else np.array([len(own)])
+        if counts.min() < least:
+            what = f"of class {int(counts.argmin())}" if n_classes else "in all"
+            return f"{split} has {counted(int(counts.min()), 'text')} {what}"
+        if not n_classes and (np.ptp(own, axis=0) == 0).any():
+            return f"all values in {split} are equal"
+    return ""
+
+
+def usable(
+    columns: Sequence[Column], labels: np.ndarray, splits: np.ndarray, n_classes: int, least: int
+) -> tuple[list[Column], dict[str, str]]:
+    """The columns that have enough texts, and for each of the others what it has too few of.
+
+    Raises:
+        DataError: none has enough.
+    """
+    why = {column.name: lacks(column, labels, splits, n_classes, least) for column in columns}
+    kept = [column for column in columns if not why[column.name]]
+    if not kept:
+        first = next(iter(why.items()), ("0", "there are no tokens"))
+        raise DataError(
+            f"no position has {counted(least, 'text')} of each class in each split: at {first[0]}, {first[1]}; "
+            "take a smaller number (--least-texts, in Python least_texts=) or add texts"
+        )
+    return kept, {name: reason for name, reason in why.items() if reason}

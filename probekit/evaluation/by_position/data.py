@@ -1,0 +1,123 @@
+"""Results by position as data: a curve over the layers for each place in the text."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import DataError, UsageError
+from probekit.evaluation.results.data import LayerResult
+
+NOTHING_SELECTED = "no position and layer were selected: the task has no validation split"
+
+
+@dataclass(frozen=True)
+class PositionCurve:
+    """The probes of one place in the text, one for each layer, all on the texts that have the place.
+
+    Attributes:
+        position: "0", "1", ... from the first token, "-1", "-2", ... from the last, or a selection such as "last".
+        n: split -> how many texts have the place.
+        chance: the headline on test of the majority class of train (of the mean, for a regression).
+        layers: in the order of the curve; `p_value` is of each cell on its own.
+        corrected: for each layer, the p-value corrected for all cells of the grid; None where none were computed.
+    """
+
+    position: str
+    n: dict[str, int]
+    chance: float | None
+    layers: list[LayerResult]
+    corrected: list[float | None]
+
+
+@dataclass(frozen=True)
+class PositionData:
+    """A grid of probes: a curve for each place in the text.
+
+    Attributes:
+        positions: in the order of the text.
+        meta: JSON-able: model, task, label, point, probe, C (the grid), seed, headline, by, least_texts, left_out,
+            few_texts (position -> what it has too few of), audit, versions and more.
+    """
+
+    positions: list[PositionCurve]
+    meta: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.positions:
+            raise DataError("expected the results of one position or more, got none; make them with train_probes")
+
+    @property
+    def headline(self) -> str:
+        """The metric that selects: "accuracy", "auroc", "r2", or the one requested."""
+        return self.meta["headline"]
+
+    @property
+    def places(self) -> list[str]:
+        """The layers of every curve: "resid_pre.0", "resid_pre.1", ..."""
+        return [layer.place for layer in self.positions[0].layers]
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The headline on test, float64 [layers, positions]."""
+        return np.array([[layer.metrics["test"][self.headline] for layer in one.layers] for one in self.positions]).T
+
+    @property
+    def selected(self) -> tuple[PositionCurve, LayerResult] | None:
+        """The cell with the highest headline on validation; None without a validation split, unless it is the only one.
+
+        Ties go to the position with more validation texts, then to the earlier position and layer. A cell whose fit did
+        not converge is taken only if none did. Test plays no part.
+        """
+        cells = [(one, layer) for one in self.positions for layer in one.layers]
+        if len(cells) == 1:
+            return cells[0]
+        if not all("validation" in layer.metrics for _, layer in cells):
+            return None
+        name = self.headline
+
+        def merit(cell: tuple[PositionCurve, LayerResult]) -> tuple[bool, float, int]:
+            one, layer = cell
+            return "probe" not in layer.late, layer.metrics["validation"][name], one.n["validation"]
+
+        return max(cells, key=merit)
+
+    @property
+    def best(self) -> tuple[PositionCurve, LayerResult]:
+        """`selected`: the position, and the layer with its probe.
+
+        Raises:
+            UsageError: no cell was selected.
+        """
+        if self.selected is None:
+            raise UsageError(
+                f"{NOTHING_SELECTED}; read all of them (results.positions), or carve validation rows "
+                "(task.with_validation)"
+            )
+        return self.selected
+
+    @property
+    def estimate(self) -> tuple[float, tuple[float, float] | None]:
+        """The headline of the best cell on test, which selected nothing, with its interval.
+
+        Raises:
+            UsageError: no cell was selected.
+        """
+        layer = self.best[1]
+        return layer.metrics["test"][self.headline], layer.intervals.get(self.headline)
+
+
+def best_layer(data: PositionData, one: PositionCurve) -> int | None:
+    """The number of the layer that validation selects at one position; None without validation."""
+    if len(one.layers) == 1:
+        return 0
+    if not all("validation" in layer.metrics for layer in one.layers):
+        return None
+    merits = [("probe" not in layer.late, layer.metrics["validation"][data.headline]) for layer in one.layers]
+    return merits.index(max(merits))
+
+
+def is_above_chance(one: PositionCurve, layer: int, level: float) -> bool | None:
+    """Whether a cell's corrected p-value is at most `level`; None where there is none."""
+    value = one.corrected[layer]
+    return None if value is None else value <= level

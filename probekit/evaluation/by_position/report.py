@@ -1,0 +1,160 @@
+"""Results by position as text for a terminal and HTML for a notebook: a line for each position, and positions_notes."""
+
+from probekit.evaluation.by_position.data import NOTHING_SELECTED, PositionCurve, PositionData, best_layer
+from probekit.evaluation.results.cautions import cautions
+from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.options.probe import FROM_END
+from probekit.tables import html_page, html_table, text_table, without_empty_columns
+from probekit.text import counted, listed, printable
+
+MOST_LINES = 40  # positions in the table; results.csv has all of them
+MOST_NAMED = 8  # cells or positions in one footnote
+SELECTED = "*"
+
+
+def positions_summary(data: PositionData) -> str:
+    """Title, table and positions_notes as text."""
+    table = text_table(_rows(data)).split("\n")
+    return "\n".join(map(printable, [positions_title(data), setting(data), "", *table, "", *positions_notes(data)]))
+
+
+def positions_html(data: PositionData) -> str:
+    """The same as HTML; the line with the selected cell is bold."""
+    best = data.selected
+    bold = [i for i, one in enumerate(_shown(data)) if best is not None and one is best[0]]
+    return html_page(positions_title(data), html_table(_rows(data), bold=bold), [setting(data), *positions_notes(data)])
+
+
+def positions_title(data: PositionData) -> str:
+    """Label, model, task and point."""
+    meta = data.meta
+    where = f"{printable(meta['model'])} on {printable(meta['task'])}"
+    return f"{printable(meta['label'])} in {where}: {printable(meta['point'])} by position"
+
+
+def axis_name(data: PositionData) -> str:
+    """What the positions are, in words."""
+    kept = data.meta["kept"]
+    if len(kept) > 1 or data.positions[0].position in kept:
+        return "selection"
+    of = "" if kept[0] == "all" else f" of {printable(kept[0])}"
+    return f"token{of}, counted from the {'end' if data.meta['by'] == FROM_END else 'start'}"
+
+
+def setting(data: PositionData) -> str:
+    """Probe, size of the grid, and texts."""
+    n = {split: max(one.n[split] for one in data.positions) for split in data.positions[0].n}
+    texts = ", ".join(f"{count:,} {split}" for split, count in n.items())
+    grid = f"{counted(len(data.positions), 'position')} x {counted(len(data.places), 'layer')}"
+    return f"{printable(data.meta['probe'])} probe; {grid}; at most {texts} texts at a position"
+
+
+def positions_notes(data: PositionData) -> list[str]:
+    """How the best cell was chosen, the cells above chance, what was left out, and what speaks against the numbers."""
+    against = [f"Caution: {'; '.join(found)}."] if (found := cautions(data)) else []
+    notes = [_best_note(data), *against, _chance_note(data), _few_note(data), _convergence_note(data)]
+    found = (data.meta.get("audit") or {}).get("findings", [])
+    notes.append(f"Audit: {listed(found, most=3, between='; ')}." if found else "")
+    if len(data.positions) > MOST_LINES:
+        notes.append(f"The table shows {MOST_LINES} of {len(data.positions)} positions; results.csv has all of them.")
+    return [note for note in notes if note]
+
+
+def positions_short_text(data: PositionData) -> str:
+    """One line for a prompt: the size of the grid, and the best cell."""
+    grid = f"{counted(len(data.positions), 'position')} x {counted(len(data.places), 'layer')}"
+    if data.selected is None:
+        return f"{grid}; none selected, scored by test {metric_name(data.headline)}"
+    one, layer = data.selected
+    return f"{grid}; best on validation {one.position}, {layer.place}; {_score(data)}"
+
+
+def _score(data: PositionData) -> str:
+    value, ends = data.estimate
+    within = "" if ends is None else f", 95% interval {interval_text(ends)}"
+    return f"test {metric_name(data.headline)} {value:.3f}{within}"
+
+
+def _rows(data: PositionData) -> list[list[str]]:
+    header = ["   position", "test texts", "majority" if data.meta["n_classes"] else "mean", "best layer", "C"]
+    header += ["validation", f"test {metric_name(data.headline)}", "95% interval", "corrected p", "lowest", "highest"]
+    return without_empty_columns([header, *(_row(data, one) for one in _shown(data))])
+
+
+def _shown(data: PositionData) -> list[PositionCurve]:
+    """The positions in the table: the first, with the selected one among them."""
+    shown, best = data.positions[:MOST_LINES], data.selected
+    return shown if best is None or best[0] in shown else [*shown[:-1], best[0]]
+
+
+def _row(data: PositionData, one: PositionCurve) -> list[str]:
+    metric, best = data.headline, best_layer(data, one)
+    mark = f" {SELECTED} " if data.selected is not None and data.selected[0] is one else "   "
+    start = [f"{mark}{one.position}", f"{one.n['test']:,}", number_text(one.chance)]
+    if best is None:
+        tests = [layer.metrics["test"][metric] for layer in one.layers]
+        return [*start, *[""] * 6, number_text(min(tests)), number_text(max(tests))]
+    layer, p = one.layers[best], one.corrected[best]
+    return [
+        *start,
+        layer.place + ("" if layer.converged else " !"),
+        "" if layer.C is None else f"{layer.C:g}",
+        number_text(layer.metrics.get("validation", {}).get(metric)),
+        number_text(layer.metrics["test"][metric]),
+        interval_text(layer.intervals.get(metric)),
+        "" if p is None else f"{p:.2g}",
+        "",
+        "",
+    ]
+
+
+def _best_note(data: PositionData) -> str:
+    if data.selected is None:
+        return f"{NOTHING_SELECTED[:1].upper()}{NOTHING_SELECTED[1:]}. Lowest and highest are over all layers, on test."
+    one, layer = data.selected
+    cells = len(data.positions) * len(data.places)
+    if cells == 1:
+        return f"{_score(data).capitalize()}. One position, one layer: nothing was selected."
+    p = "" if layer.p_value is None else f"; permutation test of this cell alone: p = {layer.p_value:.2g}"
+    return (
+        f"Best ({SELECTED}): position {one.position}, {layer.place}, {_score(data)}{p}. It has the highest validation "
+        f"score of {counted(cells, 'cell')}; test was used once. Each position has its own texts."
+    )
+
+
+def _chance_note(data: PositionData) -> str:
+    if data.meta["no_p_values"] is not None:
+        return f"No p-values: {data.meta['no_p_values']}."
+    flags = [p is not None and p <= data.meta["above_chance"] for one in data.positions for p in one.corrected]
+    return (
+        f"{sum(flags):,} of {counted(len(flags), 'cell')} are above chance (permutation test, p <= "
+        f"{data.meta['above_chance']:g} corrected for all cells together)."
+    )
+
+
+def _few_note(data: PositionData) -> str:
+    few = data.meta["few_texts"]
+    if not few:
+        return ""
+    first, why = next(iter(few.items()))
+    return (
+        f"Left out: {counted(len(few), 'position')} with fewer than {data.meta['least_texts']} texts of each class in "
+        f"each split ({listed(_spans(few), most=MOST_NAMED)}); at {first}, {why}."
+    )
+
+
+def _spans(names: dict[str, str]) -> list[str]:
+    """Names of positions; those that follow one another as "12 to 30"."""
+    found: list[list[str]] = []
+    for name in names:
+        follows = found and name.lstrip("-").isdigit() and found[-1][-1].lstrip("-").isdigit()
+        if follows and int(name) == int(found[-1][-1]) + 1:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return [each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}" for each in found]
+
+
+def _convergence_note(data: PositionData) -> str:
+    late = [f"{one.position} at {each.place}" for one in data.positions for each in one.layers if not each.converged]
+    return f"Not converged (!): {listed(late, most=MOST_NAMED)}; a smaller C helps." if late else ""

@@ -1,0 +1,93 @@
+"""`PositionResults`: what `train_probes` returns with `by`, with its table, picture and files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from probekit.errors import ProbekitError, UsageError
+from probekit.evaluation.by_position.data import PositionCurve, PositionData
+from probekit.evaluation.by_position.files import load_positions, position_frame, save_positions
+from probekit.evaluation.by_position.report import positions_html, positions_summary, positions_short_text
+from probekit.evaluation.results.files import complete_results
+from probekit.options.check import check_path
+from probekit.text import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+class UnknownPosition(UsageError, KeyError):
+    """No such position; a KeyError too, as a mapping raises."""
+
+    __str__ = ProbekitError.__str__
+
+
+class PositionResults(PositionData):
+    """A curve for each place in the text, as `train_probes(by=...)` returns it; attributes as in `PositionData`."""
+
+    def __getitem__(self, position: str | int) -> PositionCurve:
+        """The curve of one position: results[3], results[-1], results["last@assistant"].
+
+        Raises:
+            UnknownPosition: it was not probed.
+        """
+        for one in self.positions:
+            if one.position == str(position):
+                return one
+        known = listed([one.position for one in self.positions])
+        raise UnknownPosition(f"position {position!a} was not probed; there are {known}")
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A tidy table: one row per position, layer, split and metric.
+
+        `low` and `high` are the interval on test; `chance`, `p_value` and `p_corrected` are of the headline on test.
+        """
+        return position_frame(self)
+
+    def plot(self, ax: "Axes | None" = None, *, title: str | None = None) -> "Axes":
+        """Draw layers against positions as a heatmap, on `ax` or on a new figure; returns the axes.
+
+        Args:
+            ax: where to draw.
+            title: of the picture, as plain text.  [default: label, model and task]
+        """
+        from probekit.plots.positions import plot_positions
+
+        return plot_positions(self, ax, title=title)
+
+    def summary(self) -> str:
+        """A table with one line for each position, with footnotes."""
+        return positions_summary(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write results.csv, probes/ and, last, positions.json into `folder`; returns the folder.
+
+        The probes are those of the layer that validation selects at each position. Earlier results there, pictures
+        included, are deleted first.
+
+        Raises:
+            StorageError: the disk refused, or the folder holds something else.
+        """
+        folder = check_path("folder", folder)
+        save_positions(self, folder)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what `save` wrote to `folder`.
+
+        Raises:
+            DataError: no results by position there, or files that do not belong together.
+        """
+        path = check_path("folder", folder)
+        data = load_positions(path)
+        loaded = cls(data.positions, data.meta)
+        with complete_results(path):
+            loaded.summary()  # reads everything that the record holds
+        return loaded
+
+    def _repr_html_(self) -> str:
+        return positions_html(self)
+
+    def __repr__(self) -> str:
+        return f"PositionResults({positions_short_text(self)})"

@@ -1,0 +1,173 @@
+"""Train a probe for each place in the text at every layer.
+
+A position is probed on the texts that have it. Splits, leaks and the headline are those of all texts; C is chosen at
+each position and layer on validation.
+
+Axes: N texts, R rows of a point's tensor, n texts of one position.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.activations import Activations, ActivationSet
+from probekit.activations.layout import Layout
+from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_chance
+from probekit.evaluation.by_position.columns import Column, position_columns, labelled, usable
+from probekit.evaluation.by_position.data import PositionCurve
+from probekit.evaluation.by_position.fit import PlannedColumn, fit_columns
+from probekit.evaluation.by_position.results import PositionResults
+from probekit.evaluation.compare.baselines import LabelledInputs, model_free_baselines
+from probekit.evaluation.compare.controls import draw_controls
+from probekit.evaluation.compare.layers import NOT_REQUESTED
+from probekit.evaluation.curve import FittedPlace, announcer, ticker
+from probekit.evaluation.fits.protocol import split_protocol
+from probekit.evaluation.plan import plan_curve
+from probekit.evaluation.quick import NO_P_VALUES, searches_near_duplicates
+from probekit.evaluation.request import Request, position_request
+from probekit.evaluation.results.provenance import origin_of
+from probekit.evaluation.rows import Comparisons, audited_protocol
+from probekit.evaluation.scores.metrics import check_metric, default_metric
+from probekit.options import CurvesArguments
+from probekit.options.probe import FROM_END
+from probekit.tasks.base import Task
+from probekit.threads import one_thread
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows that all positions are taken from.
+
+    Attributes:
+        acts: with all rows.
+        request: for one row of each text, or, where tokens have labels, for every row.
+        labels: of every row, [R].
+        used: bool [R]; rows without a label, and leaks, are not.
+        splits: of every text, [N].
+    """
+
+    acts: Activations
+    request: Request
+    labels: np.ndarray
+    used: np.ndarray
+    splits: np.ndarray
+
+
+def train_by_position(acts: Activations, options: CurvesArguments) -> PositionResults:
+    """A curve for each place in the text; arguments and errors as in `train_probes`.
+
+    Raises:
+        DataError: no position has enough texts of each class in each split.
+    """
+    request = position_request(acts, options)
+    begin = announcer(options.on_part)
+    begin("comparing texts")
+    audit, protocol = audited_protocol(request, options, Comparisons(near=searches_near_duplicates(options)))
+    rows = _all_rows(acts, request, protocol.rows)
+    every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
+    columns, few = usable(every, rows.labels, rows.splits, request.n_classes, options.least_texts)
+    begin("planning positions")
+    headline = _headline(request, protocol.train, options)
+    planned = [_planned(column, rows, headline, options) for column in columns]
+    begin("fitting probes")
+    done = ticker(options.progress, len(planned) * len(request.places))
+    fitted = fit_columns(acts, [each for each, _ in planned], request.places, done)
+    begin("comparing positions")
+    plan = plan_curve(request, protocol, options.seed, headline, intervals=options.intervals)
+    meta = origin_of(request, plan, audit, options.seed, options.drop_leaks)
+    meta |= {"metric": options.metric, "by": options.by, "kept": list(acts.layout.positions), "few_texts": few}
+    meta |= {"least_texts": options.least_texts, "left_out": []}
+    return _results(planned, fitted, meta, options)
+
+
+def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> str:
+    """The metric of all positions: the one requested, or what the labels of all of train decide."""
+    if options.metric is not None:
+        return check_metric(options.metric, request.n_classes)
+    labels = request.labels[train]
+    return default_metric(np.bincount(labels, minlength=request.n_classes) if request.n_classes else [])
+
+
+def _all_rows(acts: Activations, request: Request, kept: dict[str, np.ndarray]) -> _Rows:
+    """Labels and splits of every row; `kept` are the rows of the request that its protocol uses."""
+    layout, task = acts.layout, request.acts.task
+    counts = layout._token_counts
+    text, in_use = np.repeat(np.arange(len(counts)), counts), np.zeros(len(task), dtype=bool)
+    in_use[np.concatenate(list(kept.values()))] = True
+    if request.label not in acts.task.token_labels:
+        labels, used, splits = request.labels[text], in_use[text], task.splits
+    elif layout.is_ragged:
+        labels, used, splits = request.labels, in_use, task.splits[np.cumsum(counts) - counts]
+    else:
+        each = [np.asarray(acts.at(name).labels[request.label]) for name in layout.positions]
+        labels, used, splits = np.stack(each, axis=1).reshape(len(text), *each[0].shape[1:]), in_use[text], task.splits
+    return _Rows(acts, request, labels, used & _has_label(labels), splits)
+
+
+def _has_label(labels: np.ndarray) -> np.ndarray:
+    """Whether each row has a label: a class is not negative, and a number is not NaN."""
+    if labels.dtype.kind != "f":
+        return labels >= 0
+    return np.isfinite(labels).reshape(len(labels), -1).all(axis=1)
+
+
+@one_thread()
+def _planned(
+    column: Column, rows: _Rows, headline: str, options: CurvesArguments
+) -> tuple[PlannedColumn, float | None]:
+    """The fits of one position, and the headline of its majority class."""
+    request, layout = rows.request, rows.acts.layout
+    labels = rows.labels[column.rows]
+    task = _task_of(rows, column, labels)
+    tokens = None if layout.tokens is None else layout.tokens[column.rows]
+    own = Layout([column.name], layout.lengths[column.texts], layout.n_bos, tokens, layout.n_end)
+    acts = ActivationSet({}, task, rows.acts.meta, own)
+    request = replace(request, acts=acts, features=acts, labels=labels)
+    protocol = split_protocol(task.splits, np.ones(len(labels), dtype=bool))
+    controls = draw_controls(request, protocol, options)
+    plan = plan_curve(request, protocol, options.seed, headline, controls, bool(options.codelength), options.intervals)
+    examples = LabelledInputs(None, None, None, labels, request.n_classes)
+    baselines = [] if options.baselines is False else model_free_baselines(examples, protocol, headline, None)
+    chance = baselines[0].result.metrics["test"].get(headline) if baselines else None
+    return PlannedColumn(column, task.ids, plan), chance
+
+
+def _task_of(rows: _Rows, column: Column, labels: np.ndarray) -> Task:
+    """The texts of a position as examples, with the labels and splits that are used there."""
+    task = rows.acts.task.subset(column.texts)
+    name = rows.request.label
+    names = {name: rows.request.acts.label_names[name]}
+    splits = rows.splits[column.texts]
+    return replace(task, labels={name: labels}, label_names=names, token_labels={}, target=name, splits=splits)
+
+
+def _results(
+    planned: Sequence[tuple[PlannedColumn, float | None]],
+    fitted: Sequence[Sequence[FittedPlace]],
+    meta: dict[str, Any],
+    options: CurvesArguments,
+) -> PositionResults:
+    tests = [[each.fit.test for each in own] for own in fitted]
+    nothing: list[list[float | None]] = [[None] * len(own) for own in tests]
+    p_values, corrected = nothing, nothing
+    meta |= {"permutations": None, "no_p_values": None if options.intervals else NOT_REQUESTED}
+    if options.quick:
+        meta["no_p_values"] = NO_P_VALUES
+    if meta["no_p_values"] is None:
+        units = [one.plan.bootstrap.groups for one, _ in planned if one.plan.bootstrap is not None]
+        found = compare_with_chance(tests, meta["headline"], options.seed, units)
+        p_values, corrected = found.p_values.tolist(), found.corrected.tolist()
+        meta |= {"permutations": found.permutations, "above_chance": ABOVE_CHANCE}
+    curves = [
+        PositionCurve(
+            position=one.column.name,
+            n={split: len(which) for split, which in one.plan.grid.protocol.rows.items()},
+            chance=chance,
+            layers=[replace(each.result, p_value=p) for each, p in zip(own, ps, strict=True)],
+            corrected=list(after),
+        )
+        for (one, chance), own, ps, after in zip(planned, fitted, p_values, corrected, strict=True)
+    ]
+    return PositionResults(curves, meta)

@@ -1,0 +1,173 @@
+"""Layers against positions as a heatmap, coloured by the distance from chance; cells not above chance are grey."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.patches import Rectangle
+
+from probekit.evaluation.by_position.data import PositionCurve, PositionData
+from probekit.evaluation.by_position.report import axis_name, positions_title
+from probekit.evaluation.results.data import LayerResult
+from probekit.evaluation.results.wording import metric_name
+from probekit.plots.heatmap import is_dark
+from probekit.plots.style import GREY, INK, PLAIN, inches, new_figure, short, text_width, write_figure, write_headings
+
+COLOURS = "RdBu"
+CELL = (0.46, 0.3)  # inches
+AROUND = (2.4, 2.1)  # inches for names, headings and the colour bar
+LEAST, MOST = (6.4, 3.4), (14.0, 11.0)  # inches of a figure
+NOT_ABOVE = "#DDDDDD"
+STRIP = "#F4F4F4"
+NAME = 18  # letters of a selection
+SIZE = 8.0  # points of a number
+TOO_SMALL = 4.5  # points; smaller numbers are left out
+
+
+def plot_positions(results: PositionData, ax: Axes | None = None, *, title: str | None = None) -> Axes:
+    """Draw the headline of every layer and position on test.
+
+    White is chance: the score of the majority class of train at that position, or of the mean. Cells that are not above
+    chance after the correction for all cells are grey. The cell that validation selects has a frame.
+
+    Args:
+        results: from `train_probes(by=...)`.
+        ax: where to draw; None makes a new pyplot figure, which a notebook shows.
+        title: as plain text.
+    """
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        _, ax = plt.subplots(figsize=_size(results), layout="constrained")
+    fills = _fills(results)
+    for i, row in enumerate(fills):
+        for j, fill in enumerate(row):
+            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=tuple(fill), edgecolor="white", linewidth=0.8))
+    _write_numbers(results, ax, fills)
+    _frame_selected(results, ax)
+    _name_axes(results, ax)
+    _add_scale(results, ax)
+    _write_headings(results, ax, title)
+    return ax
+
+
+def save_positions_plot(results: PositionData, folder: str | Path, *, title: str | None = None) -> Path:
+    """Write positions.png and .svg into `folder`, the same bytes for the same results; returns the PNG's path.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    with new_figure(_size(results)) as figure:
+        plot_positions(results, figure.subplots(), title=title)
+        return write_figure(figure, Path(folder) / "positions.png")
+
+
+def _size(results: PositionData) -> tuple[float, float]:
+    sizes = (len(results.positions), len(results.places) + 2)
+    wanted = [around + cell * n for around, cell, n in zip(AROUND, CELL, sizes, strict=True)]
+    width, height = (min(max(least, one), most) for least, one, most in zip(LEAST, wanted, MOST, strict=True))
+    return width, height
+
+
+def _chance(one: PositionCurve) -> float:
+    return 0.0 if one.chance is None else one.chance
+
+
+def _scale(results: PositionData) -> Normalize:
+    """Symmetric around chance, so that a perfect score has the darkest colour."""
+    most = max(0.05, 1 - min(map(_chance, results.positions)))
+    return Normalize(-most, most)
+
+
+def _fills(results: PositionData) -> np.ndarray:
+    """A colour for each cell, [L, P, 4]."""
+    chance = np.array([_chance(one) for one in results.positions])
+    fills = colormaps[COLOURS](0.04 + 0.92 * np.asarray(_scale(results)(results.matrix - chance)).clip(0, 1))
+    level = results.meta.get("above_chance")
+    for j, one in enumerate(results.positions):
+        for i, p in enumerate(one.corrected):
+            if p is not None and p > level:
+                fills[i, j] = (*(int(NOT_ABOVE[k : k + 2], 16) / 255 for k in (1, 3, 5)), 1)
+    return fills
+
+
+def _write_numbers(results: PositionData, ax: Axes, fills: np.ndarray) -> None:
+    """The scores, the chance level and the number of test texts, where they fit."""
+    L, P = results.matrix.shape
+    wide, high = inches(ax)
+    size = min(SIZE, 72 * wide / P * 0.86 / (text_width("0.00", 1.0)), 72 * high / (L + 2) * 0.62)
+    if size < TOO_SMALL:
+        return
+    for j, one in enumerate(results.positions):
+        for i, layer in enumerate(one.layers):
+            grey = one.corrected[i] is not None and one.corrected[i] > results.meta["above_chance"]
+            colour = GREY if grey else "white" if is_dark(fills[i, j]) else INK
+            _write(ax, j, i, _short_number(layer.metrics["test"][results.headline]), size, colour)
+        chance = "" if one.chance is None else _short_number(one.chance)
+        for row, text in ((-1.1, chance), (-1.95, f"{one.n['test']:,}" if one.n["test"] < 10_000 else "")):
+            _write(ax, j, row, text, 0.92 * size, GREY)
+
+
+def _short_number(value: float) -> str:
+    """0.534 -> ".53", 1.0 -> "1.0": narrow cells hold three characters."""
+    text = f"{value:z.2f}"
+    return text[:3] if text.startswith("1.0") else text.replace("0.", ".", 1)
+
+
+def _write(ax: Axes, x: float, y: float, text: str, size: float, colour: str) -> None:
+    ax.text(x, y, text, ha="center", va="center", fontsize=size, color=colour, clip_on=True)
+
+
+def _frame_selected(results: PositionData, ax: Axes) -> None:
+    if results.selected is None:
+        return
+    one, layer = results.selected
+    at = next(i for i, each in enumerate(one.layers) if each is layer)
+    j = next(j for j, each in enumerate(results.positions) if each is one)
+    ax.add_patch(Rectangle((j - 0.5, at - 0.5), 1, 1, fill=False, edgecolor=INK, linewidth=2, zorder=3))
+
+
+def _name_axes(results: PositionData, ax: Axes) -> None:
+    L, P = results.matrix.shape
+    wide, high = inches(ax)
+    names = [short(one.position, NAME) for one in results.positions]
+    longest = max(text_width(name, SIZE) for name in names) + 4
+    rotated = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if not names[0].lstrip("-").isdigit() else {}
+    step = max(1, int(np.ceil((14 if rotated else longest) * P / (72 * wide))))
+    ax.set_xticks(range(0, P, step), names[::step], fontsize=SIZE, **rotated, **PLAIN)
+    lines = max(1, int(np.ceil(10 * (L + 2) / (72 * high))))
+    layers = [_layer_name(results, layer) for layer in results.positions[0].layers]
+    strips = ["majority" if results.meta["n_classes"] else "mean", "test texts"]
+    ax.set_yticks([*range(0, L, lines), -1.1, -1.95], [*layers[::lines], *strips], fontsize=SIZE, **PLAIN)
+    ax.tick_params(length=0, pad=4)
+    ax.set_xlim(-0.5, P - 0.5)
+    ax.set_ylim(-2.4, L - 0.5)
+    ax.set_xlabel(axis_name(results), fontsize=SIZE + 1, **PLAIN)
+    ax.set_ylabel(f"layer, {short(results.meta['point'])}", fontsize=SIZE + 1, **PLAIN)
+    ax.spines[:].set_visible(False)
+
+
+def _layer_name(results: PositionData, layer: LayerResult) -> str:
+    if layer.point != results.meta["point"]:
+        return "output"
+    return layer.point if layer.layer is None else str(layer.layer)
+
+
+def _add_scale(results: PositionData, ax: Axes) -> None:
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    base = "the majority class" if results.meta["n_classes"] else "the mean"
+    bar = figure.colorbar(ScalarMappable(_scale(results), COLOURS), ax=ax, fraction=0.04, pad=0.02)
+    bar.set_label(f"test {metric_name(results.headline)} minus that of {base}", fontsize=SIZE)
+    bar.ax.tick_params(labelsize=SIZE, length=2)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+
+
+def _write_headings(results: PositionData, ax: Axes, title: str | None) -> None:
+    lines = [f"{short(results.meta['probe'])} probe; white: chance; frame: selected on validation"]
+    if results.meta.get("above_chance") is not None:
+        lines.append("grey: not above chance (permutation test, corrected for all cells)")
+    write_headings(ax, positions_title(results) if title is None else title, lines, start=7)
