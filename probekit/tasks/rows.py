@@ -12,6 +12,7 @@ from probekit.tasks.data_table import DataTable, flaw_of, quote
 from probekit.tasks.labels import NA, group_flaw, group_name, id_flaw, is_numeral, label_flaw
 from probekit.tasks.split_names import split_of_cell
 from probekit.tasks.task_checks import span_flaw
+from probekit.tasks.token_cells import token_cells, token_flaw
 from probekit.tasks.words import spans_in
 from probekit.text import counted, listed
 
@@ -32,6 +33,7 @@ class Rows:
         places: "train.csv, line 19", for errors.
         spans: its characters, where rows are words.
         chats: its messages, where rows are chats.
+        token_cells: the labels of its tokens, as in the table.
         skipped: kind of flaw -> number of rows left out.
         dropped_blanks: number of texts that lost white space at their end.
         unlabelled: number of words left out because they do not have such a label.
@@ -46,6 +48,7 @@ class Rows:
     places: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     chats: list[list[dict[str, Any]]] = field(default_factory=list)
+    token_cells: list[Any] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     dropped_blanks: int = 0
     unlabelled: int = 0
@@ -54,7 +57,7 @@ class Rows:
 
 def keep_rows(rows: Rows, kept: Sequence[int]) -> None:
     """Drop all rows but these."""
-    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats"):
+    for name in ("texts", "cells", "groups", "splits", "ids", "places", "spans", "chats", "token_cells"):
         values = getattr(rows, name)
         setattr(rows, name, [values[i] for i in kept] if values else values)
 
@@ -74,6 +77,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     spans = nothing if columns.span is None else spans_in(table, columns.span)
     row_splits = nothing if columns.split is None else table.column(columns.split)
     own_ids = nothing if columns.id is None else table.column(columns.id)
+    of_tokens, keep_blanks = token_cells(table, columns.token_label), keep_blanks or columns.token_label is not None
     sound: set[str] = set()  # labels repeat
     if not table.typed:
         refuse_numbers(table, columns.text, texts)
@@ -87,6 +91,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             flaw
             or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
             or _id_flaw(rows, columns.id, own_ids[i])
+            or token_flaw(of_tokens[i], kept)
         )
         if flaw is not None:
             if not skip:
@@ -98,6 +103,7 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.cells.append(label)
         rows.spans += [] if columns.span is None else [spans[i]]
         rows.chats += [chats[i]] if chats else []
+        rows.token_cells.append(of_tokens[i])
         rows.groups.append(None if columns.group is None else group_name(groups[i]))
         rows.splits.append(split if columns.split is None else str(split_of_cell(row_splits[i])))
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))

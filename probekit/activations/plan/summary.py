@@ -8,6 +8,7 @@ from probekit.activations.layout import row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.read_positions import ALL
 from probekit.activations.plan.token_ids import Sequences
+from probekit.activations.plan.token_labels import count_unlabelled
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
@@ -200,6 +201,9 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
         lines["blanks"] = f"dropped at the end of {counted(n['dropped_blanks'], 'text')} of the data"
     if n["skipped_rows"]:
         lines["skipped"] = f"{counted(n['skipped_rows'], 'row')} of the data could not be used"
+    if task.target in task.token_labels and (n_tokens := count_unlabelled(task, task.target)):
+        have = "has" if n_tokens == 1 else "have"
+        lines["without"] = f"{counted(n_tokens, 'token')} {have} no {task.target}: no probe reads them"
     if unlabelled := task.info.get("unlabelled_words"):
         have = "has" if unlabelled == 1 else "have"
         lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"
