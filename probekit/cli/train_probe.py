@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from probekit.evaluation import ProbeCurves
 
 ORDER = """
-    store layer point probe label position by least_texts C quick controls control_type control_C no_codelength
-    no_intervals folds drop_leaks baseline metric check seed out title
+    store layer point probe aggregate label position by least_texts C quick controls control_type control_C
+    no_codelength no_intervals folds drop_leaks baseline metric check seed out title
 """
 
 

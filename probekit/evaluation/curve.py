@@ -19,12 +19,14 @@ from probekit.evaluation.compare.controls import compare_with_controls
 from probekit.evaluation.fits.choose import ChosenFit, certified, choose_fit, control_fits, control_fits_at
 from probekit.evaluation.fits.layer import LayerFits, WantedFits, features_of, fit_layers
 from probekit.evaluation.fits.predict import predict
+from probekit.evaluation.fits.sequences import tokens_of_texts
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.regression import r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.points import Place
+from probekit.probes.sequence.ragged import Ragged
 from probekit.threads import in_threads
 
 COPIES = 6  # of a place's features that its fits hold at most: the fitted rows, those of the code, and in float64
@@ -84,21 +86,26 @@ class _Features:
     """Features, read by one thread at a time; those of the first place beforehand, since they say how many fit."""
 
     def __init__(self, sources: Sequence[Activations], place: Place):
-        self._lock, self._read = Lock(), {(id(sources[0]), place): features_of(sources[0], place)}
+        self._lock, self._read = Lock(), {(id(sources[0]), place): _read(sources[0], place)}
 
     def at_once(self, plans: Sequence[CurvePlan]) -> int:
         """How many places may be fitted at once."""
         (first,) = self._read.values()
         return places_at_once(first, plans)
 
-    def of(self, source: Activations, place: Place) -> Tensor:
+    def of(self, source: Activations, place: Place) -> Tensor | Ragged:
         """The features of a place."""
         with self._lock:
             known = self._read.pop((id(source), place), None)
-            return features_of(source, place) if known is None else known
+            return _read(source, place) if known is None else known
 
 
-def places_at_once(X: Tensor, plans: Sequence[CurvePlan]) -> int:
+def _read(source: Activations, place: Place) -> Tensor | Ragged:
+    """The features of a place: one row for each example or, where several are kept, the tokens of each text."""
+    return tokens_of_texts(source, place) if source.layout.is_ragged else features_of(source, place)
+
+
+def places_at_once(X: Tensor | Ragged, plans: Sequence[CurvePlan]) -> int:
     """How many places like X [N, D] may be fitted at once."""
     free = free_bytes(X.device)
     if X.device.type != "cpu" or not all(plan.probe.fits_in_threads for plan in plans):

@@ -16,7 +16,9 @@ import numpy as np
 from probekit.activations.activations import Activations, SideBySide
 from probekit.activations.labelled import SomeExamples, labelled_only
 from probekit.errors import DataError, UsageError
+from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments
+from probekit.options.probe import SEQUENCE_NAMES
 from probekit.places import ALL, check_kept, has_layers, places_of, short_name
 from probekit.points import PAIR_POINTS, Place, place_name
 from probekit.probes import Probe
@@ -70,6 +72,8 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
     """
     acts = _checked(acts)
     label = acts.task.label_set(options.label)
+    if options.probe in SEQUENCE_NAMES or getattr(options.probe, "of_sequences", False):
+        raise UsageError("a probe over a sequence has no single direction to compare or to edit; take a linear probe")
     acts = one_position(acts, options.position)
     curves = [places_of(acts, options.point, options.layers)]
     if options.concatenate:
@@ -94,7 +98,7 @@ def check_requests(acts: Activations, options: CurvesArguments) -> list[list[Req
     """
     acts = _checked(acts)
     labels = _labels_of(acts, options)
-    acts = one_position(acts, options.position)
+    acts = rows_read(acts, options)
     curves = curves_of(acts, options)
     if options.concatenate:
         acts, curves = _side_by_side(acts, curves)
@@ -139,7 +143,7 @@ def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
     if not len(acts.task):
         raise DataError(f"no example of {acts.task.name!a} that is read has a label of {label!a}; name another label")
     n_classes = len(acts.label_names[label])
-    probe = find_probe(options.probe, n_classes, label)
+    probe = find_probe(options.probe, n_classes, label, getattr(options, "aggregate", None))
     labels = np.asarray(acts.labels[label])
     if labels.ndim == 2 and not probe.several_outputs:
         raise UsageError(
@@ -176,7 +180,8 @@ def _checked(acts: Any, what: str = "") -> Activations:
 def probe_strengths(probe: Any, C: Any) -> list[float | None]:
     """The values of C to choose from, rising.
 
-    They are `C`; if that is None, the probe's own C where it is not the default, or else `DEFAULT_C`.
+    They are `C`; if that is None, the probe's own C where it is not the default, or else its `strengths`, or
+    `DEFAULT_C`.
 
     Raises:
         UsageError: a C for a probe without one, or infinity for one that needs a penalty.
@@ -192,7 +197,7 @@ def probe_strengths(probe: Any, C: Any) -> list[float | None]:
             )
         return [*C]
     default = inspect.signature(type(probe)).parameters["C"].default
-    return [*DEFAULT_C] if default == probe.C else [probe.C]
+    return [*(probe.strengths or DEFAULT_C)] if default == probe.C else [probe.C]
 
 
 def _carved(request: Request, seed: int) -> Request:
@@ -216,6 +221,15 @@ def _carved(request: Request, seed: int) -> Request:
         task, splits=splits, info={**task.info, VALIDATION_CARVED: {"fraction": CARVED_SHARE, "seed": seed}}
     )
     return replace(request, acts=view)
+
+
+def rows_read(acts: Activations, options: CurvesArguments) -> Activations:
+    """One row for each example or, for a probe over a sequence, the tokens of each text.
+
+    Raises:
+        UsageError: as `one_position`; a probe over a sequence where one token of each text was kept.
+    """
+    return all_tokens(acts, options.position) if options.of_sequences else one_position(acts, options.position)
 
 
 def one_position(acts: Activations, position: str | int | None) -> Activations:
@@ -254,16 +268,16 @@ def curves_of(acts: Activations, options: CurvesArguments) -> list[tuple[str, li
 
 
 def random_init_activations(
-    other: Activations, task: Task, request: Request, places: Sequence[Place], position: str | int | None
+    other: Activations, task: Task, request: Request, places: Sequence[Place], options: CurvesArguments
 ) -> Activations:
-    """The activations of a model with random weights, one row for each example, checked.
+    """The activations of a model with random weights, as `rows_read` gives them, checked.
 
     Args:
         other: of the model with random weights.
         task: of the trained model's activations, before a validation split is carved.
         request: one of the requests.
         places: of all curves.
-        position: as for `one_position`.
+        options: of the curves.
 
     Raises:
         UsageError: other examples, or a place that is not there.
@@ -274,7 +288,7 @@ def random_init_activations(
             "the activations of random_init= have other examples, labels or splits; make them from the same task "
             "(activations.random_init_of)"
         )
-    other = one_position(other, position)
+    other = rows_read(other, options)
     features = request.features.of if isinstance(request.features, SomeExamples) else request.features
     joined = features if isinstance(features, SideBySide) else None
     wanted = places if joined is None else joined.joined

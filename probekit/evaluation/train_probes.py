@@ -5,6 +5,7 @@ several curves, a place is read once for all label sets, and what belongs to a l
 model-free baselines) is made once for all points.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism
+from probekit.evaluation.compare.sequence import against_pooled, fit_pooled, pooled_results
 from probekit.evaluation.curve import Fitted, FittedPlace, announcer, fit_places, ticker
 from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
@@ -28,6 +30,7 @@ from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.options import CurvesArguments, ProbeArguments
 from probekit.options.option import keywords_of_two
+from probekit.points import Place
 from probekit.threads import one_thread
 
 
@@ -67,19 +70,22 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     places = list(dict.fromkeys(place for request in requests[0] for place in request.places))
     noise = options.random_init
     if noise is not None:
-        noise = random_init_activations(noise, acts.task, requests[0][0], places, options.position)
+        noise = random_init_activations(noise, acts.task, requests[0][0], places, options)
     begin = announcer(options.on_part)
     sets = plan_label_sets(requests, options, begin)
     begin("fitting probes")
-    done = ticker(options.progress, len(places) * (1 if noise is None else 2))
+    done = ticker(options.progress, len(places) * (1 + (noise is not None) + options.of_sequences))
     plans, random = [each.plan for each in sets], [{}] * len(sets)
     fitted = fit_places([each.requests[0].features for each in sets], plans, places, done)
+    pooled: list[dict[str, Fitted]] = [{}] * len(sets)
+    if options.of_sequences:
+        pooled = fit_pooled([each.requests[0].features for each in sets], plans, places, options, done)
     if noise is not None:
         random = fit_places(_same_rows(noise, sets), [numbers_only(plan) for plan in plans], places, done)
     begin("comparing layers")
     curves = [
-        _curve(each, request, own, noisy, options)
-        for each, own, noisy in zip(sets, fitted, random, strict=True)
+        _curve(each, request, (own, noisy, rows), options)
+        for each, own, noisy, rows in zip(sets, fitted, random, pooled, strict=True)
         for request in each.requests
     ]
     return ProbeCurves(curves) if options.several else curves[0]
@@ -101,9 +107,16 @@ def _same_rows(noise: Activations, sets: list[LabelSetPlan]) -> list[Activations
 
 @one_thread()
 def _curve(
-    label_set: LabelSetPlan, request: Request, places: Fitted, noise: Fitted, options: CurvesArguments
+    label_set: LabelSetPlan,
+    request: Request,
+    found: tuple[Fitted, Fitted, dict[str, Fitted]],
+    options: CurvesArguments,
 ) -> ProbeResults:
-    """The results of one point: its layers compared with one another, with chance and with the baselines."""
+    """The results of one point: its layers compared with one another, with chance and with the baselines.
+
+    `found` are the fits, those of random weights, and those of one row for each text.
+    """
+    places, noise, pooled = found
     plan, fitted = label_set.plan, [places[place] for place in request.places]
     layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
     baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
@@ -112,12 +125,15 @@ def _curve(
         meta["no_p_values"] = NO_P_VALUES
     noisy = [noise[place] for place in request.places if place in noise]
     random = [replace(place.result, probe=None) for place in noisy]
-    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random)
+    rows = pooled_results(pooled, request.places)
+    results = ProbeResults(layers, [baseline.result for baseline in baselines], meta, random, rows)
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     meta |= {"lead": None, "optimism": None}
     if quoted is not None:
         others = [*_rivals(results, baselines), *_random_baseline(noisy, plan)]
         meta["lead"] = lead(quoted, others, plan.headline, plan.bootstrap)
+        if pooled:
+            meta["pooled"] = against_pooled(quoted, _chosen(pooled, request.places, plan), plan)
         meta["optimism"] = optimism(layers, results.best, plan.headline, results.estimate[0])
     return results
 
@@ -150,6 +166,19 @@ def _quoted(
     intervals = {name: list(ends) for name, ends in score_intervals(plan.bootstrap, quoted).items()}
     layers = [fitted[i].result.place for i in chosen]
     return quoted, {"metrics": score(quoted), "intervals": intervals, "layers": layers}
+
+
+def _chosen(
+    pooled: dict[str, Fitted], places: Sequence[Place], plan: CurvePlan
+) -> dict[str, tuple[ProbeResults, Predictions | None]]:
+    """The curve of each kind of row, and its test predictions that would be quoted."""
+    found = {}
+    for how, fitted in pooled.items():
+        own = [fitted[place] for place in places]
+        results = ProbeResults([each.result for each in own], [], {"headline": plan.headline})
+        test, results.meta["procedure"] = _quoted(results, own, plan)
+        found[how] = results, test
+    return found
 
 
 def _random_baseline(random: list[FittedPlace], plan: CurvePlan) -> list[tuple[str, Predictions]]:

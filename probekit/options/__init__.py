@@ -42,7 +42,7 @@ __all__ = [
     "Sampling",
     "TaskOptions",
     "TrainingSettings",
-    "sampling_of",
     "TransferArguments",
     "TransferOptions",
+    "sampling_of",
 ]

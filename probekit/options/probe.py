@@ -25,7 +25,10 @@ LEAST_TEXTS = 10
 LEAST_FOLDS = 3  # one tests, one chooses, the rest are fitted
 
 
-PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse")  # the keys of `probekit.probes.PROBES`
+# the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
+PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
+SEQUENCE_NAMES = ("attention",)
+AGGREGATES = ("mean", "max", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 METRIC_NAMES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "r2", "spearman")
 LOSSES = ("brier", "ece", "mae")  # metrics of which lower is better, so none selects
@@ -134,6 +137,16 @@ class ProbeOptions(CurveOptions):
         "label",
         "Label set to predict; on the command line also several with commas, or all.  [default: the task's target]",
     )
+    aggregate: str | None = option(
+        None,
+        f"Predict a text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the scores of "
+        "a linear probe of tokens.",
+        notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the scores "
+        "of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. The table, the "
+        "picture and the files compare it with the probe of the mean and of the last token, on the same rows.",
+        metavar="HOW",
+        tag="",
+    )
     quick: bool = option(
         False,
         "A first look: scores and intervals, without control tasks, code length, bag of words, near-duplicates and "
@@ -143,7 +156,8 @@ class ProbeOptions(CurveOptions):
     )
     controls: int | None = option(
         None,
-        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick 0]",
+        "Draws of the control task (Hewitt and Liang 2019); 0 leaves it out.  [default: 3; with --quick, or a probe "
+        "over a sequence, 0]",
         metavar="N",
         least=0,
     )
@@ -217,7 +231,9 @@ class ProbeOptions(CurveOptions):
         super().__post_init__()
         check_among("by", self.by, (None, BY_POSITION, FROM_END))
         object.__setattr__(self, "least_texts", check_whole("least_texts", self.least_texts))
-        usual = {"controls": 0, "codelength": False} if self.quick or self.by is not None else FULL
+        check_among("aggregate", self.aggregate, (None, *AGGREGATES))
+        less = self.quick or self.by is not None or self.of_sequences
+        usual = {"controls": 0, "codelength": False} if less else FULL
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -236,6 +252,13 @@ class ProbeOptions(CurveOptions):
             object.__setattr__(self, "folds", _checked_folds(self.folds, self.drop_leaks))
         if self.by is not None:
             _refuse_with_by(self, ("folds", "concatenate"))
+
+    @property
+    def of_sequences(self) -> bool:
+        """Whether the probe takes all tokens of a text."""
+        probe = self.probe.get("name") if isinstance(self.probe, dict) else self.probe
+        by_name = probe in SEQUENCE_NAMES if isinstance(probe, str) else getattr(probe, "of_sequences", False)
+        return self.aggregate is not None or by_name
 
 
 @dataclass(frozen=True, kw_only=True)

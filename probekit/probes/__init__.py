@@ -4,17 +4,24 @@ from probekit.probes.base import ClassifierProbe, LinearProbe, Probe
 from probekit.probes.estimator import EstimatorClassifier, EstimatorRegressor
 from probekit.probes.find import find_probe, probe_name
 from probekit.probes.lda import LDAProbe
-from probekit.probes.load import PROBES, REGRESSORS, load_probe
+from probekit.probes.load import PROBES, REGRESSORS, SEQUENCE_PROBES, load_probe
 from probekit.probes.logistic.probe import LogisticProbe, fit_logistic_path
 from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.mlp import MLPProbe
 from probekit.probes.moments import MomentsProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe, fit_ridge_path
+from probekit.probes.sequence.aggregate import AggregateProbe
+from probekit.probes.sequence.attention import AttentionProbe
+from probekit.probes.sequence.base import SequenceProbe
+from probekit.probes.sequence.ragged import Ragged
 from probekit.probes.sparse import KSparseProbe, Ranking, rank_neurons
 
 __all__ = [
     "PROBES",
     "REGRESSORS",
+    "SEQUENCE_PROBES",
+    "AggregateProbe",
+    "AttentionProbe",
     "ClassifierProbe",
     "EstimatorClassifier",
     "EstimatorRegressor",
@@ -26,9 +33,11 @@ __all__ = [
     "MeanDifferenceProbe",
     "MomentsProbe",
     "Probe",
+    "Ragged",
     "Ranking",
     "RidgeProbe",
     "RidgeRegressionProbe",
+    "SequenceProbe",
     "find_probe",
     "fit_logistic_path",
     "fit_ridge_path",

@@ -42,6 +42,8 @@ class Probe(BaseEstimator):
         shares_decomposition: whether the fits to one set of rows share a decomposition of them, whatever the labels.
         for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         fits_in_threads: whether `fit_many` may run in several threads at once.
+        strengths: values of C to choose from, rising; None takes the usual ones.
+        of_sequences: whether it takes the tokens of each text, a list of [L, D], rather than one row.
         ARRAYS: names of the fitted arrays that make up the probe.
         FACTS: names of fitted numbers that are saved along with `converged_` and `n_iter_`; None where there is none.
         n_features_in_: D.
@@ -62,6 +64,8 @@ class Probe(BaseEstimator):
     shares_decomposition: bool = False
     for_codelength: bool = False
     fits_in_threads: bool = False
+    of_sequences: bool = False
+    strengths: tuple[float, ...] | None = None
     ARRAYS: tuple[str, ...] = ("coef_", "intercept_")
     FACTS: tuple[str, ...] = ()
     n_features_in_: int

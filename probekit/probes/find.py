@@ -7,11 +7,13 @@ from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from probekit.errors import UsageError, nearest
 from probekit.probes.base import Probe
 from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor
-from probekit.probes.load import PROBES, REGRESSORS
+from probekit.probes.load import PROBES, REGRESSORS, SEQUENCE_PROBES
+from probekit.probes.sequence.aggregate import AggregateProbe
+from probekit.probes.sequence.token_fits import TOKEN_PROBES
 from probekit.text import listed
 
 
-def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
+def find_probe(given: Any, n_classes: int, label: str = "the label", aggregate: str | None = None) -> Probe:
     """An unfitted probe for labels with `n_classes` classes, or for numbers (0).
 
     Args:
@@ -19,11 +21,18 @@ def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
             class. An instance's parameters are kept. None is the default: logistic, or ridge for numbers.
         n_classes: 0 for a regression.
         label: the label set's name, for messages.
+        aggregate: how scores of tokens become one of their text; `given` is then the probe of the tokens.
 
     Raises:
         UsageError: not a probe, or a probe of classes for numbers, or of numbers for classes.
     """
     probe = _instance(("logistic" if n_classes else "ridge") if given is None else given, n_classes)
+    probe = probe if aggregate is None else _aggregated(probe, aggregate)
+    if probe.of_sequences and n_classes == 0:
+        raise UsageError(
+            f"a probe over a sequence predicts classes, and {label!a} holds a number for each text; read one row for "
+            "each text (--position mean or last), or make classes of the numbers"
+        )
     if probe.predicts == "classes" and n_classes == 0:
         raise UsageError(
             f"the probe {probe_name(probe)} predicts classes, and {label!a} holds a number for each example; "
@@ -39,7 +48,10 @@ def find_probe(given: Any, n_classes: int, label: str = "the label") -> Probe:
 
 def probe_name(probe: Probe) -> str:
     """The probe's name ("k-sparse"), or its call if a parameter is not the default ("KSparseProbe(k=4)")."""
-    names = {kind: name for name, kind in (PROBES | REGRESSORS).items()} | {kind: name for name, kind in PROBES.items()}
+    if isinstance(probe, AggregateProbe):
+        return f"{probe.aggregate}-over-tokens {probe.probe}"
+    every = PROBES | REGRESSORS | SEQUENCE_PROBES
+    names = {kind: name for name, kind in every.items()} | {kind: name for name, kind in PROBES.items()}
     if type(probe) in names and probe.get_params() == type(probe)().get_params():
         return names[type(probe)]
     shown = probe.estimator if isinstance(probe, EstimatorProbe) else probe
@@ -77,7 +89,19 @@ def _is_estimator(given: Any) -> bool:
 def _named(name: str, n_classes: int) -> Probe:
     """The probe with this name; "ridge" names two, and the labels decide."""
     first, second = (PROBES, REGRESSORS) if n_classes else (REGRESSORS, PROBES)
-    kind = first.get(name, second.get(name))
+    kind = first.get(name, second.get(name, SEQUENCE_PROBES.get(name)))
     if kind is None:
-        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBES | REGRESSORS)}")
+        raise UsageError(f"unknown probe {name!a}; {nearest(name, PROBES | REGRESSORS | SEQUENCE_PROBES)}")
     return kind()
+
+
+def _aggregated(probe: Probe, aggregate: str) -> AggregateProbe:
+    """The probe over a sequence that aggregates the scores of this probe of tokens."""
+    name = next((name for name, kind in [*TOKEN_PROBES.items(), *REGRESSORS.items()] if type(probe) is kind), None)
+    if name is None:
+        shown = "attention aggregates by itself" if probe.of_sequences else f"got {probe_name(probe)}"
+        raise UsageError(f"--aggregate (aggregate=) takes a linear probe of tokens, {listed(TOKEN_PROBES)}; {shown}")
+    own, usual = probe.get_params(), type(probe)().get_params()
+    if changed := [key for key in own if key != "C" and own[key] != usual[key]]:
+        raise UsageError(f"--aggregate (aggregate=) takes no {changed[0]} of the token probe; leave it out")
+    return AggregateProbe(name, aggregate, C=own.get("C", 1.0))

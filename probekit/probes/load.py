@@ -10,6 +10,8 @@ from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.mean_difference import MeanDifferenceProbe
 from probekit.probes.mlp import MLPProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe
+from probekit.probes.sequence.aggregate import AggregateProbe
+from probekit.probes.sequence.attention import AttentionProbe
 from probekit.probes.sparse import KSparseProbe
 
 PROBES: dict[str, type[Any]] = {
@@ -21,6 +23,13 @@ PROBES: dict[str, type[Any]] = {
     "k-sparse": KSparseProbe,
 }
 REGRESSORS: dict[str, type[Any]] = {"ridge": RidgeRegressionProbe}
+SEQUENCE_PROBES: dict[str, type[Any]] = {"attention": AttentionProbe}  # they take all tokens of a text
+SAVED: tuple[type[Any], ...] = (
+    *PROBES.values(),
+    *REGRESSORS.values(),
+    *SEQUENCE_PROBES.values(),
+    AggregateProbe,
+)
 
 
 def load_probe(path: str | Path) -> Any:
@@ -29,6 +38,4 @@ def load_probe(path: str | Path) -> Any:
     Raises:
         DataError: missing or damaged files, or files that are not a complete probe.
     """
-    return read_probe(
-        check_path("path", path), {probe.__name__: probe for probe in (*PROBES.values(), *REGRESSORS.values())}
-    )
+    return read_probe(check_path("path", path), {probe.__name__: probe for probe in SAVED})

@@ -129,8 +129,6 @@ def continued_task(plan: ContinuationPlan, made: dict[int, Continuation]) -> Tas
     return replace(task, generated=np.array([len(one.tokens) for one in written]), info=info, **fields)
 
 
-
-
 def _regions(task: Task, texts: list[str]) -> list[list[Region]] | None:
     """The parts of each text; what the model wrote in a chat is the content of an assistant's message."""
     if task.regions is None or "chat" not in task.info:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 from probekit.errors import ProbekitError, UsageError
 from probekit.evaluation.by_position.data import PositionCurve, PositionData
 from probekit.evaluation.by_position.files import load_positions, position_frame, save_positions
-from probekit.evaluation.by_position.report import positions_html, positions_summary, positions_short_text
+from probekit.evaluation.by_position.report import positions_html, positions_short_text, positions_summary
 from probekit.evaluation.results.files import complete_results
 from probekit.options.check import check_path
 from probekit.text import listed

@@ -15,7 +15,7 @@ import numpy as np
 from probekit.activations.activations import Activations, ActivationSet
 from probekit.activations.layout import Layout
 from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_chance
-from probekit.evaluation.by_position.columns import Column, position_columns, labelled, usable
+from probekit.evaluation.by_position.columns import Column, labelled, position_columns, usable
 from probekit.evaluation.by_position.data import PositionCurve
 from probekit.evaluation.by_position.fit import PlannedColumn, fit_columns
 from probekit.evaluation.by_position.results import PositionResults

@@ -18,6 +18,7 @@ from probekit.evaluation.fits.predict import take_rows
 from probekit.points import Place, place_name
 from probekit.probes.base import check_size
 from probekit.probes.problem import concatenated
+from probekit.probes.sequence.ragged import Ragged
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,15 +26,15 @@ class LayerFits:
     """The fitted probes of one label set at one layer.
 
     Attributes:
-        X: the features [N, D].
+        X: the features [N, D], or the tokens of N texts.
         rows: those that the protocol fits, [n, D].
         probe: unfitted; copied for each fit.
         grid: the problems, of which some or all were fitted.
         probes: those that were fitted, by their key in the grid.
     """
 
-    X: Tensor
-    rows: Tensor
+    X: Tensor | Ragged
+    rows: Tensor | Ragged
     probe: Any
     grid: FitGrid
     probes: dict[Key, Any]
@@ -84,13 +85,13 @@ class WantedFits:
     keys: Sequence[Key]
 
 
-def fit_layers(X: Tensor, wanted: Sequence[WantedFits]) -> list[LayerFits]:
+def fit_layers(X: Tensor | Ragged, wanted: Sequence[WantedFits]) -> list[LayerFits]:
     """The fits of each label set on features X [N, D].
 
     Probes that share a decomposition of the same rows are solved together, whatever their labels.
     """
     found: dict[int, LayerFits] = {}
-    rows_of: dict[bytes, Tensor] = {}
+    rows_of: dict[bytes, Tensor | Ragged] = {}
     for numbers in _solved_together(wanted):
         first, fitted = wanted[numbers[0]], wanted[numbers[0]].grid.protocol.fitted
         rows = rows_of.get(fitted.tobytes())

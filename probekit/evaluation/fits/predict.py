@@ -5,7 +5,7 @@ Axes: N examples, D width, C classes.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes.base import Probe, as_numpy, predicted_labels, probabilities
+from probekit.probes.sequence.base import scores_of
+from probekit.probes.sequence.ragged import Ragged, take_texts
 
 ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
 
@@ -30,10 +32,12 @@ class Decision(NamedTuple):
     predicted: np.ndarray | None = None
 
 
-def decisions(probes: Sequence[Probe], X: Tensor, rows: np.ndarray) -> list[Decision]:
-    """The decision of each probe for these rows of X [N, D]; all linear probes are one matrix product."""
+def decisions(probes: Sequence[Any], X: Tensor | Ragged, rows: np.ndarray) -> list[Decision]:
+    """The decision of each probe for these rows of X [N, D], or texts; all linear probes are one matrix product."""
     if not probes:
         return []
+    if isinstance(X, Ragged):
+        return [Decision(scores) for scores in scores_of(probes, take_texts(X, rows))]
     if all(probe.linear for probe in probes):
         return [Decision(scores) for scores in _linear(probes, X, rows)]
     features = take_rows(X, rows)
@@ -46,8 +50,14 @@ def _decide(probe: Any, features: Tensor) -> Decision:
     return Decision(probe.decision_function(features), None if probe.by_score else probe.predict(features))
 
 
-def take_rows(X: Tensor, rows: np.ndarray) -> Tensor:
-    """X [N, D] at these rows, without a copy where they follow one another."""
+@overload
+def take_rows(X: Tensor, rows: np.ndarray) -> Tensor: ...
+@overload
+def take_rows(X: Ragged, rows: np.ndarray) -> Ragged: ...
+def take_rows(X: Tensor | Ragged, rows: np.ndarray) -> Tensor | Ragged:
+    """X [N, D] at these rows, or the tokens of these texts; rows are not copied where they follow one another."""
+    if isinstance(X, Ragged):
+        return take_texts(X, rows)
     if len(rows) and (np.diff(rows) == 1).all():
         return X[int(rows[0]) : int(rows[-1]) + 1]
     return X[torch.from_numpy(rows).to(X.device)]
@@ -73,7 +83,7 @@ def predictions_of(truth: np.ndarray, decision: Decision, n_classes: int, probe:
     return Predictions(truth, predicted, scores, n_classes, likely)
 
 
-def predict(probe: Probe, X: Tensor, rows: np.ndarray, labels: np.ndarray, n_classes: int) -> Predictions:
+def predict(probe: Probe, X: Tensor | Ragged, rows: np.ndarray, labels: np.ndarray, n_classes: int) -> Predictions:
     """The predictions of one probe for rows of X [N, D], whose labels are `labels[rows]`."""
     (decision,) = decisions([probe], X, rows)
     return predictions_of(labels[rows], decision, n_classes, probe)

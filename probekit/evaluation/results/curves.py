@@ -107,7 +107,10 @@ class ProbeCurves(Mapping[tuple[str, str], ProbeResults]):
             DataError: no curves there, or files that do not belong together.
         """
         curves, meta = load_curves(Path(folder))
-        return cls((ProbeResults(each.layers, each.baselines, each.meta, each.random_init) for each in curves), meta)
+        return cls(
+            (ProbeResults(each.layers, each.baselines, each.meta, each.random_init, each.pooled) for each in curves),
+            meta,
+        )
 
     def _repr_html_(self) -> str:
         return curves_html(list(self.values()))

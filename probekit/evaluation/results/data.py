@@ -107,12 +107,15 @@ class ProbeData:
         meta: JSON-able: model, task, label, point, position, probe, C (the grid), seed, n, headline, audit, versions
             and more.
         random_init: the same layers of the same architecture with random weights, numbers only; may be empty.
+        pooled: of a probe over a sequence, the same layers with one row for each text, numbers only: "mean" of the
+            tokens and "last" token; otherwise empty. `meta["pooled"]` has the paired differences on test.
     """
 
     layers: list[LayerResult]
     baselines: list[BaselineResult]
     meta: dict[str, Any]
     random_init: list[LayerResult] = field(default_factory=list)
+    pooled: dict[str, list[LayerResult]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.layers:

@@ -16,7 +16,8 @@ from probekit.evaluation.results.form import has_form
 from probekit.evaluation.results.frames import probe_frame, transfer_frame
 from probekit.evaluation.scores.metrics import HEADLINES
 from probekit.plain_files import MAX_RESULTS, parse_json, read_bytes
-from probekit.probes import PROBES, REGRESSORS, load_probe
+from probekit.probes import load_probe
+from probekit.probes.load import SAVED
 
 FORMAT = "probekit.results/2"
 OLDER = ("probekit.results/1",)
@@ -41,6 +42,7 @@ def save_results(data: ProbeData, folder: Path) -> None:
         "layers": layers,
     }
     body |= {name: [as_entry(result) for result in results] for name, results in lists.items()}
+    body |= {"pooled": {how: [as_entry(layer) for layer in layers] for how, layers in data.pooled.items()}}
     json.dumps(body, allow_nan=False)  # fails before anything is deleted
     table = probe_frame(data).to_csv(index=False, lineterminator="\n").encode()
     clear_folder(folder)
@@ -64,8 +66,12 @@ def load_results(folder: Path) -> ProbeData:
         layers = [_layer_of(entry, folder) for entry in body["layers"]]
         baselines = [BaselineResult(**with_tuples(entry)) for entry in body["baselines"]]
         random_init = [LayerResult(**with_tuples(entry)) for entry in body["random_init"]]
+        pooled = {
+            how: [LayerResult(**with_tuples(entry)) for entry in entries_of(entries, LayerResult)]
+            for how, entries in body.get("pooled", {}).items()
+        }
         _check_headline(body["meta"]["headline"], layers, path)
-        return ProbeData(layers, baselines, body["meta"], random_init)
+        return ProbeData(layers, baselines, body["meta"], random_init, pooled)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{str(path)!a} is not a complete file of results: {error!a}") from None
 
@@ -188,7 +194,7 @@ def _save_probe(layer: LayerResult, folder: Path) -> dict[str, str] | None:
 
 def is_saved(probe: Any) -> bool:
     """Whether results keep the fitted probe: only a class that `load_probe` knows can be read again without pickle."""
-    return bool(probe.saveable) and type(probe) in (*PROBES.values(), *REGRESSORS.values())
+    return bool(probe.saveable) and type(probe) in SAVED
 
 
 def probe_hash(path: Path) -> str:

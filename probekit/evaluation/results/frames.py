@@ -20,7 +20,8 @@ def probe_frame(data: ProbeData) -> "pd.DataFrame":
     """One row per probe, baseline, control task or random-weights probe, split and metric; then rows of the curve.
 
     The rows of the curve have the kinds "procedure" (the scores of nested folds), "lead" (the quoted score minus the
-    best baseline's, whose name they have) and "curve" (the p-value of the best of all layers).
+    best baseline's, whose name they have), "lead over pooled" (of a probe over a sequence: minus that of the mean or
+    the last token) and "curve" (the p-value of the best of all layers).
     """
     return _typed(_probe_rows(data), COLUMNS)
 
@@ -37,6 +38,8 @@ def _probe_rows(data: ProbeData) -> list[tuple[Any, ...]]:
     rows += [row for layer in data.layers for row in _extra_rows(data, layer)]
     rows += [row for baseline in data.baselines for row in _metric_rows(data, "baseline", baseline.name, baseline)]
     rows += [row for layer in data.random_init for row in _metric_rows(data, "random-init", probe, layer)]
+    for how, layers in data.pooled.items():
+        rows += [row for layer in layers for row in _metric_rows(data, "pooled", f"{how} token", layer)]
     return rows + _curve_rows(data)
 
 
@@ -112,6 +115,10 @@ def _curve_rows(data: ProbeData) -> list[tuple[Any, ...]]:
         for metric, value in procedure["metrics"].items()
     ]
     found += [] if lead is None else [("lead", lead["baseline"], data.headline, lead["over"], lead["interval"])]
+    found += [
+        ("lead over pooled", f"{how} token", data.headline, each["over"], each["interval"])
+        for how, each in (data.meta.get("pooled") or {}).items()
+    ]
     found += [] if p_max is None else [("curve", probe, "p_value", p_max, None)]
     place = (data.meta["point"], None, None, None, None, "test")
     return [

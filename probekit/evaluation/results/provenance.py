@@ -146,7 +146,7 @@ def random_origin(acts: Activations | None) -> dict[str, Any] | None:
 
 
 def _position(acts: Activations) -> Any:
-    position = acts.task.position
+    position = acts.layout.positions[0] if acts.layout.is_ragged else acts.task.position
     return acts.meta.get("position", position if isinstance(position, str) else "per example")
 
 

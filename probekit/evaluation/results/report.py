@@ -104,8 +104,14 @@ def _rows(data: ProbeData) -> list[list[str]]:
     header += ["control", "selectivity", "bits", "compression", "random init"]
     random = {layer.place: layer for layer in data.random_init}
     rows = [_row(data, _layer_name(data, layer), layer, random.get(layer.place)) for layer in data.layers]
+    for how, layers in data.pooled.items():
+        header.append(f"{how} token")
+        rows = [
+            [*row, number_text(layer.metrics["test"].get(data.headline))]
+            for row, layer in zip(rows, layers, strict=True)
+        ]
     rows += [_row(data, f"   {baseline.name}{_late(baseline)}", baseline) for baseline in data.baselines]
-    return without_empty_columns([header, *rows])
+    return without_empty_columns([header, *([*row, *[""] * (len(header) - len(row))] for row in rows)])
 
 
 def _row(
@@ -158,6 +164,7 @@ def footnotes(data: ProbeData) -> list[str]:
     """At most `MOST_NOTES` lines, the most important first; a last line names those that are left out."""
     parts: dict[str, Callable[[ProbeData], str]] = {
         "best layer": _best_note,
+        "mean and last token": _pooled_note,
         "baselines": _lead_note,
         "convergence": _convergence_note,
         "audit": _audit_note,
@@ -216,6 +223,16 @@ def _lead_note(data: ProbeData) -> str:
     within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}], paired on test".format(*ends)
     rivals = "best of these baselines" if data.meta.get("left_out") else "best baseline"
     return f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}."
+
+
+def _pooled_note(data: ProbeData) -> str:
+    """How far a probe over a sequence is ahead of the probes of one row for each text."""
+    parts = []
+    for how, each in (data.meta.get("pooled") or {}).items():
+        within = "" if each["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*each["interval"])
+        at = "" if each["place"] is None else f" at {each['place']}"
+        parts.append(f"{each['over']:+z.3f} over the {how}-token probe{at} ({each['value']:.3f}){within}")
+    return f"Same rows, paired on test: {'; '.join(parts)}." if parts else ""
 
 
 def _convergence_note(data: ProbeData) -> str:

@@ -10,6 +10,7 @@ _POSITIONS = {
     "last": "last token",
     "first": "first token",
     "mean": "mean of all tokens",
+    "all": "all tokens",
     "per example": "a token of each text's own",
 }
 

@@ -1,0 +1,1 @@
+"""Probes over a sequence: from all tokens of a text to the text's label."""

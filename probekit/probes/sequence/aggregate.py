@@ -1,0 +1,224 @@
+"""A linear probe of tokens whose scores are aggregated over each text, then calibrated.
+
+The token probe is fitted to all tokens of the training texts, each with its text's label and 1 / L of its weight. The
+scores of a text's tokens become one: their mean, the highest, a softmax-weighted mean, or the last token's. One slope
+and an intercept per output turn it into log odds.
+
+Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), n and t texts and
+tokens of a part.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.utils.validation import check_is_fitted
+
+from probekit.errors import UsageError, nearest
+from probekit.options.check import check_positive, check_strength
+from probekit.options.probe import AGGREGATES
+from probekit.probes.problem import ProblemSet
+from probekit.probes.sequence.base import SequenceProbe, weights_of
+from probekit.probes.sequence.objective import attended
+from probekit.probes.sequence.ragged import Ragged, as_ragged, text_parts, token_weights
+from probekit.probes.sequence.token_fits import TOKEN_PROBES, token_fits
+from probekit.threads import one_thread
+
+NEWTON_STEPS = 100
+CALIBRATED = 1e-10  # squared Newton decrement for each text, in nats
+
+
+class AggregateProbe(SequenceProbe):
+    """A text scores slope * (aggregate of its tokens' linear scores) + intercept.
+
+    `max` and `softmax` look for tokens of one class. For two classes it is the one that fits the training texts better
+    once calibrated (`side_`); for more, each class has its own highest score.
+
+    Args:
+        probe: of the tokens: "logistic", "ridge", "lda" or "mean-diff".
+        aggregate: "mean", "max", "softmax" or "last".
+        C: inverse strength of the token probe's regularisation, where it has one.
+        temperature: of the softmax, in standard deviations of the token scores on train; towards 0 it is the maximum,
+            towards infinity the mean.
+
+    Attributes:
+        coef_: float64 [1, D] for two classes, [C, D] for more; of tokens, applies to raw features.
+        intercept_: float64 [1] or [C], of tokens.
+        slope_: float64 [1], of the aggregated scores.
+        shift_: float64 [1] or [C], added to them.
+        side_: float64 [1], 1 where high scores are looked for, -1 where low ones are.
+        spread_: float64 [1], standard deviation of the token scores on train.
+        gap_: the token probe's certificate, where it has one.
+    """
+
+    ARRAYS = ("coef_", "intercept_", "slope_", "shift_", "side_", "spread_")
+    FACTS = ("gap_",)
+    coef_: np.ndarray
+    intercept_: np.ndarray
+    slope_: np.ndarray
+    shift_: np.ndarray
+    side_: np.ndarray
+    spread_: np.ndarray
+
+    def __init__(
+        self, probe: str = "logistic", aggregate: str = "mean", C: float = 1.0, temperature: float = 1.0
+    ) -> None:
+        self.probe = probe
+        self.aggregate = aggregate
+        self.C = C
+        self.temperature = temperature
+
+    @property
+    def has_C(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the token probe has a C."""
+        return self._token_probe().has_C
+
+    @property
+    def without_penalty(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether C may be infinite."""
+        return self._token_probe().without_penalty
+
+    @property
+    def certified(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the fits of the token probe have a certificate."""
+        return self._token_probe().certified
+
+    @property
+    def direction(self) -> np.ndarray:
+        """The token probe's weights in activation space, float64: [D] for two classes, [C, D] for more."""
+        check_is_fitted(self)
+        return self.coef_[0] if len(self.coef_) == 1 else self.coef_
+
+    def token_scores(self, X: Any) -> list[np.ndarray]:
+        """The score of each token before it is aggregated: N arrays [L] for two classes, [L, C] for more."""
+        check_is_fitted(self)
+        X = as_ragged(X, self.n_features_in_)
+        found: list[np.ndarray] = [np.empty(0)] * len(X)
+        for part in text_parts(X):
+            scores = self._of_tokens(part.rows.double().cpu().numpy())
+            scores = scores[:, 0] if scores.shape[1] == 1 else scores
+            for text, own in zip(part.texts, np.split(scores, np.cumsum(part.lengths)[:-1]), strict=True):
+                found[text] = own
+        return found
+
+    def _token_probe(self) -> type[Any]:
+        if self.probe not in TOKEN_PROBES:
+            raise UsageError(f"unknown probe of tokens {self.probe!a}; {nearest(str(self.probe), TOKEN_PROBES)}")
+        return TOKEN_PROBES[self.probe]
+
+    def _of_tokens(self, rows: np.ndarray) -> np.ndarray:
+        return rows @ self.coef_.T + self.intercept_
+
+    def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return self.slope_ * self._aggregated(self._of_tokens(rows), lengths, self.side_) + self.shift_
+
+    def _aggregated(self, scores: np.ndarray, lengths: np.ndarray, side: np.ndarray) -> np.ndarray:
+        """Token scores [t, K] as one for each text and output, [n, K]."""
+        ends = np.cumsum(lengths)
+        if self.aggregate == "last":
+            return scores[ends - 1]
+        if self.aggregate == "mean":
+            return np.add.reduceat(scores, ends - lengths, axis=0) / lengths[:, None]
+        if self.aggregate == "max":
+            return side * np.maximum.reduceat(side * scores, ends - lengths, axis=0)
+        sharpness = side / (self.temperature * self.spread_)
+        return attended(sharpness * scores, scores[:, :, None], lengths)[0][:, :, 0]
+
+    def _fit_copies(self, probes: Sequence[Self], X: Ragged, problems: ProblemSet) -> None:
+        self._check_parameters()
+        strengths = [check_strength("C", probe.C) if self.has_C else 1.0 for probe in probes]
+        fitted = token_fits(self.probe, X, problems, strengths)
+        for probe, of_tokens in zip(probes, fitted, strict=True):
+            probe.coef_, probe.intercept_ = of_tokens.coef_, of_tokens.intercept_
+            probe.gap_, probe.converged_ = of_tokens.gap_, bool(of_tokens.converged_)
+            probe.n_iter_, probe.side_, probe.spread_ = int(of_tokens.n_iter_), np.ones(1), np.ones(1)
+        with one_thread():
+            weights = [weights_of(problems, i, len(X)) for i in range(len(probes))]
+            if self.aggregate == "softmax":
+                _set_spreads(probes, X, weights)
+            self._calibrate(probes, X, problems, weights)
+
+    def _check_parameters(self) -> None:
+        self._token_probe()
+        if self.aggregate not in AGGREGATES:
+            raise UsageError(f"unknown aggregate {self.aggregate!a}; {nearest(str(self.aggregate), AGGREGATES)}")
+        check_positive("temperature", self.temperature)
+
+    def _calibrate(
+        self, probes: Sequence[Self], X: Ragged, problems: ProblemSet, weights: Sequence[np.ndarray]
+    ) -> None:
+        """Set slope, shift and side; the tokens are read once for all probes."""
+        sides = [self._sides(probe) for probe in probes]
+        found = [[np.empty((len(X), len(probe.coef_))) for _ in own] for probe, own in zip(probes, sides, strict=True)]
+        for part in text_parts(X):
+            rows = part.rows.double().cpu().numpy()
+            for probe, own, into in zip(probes, sides, found, strict=True):
+                scores = probe._of_tokens(rows)
+                for side, scored in zip(own, into, strict=True):
+                    scored[part.texts] = probe._aggregated(scores, part.lengths, np.array([side]))
+        for i, (probe, own) in enumerate(zip(probes, sides, strict=True)):
+            rows, labels = weights[i] > 0, problems.labels[problems.problems[i].label].values
+            fits = [calibration(scored[rows], labels[rows]) for scored in found[i]]
+            best = min(range(len(fits)), key=lambda number: fits[number][2])
+            probe.slope_, probe.shift_, _ = fits[best]
+            probe.side_ = np.array([own[best]])
+
+    def _sides(self, probe: Self) -> tuple[float, ...]:
+        return (1.0, -1.0) if self.aggregate in ("max", "softmax") and len(probe.coef_) == 1 else (1.0,)
+
+
+def _set_spreads(probes: Sequence[AggregateProbe], X: Ragged, weights: Sequence[np.ndarray]) -> None:
+    """The standard deviation of each probe's token scores over the training texts, each text with its weight."""
+    sums = [np.zeros((2, len(probe.coef_))) for probe in probes]
+    for part in text_parts(X):
+        rows = part.rows.double().cpu().numpy()
+        for probe, own, into in zip(probes, weights, sums, strict=True):
+            scores, w = probe._of_tokens(rows), token_weights(part, own)
+            into += w @ scores, w @ np.square(scores)
+    for probe, own, (first, second) in zip(probes, weights, sums, strict=True):
+        n = own.sum()
+        variance = float(np.mean(np.maximum(second / n - (first / n) ** 2, 0)))
+        probe.spread_ = np.array([np.sqrt(variance) or 1.0])
+
+
+def calibration(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Slope [1] and shifts [K] of scores [N, K] that minimise the log loss, and the loss.
+
+    Targets are Platt's (1999): a label counts as (n + 1) / (n + C) of its class and the rest is shared, so that the
+    slope stays finite where the scores separate the classes.
+    """
+    N, K = scores.shape
+    C = max(K, 2)
+    size = np.bincount(labels, minlength=C)
+    targets = np.repeat(1 / (size[labels] + C), C).reshape(N, C)
+    targets[np.arange(N), labels] = (size[labels] + 1) / (size[labels] + C)
+    spread = float(np.sqrt(np.mean((scores - scores.mean(axis=0)) ** 2))) or 1.0
+    unit = (scores - scores.mean(axis=0)) / spread
+    unit = np.stack([np.zeros(N), unit[:, 0]], axis=1) if K == 1 else unit
+
+    def loss(v: np.ndarray) -> float:
+        return float(-(targets * log_softmax(v[0] * unit + v[1:], axis=1)).sum())
+
+    v = np.zeros(C + 1)
+    for _ in range(NEWTON_STEPS):
+        p = np.exp(log_softmax(v[0] * unit + v[1:], axis=1))
+        centred = unit - (p * unit).sum(axis=1, keepdims=True)
+        g = np.concatenate([[((p - targets) * unit).sum()], (p - targets).sum(axis=0)])
+        cross = (p * centred).sum(axis=0)
+        H = np.block(
+            [
+                [np.array([[(p * centred * unit).sum()]]), cross[None]],
+                [cross[:, None], np.diag(p.sum(axis=0)) - p.T @ p],
+            ]
+        )
+        step = np.linalg.solve(H + 1e-9 * np.eye(C + 1) * N, -g)  # adding a constant to all shifts changes nothing
+        if -(g @ step) <= CALIBRATED * N:
+            break
+        t, now = 1.0, loss(v)
+        while loss(v + t * step) > now + 1e-4 * t * float(g @ step) and t > 1e-8:
+            t /= 2
+        v = v + t * step
+    slope = v[0] / spread
+    shift = v[1:] - slope * scores.mean(axis=0) if K > 1 else np.array([v[2] - v[1] - slope * float(scores.mean())])
+    return np.array([slope]), shift, loss(v)
