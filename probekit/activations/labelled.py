@@ -94,4 +94,5 @@ def _some(layout: Layout, rows: np.ndarray) -> Layout:
         tokens=None if layout.tokens is None else layout.tokens[index],
         picked=None if layout.picked is None else layout.picked[rows],
         token_index=None if layout.token_index is None else layout.token_index[index],
+        characters=None if layout.characters is None else layout.characters[index],
     )

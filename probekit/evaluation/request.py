@@ -241,7 +241,8 @@ def one_position(acts: Activations, position: str | int | None) -> Activations:
     kept = acts.layout.positions
     check_kept(kept, position)
     if position is not None:
-        return acts.at(position)
+        found = acts.at(position)
+        return found.at(ALL) if found.layout.is_ragged else found
     return acts.at(kept[0]) if acts.task.token_labels else acts  # `at` finds the labels of the tokens that were read
 
 

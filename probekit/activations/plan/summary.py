@@ -6,12 +6,12 @@ import numpy as np
 
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.read_positions import ALL
 from probekit.activations.plan.token_ids import Sequences
 from probekit.activations.plan.token_labels import count_unlabelled
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
+from probekit.selections import in_words
 from probekit.tasks.base import SPLITS, Task
 from probekit.tasks.info import origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
@@ -98,7 +98,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "batches": _batches(n),
         "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
         **({} if plan.edits is None else {"edits": n["edits"]}),
-        **_remarks(n, task, cfg.n_ctx),
+        **_remarks(n, task, plan.reading.names, cfg.n_ctx),
     }
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
 
@@ -133,13 +133,8 @@ def _tokens_read(places: list[Place], points: list[str], names: list[str], task:
     pairs = {point for point, _ in places if point in PAIR_POINTS}
     if pairs == set(points):
         return "every pair of tokens"
-    tokens = ", ".join(map(_position, names)) + ("" if task.spans is None else " of each word")
+    tokens = ", ".join(map(in_words, names)) + ("" if task.spans is None or "@" in "".join(names) else " of each word")
     return f"{tokens}; attention of every pair" if pairs else tokens
-
-
-def _position(name: str) -> str:
-    words = {"mean": "mean over the tokens", "per example": "one given token in each text", ALL: "all tokens"}
-    return words.get(name, f"{name} token" if name in ("last", "first") else f"token {name}")
 
 
 def _sharing(n: dict[str, Any], share: bool, causal: bool) -> str:
@@ -178,7 +173,7 @@ def regression_line(task: Task) -> str:
     return f"{task.target} is {each}, {labels.min():g} to {labels.max():g}: a regression"
 
 
-def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
+def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {}
     if n["splits_from"]:
@@ -194,7 +189,7 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     elif not task.n_classes():
         lines["labels"] = regression_line(task)
     if n["cut"]:
-        at_cut = task.spans is None and any(one == "last" or one.startswith("-") for one in n["position"].split("+"))
+        at_cut = task.spans is None and any(one == "last" or one.startswith("-") for one in names)
         lines["cut"] = f"{counted(n['cut'], 'text')} to the first {n_ctx:,} tokens, the model's context"
         lines["cut"] += ", and read there" if at_cut else ""
     if n["dropped_blanks"]:
