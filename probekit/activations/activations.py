@@ -276,6 +276,36 @@ class _EachToken(Activations):
         return self._source._n_bytes()
 
 
+class RowsOf(Activations):
+    """Some examples of activations, read on access.
+
+    Args:
+        source: of all examples.
+        rows: which examples, int64.
+    """
+
+    def __init__(self, source: Activations, rows: np.ndarray):
+        self.source = source
+        self._index = rows
+        layout, every = source.layout, source.layout.index(("", None), rows)
+        own = replace(
+            layout,
+            lengths=layout.lengths[rows],
+            tokens=None if layout.tokens is None else layout.tokens[every],
+            picked=None if layout.picked is None else layout.picked[rows],
+            token_index=None if layout.token_index is None else layout.token_index[every],
+            characters=None if layout.characters is None else layout.characters[every],
+        )
+        super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
+
+    def _rows(self, place: Place) -> Tensor:
+        rows = self.source._rows(place)
+        return rows[torch.from_numpy(self.source.layout.index(place, self._index)).to(rows.device)]
+
+    def _n_bytes(self) -> int:
+        return self.source._n_bytes()
+
+
 class SideBySide(Activations):
     """Groups of places, each group joined on access to one place, [N, D of all].
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import read_plan
-from probekit.activations.store.labels import labelled_task, read_labels, write_labels
+from probekit.activations.store.labels import stored_labels, with_stored_labels, write_labels
 from probekit.errors import UsageError
 from probekit.options.check import check_path
 from probekit.options.label import LabelArguments
@@ -62,8 +62,8 @@ def label_store(path: str | Path, labels: Any, options: LabelArguments) -> Label
     path = check_path("the store", path)
     plan = read_plan(path)
     examples = read_examples(path, plan)
-    known = read_labels(path, examples.seal, plan.rows)
-    task = labelled_task(examples.task, known)
+    known = stored_labels(path, examples)
+    task = with_stored_labels(examples.task, known)
     label_set, splits = read_label_set(task, labels, options)
     if label_set.name in (*examples.task.labels, *examples.task.token_labels):
         raise UsageError(
@@ -74,5 +74,5 @@ def label_store(path: str | Path, labels: Any, options: LabelArguments) -> Label
         task = examples.task  # as if these were the first: splits are carved anew
         label_set, splits = read_label_set(task, labels, options)
     made = checked_labels(with_label_sets(task, [label_set], splits, target=label_set.name))
-    is_new = write_labels(path, examples.seal, known, label_set, splits, options.replace)
+    is_new = write_labels(path, examples, known, label_set, splits, options.replace)
     return LabelledStore(path, label_set.name, made, label_set.info, is_new)

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.activations import Activations, SideBySide
-from probekit.activations.labelled import SomeExamples, labelled_only
+from probekit.activations.activations import Activations, RowsOf, SideBySide
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import all_tokens
 from probekit.options import CurveOptions, CurvesArguments
@@ -26,6 +25,7 @@ from probekit.probes.find import find_probe, probe_name
 from probekit.tasks.base import Task
 from probekit.tasks.info import VALIDATION_CARVED
 from probekit.tasks.splits import CARVED_SHARE, carve_missing
+from probekit.tasks.token_labels import unlabelled_rows
 
 Curves = list[tuple[str, list[Place]]]  # the short name of a point, and its places
 DEFAULT_C = tuple(10.0**k for k in range(-4, 5))
@@ -46,6 +46,7 @@ class Request:
         strengths: values of C to choose from, rising; [None] for a probe without C.
         point: short name.
         places: in the order of the curve.
+        rows: the examples of the activations that have a label, int64, where some have none; None is all.
     """
 
     acts: Activations
@@ -57,6 +58,7 @@ class Request:
     strengths: list[float | None]
     point: str
     places: list[Place]
+    rows: np.ndarray | None = None
 
 
 def check_request(acts: Activations, options: CurveOptions) -> Request:
@@ -73,7 +75,9 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
     acts = _checked(acts)
     label = acts.task.label_set(options.label)
     if options.probe in SEQUENCE_NAMES or getattr(options.probe, "of_sequences", False):
-        raise UsageError("a probe over a sequence has no single direction to compare or to edit; take a linear probe")
+        raise UsageError(
+            "this reads one row for each text, and a probe over a sequence takes all of its tokens; take a linear probe"
+        )
     acts = one_position(acts, options.position)
     curves = [places_of(acts, options.point, options.layers)]
     if options.concatenate:
@@ -125,10 +129,15 @@ def position_request(acts: Activations, options: CurvesArguments) -> Request:
         raise UsageError(f"{point} has a row for each pair of tokens, not for each position; name another point")
     rows = acts
     if label in acts.task.token_labels:
-        rows = acts.at(ALL if acts.layout.is_ragged else acts.layout.positions[0])
+        rows = acts.at(ALL) if acts.layout.is_ragged else _most_varied(acts, label)
     request = _of_label(rows, options, label)
     request = _carved(request, options.seed) if len(request.strengths) > 1 else request
     return replace(request, point=point, places=places)
+
+
+def _most_varied(acts: Activations, label: str) -> Activations:
+    """The kept position at whose tokens the label has the most values."""
+    return max((acts.at(name) for name in acts.layout.positions), key=lambda one: len(np.unique(one.labels[label])))
 
 
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:
@@ -139,11 +148,13 @@ def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curve
 
 def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
     """The request for one label set, without its places; of the examples that have a label in it."""
-    acts = labelled_only(acts, label)
-    if not len(acts.task):
-        raise DataError(f"no example of {acts.task.name!a} that is read has a label of {label!a}; name another label")
     n_classes = len(acts.label_names[label])
     probe = find_probe(options.probe, n_classes, label, getattr(options, "aggregate", None))
+    missing, rows = unlabelled_rows(acts.task, label), None
+    if missing.any():
+        rows = np.flatnonzero(~missing)
+        _check_labelled(acts.task, label, rows)
+        acts = RowsOf(acts, rows)
     labels = np.asarray(acts.labels[label])
     if labels.ndim == 2 and not probe.several_outputs:
         raise UsageError(
@@ -151,13 +162,18 @@ def _of_label(acts: Activations, options: CurveOptions, label: str) -> Request:
             "example; take ridge (--probe ridge)"
         )
     strengths = probe_strengths(probe, options.C)
-    return Request(acts, acts, label, labels, n_classes, probe, strengths, "", [])
+    return Request(acts, acts, label, labels, n_classes, probe, strengths, "", [], rows)
+
+
+def _check_labelled(task: Task, label: str, rows: np.ndarray) -> None:
+    if not len(rows):
+        raise DataError(f"no example of {task.name!a} that is read has a label of {label!a}; name another label")
 
 
 def _with_the_same_rows(requests: list[Request]) -> list[Request]:
-    """The requests; those with the same labelled examples read one object, so that a place is read once for them."""
+    """The requests; those whose labelled examples are the same read one object, so that a place is read once."""
     known: dict[bytes, Activations] = {}
-    keys = [each.acts.rows.tobytes() if isinstance(each.acts, SomeExamples) else b"" for each in requests]
+    keys = [b"" if each.rows is None else each.rows.tobytes() for each in requests]
     return [replace(each, features=known.setdefault(key, each.acts)) for each, key in zip(requests, keys, strict=True)]
 
 
@@ -290,9 +306,14 @@ def random_init_activations(
             "(activations.random_init_of)"
         )
     other = rows_read(other, options)
-    features = request.features.of if isinstance(request.features, SomeExamples) else request.features
-    joined = features if isinstance(features, SideBySide) else None
+    source = request.features.source if isinstance(request.features, RowsOf) else request.features
+    joined = source if isinstance(source, SideBySide) else None
     wanted = places if joined is None else joined.joined
     if missing := [place for place in wanted if place not in other]:
         raise UsageError(f"random_init= has no activations of {place_name(missing[0])}; make it with the same points")
     return other if joined is None else joined.same_of(other)
+
+
+def of_rows(acts: Activations, rows: np.ndarray | None) -> Activations:
+    """The activations of these examples; None is all of them."""
+    return acts if rows is None else RowsOf(acts, rows)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
-from probekit.activations.labelled import SomeExamples, label, with_task
+from probekit.activations.labelled import label, with_task
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
@@ -22,7 +22,7 @@ from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.plan import CurvePlan, numbers_only
 from probekit.evaluation.quick import NO_P_VALUES
-from probekit.evaluation.request import Request, check_requests, random_init_activations
+from probekit.evaluation.request import Request, check_requests, of_rows, random_init_activations
 from probekit.evaluation.results.curves import ProbeCurves
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.results import ProbeResults
@@ -81,7 +81,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
     if options.of_sequences:
         pooled = fit_pooled([each.requests[0].features for each in sets], plans, places, options, done)
     if noise is not None:
-        random = fit_places(_same_rows(noise, sets), [numbers_only(plan) for plan in plans], places, done)
+        noisy = [of_rows(noise, each.requests[0].rows) for each in sets]
+        random = fit_places(noisy, [numbers_only(plan) for plan in plans], places, done)
     begin("comparing layers")
     curves = [
         _curve(each, request, (own, noisy, rows), options)
@@ -97,12 +98,6 @@ def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations,
     if noise is not None and noise.task.fingerprint() == acts.task.fingerprint():
         noise = with_task(noise, made.task)
     return made, replace(options, labels=None, random_init=noise)
-
-
-def _same_rows(noise: Activations, sets: list[LabelSetPlan]) -> list[Activations]:
-    """The activations of random weights with the examples that each label set has."""
-    features = [each.requests[0].features for each in sets]
-    return [own.same_of(noise) if isinstance(own, SomeExamples) else noise for own in features]
 
 
 @one_thread()

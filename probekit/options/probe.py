@@ -139,11 +139,11 @@ class ProbeOptions(CurveOptions):
     )
     aggregate: str | None = option(
         None,
-        f"Predict a text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the scores of "
-        "a linear probe of tokens.",
-        notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the scores "
-        "of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. The table, the "
-        "picture and the files compare it with the probe of the mean and of the last token, on the same rows.",
+        f"Predict each text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the "
+        "scores of a linear probe.",
+        notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the "
+        "scores of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. Table, "
+        "picture and files compare it with the probes of the mean and of the last token, on the same rows.",
         metavar="HOW",
         tag="",
     )

@@ -225,7 +225,7 @@ def _id_flaw(task: Task, joined: _Joined, own: Any, row: int | None) -> tuple[st
     """What is wrong with an id: no text has it, or another row."""
     if row is None:
         known = listed([quote(one) for one in task.ids], most=3)
-        return "unknown_id", f"no text has the id {quote(own)}; the ids are {known}"
+        return "unknown_id", f"no text has the id {quote(own)}, only {known}; correct it"
     if row in joined.places:
         return "twice", f"the id {quote(own)} is that of {joined.places[row]} too; keep one of them"
     return None

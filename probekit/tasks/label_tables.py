@@ -1,6 +1,7 @@
 """Tables of labels by id: files, data frames, series, dicts of labels, pairs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from probekit.tasks.data_table import DataTable
 from probekit.tasks.objects import object_tables
 from probekit.tasks.readers import TableFormat, read_table
 from probekit.tasks.task_checks import is_sequence
-from probekit.text import kind_of
+from probekit.text import kind_of, listed
 
 TAKES = "a file, a DataFrame or Series, a dict id -> label, a list of (id, label) pairs or of dicts"
 
@@ -31,8 +32,8 @@ def label_table(source: Any, options: LabelOptions) -> DataTable:
         raise UsageError("columns, header and data_format are for files; Python objects name their own columns")
     tables = object_tables(_with_columns(source, options.id_column))[1]
     if len(tables) != 1:
-        raise UsageError(f"expected one table of labels, got splits ({', '.join(tables)}); join them into one")
-    return next(iter(tables.values()))
+        raise UsageError(f"expected one table of labels, got splits ({listed(tables)}); join them into one")
+    return replace(next(iter(tables.values())), name=type(source).__name__)
 
 
 def _file(path: Path, options: LabelOptions) -> DataTable:
@@ -71,5 +72,6 @@ def _with_columns(source: Any, named: str | None) -> Any:
 
 
 def _is_column(value: Any) -> bool:
-    """True for what holds the cells of a column, rather than one label; a label of numpy has no axes."""
-    return is_sequence(value) and not (isinstance(value, np.generic) or getattr(value, "ndim", 1) == 0)
+    """True for what holds the cells of a column, or a table, rather than one label; a label of numpy has no axes."""
+    is_one = isinstance(value, np.generic) or getattr(value, "ndim", 1) == 0
+    return not is_one and (is_sequence(value) or isinstance(value, Mapping) or hasattr(value, "columns"))

@@ -215,16 +215,14 @@ def _assemble(
         columns = columns._replace(split=split_column_of(tables["train"], taken, named.split))
     elif named.split is not None:
         raise UsageError(f"{name!a} has a table for each split; leave --split-column out")
-    for split in SPLITS:
-        if split in tables:
-            own = columns_of(tables[split], named, labelled=columns.label is not None)
-            if own.has_chats != columns.has_chats:
-                raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
-            columns = own._replace(split=columns.split, label=columns.label and own.label)
-            collect(rows, split, tables[split], columns, options.keep_blanks, skip)
+    for split in [split for split in SPLITS if split in tables]:
+        own = columns_of(tables[split], named, labelled=columns.label is not None)
+        if own.has_chats != columns.has_chats:
+            raise DataError(f"{tables[split].name} and {tables['train'].name} hold texts and chats; give one kind")
+        columns = own._replace(split=columns.split, label=columns.label and own.label)
+        collect(rows, split, tables[split], columns, options.keep_blanks, skip)
     if columns.label is None:
-        if columns.token_label is None:
-            _warn_unlabelled(tables["train"], columns, options)
+        _warn_unlabelled(tables["train"], columns, options)
         labels, names, groups, carving = {}, {}, _groups(rows, columns)[1], {"seed": options.seed}
     else:
         coded = _encoded(rows, columns.label, tables["train"], skip, options.regression)
@@ -244,17 +242,17 @@ def _assemble(
         spans=None if columns.span is None else np.array(rows.spans, dtype=np.int64).reshape(-1, 2),
         chats=rows.chats if columns.has_chats else None,
     )
-    if columns.token_label is None:
-        return task
-    return with_token_cells(task, rows.token_cells, columns.token_label, _groups(rows, columns)[0], options)
+    return with_token_cells(task, columns.token_label, rows.token_cells, _groups(rows, columns)[0], options)
 
 
 def _warn_unlabelled(table: DataTable, columns: Columns, options: TaskOptions) -> None:
-    """Say that texts have no labels, and which columns are not read: labels may be in one of them.
+    """Say that texts and tokens have no labels, and which columns are not read: labels may be in one of them.
 
     Raises:
         UsageError: options that are of no use without labels.
     """
+    if columns.token_label is not None:
+        return
     if options.regression:
         raise UsageError(f"--regression is for labels, and {table.name} has none; name their column, --label-column")
     read = (columns.text, columns.group, columns.split, columns.id, *(columns.span or ()))

@@ -71,12 +71,9 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
     n_before = len(rows.texts)
     texts = table.column(columns.text)
     chat_flaws, chats, texts = _chats(texts) if columns.has_chats else ({}, [], texts)
-    nothing: list[Any] = [None] * len(texts)
-    labels = nothing if columns.label is None else table.column(columns.label)
-    groups = nothing if columns.group is None else table.column(columns.group)
-    spans = nothing if columns.span is None else spans_in(table, columns.span)
-    row_splits = nothing if columns.split is None else table.column(columns.split)
-    own_ids = nothing if columns.id is None else table.column(columns.id)
+    names = (columns.label, columns.group, columns.split, columns.id)
+    labels, groups, row_splits, own_ids = ([None] * len(texts) if one is None else table.column(one) for one in names)
+    spans = [None] * len(texts) if columns.span is None else spans_in(table, columns.span)
     of_tokens, keep_blanks = token_cells(table, columns.token_label), keep_blanks or columns.token_label is not None
     sound: set[str] = set()  # labels repeat
     if not table.typed:
@@ -86,12 +83,12 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
             rows.unlabelled += 1
             continue
         kept = text.rstrip() if isinstance(text, str) and not (keep_blanks or chats) else text
-        flaw = table.bad.get(i) or chat_flaws.get(i) or _row_flaw(table, columns, text, label, sound)
         flaw = (
-            flaw
-            or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i])
+            table.bad.get(i)
+            or chat_flaws.get(i)
+            or _row_flaw(table, columns, text, label, sound)
+            or _side_flaw(columns, kept, groups[i], spans[i], row_splits[i], of_tokens[i])
             or _id_flaw(rows, columns.id, own_ids[i])
-            or token_flaw(of_tokens[i], kept)
         )
         if flaw is not None:
             if not skip:
@@ -109,8 +106,13 @@ def collect(rows: Rows, split: str, table: DataTable, columns: Columns, keep_bla
         rows.ids.append(f"{table.stem}:{i}" if columns.id is None else group_name(own_ids[i]))
         rows.places.append(table.where(i))
         rows.of_id |= {} if columns.id is None else {rows.ids[-1]: rows.places[-1]}
+    _check_left(rows, n_before, table, columns)
+
+
+def _check_left(rows: Rows, n_before: int, table: DataTable, columns: Columns) -> None:
+    """Check that rows of the table are left, and that some are in train. Raises DataError."""
     if len(rows.texts) == n_before:
-        n = f"{len(texts)} of {counted(len(texts), 'row')}"
+        n = f"{len(table.lines)} of {counted(len(table.lines), 'row')}"
         raise DataError(f"{table.name}: skipped {n}, none is left; correct the file")
     if "train" not in rows.splits:
         raise DataError(f"{table.name}: no row is in the split train by column {columns.split!a}; add some to fit on")
@@ -139,11 +141,13 @@ def _row_flaw(table: DataTable, columns: Columns, text: Any, label: Any, sound: 
     return flaw
 
 
-def _side_flaw(columns: Columns, text: str, group: Any, span: Any, split: Any) -> tuple[str, str] | None:
-    """What is wrong with a row's group, span or split, where the table has such columns."""
+def _side_flaw(columns: Columns, text: str, *cells: Any) -> tuple[str, str] | None:
+    """What is wrong with a row's group, span, split or labels of tokens, where the table has such columns."""
+    group, span, split, of_tokens = cells
     flaw = None if columns.group is None else group_flaw(group)
     flaw = flaw or (None if columns.span is None else _span_flaw(text, span))
-    return flaw or (None if columns.split is None else split_flaw(split, columns.split))
+    flaw = flaw or (None if columns.split is None else split_flaw(split, columns.split))
+    return flaw or token_flaw(of_tokens, text)
 
 
 def _id_flaw(rows: Rows, column: str | None, cell: Any) -> tuple[str, str] | None:

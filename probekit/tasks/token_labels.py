@@ -13,7 +13,6 @@ from probekit.errors import DataError
 from probekit.tasks.info import UNLABELLED
 from probekit.tasks.stretches import Stretches, no_label
 from probekit.tasks.task_checks import check_class_names
-from probekit.tasks.trainable import labelled_rows
 from probekit.text import counted
 
 Task = Any  # `tasks.base.Task`, which imports this module
@@ -151,8 +150,19 @@ def label_rows(task: Task, label_set: str) -> Task:
         rows = token_rows(own, sizes)
     else:
         rows = token_rows(task)
-    has_label = labelled_rows(rows, label_set)
-    return rows if has_label is None else rows.subset(has_label)
+    return rows_with_label(rows, label_set)
+
+
+def unlabelled_rows(task: Task, label_set: str) -> np.ndarray:
+    """Which examples have no label in the set, -1 or NaN, and are known to have none: bool [N]."""
+    is_known = label_set in task.info.get(UNLABELLED, {})
+    return no_label(task.labels[label_set]) if is_known else np.zeros(len(task), dtype=bool)
+
+
+def rows_with_label(task: Task, label_set: str) -> Task:
+    """The task with only the examples that have a label in the set; the task itself if all have."""
+    missing = unlabelled_rows(task, label_set)
+    return task.subset(~missing) if missing.any() else task
 
 
 def text_strata(task: Task, label_set: str) -> np.ndarray:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.tasks.info import CARVED_FROM_TRAIN, UNLABELLED
+from probekit.tasks.info import CARVED_FROM_TRAIN
 from probekit.tasks.labels import are_whole_numbers
 from probekit.tasks.split_names import SPLITS
-from probekit.tasks.stretches import no_label
 from probekit.text import counted
 
 Task = Any  # `tasks.base.Task`, which imports this module
@@ -27,13 +26,6 @@ def check_trainable(task: Task, label_set: str) -> None:
         DataError: they do not; labels out of range.
     """
     (_check_classes if task.n_classes(label_set) else _check_numbers)(task, label_set)
-
-
-def labelled_rows(task: Task, label_set: str) -> np.ndarray | None:
-    """Which examples have a label in a set in which some have none, bool [N]; None where all must have one."""
-    if not task.info.get(UNLABELLED, {}).get(label_set):
-        return None
-    return ~no_label(task.labels[label_set])
 
 
 def needed_splits(task: Task) -> list[str]:

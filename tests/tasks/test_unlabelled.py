@@ -109,7 +109,9 @@ def test_a_bad_id_is_named_with_its_row_or_skipped_and_counted(tmp_path, cell, w
 def test_ids_are_different_across_files_too(tmp_path):
     write(tmp_path / "train.jsonl", ROWS[:30], ())
     write(tmp_path / "test.jsonl", [*ROWS[30:], {**ROWS[0], "text": "another"}], ())
-    with pytest.raises(DataError, match=r"test\.jsonl, line 11: the id 'q0' in 'key' is that of train\.jsonl, line 1 too"):
+    with pytest.raises(
+        DataError, match=r"test\.jsonl, line 11: the id 'q0' in 'key' is that of train\.jsonl, line 1 too"
+    ):
         load_task(tmp_path, id_column="key")
 
 

@@ -87,7 +87,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     )
 
 
-def check_request(model: LanguageModel, options: ExtractOptions, n_examples: int) -> tuple[str, torch.device]:
+def check_planned(model: LanguageModel, options: ExtractOptions, n_examples: int) -> tuple[str, torch.device]:
     """Check what can be checked before the texts are known.
 
     Returns:

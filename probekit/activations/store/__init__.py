@@ -11,6 +11,6 @@ STORE/plan.json                    the settings that decide the bits, and the so
 A shard is on disk before its record, and every record before the manifest (`durable` has the order of each write).
 Plan and examples are written before the first shard, so that every other file can be made again (`repair`). Readers
 trust records only, and use read(2) instead of mapping files: a mapped file that is truncated kills the process. JSON
-files carry a checksum of themselves; the manifest holds the checksums of all others, and examples.json of its pieces. Labels may be joined at any time, so no other file names
-theirs: they name the checksum of examples.json.
+files carry a checksum of themselves; the manifest holds the checksums of all others, and examples.json of its pieces.
+Labels may be joined at any time, so no other file names theirs: they name the checksum of examples.json.
 """

@@ -191,7 +191,7 @@ def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
     """The sound records; those that are missing or broken are noted in `check.shards`."""
     examples = _checked_examples(check, plan)
     if examples:
-        _check_labels(check, examples.seal, plan.rows)
+        _check_labels(check, examples)
     manifest = check.attempt("manifest.json", lambda: _manifest_of(check.path, plan)) if check.finished else None
     if manifest and examples and manifest["examples"] != examples.seal:
         check.add("examples.json", "it is not the one that the manifest names")
@@ -231,16 +231,16 @@ def _checked_examples(check: _Check, plan: PlanFile | None) -> StoredExamples | 
     return None
 
 
-def _check_labels(check: _Check, examples: str, n: int) -> None:
+def _check_labels(check: _Check, examples: StoredExamples) -> None:
     """Note the broken files of labels that were joined later."""
     try:
-        files = label_files(check.path)
+        files = label_files(check.path, examples.task)
     except StorageError as error:
         check.add(LABELS, error)
         return
     for file in files:
         read = read_splits if file.name == SPLITS_FILE else read_label_file
-        check.attempt(f"{LABELS}/{file.name}", lambda read=read, file=file: read(file, examples, n))
+        check.attempt(f"{LABELS}/{file.name}", lambda read=read, file=file: read(file, examples))
 
 
 def _manifest_of(path: Path, plan: PlanFile) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from probekit.activations.store.examples import StoredExamples
 from probekit.activations.store.format import MAX_EXAMPLES_BYTES, require, storage_errors
 from probekit.durable import TEMPORARY, make_folder, matches, seal, sweep, unseal, write_as, write_first
 from probekit.errors import ResumeMismatch, StorageError
@@ -52,8 +53,8 @@ class StoredLabels:
     splits: LabelledSplits | None
 
 
-def label_files(path: Path) -> list[Path]:
-    """The label files of the store at `path`.
+def label_files(path: Path, task: Task) -> list[Path]:
+    """The label files of the store at `path`; of a task without labels, that of the splits is among them.
 
     Raises:
         StorageError: the folder is a link, or other files are in it.
@@ -67,31 +68,30 @@ def label_files(path: Path) -> list[Path]:
     for file in files:
         if file.name != SPLITS_FILE and not _FILE.fullmatch(file.name):
             raise StorageError(f"{str(file)!a} is no file of labels; remove it")
-    return files
+    splits = folder / SPLITS_FILE
+    return [*files, splits] if files and not task.target and splits not in files else files
 
 
-def read_labels(path: Path, examples: str, n: int) -> StoredLabels:
-    """The labels of the store at `path`.
-
-    Args:
-        path: the store.
-        examples: checksum of its examples.json.
-        n: N.
+def stored_labels(path: Path, examples: StoredExamples) -> StoredLabels:
+    """The labels that were joined to the store at `path`, whose examples these are.
 
     Raises:
-        StorageError: a file is damaged, or of other examples.
+        StorageError: a file is missing, damaged, or of other examples.
     """
-    sets = [read_label_file(file, examples, n) for file in label_files(path) if file.name != SPLITS_FILE]
-    splits = read_splits(path / FOLDER / SPLITS_FILE, examples, n)
-    return StoredLabels([one for _, one in sorted(sets, key=lambda pair: (pair[0], pair[1].name))], splits)
+    files = label_files(path, examples.task)
+    sets = [read_label_file(file, examples) for file in files if file.name != SPLITS_FILE]
+    splits = [read_splits(file, examples) for file in files if file.name == SPLITS_FILE]
+    sets.sort(key=lambda pair: (pair[0], pair[1].name))
+    return StoredLabels([one for _, one in sets], splits[0] if splits else None)
 
 
-def read_label_file(file: Path, examples: str, n: int) -> tuple[int, LabelSet]:
-    """The number of a label set, in the order in which they were joined, and the set. Errors as `read_labels`."""
+def read_label_file(file: Path, examples: StoredExamples) -> tuple[int, LabelSet]:
+    """The number of a label set, in the order in which they were joined, and the set. Errors as `stored_labels`."""
+    n = len(examples.task)
     body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, "file of labels", AGAIN):
         require(matches(body, _LABELS), matches(body["info"], _COUNTS))
-        _check_examples(file, body, examples)
+        _check_examples(file, body, examples.seal)
         names, given = body["label_names"], body["labels"]
         require(len(given) == n, file.name == file_name(body["name"]), len(set(names)) == len(names))
         if names:
@@ -104,33 +104,37 @@ def read_label_file(file: Path, examples: str, n: int) -> tuple[int, LabelSet]:
         return body["number"], LabelSet(body["name"], labels, names, body["info"])
 
 
-def read_splits(file: Path, examples: str, n: int) -> LabelledSplits | None:
-    """The splits that were made with the first labels; None if there are none. Errors as `read_labels`."""
-    if not os.path.lexists(file):
-        return None
+def read_splits(file: Path, examples: StoredExamples) -> LabelledSplits:
+    """The splits that were made with the first labels. Errors as `stored_labels`."""
+    n = len(examples.task)
     body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
     with storage_errors(file, "file of splits", AGAIN):
         require(matches(body, _SPLITS))
-        _check_examples(file, body, examples)
+        _check_examples(file, body, examples.seal)
         numbers, groups = np.array(body["splits"], dtype=np.int64), body.get("groups")
         require(len(numbers) == n, bool(((numbers >= 0) & (numbers < len(SPLITS))).all()))
         require(groups is None or (len(groups) == n and len(set(map(type, groups))) == 1))
         return LabelledSplits(np.array(SPLITS)[numbers], None if groups is None else np.array(groups), body["info"])
 
 
-def labelled_task(task: Task, found: StoredLabels) -> Task:
+def with_stored_labels(task: Task, found: StoredLabels) -> Task:
     """The task of a store with the labels that were joined to it; the first label set is the target."""
     return with_label_sets(task, found.sets, found.splits) if found.sets else task
 
 
 def write_labels(
-    path: Path, examples: str, known: StoredLabels, label_set: LabelSet, splits: LabelledSplits | None, replace: bool
+    path: Path,
+    examples: StoredExamples,
+    known: StoredLabels,
+    label_set: LabelSet,
+    splits: LabelledSplits | None,
+    replace: bool,
 ) -> bool:
     """Write a label set into the store at `path`; False if it is there already, with the same labels.
 
     Args:
         path: the store.
-        examples: checksum of its examples.json.
+        examples: its examples.
         known: its labels.
         label_set: the new ones.
         splits: made with them; None keeps those of the store.
@@ -145,20 +149,21 @@ def write_labels(
     sweep(folder)
     file = folder / file_name(label_set.name)
     if splits is not None:
-        data = seal(_splits_body(examples, splits), MAX_EXAMPLES_BYTES)[0]
+        data = seal(_splits_body(examples.seal, splits), MAX_EXAMPLES_BYTES)[0]
         write_as(folder / SPLITS_FILE, data)
     number = next((k for k, one in enumerate(known.sets) if one.name == label_set.name), len(known.sets))
-    data = seal(_body(examples, label_set, number), MAX_EXAMPLES_BYTES)[0]
+    data = seal(_body(examples.seal, label_set, number), MAX_EXAMPLES_BYTES)[0]
     if replace:
         write_as(file, data)
         return True
     if write_first(file, data):
         return True
-    _, there = read_label_file(file, examples, len(label_set.labels))
-    if there.names != label_set.names or not np.array_equal(there.labels, label_set.labels, equal_nan=not there.names):
+    _, there = read_label_file(file, examples)
+    same = there.names == label_set.names
+    if not same or not np.array_equal(there.labels, label_set.labels, equal_nan=not there.names):
         raise ResumeMismatch(
-            f"{str(path)!a} has other labels {label_set.name!a}, of {there.info['labelled']:,} texts; give these another "
-            "name (--name), or replace those (--replace)"
+            f"{str(path)!a} has other labels {label_set.name!a}, of {there.info['labelled']:,} texts; give these "
+            "another name (--name), or replace those (--replace)"
         )
     return False
 
