@@ -40,7 +40,9 @@ def by_theirs(model: Any, prompts: list[list[int]], new: int, stops: list[int]) 
         mask = torch.tensor([[0] * (width - len(prompts[i])) + [1] * len(prompts[i]) for i in rows])
         kept: list[list[torch.Tensor]] = [[] for _ in model.transformer.h]
         hooks = [
-            block.register_forward_hook(lambda _, __, out, at=at: at.append((out[0] if isinstance(out, tuple) else out)[:, -1]))
+            block.register_forward_hook(
+                lambda _, __, out, at=at: at.append((out[0] if isinstance(out, tuple) else out)[:, -1])
+            )
             for block, at in zip(model.transformer.h, kept, strict=True)
         ]
         how = {"max_new_tokens": new, "do_sample": False, "pad_token_id": 0}
