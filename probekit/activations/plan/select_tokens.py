@@ -157,10 +157,7 @@ def _own_part(part: Part, tokens: TextTokens, row: int, selection: Selection) ->
     assert tokens.texts is not None
     assert tokens.offsets is not None
     text, offsets = tokens.texts[row], tokens.offsets[row]
-    if part.kind == "role":
-        spans = _contents(part, (tokens.regions or [])[row])
-    else:
-        spans = [_occurrence(part.name, text)]
+    spans = _contents(part, (tokens.regions or [])[row]) if part.kind == "role" else [_occurrence(part.name, text)]
     is_inside = np.zeros(n, dtype=bool)
     for start, end in spans:
         is_inside |= (offsets[:, 0] < end) & (offsets[:, 1] > start) & (offsets[:, 0] < offsets[:, 1])

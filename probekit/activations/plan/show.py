@@ -117,19 +117,31 @@ def show_reading(
     return shown_reading(plan_extraction(model, some, own), rows)
 
 
-def shown_reading(plan: ExtractionPlan, rows: int = ROWS) -> ShownReading:
-    """The first examples of a plan."""
-    return ShownReading(_shown(plan, row, own) for row, own in enumerate(formatting_tokens(plan, rows)))
+def shown_reading(plan: ExtractionPlan, rows: int = ROWS, is_written: bool = True) -> ShownReading:
+    """The first examples of a plan.
+
+    Args:
+        plan: of an extraction.
+        rows: how many examples.
+        is_written: False where the model has yet to write the generated tokens, which are then shown as "?".
+    """
+    found = []
+    for row, formatting in enumerate(formatting_tokens(plan, rows)):
+        ids, tokenizer = plan.sequences[row].tolist(), plan.model.tokenizer
+        texts = [f" {i}" for i in ids] if tokenizer is None else tokenizer.tokens(ids)
+        if not is_written and plan.task.generated is not None:
+            n = int(plan.task.generated[row])
+            texts = [*texts[: len(texts) - n], *["?"] * n]
+        found.append(_shown(plan, row, texts, formatting))
+    return ShownReading(found)
 
 
-def _shown(plan: ExtractionPlan, row: int, formatting: np.ndarray) -> ShownRow:
+def _shown(plan: ExtractionPlan, row: int, texts: list[str], formatting: np.ndarray) -> ShownRow:
     """One example; `formatting` is which of its tokens are no content, bool [L]."""
-    ids, tokenizer = plan.sequences[row].tolist(), plan.model.tokenizer
-    texts = [f" {i}" for i in ids] if tokenizer is None else tokenizer.tokens(ids)
-    is_read, reads = np.zeros(len(ids), dtype=bool), []
+    is_read, reads = np.zeros(len(texts), dtype=bool), []
     for name, read in zip(plan.reading.names, plan.reading.reads, strict=True):
         if read.index is None:
-            index = np.arange(plan.sequences.n_bos, len(ids) - plan.sequences.n_end)
+            index = np.arange(plan.sequences.n_bos, len(texts) - plan.sequences.n_end)
         else:
             index = read.index[read.of_rows(np.array([row]))[0]]
         is_read[index] = True
