@@ -1,11 +1,10 @@
-"""What is read is shown: the marked tokens are those whose activations are kept, and formatting tokens are called so."""
+"""The marked tokens are those whose activations are kept, and formatting tokens are called so."""
 
 import re
 
 import numpy as np
 import pytest
-from selection_cases import END, START
-from test_select_tokens import MODELS, TASK, chats
+from selection_cases import END, MODELS, START, TASK, chats
 
 from probekit import show_reading
 from probekit.activations import describe_plan, extract, plan_extraction
@@ -48,7 +47,7 @@ def test_formatting_is_what_no_message_says():
     assert "last token of assistant" not in lines["note"].split(";")[0]
     only = plan_extraction(model, TASK, ExtractOptions(position="last@assistant"))
     assert "\nnote " not in describe_plan(only)
-    special = plan_extraction(model, ["the cats", f"the cats{END}"], ExtractOptions())
+    special = plan_extraction(model, Task("t", ["the cats", f"the cats{END}"]), ExtractOptions())
     assert "last token is a special token, not content, in 1 of 2 rows" in describe_plan(special)
 
 
@@ -73,7 +72,7 @@ def test_the_record_says_which_tokens(tmp_path):
     shown = show_reading(MODELS["pieces"], TASK, "last", rows=2)
     assert len(shown) == 2
     for one, text in zip(shown.as_dict(), TASK.inputs, strict=False):
-        assert one["text"].strip() == str(text).strip()
+        assert one["text"].split() == str(text).replace(START, f"{START} ").replace(END, f"{END} ").split()
         assert [token[2] for token in one["tokens"]] == [True]
         assert re.fullmatch(r"last token: token [0-9]+ of 0-[0-9]+, '.*', a formatting token", one["reads"][0])
     assert save_reading_plot(shown, tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
