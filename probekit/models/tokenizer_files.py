@@ -76,6 +76,16 @@ def load_tokenizer(
     return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id, _chat_templates(folder, settings), texts)
 
 
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Name -> content of the files of a tokenizer; one with chat templates has its settings in a file of their own."""
+    files = {"tokenizer.json": tokenizer.to_json()}
+    if templates := tokenizer.chat_templates:
+        named = [{"name": name, "template": template} for name, template in templates.items()]
+        one = templates["default"] if list(templates) == ["default"] else named
+        files[SETTINGS_FILES[0]] = json.dumps({**tokenizer.special_texts, "chat_template": one}, indent=2) + "\n"
+    return {name: content.encode() for name, content in files.items()}
+
+
 def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
     """The ids that a tokenizer puts around a text: BERT's [CLS] and [SEP], Gemma's <bos>, or Marian's </s> last."""
     ids = backend.encode("", add_special_tokens=True).ids
