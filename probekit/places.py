@@ -18,6 +18,7 @@ from probekit.points import (
     spans_of,
     split_point,
 )
+from probekit.selections import as_position, names_several
 from probekit.text import listed
 
 ALL = "all"  # the position that keeps every token
@@ -81,13 +82,15 @@ def check_kept(kept: Sequence[str], position: str | int | None) -> None:
     Raises:
         UsageError: several were kept and none is named, or one that was not kept is.
     """
-    is_ragged = list(kept) == [ALL]
+    is_ragged = len(kept) == 1 and names_several(kept[0])
     if position is None and (is_ragged or len(kept) > 1):
-        choice = "last, first, mean, a token's index, or all" if is_ragged else listed(kept)
+        choice = "last, first, mean, a token's index, last@assistant, ... or all" if is_ragged else listed(kept)
         raise UsageError(
             f"a probe reads one position of each text; name it with --position (in Python, position=): {choice}"
         )
-    if position not in (None, ALL) and not is_ragged and str(position) not in kept:
+    if position not in (None, ALL) and is_ragged:
+        as_position(str(position))  # raises
+    elif position not in (None, ALL) and str(position) not in kept:
         known = f"take {listed(kept)}" if len(kept) > 1 else f"the only one is {kept[0]!a}: leave it out"
         raise UsageError(f"position {position!a} was not extracted; {known}, or extract again")
 

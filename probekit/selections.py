@@ -86,6 +86,29 @@ def selection_text(selection: Selection) -> str:
     return f"{pick}@{part.name or part.kind}" + ("" if part.turn is None else f"[{part.turn}]")
 
 
+def in_words(position: str) -> str:
+    """A position for people: "last@assistant" -> "last token of assistant".
+
+    Raises:
+        UsageError: text outside the language.
+    """
+    if position == PER_EXAMPLE:
+        return "one given token in each text"
+    selection = parse_selection(position)
+    pick, part = selection.pick, selection.part
+    words = {"mean": "mean over the tokens", "all": "all tokens", "last": "last token", "first": "first token"}
+    name = selection_text(Selection(pick))
+    said = words.get(name, f"token {name}" if isinstance(pick, int) else f"tokens {name}")
+    if part is None:
+        return said
+    if part.kind == "role":
+        return f"{said} of {selection_text(selection).partition('@')[2]}"
+    if part.kind in MODEL_PARTS:
+        return f"{said} of the {part.kind} text"
+    place = {"in": "of", "before": "before", "after": "after"}[part.kind]
+    return f'{said} {place} "{part.name}"'
+
+
 def as_position(text: str) -> str | int:
     """A selection as options and stores hold it: the number of one token of the text as an int, others as one text.
 
@@ -115,6 +138,14 @@ def check_together(names: Sequence[str]) -> None:
 def keeps_several(selection: Selection) -> bool:
     """Whether it keeps a row for each of several tokens of a text, rather than one row."""
     return selection.pick == "all" or isinstance(selection.pick, tuple)
+
+
+def names_several(name: str) -> bool:
+    """Whether the name of an extracted position is a selection that keeps several tokens; others are in no language."""
+    try:
+        return keeps_several(parse_selection(name))
+    except UsageError:
+        return False
 
 
 def split_selections(text: str) -> list[str]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.layout import ALL, PER_EXAMPLE, Layout, fingerprint_of
+from probekit.activations.select_rows import SelectedRows, select_rows
 from probekit.errors import DataError, UsageError
 from probekit.places import NamedPlaces
 from probekit.points import (
@@ -73,8 +74,10 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
         """One row for each example, [N, D], from several positions or from all tokens; labels are those of the token.
 
         Args:
-            position: one of the extracted positions; if those are "all": "last", "first", "mean" or an index; or "all",
-                which makes every token an example, [T, D]. Its labels are then its own and those of its text.
+            position: one of the extracted positions; if all tokens or those of a part were kept, any selection
+                (`probekit.selections`) of these, such as "last@assistant"; one that keeps several tokens gives their
+                rows; or "all", which makes every token an example, [T, D]. Its labels are then its own and those of
+                its text.
 
         Raises:
             UsageError: a position that was not extracted, or the mean of tokens with labels.
@@ -205,25 +208,46 @@ class _At(Activations):
 
     def __init__(self, source: Activations, position: str | int):
         self._source = source
-        self._index = source.layout.index_of(position, source.ids)
+        layout, of_targets = source.layout, source.points[0].startswith("decoder.")
+        self._chosen = chosen = select_rows(layout, source.task, position, of_targets)
         places = [place for place in source if place[0] not in PAIR_POINTS]
         points = [point for point in source.points if point not in PAIR_POINTS]
-        known, index = source.layout.tokens, self._index
-        tokens = None if known is None or index is None else known[index]
-        layout = replace(source.layout, positions=[str(position)], tokens=tokens)
+        tokens, index = _tokens_of(layout, chosen)
+        own = replace(
+            layout,
+            positions=[str(position)],
+            tokens=tokens,
+            picked=chosen.counts if chosen.is_ragged else None,
+            token_index=index,
+            characters=layout.characters[chosen.index] if chosen.is_ragged and layout.characters is not None else None,
+        )
         meta = {**source.meta, "points": points, "position": position}
-        super().__init__(places, _labelled(source, position), meta, layout)
+        super().__init__(places, _labelled(source, position, chosen, index), meta, own)
 
     def _rows(self, place: Place) -> Tensor:
-        rows = self._source._rows(place)
-        if self._index is not None:
-            return rows[torch.from_numpy(self._index).to(rows.device)]
-        lengths = torch.from_numpy(self._source.layout.counts(place)).to(rows.device)
+        rows, chosen = self._source._rows(place), self._chosen
+        if len(chosen.index) != len(rows) or not chosen.is_mean:
+            rows = rows[torch.from_numpy(chosen.index).to(rows.device)]
+        if not chosen.is_mean:
+            return rows
+        lengths = torch.from_numpy(chosen.counts).to(rows.device)
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         return torch.segment_reduce(wide, "mean", lengths=lengths, axis=0).to(rows.dtype)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
+
+
+def _tokens_of(layout: Layout, chosen: SelectedRows) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The id of each chosen token and its index in its text, int64; -1 for a mean, None if unknown."""
+    if chosen.is_mean:
+        return None, np.full(len(layout.lengths), -1)
+    index = layout.token_index
+    if index is not None:
+        index = index[chosen.index]
+    elif layout.positions == [ALL]:
+        index = chosen.index - np.repeat(layout.offsets(("", None))[:-1], chosen.counts)
+    return None if layout.tokens is None else layout.tokens[chosen.index], index
 
 
 class _EachToken(Activations):
@@ -270,6 +294,7 @@ class RowsOf(Activations):
             tokens=None if layout.tokens is None else layout.tokens[every],
             picked=None if layout.picked is None else layout.picked[rows],
             token_index=None if layout.token_index is None else layout.token_index[every],
+            characters=None if layout.characters is None else layout.characters[every],
         )
         super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
 
@@ -320,14 +345,16 @@ class SideBySide(Activations):
         return self._source._n_bytes()
 
 
-def _labelled(source: Activations, position: str | int) -> Task:
-    """The task with the labels of the tokens that are read."""
+def _labelled(source: Activations, position: str | int, chosen: SelectedRows, index: np.ndarray | None) -> Task:
+    """The task with the labels of the tokens that are read, whose `index` in their texts may be unknown."""
     task, layout = source.task, source.layout
     if not task.token_labels:
         return task
-    name, rows = str(position), layout.index_of(position, source.ids)
-    if layout.token_index is not None and rows is not None and (layout.token_index[rows] >= 0).all():
-        return labels_at(task, layout.token_index[rows])
+    name = str(position)
+    if chosen.is_ragged:
+        return task
+    if index is not None and (index >= 0).all():
+        return labels_at(task, index)
     if name == PER_EXAMPLE:
         given = fingerprint_of(task.position) if isinstance(task.position, np.ndarray) else None
         if given is None or source.meta.get("position_fingerprint", given) != given:

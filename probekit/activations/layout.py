@@ -15,11 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from probekit.devices import DTYPES
-from probekit.errors import DataError, UsageError
-from probekit.places import ALL, check_kept
+from probekit.places import ALL
 from probekit.points import PAIR_POINTS, Place
 from probekit.selections import PER_EXAMPLE
-from probekit.text import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +34,8 @@ class Layout:
             [N]; None for all tokens and for one row at each position.
         token_index: the token of each row but those of attention, counted from the text's first, int64 [R], -1 for a
             mean; None where all tokens are kept, or if unknown.
+        characters: the characters [start, end) of the token of each row, int64 [R, 2], where all tokens of texts or
+            several are kept; None otherwise, or if unknown.
     """
 
     positions: list[str]
@@ -45,6 +45,7 @@ class Layout:
     n_end: int = 0
     picked: np.ndarray | None = None
     token_index: np.ndarray | None = None
+    characters: np.ndarray | None = None
 
     @property
     def own_lengths(self) -> np.ndarray:
@@ -98,31 +99,6 @@ class Layout:
         if place[0] in PAIR_POINTS:
             return [rows.unflatten(0, (n, n)).permute(2, 0, 1) for rows, n in zip(own, self.lengths, strict=True)]
         return list(own) if self.is_ragged or len(self.positions) > 1 else [rows[0] for rows in own]
-
-    def index_of(self, position: str | int, ids: list[str]) -> np.ndarray | None:
-        """The row of each example at one position, int64 [N]; None for the mean over all its rows.
-
-        Raises:
-            UsageError: a position that was not extracted.
-            DataError: an example too short for the index.
-        """
-        N, P = len(self.lengths), len(self.positions)
-        if not self.is_ragged:
-            check_kept(self.positions, position)
-            return np.arange(N) * P + self.positions.index(str(position))
-        if position == "mean":
-            return None
-        words = {"first": 0, "last": -1}
-        if str(position) not in words and not isinstance(position, int | np.integer):
-            raise UsageError(f"a position among all tokens is last, first, mean or a token's index; got {position!r}")
-        index = int(words.get(str(position), position))
-        lengths = self._token_counts
-        if (short := (index >= lengths) | (index < -lengths)).any():
-            row = int(short.argmax())
-            raise DataError(
-                f"example {ids[row]!a} has no token {index}, only {counted(int(lengths[row]), 'token')}; take another"
-            )
-        return np.cumsum(lengths) - lengths + (index % lengths)
 
 
 def position_text(position: str | int | np.ndarray) -> str:

@@ -57,6 +57,7 @@ def plan_again(
         edit_positions=identity.get("edit_positions", "all"),
         layers=_layers(plan.places, identity["points"], model),
         position=positions[0] if len(positions) == 1 else positions,
+        skip_special=identity.get("skip_special", False),
         **{key: identity[key] for key in _OPTIONS},
     )
     return plan_extraction(model, examples.task, options)

@@ -88,10 +88,13 @@ class Tokenizer:
         Blanks at either end of a token are not counted. A token of blanks alone, such as the one that some tokenizers
         put before the text, covers nothing. Tokens that are bytes of one character all cover that character.
         """
-        return self.offsets_batch([text])[0]
+        return [span if text[slice(*span)].strip() else (span[1],) * 2 for span in self.offsets_batch([text])[0]]
 
     def offsets_batch(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """The `offsets` of several texts; errors as in `encode`."""
+        """As `offsets`, of several texts; but a token of blanks alone, such as a line feed, covers them.
+
+        Only the blank that some tokenizers put before the text covers nothing. Errors as in `encode`.
+        """
         try:
             encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         except BaseException as error:
@@ -220,7 +223,8 @@ class Tokenizer:
 def _letters(text: str, token: str, place: tuple[int, int]) -> tuple[int, int]:
     start, end = place
     piece = text[start:end]
+    if piece.isspace():
+        return start, end
     if not token.strip(BLANK) and BLANK not in piece:
         return start, start
-    start += len(piece) - len(piece.lstrip())
-    return start, max(start, end - (len(piece) - len(piece.rstrip())))
+    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))

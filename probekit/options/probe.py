@@ -139,11 +139,11 @@ class ProbeOptions(CurveOptions):
     )
     aggregate: str | None = option(
         None,
-        f"Predict a text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the scores of "
-        "a linear probe of tokens.",
-        notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the scores "
-        "of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. The table, the "
-        "picture and the files compare it with the probe of the mean and of the last token, on the same rows.",
+        f"Predict each text's label from all its tokens: {', '.join(AGGREGATES[:-1])} or {AGGREGATES[-1]} of the "
+        "scores of a linear probe.",
+        notes="The probe (logistic, ridge, lda or mean-diff) is fitted to every token with its text's label; the "
+        "scores of a text's tokens become one, which is calibrated on train. Needs a store of all tokens. Table, "
+        "picture and files compare it with the probes of the mean and of the last token, on the same rows.",
         metavar="HOW",
         tag="",
     )
@@ -333,8 +333,8 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
     for name in names:
         if getattr(options, name) not in (None, False):
             raise UsageError(
-                f"by={options.by!r} (--by) is of one point and label set on the splits, and does not take {name}; "
-                "leave one of the two out"
+                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, without "
+                f"{name}; leave one of the two out"
             )
 
 

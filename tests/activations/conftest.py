@@ -25,6 +25,12 @@ class Letters:
     def encode_batch(self, texts: list[str], bos: bool = False) -> list[list[int]]:
         return [[0] * bos + [ord(c) - ord("a") + 1 for c in text] for text in texts]
 
+    def decode(self, ids: list[int]) -> str:
+        return "".join("<bos>" if i == 0 else chr(ord("a") + i - 1) for i in ids)
+
+    def offsets_batch(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        return [[(i, i + 1) for i in range(len(text))] for text in texts]
+
 
 def make_model(seed: int = 0, **changes: Any) -> GPT2:
     sizes = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": 27, "init_std": 0.3}

@@ -205,7 +205,7 @@ def test_impossible_arguments(model, task, changes, message):
 def test_an_index_outside_a_text_names_its_row(model, letters, position, token):
     task = letters(shortest=5)
     task.inputs[7] = "abcd"
-    with pytest.raises(DataError, match=f"example 'train:107' has 4 tokens, and token {token} is to be read"):
+    with pytest.raises(DataError, match=f"example 'train:107': it has 4 tokens, and token {token} is to be read"):
         extract(model, task, position=position)
     with pytest.raises(DataError, match="'train:107'"):
         extract(model, task, position=np.full(len(task), position), bos=True)

@@ -109,8 +109,8 @@ class LettersOfWords:
     def encode_batch(self, texts, bos=False):
         return [[ord(c) - ord("a") + 1 for c in text] for text in texts]
 
-    def offsets(self, text):
-        return [(i, i + 1) for i in range(len(text))]
+    def offsets_batch(self, texts):
+        return [[(i, i + 1) for i in range(len(text))] for text in texts]
 
 
 @pytest.mark.parametrize("position", ["last", "mean"])

@@ -68,9 +68,10 @@ def test_each_text_may_have_its_own_position(model, letters):
     task = dataclasses.replace(with_labels(letters(shortest=2, longest=11, texts=False)), position=index)
     acts = extract(model, task, points="resid_pre").at("per example")
     assert acts.labels["class"].tolist() == [one[i] for one, i in zip(task.token_labels["class"], index, strict=True)]
-    other = extract(model, task, points="resid_pre", position=1 - index)
-    with pytest.raises(UsageError, match="does not say which token of each text was read"):
-        other.at("per example")
+    other = extract(model, task, points="resid_pre", position=1 - index).at("per example")
+    assert other.labels["class"].tolist() == [
+        one[1 - i] for one, i in zip(task.token_labels["class"], index, strict=True)
+    ]
 
 
 def test_texts_that_were_cut_keep_the_labels_of_their_first_tokens(tiny, letters):

@@ -61,6 +61,13 @@ FIRST = {
     "align": ["--method", "patch", "--pairs", "pairs.csv"],
 }
 """Options that need another."""
+CONTINUE = {field.name for field in dataclasses.fields(options.ContinuationOptions)} - {"generate"} | {"stop"}
+
+
+def first(name: str, one: CliOption) -> list[str]:
+    """What must be given before this option of a command."""
+    continues = name == "extract" and one.name in CONTINUE
+    return [*(["--generate", "3"] if continues else []), *FIRST.get(one.name, [])]
 
 
 def example(one: CliOption) -> tuple[str | None, Any]:
@@ -123,7 +130,7 @@ def test_options_are_frozen_and_their_defaults_are_allowed(owner: type) -> None:
 def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: CliOption) -> None:
     """By an option, by `--set` and in a `--config` file alike."""
     typed, value = example(one)
-    before = [*required(name, one.name, typed), *FIRST.get(one.name, [])]
+    before = [*required(name, one.name, typed), *first(name, one)]
     flag = one.flags[0].partition("/")[0] if one.flags else None
     ways = [[*before, *([flag] if flag else []), *([typed] if flag and typed is not None else [])]]
     if one.flags:
@@ -131,7 +138,7 @@ def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: Cli
         path.write_text(f"{name}: {{{one.key}: " + (f"'{plain}'" if one.kind in (str, Path) else plain) + "}")
         ways += [[*before, "--config", str(path)], [*before, "--set", f"{name}.{one.key}={plain}"]]
     hint = inspect.get_annotations(COMMANDS[name].run)[one.owner]
-    usual = objects(name, [*required(name), *FIRST.get(one.name, [])])[one.owner]
+    usual = objects(name, [*required(name), *first(name, one)])[one.owner]
     for args in ways:
         got = objects(name, args)[one.owner]
         if given_of(hint):

@@ -4,19 +4,21 @@ Axes: N examples, D width of a place.
 """
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from probekit.activations.layout import Layout, row_bytes
+from probekit.activations.layout import row_bytes
 from probekit.activations.plan.edits import check_planned_edits
 from probekit.activations.plan.packing import FILLED, Packing, choose_nodes, cut_batches, group_batches, pack
 from probekit.activations.plan.places import find_places, stack_of, stop_at_layer, width_of
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.prepare import rendered_task
-from probekit.activations.plan.read_positions import Reading, read_positions
-from probekit.activations.plan.token_ids import Sequences, tokenise_inputs, tokenise_targets
-from probekit.activations.plan.token_labels import with_labels_by_token
+from probekit.activations.plan.read_positions import Reading, layout_of, needed_tokens, read_positions
+from probekit.activations.plan.token_ids import Sequences, targets_task, tokenise_inputs, tokenise_targets
+from probekit.activations.plan.token_labels import WRONG_LABELS, with_labels_by_token
 from probekit.devices import find_device
 from probekit.dtypes import dtype_name
 from probekit.errors import UsageError
@@ -26,8 +28,10 @@ from probekit.models.families import has_shape, shape_of
 from probekit.models.shapes import equal_stacks
 from probekit.options import ExtractOptions
 from probekit.points import PAIR_POINTS, Place, parse_points
+from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
 
+UNREAD = "no such token"  # under which rows without the tokens to read are counted
 SHARD_BYTES = 64_000_000
 SHARD_FLOPS = {"cpu": 1.4e12}  # a few seconds of work: what a run that is stopped can lose
 BATCH_TOKENS = {"cpu": 2048}  # larger ones are no faster there
@@ -46,12 +50,10 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     points = _points(model, options)
     stack, places = stack_of(points), find_places(model, points, options.layers)
     widths = [width_of(model, place) for place in places]
-    options = check_planned_edits(model, options, places, stack, len(task))
     dtype, device, task = dtype_name(options.dtype), _device(model, options.device), rendered_task(model, task, options)
-    sequences, sources = _tokenise(model, task, options, stack)
-    task, sequences = with_labels_by_token(model, task, sequences, options.on_bad_row)
-    reading = read_positions(options.position, sequences, task)
-    layout = Layout(reading.names, sequences.lengths, sequences.n_bos, reading.token_ids(sequences), sequences.n_end)
+    task, sequences, sources, reading = _read(model, task, options, stack)
+    options = check_planned_edits(model, options, places, stack, len(task))
+    layout = layout_of(reading, sequences)
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS_ELSEWHERE)
     causal = model.causal or stack == "decoder"
     needed = _needed_tokens(causal, places, sequences, reading)
@@ -85,7 +87,7 @@ def plan_extraction(model: LanguageModel, task: Task, options: ExtractOptions) -
     )
 
 
-def check_request(model: LanguageModel, options: ExtractOptions, n_examples: int) -> tuple[str, torch.device]:
+def check_planned(model: LanguageModel, options: ExtractOptions, n_examples: int) -> tuple[str, torch.device]:
     """Check what can be checked before the texts are known.
 
     Returns:
@@ -128,11 +130,31 @@ def _tokenise(
     return inputs, None
 
 
+def _read(
+    model: LanguageModel, task: Task, options: ExtractOptions, stack: str
+) -> tuple[Task, Sequences, Sequences | None, Reading]:
+    """The task without bad rows, its sequences as `_tokenise` gives them, and the tokens to read."""
+    sequences, sources = _tokenise(model, task, options, stack)
+    labelled, bad = with_labels_by_token(model, task, sequences)
+    flaw = WRONG_LABELS
+    if not bad:
+        own = targets_task(labelled) if stack == "decoder" else labelled
+        reading, bad = read_positions(model, own, sequences, options.position, options.skip_special)
+        if not bad:
+            return labelled, sequences, sources, reading
+        flaw = UNREAD
+    left, rows = without_bad_rows(task, bad, flaw, options.on_bad_row)
+    position: Any = options.position
+    several = isinstance(position, list | tuple)
+    some = [one[rows] if isinstance(one, np.ndarray) else one for one in (position if several else [position])]
+    return _read(model, left, replace(options, position=some if several else some[0]), stack)
+
+
 def _needed_tokens(causal: bool, places: list[Place], sequences: Sequences, reading: Reading) -> Sequences:
     """The tokens of each text that must be computed: in a causal model, none after the last one that is read."""
     if not causal or any(point in PAIR_POINTS for point, _ in places):
         return sequences
-    return sequences.first(reading.needed(sequences.lengths))
+    return sequences.first(needed_tokens(reading, sequences.lengths))
 
 
 def _packed(

@@ -17,7 +17,7 @@ PARTIAL = "\ufffd"  # how a decoder shows bytes that are not yet a character
 def offsets_of(model: LanguageModel, task: Task, sequences: Sequences) -> list[np.ndarray]:
     """The characters [start, end) of each own token of each example: N arrays, int64 [L, 2].
 
-    Tokens beyond the model's context are left out, as in `sequences`. See `Tokenizer.offsets`.
+    Tokens beyond the model's context are left out, as in `sequences`. See `Tokenizer.offsets_batch`.
 
     Args:
         model: with a tokenizer.
@@ -39,8 +39,8 @@ def offsets_of(model: LanguageModel, task: Task, sequences: Sequences) -> list[n
         known = dict(zip(distinct, map(_array, model.tokenizer.offsets_batch(distinct)), strict=True))
         found += [known[text] for text in some]
     if task.token_ids is not None:
-        rows = zip(texts, task.token_ids, found, strict=True)
-        found = [_aligned(model.tokenizer, text, list(ids), offsets) for text, ids, offsets in rows]
+        rows = zip(texts, model.tokenizer.encode_batch(texts), task.token_ids, found, strict=True)
+        found = [_aligned(model.tokenizer, text, own, list(ids), offsets) for text, own, ids, offsets in rows]
     return [offsets[:n] for offsets, n in zip(found, sequences.own_lengths.tolist(), strict=True)]
 
 
@@ -48,12 +48,11 @@ def _array(offsets: list[tuple[int, int]]) -> np.ndarray:
     return np.array(offsets, dtype=np.int64).reshape(-1, 2)
 
 
-def _aligned(tokenizer: Tokenizer, text: str, ids: list[int], offsets: np.ndarray) -> np.ndarray:
+def _aligned(tokenizer: Tokenizer, text: str, own: list[int], ids: list[int], offsets: np.ndarray) -> np.ndarray:
     """The characters of each of `ids`, which decode to the text but need not be how the tokenizer cuts it.
 
-    Where the two agree, at either end, the tokenizer's offsets hold. The tokens between are decoded one by one.
+    Where they agree with the tokenizer's `own`, at either end, its offsets hold. Those between are decoded one by one.
     """
-    own = tokenizer.encode(text)
     if own == ids:
         return offsets
     most, head = min(len(own), len(ids)), 0
@@ -86,8 +85,9 @@ def _decoded(tokenizer: Tokenizer, text: str, ids: list[int], start: int, end: i
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span without blanks at either end."""
+    """The span without blanks at either end; one of blanks alone as it is."""
     start, end = max(start, 0), min(end, len(text))
     piece = text[start:end]
-    start += len(piece) - len(piece.lstrip())
-    return start, max(start, end - (len(piece) - len(piece.rstrip())))
+    if not piece.strip():
+        return start, max(start, end)
+    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))

@@ -1,27 +1,58 @@
-"""The tokens to read in each example.
+"""The tokens to read in each example: selections applied to the token ids of a plan.
 
 Positions count a text's own tokens. Context tokens (a BOS, BERT's [CLS] and [SEP], Marian's </s>) are never token 0,
-never the last token, never part of a mean, and shift no index. Where the examples are words of their texts, "first",
-"last" and "mean" refer to the tokens of the word.
+never the last token, never part of a mean, and shift no index. Where the examples are words of their texts, a selection
+without a part is of the tokens of the word.
 
-Axes: N examples.
+Axes: N examples, R tokens that are read, L tokens of one text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from probekit.activations.layout import ALL, position_text
-from probekit.activations.plan.token_ids import Sequences
-from probekit.errors import DataError, UsageError, nearest
+from probekit.activations.layout import Layout, position_text
+from probekit.activations.plan.offsets import offsets_of
+from probekit.activations.plan.select_tokens import Bad, TextTokens, TokenSet, needs_offsets, select_tokens
+from probekit.activations.plan.token_ids import Sequences, has_texts, ranges
+from probekit.activations.plan.word_tokens import word_tokens
+from probekit.errors import DataError, UsageError
+from probekit.models.base import LanguageModel
+from probekit.selections import EXAMPLES, Selection, as_position, check_together, keeps_several, parse_selection
 from probekit.tasks.base import Task
-from probekit.text import counted, listed
 
-POSITIONS = ("last", "first", "mean")
-OnePosition = str | int | np.ndarray  # "last", "first", "mean", "all", one index for every text, an array of one each
+OnePosition = str | int | np.ndarray  # a selection, one index for every text, an array of one each
 Position = OnePosition | Sequence[OnePosition] | None  # or several at once; None is the task's own
+
+
+@dataclass(frozen=True, eq=False)
+class ReadTokens:
+    """The tokens that one position reads.
+
+    Attributes:
+        index: of each token in its sequence (BOS counted), one example after the other, int64 [R]; None is every token
+            of each text, without context tokens.
+        counts: how many tokens of each example, int64 [N]; None is one of each.
+        is_mean: whether their mean is kept, and not they.
+    """
+
+    index: np.ndarray | None
+    counts: np.ndarray | None
+    is_mean: bool = False
+
+    def of_rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the tokens of some examples are in `index`, and how many each has; where `index` is given."""
+        if self.counts is None:
+            return rows, np.ones_like(rows)
+        return ranges(self._starts[rows], self.counts[rows]), self.counts[rows]
+
+    @cached_property
+    def _starts(self) -> np.ndarray:  # needed once for each batch, and N may be millions
+        assert self.counts is not None
+        return np.cumsum(self.counts) - self.counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,82 +60,132 @@ class Reading:
     """The tokens to read in each example.
 
     Attributes:
-        positions: one or several of "last", "first", "mean", an int, an int64 [N]; or "all" by itself.
+        positions: one or several of: a selection of the language, an int, an int64 [N].
         names: each position in words, for files and people.
-        index: for each position, the index of its token in each sequence (BOS counted), int64 [N]; None where every
-            token is read, for the mean or for "all".
-        words: the tokens of each example's word, over which the mean is taken, int64 [N, 2]; None: all of the text's.
+        reads: the tokens of each position.
+        characters: the characters of each kept token, int64 [R, 2], where all tokens of texts or several are kept; None
+            otherwise.
+        skip_special: whether special tokens are never read.
     """
 
     positions: list[OnePosition]
     names: list[str]
-    index: list[np.ndarray | None]
-    words: np.ndarray | None = None
-
-    def needed(self, lengths: np.ndarray) -> np.ndarray:
-        """Leading tokens of each example that a causal model must compute, int64 [N]."""
-        if self.words is not None:
-            return self.words[:, 1]
-        index = [i for i in self.index if i is not None]
-        return lengths if len(index) < len(self.index) else np.max(index, axis=0) + 1
-
-    def token_ids(self, sequences: Sequences) -> np.ndarray:
-        """Id of each token that is read, those of example 0 first, -1 for a mean: int64 [R]."""
-        if self.names == [ALL]:
-            return sequences.own.astype(np.int64)
-        starts = sequences.offsets[:-1]
-        ids = [np.full(len(starts), -1) if i is None else sequences.flat[starts + i] for i in self.index]
-        return np.stack(ids, axis=1).ravel().astype(np.int64)
+    reads: list[ReadTokens]
+    characters: np.ndarray | None = None
+    skip_special: bool = False
 
 
-def read_positions(position: Position, sequences: Sequences, task: Task) -> Reading:
+def read_positions(
+    model: LanguageModel, task: Task, sequences: Sequences, position: Position = None, skip_special: bool = False
+) -> tuple[Reading, Bad]:
     """Find the tokens at `position` in each example.
 
+    Args:
+        model: with the tokenizer of texts.
+        task: with the texts of these sequences as its inputs.
+        sequences: the token ids.
+        position: None is the task's own.
+        skip_special: whether special tokens of the texts are left out.
+
+    Returns:
+        The tokens; and the rows that cannot be read, with why. The reading is of use if there are none.
+
     Raises:
-        UsageError: an unknown position, or the same one twice.
-        DataError: an array without exactly one index for each example, or an example too short for its index.
+        UsageError: an unknown position, the same one twice, or a part that the texts cannot have.
+        DataError: an array without exactly one index for each example.
     """
     given: Any = task.position if position is None else position
-    several = [_check_position(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
-    if sequences.words is not None:
-        return _read_words(several, sequences.words)
+    several = [_checked(one, task) for one in (given if isinstance(given, list | tuple) else [given])]
     names = [position_text(one) for one in several]
-    if not several or len(set(names)) < len(names) or (ALL in names and len(names) > 1):
-        raise UsageError(
-            f"several positions must all differ, and all is not one of several; got {listed(names) or '[]'}"
-        )
-    index = [
-        None if name in (ALL, "mean") else _token_index(one, sequences, task)
-        for name, one in zip(names, several, strict=True)
-    ]
-    return Reading(several, names, index)
+    check_together(names)
+    tokens, bad = _text_tokens(model, task, sequences, several, skip_special)
+    reads = []
+    for one in several:
+        chosen, unread = select_tokens(one if isinstance(one, np.ndarray) else _parsed(one), tokens)
+        reads.append(_as_read(one, chosen, sequences.n_bos))
+        bad = unread | bad
+    keeps_rows = any(map(_keeps_several, several))
+    characters = _characters(chosen, tokens.offsets) if keeps_rows and tokens.offsets is not None and not bad else None
+    return Reading(several, names, reads, characters, skip_special), bad
 
 
-def _read_words(positions: list[OnePosition], words: np.ndarray) -> Reading:
-    """First, last and mean of each word's tokens, first to one past the last, int64 [N, 2]."""
-    names = [position_text(one) for one in positions]
-    if not set(names) <= set(POSITIONS) or len(set(names)) < len(names) or not names:
-        raise UsageError(f"words are read at {', '.join(POSITIONS)}, or several of these; got {listed(names) or '[]'}")
-    index = {"first": words[:, 0], "last": words[:, 1] - 1, "mean": None}
-    return Reading(positions, names, [index[name] for name in names], words)
+def layout_of(reading: Reading, sequences: Sequences) -> Layout:
+    """How many rows each example has, and of which tokens."""
+    first, keeps_rows = reading.reads[0], _keeps_several(reading.positions[0])
+    picked = first.counts if keeps_rows and first.index is not None else None
+    flat = [_flat(read, sequences) for read in reading.reads]
+    if keeps_rows:
+        ids = sequences.own if flat[0] is None else sequences.flat[flat[0]]
+        own = None if first.index is None else first.index - sequences.n_bos
+    else:
+        none = np.full(len(sequences), -1)
+        ids = _stacked([none if one is None else sequences.flat[one] for one in flat])
+        starts = sequences.offsets[:-1] + sequences.n_bos
+        own = _stacked([none if one is None else one - starts for one in flat])
+    return Layout(
+        positions=reading.names,
+        lengths=sequences.lengths,
+        n_bos=sequences.n_bos,
+        tokens=ids.astype(np.int64),
+        n_end=sequences.n_end,
+        picked=picked,
+        token_index=None if own is None else own.astype(np.int64),
+        characters=reading.characters,
+    )
 
 
-def _check_position(position: Any, task: Task) -> OnePosition:
-    """One position: a word, an int, or an int64 [N].
+def needed_tokens(reading: Reading, lengths: np.ndarray) -> np.ndarray:
+    """Leading tokens of each example that a causal model must compute, int64 [N]."""
+    ends = []
+    for read in reading.reads:
+        if read.index is None:
+            return lengths
+        ends.append(1 + (read.index if read.counts is None else read.index[np.cumsum(read.counts) - 1]))
+    return np.max(ends, axis=0)
+
+
+def _stacked(columns: list[np.ndarray]) -> np.ndarray:
+    """One row of each column at a time, [N * columns]."""
+    return np.stack(columns, axis=1).ravel()
+
+
+def _flat(read: ReadTokens, sequences: Sequences) -> np.ndarray | None:
+    """Where the tokens whose rows are kept are among those of all sequences; None for means, and for all."""
+    if read.index is None or read.is_mean:
+        return None
+    starts = sequences.offsets[:-1]
+    return (starts if read.counts is None else np.repeat(starts, read.counts)) + read.index
+
+
+def _parsed(position: str | int) -> Selection:
+    return parse_selection(str(position))
+
+
+def _keeps_several(position: OnePosition) -> bool:
+    return not isinstance(position, np.ndarray) and keeps_several(_parsed(position))
+
+
+def _as_read(position: OnePosition, chosen: TokenSet, n_bos: int) -> ReadTokens:
+    """The tokens of a position, context tokens counted."""
+    index = None if chosen.index is None else chosen.index + n_bos
+    if isinstance(position, np.ndarray) or not (_parsed(position).pick == "mean" or _keeps_several(position)):
+        return ReadTokens(index, None)
+    return ReadTokens(index, chosen.counts, is_mean=not _keeps_several(position))
+
+
+def _checked(position: Any, task: Task) -> OnePosition:
+    """One position: a selection, an int, or an int64 [N].
 
     Raises:
         UsageError: anything else.
         DataError: an array without exactly one index for each example.
     """
-    words = [*POSITIONS, ALL]
     if isinstance(position, str):
-        if position not in words:
-            hint = "give several as a list" if "," in position else nearest(position, words)
-            raise UsageError(f"a position is {listed(words)} or a token's index; {hint}")
-        return position
+        return as_position(position)
     index = np.asarray(position)
-    if index.dtype.kind not in "iu":
-        raise UsageError(f"a position is {listed(words)}, an int or an int for each example; got {position!r}")
+    if index.dtype.kind not in "iu" or (index.ndim and task.spans is not None):
+        of = " or an int" if task.spans is not None else ", an int or an int for each example"
+        raise UsageError(f"a position is a selection such as {EXAMPLES}{of}; got {position!r:.80}")
     if not index.ndim:
         return int(index)
     if index.shape != (len(task),):
@@ -112,22 +193,47 @@ def _check_position(position: Any, task: Task) -> OnePosition:
     return index.astype(np.int64)
 
 
-def _token_index(position: OnePosition, sequences: Sequences, task: Task) -> np.ndarray:
-    """Index in each sequence (BOS counted) of the token at a position, int64 [N].
-
-    Raises:
-        DataError: an example too short for its index.
-    """
-    if isinstance(position, str):
-        position = -1 if position == "last" else 0
+def _text_tokens(
+    model: LanguageModel, task: Task, sequences: Sequences, positions: Iterable[OnePosition], skip_special: bool
+) -> tuple[TextTokens, Bad]:
+    """What the selections choose among; the characters of tokens only if they are needed."""
+    selections = [_parsed(one) for one in positions if not isinstance(one, np.ndarray)]
+    with_texts = has_texts(task) and model.tokenizer is not None
+    wanted = task.spans is not None or any(needs_offsets(one) or keeps_several(one) for one in selections)
+    offsets = offsets_of(model, task, sequences) if with_texts and wanted else None
     lengths = sequences.own_lengths
-    index = np.broadcast_to(np.asarray(position, dtype=np.int64), lengths.shape)
-    if (outside := (index < -lengths) | (index >= lengths)).any():
-        first = int(outside.argmax())
-        cut = " (texts longer than the context were cut)" if sequences.n_cut else ""
-        raise DataError(
-            f"example {task.ids[first]!a} has {counted(int(lengths[first]), 'token')}{cut}, and token {index[first]} "
-            "is to be read; "
-            "choose another position, or leave the example out"
-        )
-    return np.where(index < 0, index + lengths, index) + sequences.n_bos
+    spans, bad = None, {}
+    if task.spans is not None and offsets is not None:
+        spans, bad = word_tokens(task, offsets, sequences.lengths >= model.cfg.n_ctx)
+    tokens = TextTokens(
+        lengths=lengths,
+        usable=_without_special(model, sequences) if skip_special else None,
+        texts=task.inputs if offsets is not None else None,  # pyright: ignore[reportArgumentType]
+        offsets=offsets,
+        regions=task.regions,
+        generated=task.generated,
+        totals=None if task.token_ids is None else np.array([len(ids) for ids in task.token_ids], dtype=np.int64),
+        spans=spans,
+        cut=sequences.lengths >= model.cfg.n_ctx,
+    )
+    return tokens, bad
+
+
+def _without_special(model: LanguageModel, sequences: Sequences) -> TokenSet:
+    """The own tokens that are not special."""
+    if model.tokenizer is None:
+        raise UsageError(f"model {model.name!a} has no tokenizer that lists special tokens; leave out --skip-special")
+    usable = ~np.isin(sequences.own, list(model.tokenizer.special_ids))
+    lengths = sequences.own_lengths
+    starts = np.cumsum(lengths) - lengths
+    flat, of = np.flatnonzero(usable), np.repeat(np.arange(len(lengths)), lengths)[usable]
+    return TokenSet(np.bincount(of, minlength=len(lengths)), flat - starts[of])
+
+
+def _characters(chosen: TokenSet, offsets: Sequence[np.ndarray]) -> np.ndarray:
+    """The characters of the chosen tokens, int64 [R, 2]."""
+    flat = np.concatenate(offsets)
+    if chosen.index is None:
+        return flat
+    lengths = np.fromiter(map(len, offsets), np.int64, len(offsets))
+    return flat[np.repeat(np.cumsum(lengths) - lengths, chosen.counts) + chosen.index]

@@ -6,13 +6,15 @@ import numpy as np
 
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
-from probekit.activations.plan.read_positions import ALL
 from probekit.activations.plan.token_ids import Sequences
+from probekit.activations.plan.token_labels import count_unlabelled
+from probekit.activations.plan.written import written_in_words
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
+from probekit.selections import in_words
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import origin_of_splits
+from probekit.tasks.info import CHAT, GENERATE, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
 from probekit.tasks.rare import rare_words
 from probekit.text import counted, listed, printable
@@ -70,7 +72,9 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "cut": plan.sequences.n_cut + (0 if plan.sources is None else plan.sources.n_cut),
         "dropped_blanks": int(task.info.get("dropped_blanks", 0)),
         "skipped_rows": int(task.info.get("skipped_rows", 0)),
+        **({CHAT: dict(task.info[CHAT])} if CHAT in task.info else {}),
         **_edits(plan),
+        **({} if task.generated is None else {GENERATE: task.info.get(GENERATE)}),
         "rare_classes": dict(task.info.get("rare_classes", {})),
         "splits_from": origin_of_splits(task.info),
     }
@@ -97,7 +101,7 @@ def describe_plan(plan: ExtractionPlan) -> str:
         "batches": _batches(n),
         "size": _size(n, [int(plan.layout.counts(place).sum()) for place in plan.places]),
         **({} if plan.edits is None else {"edits": n["edits"]}),
-        **_remarks(n, task, cfg.n_ctx),
+        **_remarks(n, task, plan.reading.names, cfg.n_ctx),
     }
     return "\n".join(f"{key:<9}{printable(value)}" for key, value in lines.items())
 
@@ -132,13 +136,8 @@ def _tokens_read(places: list[Place], points: list[str], names: list[str], task:
     pairs = {point for point, _ in places if point in PAIR_POINTS}
     if pairs == set(points):
         return "every pair of tokens"
-    tokens = ", ".join(map(_position, names)) + ("" if task.spans is None else " of each word")
+    tokens = ", ".join(map(in_words, names)) + ("" if task.spans is None or "@" in "".join(names) else " of each word")
     return f"{tokens}; attention of every pair" if pairs else tokens
-
-
-def _position(name: str) -> str:
-    words = {"mean": "mean over the tokens", "per example": "one given token in each text", ALL: "all tokens"}
-    return words.get(name, f"{name} token" if name in ("last", "first") else f"token {name}")
 
 
 def _sharing(n: dict[str, Any], share: bool, causal: bool) -> str:
@@ -177,9 +176,18 @@ def regression_line(task: Task) -> str:
     return f"{task.target} is {each}, {labels.min():g} to {labels.max():g}: a regression"
 
 
-def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
+def _template(chat: dict[str, Any]) -> str:
+    """How chats became texts."""
+    prompt = "with" if chat["add_generation_prompt"] else "without"
+    date = f", dated {chat['date']}" if "date" in chat else ""
+    return f"by the template of {chat['from']} (sha256 {chat['template'][:12]}), {prompt} generation prompt{date}"
+
+
+def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
-    lines = {}
+    lines = {"chats": _template(n[CHAT])} if CHAT in n else {}
+    if wrote := written_in_words(task):
+        lines["wrote"] = wrote
     if n["splits_from"]:
         lines["splits"] = n["splits_from"]
     if task.info.get("classes_from_files"):
@@ -193,13 +201,16 @@ def _remarks(n: dict[str, Any], task: Task, n_ctx: int) -> dict[str, str]:
     elif not task.n_classes():
         lines["labels"] = regression_line(task)
     if n["cut"]:
-        at_cut = task.spans is None and any(one == "last" or one.startswith("-") for one in n["position"].split("+"))
+        at_cut = task.spans is None and any(one == "last" or one.startswith("-") for one in names)
         lines["cut"] = f"{counted(n['cut'], 'text')} to the first {n_ctx:,} tokens, the model's context"
         lines["cut"] += ", and read there" if at_cut else ""
     if n["dropped_blanks"]:
         lines["blanks"] = f"dropped at the end of {counted(n['dropped_blanks'], 'text')} of the data"
     if n["skipped_rows"]:
         lines["skipped"] = f"{counted(n['skipped_rows'], 'row')} of the data could not be used"
+    if task.target in task.token_labels and (n_tokens := count_unlabelled(task, task.target)):
+        have = "has" if n_tokens == 1 else "have"
+        lines["without"] = f"{counted(n_tokens, 'token')} {have} no {task.target}: no probe reads them"
     if unlabelled := task.info.get("unlabelled_words"):
         have = "has" if unlabelled == 1 else "have"
         lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.plan.word_tokens import word_tokens
 from probekit.errors import DataError, UsageError
 from probekit.models.base import LanguageModel
 from probekit.options.extract import OnLong
@@ -26,8 +25,6 @@ class Sequences:
         offsets: where each example begins in `flat`, and where the last one ends, int64 [N + 1].
         n_bos: context tokens before each text: 0 or 1.
         n_cut: how many texts were cut to fit the context; a text that several words share counts once per split.
-        words: the tokens of each example's word, first to one past the last, int64 [N, 2]; indices count the BOS. None
-            where the examples are complete texts.
         n_end: context tokens after each text: 0 or 1.
     """
 
@@ -35,7 +32,6 @@ class Sequences:
     offsets: np.ndarray
     n_bos: int
     n_cut: int
-    words: np.ndarray | None = None
     n_end: int = 0
 
     @classmethod
@@ -69,7 +65,7 @@ class Sequences:
     def subset(self, rows: np.ndarray) -> "Sequences":
         """These examples, in this order."""
         some = Sequences.of([self[row].tolist() for row in rows], self.n_bos, self.n_cut)
-        return replace(some, words=None if self.words is None else self.words[rows], n_end=self.n_end)
+        return replace(some, n_end=self.n_end)
 
     def first(self, lengths: np.ndarray) -> "Sequences":
         """The first `lengths` [N] tokens of each example, int64."""
@@ -176,9 +172,8 @@ def tokenise_inputs(model: LanguageModel, task: Task, bos: bool | None, on_long:
             f"(as have {len(long):,} of {len(task):,} inputs); shorten them, or cut them with --on-long cut"
         )
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, n_ctx))])
-    words = None if task.spans is None else word_tokens(model, task, n_bos, n_end, np.array(lengths))
     n_cut = len(np.intersect1d(long, task.texts()[0]))
-    return Sequences(np.concatenate(parts), offsets, n_bos, n_cut, words, n_end)
+    return Sequences(np.concatenate(parts), offsets, n_bos, n_cut, n_end)
 
 
 def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Sequences:
@@ -194,7 +189,7 @@ def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Seque
             f"task {task.name!a} has no targets, and the decoder of {model.name!a} needs them; give Task(targets=...), "
             "or extract points of the encoder"
         )
-    side = replace(task, inputs=task.targets, spans=None, targets=None, regions=None, token_ids=None)
+    side = targets_task(task)
     given, start = tokenise_inputs(model, side, False, on_long), model.cfg.decoder_start_token_id
     begun = given.flat[given.offsets[:-1]] == start
     if begun.all():
@@ -207,6 +202,12 @@ def tokenise_targets(model: LanguageModel, task: Task, on_long: OnLong) -> Seque
         )
     with_start = replace(side, inputs=[[start, *given[i].tolist()] for i in range(len(task))])
     return replace(tokenise_inputs(model, with_start, False, on_long), n_bos=1)
+
+
+def targets_task(task: Task) -> Task:
+    """The targets of a task, as the inputs of another one."""
+    assert task.targets is not None
+    return replace(task, inputs=task.targets, spans=None, targets=None, regions=None, token_ids=None)
 
 
 def sep_of(model: LanguageModel) -> int | None:

@@ -3,55 +3,53 @@
 Axes: N examples, W words of one text, T its tokens.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from probekit.errors import DataError
-from probekit.models.base import LanguageModel
 from probekit.tasks.base import Task
-from probekit.text import counted
 
 
-def word_tokens(model: LanguageModel, task: Task, n_bos: int, n_end: int, lengths: np.ndarray) -> np.ndarray:
+def word_tokens(task: Task, offsets: Sequence[np.ndarray], cut: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
     """The tokens with a character of each example's span, first to one past the last, int64 [N, 2].
 
     A word that is only part of a token gets that token; so does each of several words within one token.
 
     Args:
-        model: with a tokenizer.
         task: with spans.
-        n_bos: context tokens before the text.
-        n_end: context tokens after it.
-        lengths: tokens of each example, context included, int64 [N].
+        offsets: the characters of the tokens of each text, context tokens left out, N arrays int64 [L, 2].
+        cut: whether the text fills the context, and may have been cut, bool [N].
 
-    Raises:
-        DataError: a word without a token, or outside the context; the message names the example.
+    Returns:
+        The tokens; and the rows whose word has none or is cut off, with why.
     """
-    assert model.tokenizer is not None
     assert task.spans is not None
     rows_of: dict[Any, list[int]] = {}
     for row, text in enumerate(task.inputs):
         rows_of.setdefault(text, []).append(row)
     words = np.empty((len(task), 2), dtype=np.int64)
     for text, rows in rows_of.items():
-        offsets = np.array(model.tokenizer.offsets(text), dtype=np.int64)
-        assert len(offsets) == lengths[rows[0]] - n_bos - n_end, "offsets of other tokens"
-        words[rows] = token_spans(offsets, task.spans[rows]) + n_bos
-    for row in np.flatnonzero(words[:, 0] == words[:, 1])[:1]:
+        words[rows] = token_spans(offsets[rows[0]], _without_blanks(str(text), task.spans[rows]))
+    bad = {}
+    ends = np.fromiter((each[:, 1].max(initial=0) for each in offsets), np.int64, len(offsets))
+    for row in np.flatnonzero((words[:, 0] == words[:, 1]) | (cut & (task.spans[:, 1] > ends))).tolist():
         start, end = task.spans[row].tolist()
-        raise DataError(
-            f"example {task.ids[row]!a}: the tokenizer makes no token of the word "
-            f"{str(task.inputs[row])[start:end]!a}; "
-            "leave the word out"
-        )
-    if (outside := words[:, 1] > model.cfg.n_ctx - n_end).any():
-        row = int(outside.argmax())
-        raise DataError(
-            f"the word of example {task.ids[row]!a} is outside the context of {model.cfg.n_ctx:,} tokens "
-            f"({counted(int(outside.sum()), 'word')} in all); leave such words out, or shorten the texts"
-        )
-    return words
+        word = str(task.inputs[row])[start:end]
+        if cut[row] and end > ends[row]:
+            bad[row] = f"the word {word!a} is outside the model's context; shorten the text, or leave the word out"
+        else:
+            bad[row] = f"the tokenizer makes no token of the word {word!a}; leave the word out"
+    return words, bad
+
+
+def _without_blanks(text: str, spans: np.ndarray) -> np.ndarray:
+    """The spans without the blanks at either end, int64 [W, 2]."""
+    found = []
+    for start, end in spans.tolist():
+        word = text[start:end]
+        found.append((start + len(word) - len(word.lstrip()), end - (len(word) - len(word.rstrip()))))
+    return np.array(found, dtype=np.int64)
 
 
 def token_spans(offsets: np.ndarray, spans: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch import Tensor
 from probekit.activations.layout import Layout
 from probekit.activations.plan.packing import PackedBatch
 from probekit.activations.plan.read_positions import Reading
-from probekit.activations.plan.token_ids import ranges, without_context
+from probekit.activations.plan.token_ids import without_context
 from probekit.points import PAIR_POINTS, Place
 
 Pool = Callable[[Tensor], Tensor]
@@ -78,16 +78,15 @@ def nodes_of_positions(
     batch: PackedBatch, reading: Reading, layout: Layout
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """For each position the nodes that are read, and of how many each text's mean is taken; None without a mean."""
-    if layout.is_ragged:
-        yield _own_nodes(batch, layout), None
-        return
-    for index in reading.index:
-        if index is not None:
-            yield batch.nodes[batch.starts + index[batch.rows]], None
-        elif reading.words is None:
-            yield _own_nodes(batch, layout), batch.lengths - layout.n_bos - layout.n_end
+    starts = batch.starts
+    for read in reading.reads:
+        if read.index is None:
+            nodes = without_context(batch.nodes, starts, starts + batch.lengths, layout.n_bos, layout.n_end)
+            counts = batch.lengths - layout.n_bos - layout.n_end
         else:
-            yield _word_nodes(batch, reading.words[batch.rows])
+            places, counts = read.of_rows(batch.rows)
+            nodes = batch.nodes[np.repeat(starts, counts) + read.index[places]]
+        yield nodes, counts if read.is_mean else None
 
 
 def _gather(batch: PackedBatch, nodes: np.ndarray, device: torch.device, read: ReadNodes | None) -> Pool:
@@ -99,7 +98,7 @@ def _gather(batch: PackedBatch, nodes: np.ndarray, device: torch.device, read: R
 
 
 def _mean(rows: Pool, lengths: Tensor) -> Pool:
-    """The mean over the tokens of each word, or of each text without its context; in float32 at least."""
+    """The mean over some tokens of each text; in float32 at least."""
 
     def mean(x: Tensor) -> Tensor:
         own = rows(x)
@@ -109,17 +108,6 @@ def _mean(rows: Pool, lengths: Tensor) -> Pool:
         )
 
     return mean
-
-
-def _word_nodes(batch: PackedBatch, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes of each text's word, one after the other, and their number in each; `words` int64 [texts, 2]."""
-    counts = words[:, 1] - words[:, 0]
-    return batch.nodes[ranges(batch.starts + words[:, 0], counts)], counts
-
-
-def _own_nodes(batch: PackedBatch, layout: Layout) -> np.ndarray:
-    starts = batch.starts
-    return without_context(batch.nodes, starts, starts + batch.lengths, layout.n_bos, layout.n_end)
 
 
 def _pairs(batch: PackedBatch, device: torch.device) -> Pool:

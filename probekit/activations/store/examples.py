@@ -49,6 +49,7 @@ _ROWS = {
     "generated?": [int],
     "picked?": [int],  # where a selection keeps several tokens of each text
     "token_index?": [int],  # older stores have none
+    "characters?": [int],  # start and end of each token that is kept, where several of a text are
     "token_labels?": {str: {"width": int | None, "lengths": [int], "values": list}},  # of tasks with labels of tokens
 }
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
@@ -181,6 +182,7 @@ def joined(path: Path, plan: PlanFile, head: ExamplesHead, pieces: Sequence[Piec
             form["n_end"],
             columns.get("picked"),
             columns.get("token_index"),
+            columns.get("characters"),
         )
         positions = [columns.get(k, one) for k, one in enumerate(common["positions"])]
         return StoredExamples(_task(head, common, columns), layout, positions, head.seal)
@@ -243,6 +245,7 @@ def _piece(body: dict[str, Any], label_names: dict[str, list[str]]) -> Piece:
         "generated": None if body.get("generated") is None else _array(body["generated"], np.int64, n),
         "picked": layout.picked,
         "token_index": layout.token_index,
+        "characters": layout.characters,
         **{key: _array(one, np.int64, n) for key, one in indices.items()},
         **{("labels", name): _labels(one, bool(label_names[name]), n) for name, one in body["labels"].items()},
         **{
@@ -272,7 +275,11 @@ def _layout(body: dict[str, Any], n: int) -> Layout:
     tokens, index = (
         None if given is None else _array(given, np.int64, rows) for given in (tokens, body.get("token_index"))
     )
-    return Layout(form["positions"], lengths, n_bos, tokens, n_end, picked, index)
+    characters = None
+    if body.get("characters") is not None:
+        characters = _array(body["characters"], np.int64, 2 * rows).reshape(-1, 2)
+        require(bool(((characters[:, 0] >= 0) & (characters[:, 0] <= characters[:, 1])).all()))
+    return Layout(form["positions"], lengths, n_bos, tokens, n_end, picked, index, characters)
 
 
 def _regions(given: list[list[Any]] | None) -> list[list[Region]] | None:

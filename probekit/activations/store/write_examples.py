@@ -69,6 +69,7 @@ def _cuts(task: Task, layout: Layout) -> Iterator[slice]:
 def _own_bytes(task: Task, layout: Layout) -> list[int]:
     """Bytes of each example apart from its input, roughly."""
     numbers = np.zeros(len(task), dtype=np.int64) if layout.tokens is None else layout.counts(("", None)).copy()
+    numbers = numbers * (1 if layout.characters is None else 3)
     numbers += sum(labels.size for labels in task.labels.values()) // len(task)
     for labels in task.token_labels.values():
         numbers += np.fromiter((one.size for one in labels), np.int64, len(task))
@@ -112,7 +113,11 @@ def _optional(task: Task, layout: Layout, rows: slice) -> dict[str, Any]:
     """What older stores do not have, where the task or the layout has it."""
     given = {name: getattr(task, name) for name in ("chats", "regions", "token_ids", "generated")}
     given["picked"] = layout.picked
-    return {name: values[rows] for name, values in given.items() if values is not None}
+    found = {name: values[rows] for name, values in given.items() if values is not None}
+    if layout.characters is not None:
+        offsets = layout.offsets(("", None))
+        found["characters"] = layout.characters[offsets[rows.start] : offsets[rows.stop]].ravel()
+    return found
 
 
 def _rows_of(position: str | int | np.ndarray, rows: slice) -> str | int | np.ndarray:

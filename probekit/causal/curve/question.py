@@ -206,8 +206,10 @@ def tokens_of(model: LanguageModel, acts: Activations, index: np.ndarray) -> tup
     some = acts.task.subset(index)
     sequences = tokenise_inputs(model, some, acts.meta.get("bos"), acts.meta.get("on_long", "cut"))
     position = acts.meta.get("position", some.position)
-    read = read_positions(some.position if position == PER_EXAMPLE else position, sequences, some).index[0]
-    if read is None:
+    wanted = some.position if position == PER_EXAMPLE else position
+    reading, bad = read_positions(model, some, sequences, wanted, acts.meta.get("skip_special", False))
+    read = reading.reads[0].index
+    if read is None or bad or len(read) != len(index):
         raise UsageError("an edit needs one token of each text; train the probes at --position last")
     return [sequences[i].tolist() for i in range(len(index))], read, sequences.n_bos
 

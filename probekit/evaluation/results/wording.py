@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from probekit.selections import in_words
 from probekit.text import printable
 
 _METRICS = {"auroc": "AUROC", "r2": "R2", "f1": "F1", "spearman": "Spearman correlation"}
@@ -22,7 +23,9 @@ def metric_name(metric: str) -> str:
 
 def position_name(position: object) -> str:
     """The token that is read: "last" -> "last token"."""
-    return _POSITIONS.get(str(position), f"token {printable(position)}")
+    name = str(position)
+    words = printable(in_words(name)) if "@" in name or ":" in name else f"token {printable(position)}"
+    return _POSITIONS.get(name, words)
 
 
 def interval_text(ends: Sequence[float] | None) -> str:
