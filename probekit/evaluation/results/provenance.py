@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import Activations, RowsOf
 from probekit.evaluation.compare.codelength import FRACTIONS
 from probekit.evaluation.fits.protocol import Protocol
 from probekit.evaluation.plan import CurvePlan
@@ -60,6 +60,7 @@ def origin_of(
         "n_layers": acts.n_layers,
         "output": acts.output,
         "n": {split: len(which) for split, which in rows.rows.items()},
+        "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
         "folds": rows.folds,
         "counts": _counts(request, rows),
         "headline": plan.headline,

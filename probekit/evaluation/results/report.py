@@ -79,6 +79,7 @@ def _setting(data: ProbeData) -> str:
     n, folds = data.meta["n"], data.meta.get("folds")
     splits = ", ".join(f"{n[split]:,} {split}" for split in n)
     examples = f"{n['test']:,} examples in {folds} nested folds" if folds else f"{splits} examples"
+    examples += f", and {none:,} without a label left out" if (none := data.meta.get("unlabelled")) else ""
     return f"{printable(data.meta['probe'])} probe{_estimator_note(data)}; {examples}{_metric_reason(data)}"
 
 
