@@ -238,7 +238,7 @@ class _At(Activations):
         return self._source._n_bytes()
 
 
-def source_rows(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.ndarray]:
+def selected_from(acts: Activations, rows: np.ndarray) -> tuple[Activations, np.ndarray]:
     """The activations that a selection of tokens was made from, and where they have these rows of it, int64."""
     while isinstance(acts, _At) and not acts._chosen.is_mean:
         acts, rows = acts._source, acts._chosen.index[rows]
