@@ -61,6 +61,7 @@ def origin_of(
         "output": acts.output,
         "n": {split: len(which) for split, which in rows.rows.items()},
         "unlabelled": len(acts.source.task) - len(acts.task) if isinstance(acts, RowsOf) else 0,
+        "n_texts": _texts_of(acts, rows),
         "folds": rows.folds,
         "counts": _counts(request, rows),
         "headline": plan.headline,
@@ -78,6 +79,12 @@ def origin_of(
         "versions": versions_of(*PACKAGES),
         "threads": torch.get_num_threads(),
     }
+
+
+def _texts_of(acts: Activations, rows: Protocol) -> dict[str, int] | None:
+    """How many texts the rows of each split are of, where rows are tokens."""
+    text = acts.task.text_of
+    return None if text is None else {split: len(np.unique(text[which])) for split, which in rows.rows.items()}
 
 
 def probe_record(probe: Any) -> dict[str, Any]:
