@@ -14,6 +14,7 @@ from probekit.evaluation.rows import Comparisons, audited_protocol, types_read
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import check_metric
 from probekit.options import CurvesArguments
+from probekit.tasks.chats.contents import compared_inputs
 from probekit.threads import one_thread
 
 
@@ -73,7 +74,7 @@ def _planned(
 @one_thread()
 def _baselines(request: Request, plan: CurvePlan, options: CurvesArguments, texts: Comparisons) -> list[Baseline]:
     task, words = request.acts.task, types_read(request.acts)
-    inputs = task.inputs if options.baselines and reads_texts(task) else None
+    inputs = compared_inputs(task) if options.baselines and reads_texts(task) else None
     counts = texts.words(task) if words is None and inputs is not None else None
     examples = LabelledInputs(inputs, counts, words, request.labels, request.n_classes)
     return model_free_baselines(examples, plan.grid.protocol, plan.headline, plan.bootstrap)

@@ -75,7 +75,9 @@ def check_request(acts: Activations, options: CurveOptions) -> Request:
     acts = _checked(acts)
     label = acts.task.label_set(options.label)
     if options.probe in SEQUENCE_NAMES or getattr(options.probe, "of_sequences", False):
-        raise UsageError("a probe over a sequence has no single direction to compare or to edit; take a linear probe")
+        raise UsageError(
+            "this reads one row for each text, and a probe over a sequence takes all of its tokens; take a linear probe"
+        )
     acts = one_position(acts, options.position)
     curves = [places_of(acts, options.point, options.layers)]
     if options.concatenate:
@@ -127,10 +129,15 @@ def position_request(acts: Activations, options: CurvesArguments) -> Request:
         raise UsageError(f"{point} has a row for each pair of tokens, not for each position; name another point")
     rows = acts
     if label in acts.task.token_labels:
-        rows = acts.at(ALL if acts.layout.is_ragged else acts.layout.positions[0])
+        rows = acts.at(ALL) if acts.layout.is_ragged else _most_varied(acts, label)
     request = _of_label(rows, options, label)
     request = _carved(request, options.seed) if len(request.strengths) > 1 else request
     return replace(request, point=point, places=places)
+
+
+def _most_varied(acts: Activations, label: str) -> Activations:
+    """The kept position at whose tokens the label has the most values."""
+    return max((acts.at(name) for name in acts.layout.positions), key=lambda one: len(np.unique(one.labels[label])))
 
 
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:

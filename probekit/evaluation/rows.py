@@ -17,6 +17,7 @@ from probekit.evaluation.fits.protocol import Protocol, check_masks, fold_protoc
 from probekit.evaluation.request import Request
 from probekit.options import ProbeOptions
 from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.quality.audit import Audit, TextComparison, audit, audit_of_folds, compare_texts
 from probekit.tasks.quality.duplicates import linked_texts
 from probekit.tasks.same_text import text_numbers
@@ -44,7 +45,7 @@ class Comparisons:
 
     def words(self, task: Task) -> Any:
         """How often each word occurs in each text."""
-        return self._once("words", task, lambda task: word_counts(task.inputs))
+        return self._once("words", task, lambda task: word_counts(compared_inputs(task)))
 
     def fingerprint(self, acts: Activations) -> str | None:
         """The task's fingerprint, if the activations do not record it."""
@@ -59,7 +60,8 @@ class Comparisons:
 
 def _linked(task: Task) -> np.ndarray:
     rows, of = task.texts() if task.text_of is not None else (np.arange(len(task)),) * 2
-    return linked_texts([task.inputs[i] for i in rows])[of] if task.has_texts else of
+    inputs = compared_inputs(task)
+    return linked_texts([inputs[i] for i in rows])[of] if task.has_texts else of
 
 
 def audited_protocol(request: Request, options: ProbeOptions, texts: Comparisons) -> tuple[Audit, Protocol]:

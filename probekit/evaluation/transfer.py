@@ -33,6 +33,7 @@ from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.options import TransferArguments
 from probekit.options.option import keywords
 from probekit.points import place_name
+from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.quality.audit import Audit
 from probekit.tasks.quality.duplicates import duplicates_in
 from probekit.text import counted, listed, printable
@@ -289,7 +290,8 @@ def _shared_texts(one: Activations, other: Activations) -> dict[str, int]:
 
 
 def _of_split(acts: Activations, split: str) -> list[Any]:
-    return [acts.inputs[row] for row in acts.task.texts()[0] if acts.splits[row] == split]
+    inputs = compared_inputs(acts.task)
+    return [inputs[row] for row in acts.task.texts()[0] if acts.splits[row] == split]
 
 
 def _shared_groups(one: Activations, other: Activations) -> dict[str, int]:

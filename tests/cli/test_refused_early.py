@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probekit.options.probe import LOSSES, METRIC_NAMES, PROBE_NAMES, WITHOUT_C
-from probekit.probes import PROBES, REGRESSORS
+from probekit.probes import PROBES, REGRESSORS, SEQUENCE_PROBES
 
 PROGRAM = """
 import shlex, sys
@@ -87,7 +87,7 @@ def test_the_names_that_need_no_torch_are_those_of_the_code() -> None:
 
     assert set(METRIC_NAMES) == set(HEADLINES)
     assert set(LOSSES) == set(LOWER_IS_BETTER)
-    assert {*PROBES, *REGRESSORS} == set(PROBE_NAMES)
+    assert {*PROBES, *REGRESSORS, *SEQUENCE_PROBES} == set(PROBE_NAMES)
     for kinds in (PROBES, REGRESSORS):
         for name, kind in kinds.items():
             assert kind.has_C == (name not in WITHOUT_C)

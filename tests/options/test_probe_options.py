@@ -7,7 +7,7 @@ from probekit.errors import UsageError
 from probekit.options import CurveOptions, ProbeOptions
 from probekit.options.check import check_positive, check_whole
 from probekit.options.probe import PROBE_NAMES
-from probekit.probes import PROBES, REGRESSORS
+from probekit.probes import PROBES, REGRESSORS, SEQUENCE_PROBES
 
 
 @pytest.mark.parametrize("folds", [2, 1, 0, -1, 2.5, True])
@@ -66,4 +66,4 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_the_help_names_every_probe():
-    assert set(PROBE_NAMES) == {*PROBES, *REGRESSORS}
+    assert set(PROBE_NAMES) == {*PROBES, *REGRESSORS, *SEQUENCE_PROBES}

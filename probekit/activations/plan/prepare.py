@@ -1,6 +1,7 @@
 """Make texts of a task's chats before it is planned, with the chat template of the model."""
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from probekit.options import ExtractOptions
 from probekit.plain_files import MAX_CONFIG, read_bytes
 from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
-from probekit.tasks.chats.render import LIMITS, render_chats
+from probekit.tasks.chats.render import LIMITS, Rendering, render_chats
 from probekit.tasks.chats.template import ChatTemplate, template_sha256
 from probekit.tasks.info import CHAT
 
@@ -46,7 +47,7 @@ def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> Ch
     if isinstance(wanted, str) and wanted in own:
         return ChatTemplate(own[wanted], f"{model.name} ({wanted})", tokens)
     if isinstance(wanted, str) and ("{%" in wanted or "{{" in wanted):
-        return ChatTemplate(wanted, "chat_template=...", tokens)
+        return ChatTemplate(wanted, "this call", tokens)
     if wanted is not None:
         return ChatTemplate(_read(Path(wanted), [*own]), Path(wanted).name, tokens)
     if "default" in own or len(own) == 1:
@@ -76,29 +77,32 @@ def _read(path: Path, names: list[str]) -> str:
 
 def _rendered(task: Task, template: ChatTemplate, options: ExtractOptions) -> Task:
     """The task with its chats as texts, and the places of the messages in them."""
-    texts, regions, bad, n_limits = [], [], {}, 0
-    for row, (text, own, flaw) in enumerate(render_chats(template, task.chats or [], options.add_generation_prompt)):
-        texts.append(text)
-        regions.append(own)
-        flaw = flaw or (None if text.strip() else ("blank", "writes nothing"))
-        if flaw is not None:
-            bad[row] = (
-                f"the chat template of {template.origin} {flaw[1]}; correct the chat, give another template "
-                "(--chat-template FILE), or leave such rows out with --on-bad-row skip"
-            )
-            n_limits += flaw[0] in LIMITS
-            if options.on_bad_row == "error" or n_limits == MOST_LIMITS:
-                without_bad_rows(task, bad, "template", "error")
+    done: list[Rendering] = []
+    bad: dict[int, str] = {}
+    n_limits = 0
+    for row, one in enumerate(render_chats(template, task.chats or [], options.add_generation_prompt)):
+        done.append(one)
+        flaw = one.flaw or (None if one.text.strip() else ("blank", "writes nothing"))
+        if flaw is None:
+            continue
+        bad[row] = (
+            f"the chat template of {template.origin} {flaw[1]}; correct the chat, give another template "
+            "(--chat-template FILE), or leave such rows out (--on-bad-row skip)"
+        )
+        n_limits += flaw[0] in LIMITS
+        if options.on_bad_row == "error" or n_limits == MOST_LIMITS:
+            without_bad_rows(task, {row: bad[row]}, "template", "error")
     task, rows = without_bad_rows(task, bad, "template", options.on_bad_row)
     about: dict[str, Any] = {
         "template": template_sha256(template),
         "from": template.origin,
         "add_generation_prompt": options.add_generation_prompt,
+        **({"date": datetime.now().date().isoformat()} if any(done[i].dated for i in rows) else {}),
     }
     return replace(
         task,
-        inputs=[texts[i] for i in rows],
-        regions=[regions[i] for i in rows],
+        inputs=[done[i].text for i in rows],
+        regions=[done[i].regions for i in rows],
         chats=None,
         info={**task.info, CHAT: about},
     )

@@ -24,6 +24,7 @@ from probekit.evaluation.results.data import LEAST_SEEN
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.options import ProbeOptions
+from probekit.tasks.chats.contents import compared_inputs
 from probekit.tasks.same_text import normalised_words, text_numbers
 
 MOST_COMMON = 0.5  # share of the examples; a type above it distinguishes too few of them
@@ -115,7 +116,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
         N types, or None: no texts, or more than half of them are of one type.
     """
     if kind == "text":
-        texts = text_numbers(acts.inputs).tolist() if acts.task.has_texts else []
+        texts = text_numbers(compared_inputs(acts.task)).tolist() if acts.task.has_texts else []
         return texts if texts and _varied(texts) else None
     words = acts.task.words
     if words is not None:
@@ -126,7 +127,7 @@ def control_types(acts: Activations, kind: str = "token") -> list[Any] | None:
     if not acts.task.has_texts or acts.layout.positions == [PER_EXAMPLE]:
         return None
     first = acts.layout.positions == ["first"]
-    types = [_word(given, 0 if first else -1) for given in acts.inputs]
+    types = [_word(given, 0 if first else -1) for given in compared_inputs(acts.task)]
     return types if _varied(types) else None
 
 

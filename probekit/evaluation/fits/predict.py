@@ -5,7 +5,7 @@ Axes: N examples, D width, C classes.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from torch import Tensor
 
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes.base import Probe, as_numpy, predicted_labels, probabilities
-from probekit.probes.sequence.base import scores_of
+from probekit.probes.sequence.base import text_scores
 from probekit.probes.sequence.ragged import Ragged, take_texts
 
+Features = TypeVar("Features", bound=Tensor | Ragged)
 ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
 
 
@@ -37,7 +38,7 @@ def decisions(probes: Sequence[Any], X: Tensor | Ragged, rows: np.ndarray) -> li
     if not probes:
         return []
     if isinstance(X, Ragged):
-        return [Decision(scores) for scores in scores_of(probes, take_texts(X, rows))]
+        return [Decision(scores) for scores in text_scores(probes, take_texts(X, rows))]
     if all(probe.linear for probe in probes):
         return [Decision(scores) for scores in _linear(probes, X, rows)]
     features = take_rows(X, rows)
@@ -50,14 +51,10 @@ def _decide(probe: Any, features: Tensor) -> Decision:
     return Decision(probe.decision_function(features), None if probe.by_score else probe.predict(features))
 
 
-@overload
-def take_rows(X: Tensor, rows: np.ndarray) -> Tensor: ...
-@overload
-def take_rows(X: Ragged, rows: np.ndarray) -> Ragged: ...
-def take_rows(X: Tensor | Ragged, rows: np.ndarray) -> Tensor | Ragged:
+def take_rows(X: Features, rows: np.ndarray) -> Features:
     """X [N, D] at these rows, or the tokens of these texts; rows are not copied where they follow one another."""
     if isinstance(X, Ragged):
-        return take_texts(X, rows)
+        return take_texts(X, rows)  # pyright: ignore[reportReturnType]
     if len(rows) and (np.diff(rows) == 1).all():
         return X[int(rows[0]) : int(rows[-1]) + 1]
     return X[torch.from_numpy(rows).to(X.device)]

@@ -125,7 +125,7 @@ class AggregateProbe(SequenceProbe):
         sharpness = side / (self.temperature * self.spread_)
         return attended(sharpness * scores, scores[:, :, None], lengths)[0][:, :, 0]
 
-    def _fit_copies(self, probes: Sequence[Self], X: Ragged, problems: ProblemSet) -> None:
+    def _fit_copies(self, probes: Sequence[Any], X: Ragged, problems: ProblemSet) -> None:
         self._check_parameters()
         strengths = [check_strength("C", probe.C) if self.has_C else 1.0 for probe in probes]
         fitted = token_fits(self.probe, X, problems, strengths)
@@ -159,7 +159,7 @@ class AggregateProbe(SequenceProbe):
                     scored[part.texts] = probe._aggregated(scores, part.lengths, np.array([side]))
         for i, (probe, own) in enumerate(zip(probes, sides, strict=True)):
             rows, labels = weights[i] > 0, problems.labels[problems.problems[i].label].values
-            fits = [calibration(scored[rows], labels[rows]) for scored in found[i]]
+            fits = [platt_calibration(scored[rows], labels[rows]) for scored in found[i]]
             best = min(range(len(fits)), key=lambda number: fits[number][2])
             probe.slope_, probe.shift_, _ = fits[best]
             probe.side_ = np.array([own[best]])
@@ -182,7 +182,7 @@ def _set_spreads(probes: Sequence[AggregateProbe], X: Ragged, weights: Sequence[
         probe.spread_ = np.array([np.sqrt(variance) or 1.0])
 
 
-def calibration(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def platt_calibration(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Slope [1] and shifts [K] of scores [N, K] that minimise the log loss, and the loss.
 
     Targets are Platt's (1999): a label counts as (n + 1) / (n + C) of its class and the rest is shared, so that the

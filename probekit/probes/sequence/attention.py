@@ -1,14 +1,16 @@
 """A probe with attention: one learned query weighs the tokens of a text, and a linear read-out takes their sum.
 
-The objective is not convex, so no fit is certified. Every fit starts at several places: at the mean of the tokens
-(query 0) with the read-out of a logistic probe, at queries along this read-out and against it, and at random queries.
-The lowest objective is taken.
+The objective is not convex, so no fit is certified. A weak penalty has many poor minima, a strong one few. So the fits
+follow a path from a strong penalty to each C, by factors of ten. The first C of the path starts at the mean of the
+tokens (query 0) with the read-out of a logistic probe, and at queries along this read-out and against it; each of the
+others at the two lowest minima of the one before. Every C also has random starts. After some passes the lowest go on.
 
 Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), P problems.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,25 +21,26 @@ from sklearn.utils.validation import check_is_fitted
 from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.probes.base import scale_of
 from probekit.probes.logistic.probe import LogisticProbe
-from probekit.probes.problem import ProblemSet, by_weighting, subset
+from probekit.probes.problem import ProblemSet, by_weighting, every_problem, subset
 from probekit.probes.sequence.base import SequenceProbe, weights_of
-from probekit.probes.sequence.lbfgs import BatchedLBFGS
+from probekit.probes.sequence.lbfgs import BatchedLBFGS, Minima
 from probekit.probes.sequence.objective import (
     AttentionProblems,
     attended,
+    joined_parameters,
     objective,
-    packed,
     softmax_within,
     some_problems,
-    unpacked,
+    split_parameters,
 )
-from probekit.probes.sequence.ragged import Ragged, as_ragged, mean_and_variance, pooled_rows, text_parts
+from probekit.probes.sequence.ragged import Ragged, as_ragged, in_doubles, mean_and_variance, pooled_rows, text_parts
 from probekit.threads import one_thread
 
 TOLERANCE = 1e-5
-FIRST = 30  # passes of every start; then the best `CONTINUED` of each problem go on
-CONTINUED = 2
-SPREAD = 2.0  # standard deviations of a query's scores over the tokens at the start
+FIRST = 3.0  # C * texts where the path of penalties begins: the penalty leaves little but the strongest direction
+TRIAL, GO_ON = 40, 3  # passes of every start, and how many starts then go on
+SAME = 1e-6  # relative difference of objectives at which two minima count as one
+SPREAD, SMALL = 2.0, 0.2  # standard deviations over the tokens of a query's scores and of a read-out's, at a start
 MOST_DIRECTIONS = 4  # classes whose read-outs are starts
 
 
@@ -49,9 +52,9 @@ class AttentionProbe(SequenceProbe):
 
     Args:
         C: inverse strength of the regularisation.
-        n_random: random starts, besides those at and around the mean.
+        n_random: random starts at each C of the path.
         tol: the fit has converged where the norm of the gradient is at most tol * (1 + C * texts).
-        max_iter: passes over the tokens after which the fit is returned unconverged.
+        max_iter: passes over the tokens, for each C of the path, after which the fit is returned unconverged.
         random_state: seeds the random starts.
 
     Attributes:
@@ -60,25 +63,23 @@ class AttentionProbe(SequenceProbe):
         intercept_: float64 [1] or [C].
         objective_: the objective at the solution.
         gradient_norm_: the norm of its gradient.
-        starts_: how many starts there were.
-        n_iter_: passes over the tokens.
+        n_iter_: passes over the tokens, along the path.
     """
 
     has_C = True
     strengths = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
     ARRAYS = ("query_", "coef_", "intercept_")
-    FACTS = ("objective_", "gradient_norm_", "starts_")
+    FACTS = ("objective_", "gradient_norm_")
     query_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
     objective_: float
     gradient_norm_: float
-    starts_: float
 
     def __init__(
         self,
         C: float = 1.0,
-        n_random: int = 2,
+        n_random: int = 8,
         tol: float = TOLERANCE,
         max_iter: int = 500,
         random_state: int = 0,
@@ -116,73 +117,120 @@ class AttentionProbe(SequenceProbe):
         scores = (rows @ self.coef_.T)[:, None]
         return attended((rows @ self.query_)[:, None], scores, lengths)[0][:, 0] + self.intercept_
 
-    def _fit_copies(self, probes: Sequence[Self], X: Ragged, problems: ProblemSet) -> None:
+    def _fit_copies(self, probes: Sequence[Any], X: Ragged, problems: ProblemSet) -> None:
         check_positive("tol", self.tol)
         check_whole("max_iter", self.max_iter)
         check_whole("n_random", self.n_random, 0)
         for probe in probes:
             check_strength("C", probe.C, without_penalty=False)
         means = pooled_rows(X, "mean")
+        X = in_doubles(X)
         with one_thread():
             for which in by_weighting(problems).values():
                 by_outputs: dict[int, list[int]] = {}
                 for p in which:
                     by_outputs.setdefault(len(probes[p].classes_), []).append(p)
                 for numbers in by_outputs.values():
-                    self._fit_group([probes[p] for p in numbers], X, subset(problems, numbers), means)
+                    self._fit_path([probes[p] for p in numbers], X, subset(problems, numbers), means)
 
-    def _fit_group(
+    def _fit_path(
         self, probes: Sequence["AttentionProbe"], X: Ragged, problems: ProblemSet, means: torch.Tensor
     ) -> None:
-        """Fit problems with the same weights and number of classes."""
+        """Fit problems with the same weights and number of classes, from a strong penalty to each of their C."""
         weights = weights_of(problems, 0, len(X))
         mean, variance = mean_and_variance(X, weights)
         scale = scale_of(variance, mean, int(X.lengths.sum()))
-        labels = np.stack([problems.labels[problem.label].values for problem in problems.problems])
-        P, C = len(probes), np.array([probe.C for probe in probes])
-        outputs = 1 if len(probes[0].classes_) == 2 else len(probes[0].classes_)
-        shared = AttentionProblems(X, mean, scale, labels, np.tile(weights, (P, 1)), C, outputs)
-        linear = LogisticProbe().fit_many(means, problems)
-        starts = self._starts(linear, shared)  # [P, S, M]
-        S, M = starts.shape[1:]
-        every = some_problems(shared, np.repeat(np.arange(P), S))
-        small = self.tol * (1 + every.C * weights.sum())
-        solver = BatchedLBFGS(
-            lambda which, at: objective(some_problems(every, which), at), starts.reshape(-1, M), small
-        )
-        first = min(FIRST, self.max_iter)
-        values = solver.run(first).value.reshape(P, S)
-        rank = np.argsort(np.argsort(values, axis=1, kind="stable"), axis=1)
-        found = solver.run(self.max_iter - first, drop=(rank >= CONTINUED).reshape(-1))
-        for p, probe in enumerate(probes):
-            best = p * S + int(found.value[p * S : (p + 1) * S].argmin())
-            q, W, b = (each[0] for each in unpacked(found.theta[best : best + 1], X.width))
-            probe.query_, probe.coef_ = q / scale, W / scale
-            probe.intercept_ = b - probe.coef_ @ mean
-            probe.objective_, probe.n_iter_ = float(found.value[best]), int(found.passes[best])
-            probe.gradient_norm_ = float(np.linalg.norm(found.gradient[best]))
-            probe.starts_, probe.converged_ = float(S), probe.gradient_norm_ <= small[best]
-
-    def _starts(self, linear: Sequence[Any], shared: AttentionProblems) -> np.ndarray:
-        """The starts of each problem, [P, S, M]: query 0, queries along the read-outs, and random ones."""
-        D, scale = shared.X.width, np.where(np.isinf(shared.scale), 0, shared.scale)
-        W = np.stack([probe.coef_ for probe in linear]) * scale  # [P, K, D], for standardised tokens
-        b = np.stack([probe.intercept_ + probe.coef_ @ shared.mean for probe in linear])
-        along = W[:, :MOST_DIRECTIONS]
+        P, n, outputs = len(problems.labels), weights.sum(), _outputs(probes[0])
+        labels = np.stack([each.values for each in problems.labels])
+        path = path_to({probe.C for probe in probes}, n)
+        shared = AttentionProblems(X, mean, scale, labels, np.tile(weights, (P, 1)), np.full(P, path[0]), outputs)
+        linear = LogisticProbe().fit_many(means, every_problem(problems.labels, [path[0]], [weights]))
         rng = np.random.default_rng(self.random_state)
-        drawn = np.broadcast_to(rng.normal(size=(self.n_random, D)), (len(W), self.n_random, D))
-        queries = np.concatenate([along, -along, drawn], axis=1)  # [P, S - 1, D]
-        queries = queries * (SPREAD / np.maximum(_spread(queries, shared), 1e-12))[:, :, None]
-        queries = np.concatenate([np.zeros((len(W), 1, D)), queries], axis=1)
-        return np.stack([packed(queries[:, s], W, b) for s in range(queries.shape[1])], axis=1)
+        starts, passes = _linear_starts(linear, shared), 0  # [P, S, M]
+        for C in path:
+            small = self.tol * (1 + C * n)
+            starts = np.concatenate([starts, _random_starts(self.n_random, rng, shared)], axis=1)
+            found = _minima(replace(shared, C=np.full(P, C)), starts, small, self.max_iter)
+            passes += int(found.passes.max())
+            starts = _best_two(found, P)
+            for probe, problem in zip(probes, problems.problems, strict=True):
+                if probe.C == C:
+                    best = problem.label * len(found.value) // P  # of this label's starts
+                    own = slice(best, best + len(found.value) // P)
+                    probe._take(found, best + int(found.value[own].argmin()), shared, small)
+                    probe.n_iter_ = passes
+
+    def _take(self, found: Minima, best: int, shared: AttentionProblems, small: float) -> None:
+        q, W, b = (each[0] for each in split_parameters(found.theta[best : best + 1], shared.X.width))
+        self.query_, self.coef_ = q / shared.scale, W / shared.scale
+        self.intercept_ = b - self.coef_ @ shared.mean
+        self.objective_ = float(found.value[best])
+        self.gradient_norm_ = float(np.linalg.norm(found.gradient[best]))
+        self.converged_ = self.gradient_norm_ <= small
 
 
-def _spread(queries: np.ndarray, shared: AttentionProblems) -> np.ndarray:
-    """The standard deviation of the scores of queries [P, S, D] over the tokens, [P, S]."""
-    P, S, D = queries.shape
-    columns = np.ascontiguousarray((queries / shared.scale).reshape(P * S, D).T)
+def _linear_starts(linear: Sequence[Any], shared: AttentionProblems) -> np.ndarray:
+    """Query 0 with the read-outs of linear probes of the mean, and queries along and against these: [P, S, M]."""
+    scale = np.where(np.isinf(shared.scale), 0, shared.scale)
+    W = np.stack([probe.coef_ for probe in linear]) * scale  # [P, K, D], for standardised tokens
+    b = np.stack([probe.intercept_ + probe.coef_ @ shared.mean for probe in linear])
+    along = W[:, :MOST_DIRECTIONS]
+    queries = _of_spread(np.concatenate([along, -along], axis=1), SPREAD, shared)
+    queries = np.concatenate([np.zeros_like(queries[:, :1]), queries], axis=1)
+    return np.stack([joined_parameters(queries[:, s], W, b) for s in range(queries.shape[1])], axis=1)
+
+
+def _random_starts(count: int, rng: np.random.Generator, shared: AttentionProblems) -> np.ndarray:
+    """Random queries, with small random read-outs that the first steps can turn: [P, S, M]."""
+    P, D, K = len(shared.C), shared.X.width, shared.outputs
+    queries = _of_spread(rng.normal(size=(1, count, D)), SPREAD, shared)
+    W = _of_spread(rng.normal(size=(1, count * K, D)), SMALL, shared)
+    start = joined_parameters(queries[0], W.reshape(count, K, D), np.zeros((count, K)))
+    return np.broadcast_to(start, (P, *start.shape))
+
+
+def _of_spread(directions: np.ndarray, spread: float, shared: AttentionProblems) -> np.ndarray:
+    """Directions [P, S, D] with a length at which their scores have this standard deviation over the tokens."""
+    P, S, D = directions.shape
+    columns = np.ascontiguousarray((directions / shared.scale).reshape(P * S, D).T)
     total, n = np.zeros(P * S), 0
     for part in text_parts(shared.X):
         scores = (part.rows.double().cpu().numpy() - shared.mean) @ columns
         total, n = total + np.square(scores).sum(axis=0), n + len(scores)
-    return np.sqrt(total / n).reshape(P, S)
+    found = np.maximum(np.sqrt(total / n).reshape(P, S), np.finfo(np.float32).tiny)
+    return directions * (spread / found)[:, :, None]
+
+
+def path_to(strengths: Iterable[float], n: float) -> list[float]:
+    """These C and, below the largest, powers of ten times one at which the penalty all but decides; rising."""
+    wanted = sorted(set(strengths))
+    path = [min(FIRST / n, wanted[0])]
+    while path[-1] * 10 < wanted[-1]:
+        path.append(path[-1] * 10)
+    return sorted({*path, *wanted})
+
+
+def _minima(shared: AttentionProblems, starts: np.ndarray, small: float, max_iter: int) -> Minima:
+    """A minimum of each problem from each of its starts [P, S, M]; problem by problem."""
+    P, S, M = starts.shape
+    every = some_problems(shared, np.repeat(np.arange(P), S))
+    solver = BatchedLBFGS(
+        lambda which, at: objective(some_problems(every, which), at), starts.reshape(-1, M), np.full(P * S, small)
+    )
+    values = solver.run(min(TRIAL, max_iter)).value.reshape(P, S)
+    rank = values.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    return solver.run(max_iter - TRIAL, without=(rank >= GO_ON).reshape(-1))
+
+
+def _best_two(found: Minima, P: int) -> np.ndarray:
+    """The lowest minimum of each problem, and the lowest that differs from it, or itself again: [P, 2, M]."""
+    values, theta = found.value.reshape(P, -1), found.theta.reshape(P, -1, found.theta.shape[1])
+    best = values.argmin(axis=1)
+    lowest = values[np.arange(P), best]
+    others = np.where(values > lowest[:, None] * (1 + SAME), values, np.inf)
+    second = np.where(np.isfinite(others.min(axis=1)), others.argmin(axis=1), best)
+    return np.stack([theta[np.arange(P), best], theta[np.arange(P), second]], axis=1)
+
+
+def _outputs(probe: AttentionProbe) -> int:
+    return 1 if len(probe.classes_) == 2 else len(probe.classes_)

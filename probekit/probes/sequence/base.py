@@ -59,7 +59,7 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
         self._fit_copies(probes, tokens, problems)
         return probes
 
-    def _fit_copies(self, probes: Sequence[Self], X: Ragged, problems: ProblemSet) -> None:
+    def _fit_copies(self, probes: Sequence[Any], X: Ragged, problems: ProblemSet) -> None:
         """Set the fitted attributes of the probe of each problem; their `classes_` are there."""
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
     def decision_function(self, X: Any) -> np.ndarray:
         """Log odds [N] for two classes (positive means the second one), logits [N, C] for more."""
         check_is_fitted(self, "classes_")
-        return scores_of([self], as_ragged(X, self.n_features_in_))[0]
+        return text_scores([self], as_ragged(X, self.n_features_in_))[0]
 
     def _check_arrays(self) -> None:
         outputs, (K, D) = 1 if len(self.classes_) == 2 else len(self.classes_), self._weights().shape
@@ -86,7 +86,7 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
         return {(K, D), (D,), (K,), (1,)}
 
 
-def scores_of(probes: Sequence[SequenceProbe], X: Ragged) -> list[np.ndarray]:
+def text_scores(probes: Sequence[SequenceProbe], X: Ragged) -> list[np.ndarray]:
     """The decisions of each probe, [N] or [N, C]; the tokens are read once for all of them."""
     outputs = [1 if len(probe.classes_) == 2 else len(probe.classes_) for probe in probes]
     found = [np.empty((len(X), K)) for K in outputs]

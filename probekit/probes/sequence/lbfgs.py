@@ -59,11 +59,10 @@ class BatchedLBFGS:
         self._move = np.zeros_like(theta)
         self._turn(np.arange(P))
 
-    def run(self, passes: int, drop: np.ndarray | None = None) -> Minima:
-        """Go on for so many passes at most, without the problems in the mask `drop` [P]."""
-        going = ~self.at.finished if drop is None else ~(self.at.finished | drop)
+    def run(self, passes: int, without: np.ndarray | None = None) -> Minima:
+        """Go on for so many passes at most; the problems of the mask `without` [P] stay where they are."""
         for _ in range(passes):
-            which = np.flatnonzero(going & ~self.at.finished)
+            which = np.flatnonzero(~self.at.finished if without is None else ~(self.at.finished | without))
             if not len(which):
                 break
             self._advance(which)

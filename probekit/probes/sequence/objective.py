@@ -12,7 +12,6 @@ Axes: P problems, N texts, D features, K outputs (1 for two classes), M = D + K 
 tokens of a part.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,13 +49,13 @@ def some_problems(problems: AttentionProblems, which: np.ndarray) -> AttentionPr
     return AttentionProblems(**{**vars(problems), **own})
 
 
-def unpacked(theta: np.ndarray, D: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split_parameters(theta: np.ndarray, D: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Parameters [P, M] as queries [P, D], weights [P, K, D] and intercepts [P, K]."""
     K = (theta.shape[1] - D) // (D + 1)
     return theta[:, :D], theta[:, D : D + K * D].reshape(-1, K, D), theta[:, D + K * D :]
 
 
-def packed(q_PD: np.ndarray, W_PKD: np.ndarray, b_PK: np.ndarray) -> np.ndarray:
+def joined_parameters(q_PD: np.ndarray, W_PKD: np.ndarray, b_PK: np.ndarray) -> np.ndarray:
     """Queries, weights and intercepts as parameters [P, M]."""
     return np.concatenate([q_PD, W_PKD.reshape(len(W_PKD), -1), b_PK], axis=1)
 
@@ -64,7 +63,7 @@ def packed(q_PD: np.ndarray, W_PKD: np.ndarray, b_PK: np.ndarray) -> np.ndarray:
 def objective(problems: AttentionProblems, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The objective [P] and its gradient [P, M] at parameters [P, M]."""
     D, K = problems.X.width, problems.outputs
-    q, W, b = unpacked(theta, D)
+    q, W, b = split_parameters(theta, D)
     P = len(q)
     raw = np.concatenate([q[:, None], W], axis=1) / problems.scale  # [P, K + 1, D], for raw tokens
     columns = np.ascontiguousarray(raw.reshape(P * (K + 1), D).T)
@@ -86,19 +85,19 @@ def objective(problems: AttentionProblems, theta: np.ndarray) -> tuple[np.ndarra
     g = g_raw.reshape(P, K + 1, D)
     g[:, 1:] -= g_b[:, :, None] * problems.mean
     g = problems.C[:, None, None] * g / problems.scale
-    gradient = packed(g[:, 0] + q, g[:, 1:] + W, problems.C[:, None] * g_b)
+    gradient = joined_parameters(g[:, 0] + q, g[:, 1:] + W, problems.C[:, None] * g_b)
     penalty = 0.5 * (np.square(q).sum(axis=1) + np.square(W).sum(axis=(1, 2)))
     return penalty + problems.C * value, gradient
 
 
-def attended(a: np.ndarray, s: np.ndarray, lengths: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def attended(a: np.ndarray, s: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Scores s [t, P, K] summed over each text with softmax weights of a [t, P]: [n, P, K], and the weights [t, P]."""
     attention = softmax_within(a, lengths)
     starts = np.cumsum(lengths) - lengths
     return np.add.reduceat(attention[:, :, None] * s, starts, axis=0), attention
 
 
-def softmax_within(a: np.ndarray, lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+def softmax_within(a: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The softmax of a [t, ...] over the tokens of each text."""
     starts = np.cumsum(lengths) - lengths
     likely = np.exp(a - np.repeat(np.maximum.reduceat(a, starts, axis=0), lengths, axis=0))

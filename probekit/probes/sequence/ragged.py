@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.devices import free_bytes
 from probekit.errors import DataError, UsageError
 from probekit.probes.base import as_numpy, check_size
 from probekit.text import kind_of
@@ -80,6 +81,15 @@ def in_memory(values: Tensor, lengths: np.ndarray) -> Ragged:
             start = stop
 
     return Ragged(lengths, values.shape[1], read, values)
+
+
+def in_doubles(X: Ragged) -> Ragged:
+    """The same on the CPU in float64, so that no pass converts it, where the free memory has room for several of it."""
+    if X.values is None or X.values.dtype == torch.float64:
+        return X
+    free = free_bytes(torch.device("cpu"))
+    needed = X.values.numel() * torch.float64.itemsize
+    return in_memory(X.values.double().cpu(), X.lengths) if free is None or 8 * needed <= free else X
 
 
 def take_texts(X: Ragged, texts: np.ndarray) -> Ragged:

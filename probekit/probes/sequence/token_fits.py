@@ -100,7 +100,8 @@ def _rows(X: Ragged) -> Tensor | Stream:
 
     starts = np.cumsum(X.lengths) - X.lengths
     order = [
-        np.concatenate([np.arange(starts[i], starts[i] + X.lengths[i]) for i in part.texts]) for part in text_parts(X)
+        np.repeat(starts[part.texts] - np.cumsum(part.lengths) + part.lengths, part.lengths) + np.arange(len(part.rows))
+        for part in text_parts(X)
     ]
     return Stream(int(X.lengths.sum()), X.width, read, np.concatenate(order))
 

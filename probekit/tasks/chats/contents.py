@@ -1,5 +1,7 @@
 """What is compared between texts: of chats, the messages that differ, not the template around them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -13,17 +15,37 @@ def compared_inputs(task: Task) -> list[Any]:
     Those of a chat task are the contents of its messages, without messages that all rows have, such as one system
     prompt.
     """
+    if not _has_chats(task):
+        return task.inputs
+    if task.text_of is not None:  # a row for each token
+        rows, of = task.texts()
+        texts = compared_inputs(replace(task.subset(rows), text_of=None))
+        return [texts[i] for i in of.tolist()]
+    chats = [_messages(task, row) for row in range(len(task))]
+    common = reduce(set.intersection, map(set, chats)) if len(chats) > 1 else set()
+    texts = [_joined(chat, common) for chat in chats]
+    return texts if all(map(str.strip, texts)) else [_joined(chat, set()) for chat in chats]
+
+
+def as_compared(task: Task) -> Task:
+    """The task with its `compared_inputs` as inputs; one without chats is returned as it is."""
+    if not _has_chats(task):
+        return task
+    inputs = compared_inputs(task)
+    return replace(task, inputs=inputs, chats=None, regions=None, token_ids=None, generated=None)
+
+
+def _has_chats(task: Task) -> bool:
+    return task.chats is not None or (task.regions is not None and CHAT in task.info)
+
+
+def _messages(task: Task, row: int) -> list[tuple[str, str]]:
+    """(role, content) of each message."""
     if task.chats is not None:
-        rows = [[(one["role"], one["content"]) for one in chat] for chat in task.chats]
-    elif task.regions is not None and CHAT in task.info:
-        inputs = zip(task.inputs, task.regions, strict=True)
-        rows = [[(name, str(text)[start:end]) for name, start, end in own] for text, own in inputs]
-    else:
-        return list(task.inputs)
-    common = reduce(set.intersection, map(set, rows)) if len(rows) > 1 else set()
-    texts = [_joined(row, common) for row in rows]
-    return texts if all(map(str.strip, texts)) else [_joined(row, set()) for row in rows]
+        return [(one["role"], one["content"]) for one in task.chats[row]]
+    text = str(task.inputs[row])
+    return [(name, text[start:end]) for name, start, end in (task.regions or [])[row]]
 
 
-def _joined(row: list[tuple[str, str]], without: set[tuple[str, str]]) -> str:
-    return "\n".join(content for role, content in row if (role, content) not in without)
+def _joined(messages: Sequence[tuple[str, str]], without: set[tuple[str, str]]) -> str:
+    return "\n".join(content for role, content in messages if (role, content) not in without)

@@ -32,11 +32,13 @@ class Rendering(NamedTuple):
         text: as the model reads it.
         regions: the contents of the messages in the text, by role.
         flaw: (kind, what comes after "the chat template"), or None.
+        dated: whether the template wrote the date of today.
     """
 
     text: str
     regions: list[Region]
     flaw: tuple[str, str] | None = None
+    dated: bool = False
 
 
 def render_chats(
@@ -72,7 +74,7 @@ def _rendering(chat: Sequence[Message], answer: dict[str, Any]) -> Rendering:
     if flaw := answer.get("flaw"):
         return Rendering("", [], (str(flaw[0]), str(flaw[1])))
     regions = [Region(str(chat[i]["role"]), start, end) for start, end, i in answer["places"]]
-    return Rendering(answer["text"], regions)
+    return Rendering(answer["text"], regions, dated=bool(answer["dated"]))
 
 
 class _Child:

@@ -74,15 +74,14 @@ def _refuse(message: Any) -> None:
     raise TemplateError(str(message))
 
 
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
 class Renderer:
     """One template with its variables.
 
     Args:
         job: "template"; "given", its variables; "most", the characters that it may write for an empty chat.
+
+    Attributes:
+        dated: whether it wrote the date of today.
     """
 
     def __init__(self, job: dict[str, Any]):
@@ -90,9 +89,14 @@ class Renderer:
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, jinja2.ext.loopcontrols]
         )
         sandbox.filters["tojson"] = _to_json
-        sandbox.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": PlainNamespace}
+        sandbox.globals |= {"raise_exception": _refuse, "strftime_now": self._now, "namespace": PlainNamespace}
         self.template = sandbox.from_string(job["template"])
+        self.dated = False
         self.most, self.given = job["most"], {"tools": None, "documents": None, **job["given"]}
+
+    def _now(self, form: str) -> str:
+        self.dated = True
+        return datetime.now().strftime(form)
 
     def text(self, messages: list[dict[str, Any]]) -> str:
         """The text of a chat. Raises TooLongError, and whatever the template raises."""
@@ -186,7 +190,7 @@ def answer_to(renderer: Renderer, messages: list[dict[str, Any]]) -> dict[str, A
     """The text and the places of the contents, or (kind, words) of what is wrong."""
     try:
         text = renderer.text(messages)
-        return {"text": text, "places": renderer.places(text, messages)}
+        return {"text": text, "places": renderer.places(text, messages), "dated": renderer.dated}
     except Exception as error:
         return {"flaw": _in_words(error)}
 

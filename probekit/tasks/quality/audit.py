@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.chats.contents import as_compared
 from probekit.tasks.data_table import quote
 from probekit.tasks.look_alikes import look_alike_words
 from probekit.tasks.overlap import groups_across_splits
@@ -129,7 +130,7 @@ class TextComparison:
 
 def compare_texts(task: Task, near: bool = True) -> TextComparison:
     """Which texts and groups of the task are in several splits; most of the work of an audit. `near` as in `audit`."""
-    number, shared = None, {}
+    task, number, shared = as_compared(task), None, {}
     leaks, repeats = np.zeros(len(task), dtype=bool), np.zeros(len(task), dtype=bool)
     if task.has_texts:
         rows, of = task.texts()
@@ -159,7 +160,7 @@ def audit(task: Task, label_set: str | None = None, near: bool = True, texts: Te
     Raises:
         UsageError: no such label set.
     """
-    label_set = task.label_set(label_set)
+    task, label_set = as_compared(task), task.label_set(label_set)
     if label_set in task.token_labels:
         task = label_rows(task, label_set)
     splits = {split: split_record(task, label_set, split) for split in SPLITS if (task.splits == split).any()}
@@ -217,6 +218,7 @@ def audit_of_folds(task: Task, label_set: str, texts: np.ndarray) -> Audit:
     """
     if not task.has_texts:
         return Audit(label_set, {}, no_texts=True, linked=0)
+    task = as_compared(task)
     rows, of = task.texts() if task.text_of is not None else (np.arange(len(task)),) * 2
     conflicts = _conflicts(task, Inputs.of([task.inputs[i] for i in rows]).number[of], task.labels[label_set])
     own = texts[task.texts()[0]]

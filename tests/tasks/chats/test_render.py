@@ -1,0 +1,140 @@
+"""Chats as texts: equal to those of `transformers`, with the contents where a plain reference writes them."""
+
+import pytest
+from chat_templates import HOSTILE, LOOP, ODD, STYLES, TOKENS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from probekit.errors import DataError
+from probekit.tasks.chats import render
+from probekit.tasks.chats.render import render_chats
+from probekit.tasks.chats.template import ChatTemplate
+
+CHAT = [
+    {"role": "system", "content": " Be <b>brief</b>. "},
+    {"role": "user", "content": 'Is "5" prime?\n'},
+    {"role": "assistant", "content": "<think>\n2 no, 3 no\n</think>\n\nYes"},
+    {"role": "user", "content": "5"},
+    {"role": "assistant", "content": "<think>why</think>\nprime é 日本 {{ messages }}"},
+]
+CONTENTS = [" Be <b>brief</b>. ", 'Is "5" prime?\n']  # of the first two
+contents = st.text(st.sampled_from(" \n\tab5<>|[]{}%'\"\\é日\ue000\ue001\u2028"), max_size=12) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8
+)
+
+
+def oracle(template: str, chat: list[dict], prompt: bool = False) -> str:
+    (text,), _ = render_jinja_template([chat], chat_template=template, add_generation_prompt=prompt, **TOKENS)
+    return text
+
+
+def rendered(template: str, chats: list[list[dict]], prompt: bool = False) -> list[render.Rendering]:
+    return list(render_chats(ChatTemplate(template, "test.jinja", TOKENS), chats, prompt))
+
+
+def alternating(texts: list[str], system: bool) -> list[dict]:
+    roles = [*(["system"] if system else []), *["user", "assistant"] * len(texts)]
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@settings(max_examples=8, deadline=None)
+@given(
+    chats=st.lists(
+        st.builds(alternating, st.lists(contents, min_size=2, max_size=5), st.booleans()), min_size=1, max_size=20
+    ),
+    prompt=st.booleans(),
+)
+def test_texts_and_contents_are_those_of_the_references(style, chats, prompt):
+    template, pieces_of = STYLES[style]
+    for chat, (text, regions, flaw, _) in zip(chats, rendered(template, chats, prompt), strict=True):
+        pieces = pieces_of(chat, prompt)
+        assert flaw is None
+        assert text == oracle(template, chat, prompt) == "".join(piece for piece, _ in pieces)
+        at, expected = 0, []
+        for piece, role in pieces:
+            expected += [] if role is None else [(role, at, at + len(piece))]
+            at += len(piece)
+        assert regions == expected
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_templates_give_the_texts_of_transformers(what):
+    (one,) = rendered(ODD[what], [CHAT])
+    assert one.text == oracle(ODD[what], CHAT)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (
+            "thoughts left out of earlier turns",
+            [*CONTENTS, "Yes", "5", "<think>\nwhy\n</think>\n\nprime é 日本 {{ messages }}"],
+        ),
+        (
+            "an empty thought in the last turn",
+            [*CONTENTS, "Yes", "5", "prime é 日本 {{ messages }}"],
+        ),
+        ("loop controls and namespaces", ['Is "5" prime?\n', CHAT[2]["content"], "5"]),
+        ("json", [" Be <b>brief</b>. ", r"Is \"5\" prime?\n", r"<think>\n2 no, 3 no\n</think>\n\nYes", "5"]),
+        ("macros", ["BE <B>BRIEF</B>.", 'IS "5" PRIME?']),
+        ("generation blocks", CONTENTS),
+        ("the last message first", ["<think>why</think>\nprime é 日本 {{ messages }}", "5"]),
+    ],
+)
+def test_contents_are_found_in_what_odd_templates_write(what, expected):
+    """What the template made of a content is that message's part; a message that it leaves out has none."""
+    (one,) = rendered(ODD[what], [CHAT])
+    assert one.flaw is None
+    assert [one.text[start:end] for _, start, end in one.regions][: len(expected)] == expected
+
+
+def test_a_content_that_is_written_twice_has_no_place():
+    (one,) = rendered("{% for m in messages %}{{ m.content }}{% endfor %}{{ messages[1].content }}", [CHAT])
+    assert one.flaw == ("parts", "does not write the content of message 1 (user) once, in one piece")
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_templates_are_refused_and_the_next_chat_goes_on(what):
+    template, kind = HOSTILE[what]
+    guarded = "{% if messages[0].content == 'go' %}" + template + "{% endif %}{{ messages[0].content }}"
+    chats = [[{"role": "user", "content": text}] for text in ("first", "go", "last")]
+    first, bad, last = rendered(guarded, chats)
+    assert bad.flaw is not None
+    assert bad.flaw[0] == kind
+    assert all(character.isprintable() for character in bad.flaw[1])
+    assert (first.text, last.text) == ("first", "last")
+
+
+def test_a_template_without_end_is_ended(monkeypatch):
+    monkeypatch.setattr(render, "SECONDS", 1.0)
+    chats = [[{"role": "user", "content": text}] for text in ("go", "last")]
+    bad, last = rendered("{% if messages[0].content == 'go' %}" + LOOP + "{% endif %}{{ messages[0].content }}", chats)
+    assert bad.flaw == ("time", "takes more than 1 s")
+    assert last.text == "last"
+
+
+@pytest.mark.parametrize("template", ["{% if", "{{ 1 + }}", "{% nothing %}", "{% for x in y %}", "{{ x | nothing }}"])
+def test_what_is_no_template_is_refused(template):
+    with pytest.raises(DataError, match=r"the chat template of test.jinja is no valid Jinja, line 1"):
+        rendered(template, [CHAT])
+
+
+def test_the_process_has_no_secrets_and_can_open_no_file(monkeypatch, tmp_path):
+    """A template that got out of the sandbox would find nothing: here it is let out."""
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    worker = render.WORKER.read_text(encoding="utf-8")
+    let_out = worker.replace("ImmutableSandboxedEnvironment(", "jinja2.Environment(")
+    assert let_out != worker
+    (tmp_path / "worker.py").write_text(let_out, encoding="utf-8")
+    monkeypatch.setattr(render, "WORKER", tmp_path / "worker.py")
+    for call, kind in {
+        "environ.get('HF_TOKEN', 'none')": None,
+        "open('/', 0)": "failed",
+        "popen('id')": "failed",
+    }.items():
+        template = "{{ cycler.__init__.__globals__.os." + call + " }}{{ messages[0].content }}"
+        (one,) = rendered(template, [CHAT[1:2]])
+        assert (one.flaw and one.flaw[0]) == kind
+        assert kind or one.text.startswith("none")
