@@ -29,6 +29,8 @@ def test_the_examples_run(block, tmp_path, monkeypatch):
         "other_frame": frame,
         "values": [i / 7 for i in range(N)],
         "odd": [i % 2 for i in range(N)],
+        "stretches": [[{"start": 0, "end": 4, "label": "name"}, {"label": "other"}] for _ in range(N)],
+        "depths": [[i / 7, None] for i in range(N)],
         "splits": ["train"] * 80 + ["validation"] * 80 + ["test"] * 80,
     }
     for line in block.splitlines():
