@@ -7,6 +7,8 @@ from probekit.activations.extract import extract, extract_statistics, run_plan, 
 from probekit.activations.imports.plan import ImportPlan, plan_import
 from probekit.activations.imports.run import import_activations, run_import
 from probekit.activations.imports.summary import describe_import, import_as_dict
+from probekit.activations.label_store import LabelledStore, label_store
+from probekit.activations.labelled import label
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
@@ -25,6 +27,7 @@ __all__ = [
     "Estimate",
     "ExtractionPlan",
     "ImportPlan",
+    "LabelledStore",
     "Repaired",
     "SplitMoments",
     "Statistics",
@@ -40,6 +43,8 @@ __all__ = [
     "extract_statistics",
     "import_activations",
     "import_as_dict",
+    "label",
+    "label_store",
     "list_stores",
     "load_activations",
     "load_statistics",

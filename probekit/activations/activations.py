@@ -277,27 +277,30 @@ class _EachToken(Activations):
 
 
 class RowsOf(Activations):
-    """Some examples of activations that have one row for each.
+    """Some examples of activations, read on access.
 
     Args:
-        source: activations of one position.
+        source: of all examples.
         rows: which examples, int64.
     """
 
     def __init__(self, source: Activations, rows: np.ndarray):
         self.source = source
         self._index = rows
-        layout = source.layout
-        tokens, index = (
-            known[rows] if known is not None and len(known) == len(source.task) else None
-            for known in (layout.tokens, layout.token_index)
+        layout, every = source.layout, source.layout.index(("", None), rows)
+        own = replace(
+            layout,
+            lengths=layout.lengths[rows],
+            tokens=None if layout.tokens is None else layout.tokens[every],
+            picked=None if layout.picked is None else layout.picked[rows],
+            token_index=None if layout.token_index is None else layout.token_index[every],
+            characters=None if layout.characters is None else layout.characters[every],
         )
-        own = replace(layout, lengths=layout.lengths[rows], tokens=tokens, picked=None, token_index=index)
         super().__init__(source, source.task.subset(rows), {**source.meta, "points": source.points}, own)
 
     def _rows(self, place: Place) -> Tensor:
         rows = self.source._rows(place)
-        return rows[torch.from_numpy(self._index).to(rows.device)]
+        return rows[torch.from_numpy(self.source.layout.index(place, self._index)).to(rows.device)]
 
     def _n_bytes(self) -> int:
         return self.source._n_bytes()

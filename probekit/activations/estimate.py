@@ -102,7 +102,7 @@ def describe_estimate(found: Estimate) -> str:
     parts = {"weights": found.weights_bytes, "a batch": found.batch_bytes, "kept": found.kept_bytes}
     memory = ", ".join(f"{metric(n)}B {name}" for name, n in parts.items())
     rate = f"{metric(found.flops)}FLOPs at {metric(found.flops_per_second)}FLOPs/s, measured now"
-    return f"{'time':<9}about {_duration(found.seconds)}: {rate}\n{'memory':<9}about {memory}; Python's own on top"
+    return f"{'time':<9}about {duration(found.seconds)}: {rate}\n{'memory':<9}about {memory}; Python's own on top"
 
 
 def _works(model: LanguageModel, packing: Packing, stack: str, stop_at_layer: int | None) -> list[StackWork]:
@@ -202,7 +202,8 @@ def _kept_bytes(packing: Packing, shards: list[list[np.ndarray]], example_bytes:
     return largest + max(largest, min(sum(sizes), IN_FLIGHT * largest, IN_FLIGHT_BYTES))
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """8.04 -> "8.0 s", 600 -> "10 min", 36_000 -> "10.0 h"."""
     if seconds < 100:
         return f"{max(seconds, 0.1):.1f} s"
     minutes = seconds / 60

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from probekit.activations.activations import ActivationSet
-from probekit.activations.continuations.plan import plan_continuations, skips
+from probekit.activations.continuations.files import folder_of
+from probekit.activations.continuations.plan import of_continued, plan_continuations
 from probekit.activations.continuations.write import write_continuations
 from probekit.activations.plan.build import plan_extraction
 from probekit.activations.plan.identity import digest_of, identity_of, record_of_run
@@ -21,7 +22,7 @@ from probekit.activations.plan.summary import plan_as_dict
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import hooked_points, run_shards
 from probekit.activations.run.memory import compute_in_memory, refuse_large_sums
-from probekit.activations.store.begin import CONTINUATIONS, NewStore, begin_store
+from probekit.activations.store.begin import NewStore, begin_store
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import StoreWriter
 from probekit.activations.sums.files import CountProgress
@@ -48,8 +49,8 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
     Your own hooks run too. With the tensors kept in memory they see batches of texts of one length, at the price of
     sharing no prefixes.
 
-    With `generate` the model first continues each text, greedily or by sampling. The whole text is then run at once, and
-    is what `inputs` holds; a continuation that an earlier run wrote to `out` is read from there.
+    With `generate` the model first continues each text, greedily or by sampling. `inputs` are then the whole texts,
+    each run at once. Continuations that an earlier run with these options wrote to `out` are read from there.
 
     Args:
         model: a model from `load_model`.
@@ -67,7 +68,7 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
     """
     task = task_of(task)
     if options.generate is not None:
-        task = continued(model, task, options)
+        task, options = continued(model, task, options), of_continued(options)
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=4)  # the caller of the function with flat options
     return run_plan(plan, options.out, options.progress, options.stats)
@@ -112,11 +113,11 @@ def extract_statistics(
 
 def continued(model: LanguageModel, task: Task, options: ExtractArguments) -> Task:
     """The task with each text as the model continues it; finished batches are kept in the store at `options.out`."""
-    folder = None
     if options.out is not None:
         _refuse_hooks(model)
-        folder = check_path("out", options.out) / CONTINUATIONS
-    return write_continuations(plan_continuations(model, task, options), folder, options.progress, skips(options))
+    plan = plan_continuations(model, task, options)
+    folder = None if options.out is None else folder_of(plan, check_path("out", options.out))
+    return write_continuations(plan, folder, options.progress)
 
 
 def _warn_of_cut(plan: ExtractionPlan, stacklevel: int) -> None:

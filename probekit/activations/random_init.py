@@ -9,6 +9,7 @@ from typing import Any
 
 from probekit.activations.activations import Activations
 from probekit.activations.extract import run_plan
+from probekit.activations.labelled import with_task
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.replan import check_extracted, device_again, plan_again
 from probekit.activations.store.examples import read_examples
@@ -28,6 +29,8 @@ def random_init_of(
 ) -> Activations:
     """Activations of the store's architecture with random weights: the same task, points, positions, types and batches.
 
+    Labels that were joined to the store later are the baseline's too.
+
     Args:
         store: a store that `extract(..., out=path)` wrote, or its path.
         seed: of the weights, which depend on nothing else.
@@ -44,13 +47,14 @@ def random_init_of(
     """
     if isinstance(store, Activations) and not isinstance(store, Store):
         raise UsageError(f"random_init_of takes a store, and these activations are in memory; {BY_HAND}")
-    path = (store if isinstance(store, Store) else Store(store)).path
+    store = store if isinstance(store, Store) else Store(store)
+    path, task = store.path, store.task
     plan = read_plan(path)
     source = _random_source(path, plan, seed)
     baseline = path / f"random-init-{seed}" if out is None else check_path("out", out)
-    if _is_done(baseline, plan, source):
-        return Store(baseline)
-    return run_plan(_random_plan(path, plan, source), baseline, progress)
+    done = _is_done(baseline, plan, source)
+    made = Store(baseline) if done else run_plan(_random_plan(path, plan, source), baseline, progress)
+    return made if made.task.labels.keys() == task.labels.keys() else with_task(made, task)
 
 
 def _random_source(path: Path, plan: PlanFile, seed: int) -> dict[str, Any]:

@@ -9,7 +9,14 @@ from typing import Any
 from probekit.activations.replan import check_extracted, device_again, plan_again, same_plan
 from probekit.activations.run.device_copy import on_host
 from probekit.activations.run.loop import run_shards
-from probekit.activations.store.check import STATISTICS, Broken, Verification, cannot_be_made_again, verify
+from probekit.activations.store.check import (
+    STATISTICS,
+    Broken,
+    Verification,
+    cannot_be_made_again,
+    is_of_labels,
+    verify,
+)
 from probekit.activations.store.examples import read_examples
 from probekit.activations.store.format import AGAIN, PlanFile, read_plan, record_path, stored_rows
 from probekit.activations.store.replace import ReplacingWriter
@@ -35,7 +42,7 @@ class Repaired:
         removed: numbers of the shards of an import that were removed; the same import writes them again.
         manifest: True if the manifest was written again.
         complete: True if the store can be loaded now; one that lacks rows stays unfinished.
-        left: what stays broken: statistics, which the command that made them makes again.
+        left: what stays broken: statistics and joined labels, which the commands that made them make again.
         command: name of the command that makes such a store.
     """
 
@@ -83,7 +90,7 @@ def repair(
     shards = [] if plan.is_import else _recompute(found, plan, model, edits, show)
     removed = _remove_shards(found) if plan.is_import else []
     manifest, complete = _finish(found, plan, complete=found.finished and not removed)
-    left = [one for one in found.broken if one.file == STATISTICS]
+    left = [one for one in found.broken if one.file == STATISTICS or is_of_labels(one.file)]
     return Repaired(found.path, shards, removed, manifest, complete, left, found.command)
 
 

@@ -13,6 +13,7 @@ SUMMARIES = {
     "demo": "Extract, train and plot, on a small built-in model.",
     "extract": "Keep a model's activations on a dataset, as a store on disk.",
     "import": "Make a store of activations that another program took.",
+    "label": "Join labels to the texts of a store, by id.",
     "train-probe": "Train a probe at each layer and plot accuracy by layer.",
     "causal": "Edit what probes read, and watch the model's next token.",
     "transfer": "Train probes on each task and test them on all tasks.",

@@ -9,7 +9,7 @@ from probekit.cli.derive import command
 from probekit.cli.extract import ExtractJob, planned, write_store
 from probekit.cli.fields import Output
 from probekit.cli.train_probe import TrainProbeJob, train
-from probekit.options import CausalOptions, ExtractArguments, ExtractOptions, ModelOptions, ProbeOptions, TaskOptions
+from probekit.options import CausalOptions, ExtractArguments, ModelOptions, ProbeOptions, TaskOptions
 from probekit.options.option import like, option
 
 
@@ -42,7 +42,7 @@ def demo(job: DemoJob) -> None:
 
     console.hush_downloads(job.quiet)
     extraction = ExtractJob(model="agreement-gpt2", dataset="agreement", quiet=job.quiet)
-    plan = planned(extraction, ModelOptions(), TaskOptions(seed=job.seed), ExtractOptions())
+    plan = planned(extraction, ModelOptions(), TaskOptions(seed=job.seed), ExtractArguments())
     path = write_store(plan, job.out, job.quiet)
     probes = TrainProbeJob(json=job.json, quiet=job.quiet)
     results = train(load_activations(path), ProbeOptions(seed=job.seed), probes, show=not job.causal)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from probekit import worlds
 from probekit.cli import console
+from probekit.cli.continuations import continued_plan, sketched_plan
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, required
 from probekit.cli.stores import check_out, check_via, make_store, saved_rows
 from probekit.errors import UsageError
-from probekit.options import ExtractArguments, ExtractOptions, ModelOptions, TaskOptions
+from probekit.options import ExtractArguments, ModelOptions, TaskOptions
 from probekit.options.option import option
 
 if TYPE_CHECKING:
@@ -32,10 +33,11 @@ DATASET = (
     "standard input."
 )
 ORDER = """
-    model dataset points layers position limit out device dtype store_dtype batch_tokens seed bos keep_blanks on_long
-    on_bad_row rare_classes max_classes text_column messages_column label_column group_column span_column split_column
-    columns header data_format validation regression chat_template add_generation_prompt revision via device_map
-    quantize random_init model_seed stats
+    model dataset points layers position generate temperature top_k top_p generate_seed stop limit out device dtype
+    store_dtype batch_tokens seed bos keep_blanks on_long on_bad_row rare_classes max_classes text_column
+    messages_column label_column token_label_column id_column group_column span_column split_column columns header
+    data_format validation regression chat_template add_generation_prompt revision via device_map quantize random_init
+    model_seed stats
 """
 
 
@@ -59,6 +61,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     Examples:
         probekit extract --model gpt2 --dataset sst2
         probekit extract --model gpt2 --dataset cities.csv --points resid_pre,attn_out --layers 4-8 --dry-run
+        probekit extract --model gpt2 --dataset prompts.csv --generate 64 --position last@generated
         probekit extract --model gpt2 --dataset en_ewt-ud-dev.conllu --label-column upos --limit 500
     """
     if options.stats and job.stats_only:
@@ -67,10 +70,11 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     console.hush_downloads(job.quiet)
     check_out(options.out)
     check_via(options.out, model.via)
-    plan = planned(job, model, task, options)
+    options = replace(options, on_bad_row=task.on_bad_row)
     if job.dry_run:
-        _show_plan(plan, sums, job.json)
+        _dry_run(job, model, task, options, sums)
         return
+    plan = planned(job, model, task, options)
     path = write_store(plan, options.out, job.quiet, sums)
     if job.json:
         console.result_json({"store": str(path), **_as_dict(plan, sums)})
@@ -78,12 +82,14 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
         console.result(path)
 
 
-def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractOptions) -> "ExtractionPlan":
+def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments) -> "ExtractionPlan":
     """The plan of an extraction; model and task are found before torch is imported."""
     loaded = load(job, model, task)
+    if options.generate is not None:
+        return continued_plan(*loaded, options, job.quiet)
     from probekit.activations import plan_extraction
 
-    return plan_extraction(*loaded, replace(options, on_bad_row=task.on_bad_row))
+    return plan_extraction(*loaded, options)
 
 
 def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[LanguageModel, Task]":
@@ -113,14 +119,21 @@ def write_store(plan: "ExtractionPlan", out: str | Path | None, quiet: bool, sum
     return path
 
 
-def _show_plan(plan: "ExtractionPlan", sums: Sums, as_json: bool) -> None:
+def _dry_run(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: ExtractArguments, sums: Sums) -> None:
+    """Print the plan, with an estimate of its time and memory."""
     from probekit.activations import describe_estimate, estimate
 
-    found = estimate(plan)
-    if as_json:
-        console.result_json({**_as_dict(plan, sums), "estimate": found.as_dict()})
+    writing, numbers = "", {}
+    if options.generate is None:
+        plan = planned(job, model, task, options)
     else:
-        console.result(f"{_describe(plan, sums)}\n{describe_estimate(found)}")
+        plan, line, about = sketched_plan(*load(job, model, task), options)
+        writing, numbers = f"{line}\n", {"write": about}
+    found = estimate(plan)
+    if job.json:
+        console.result_json({**_as_dict(plan, sums), **numbers, "estimate": found.as_dict()})
+    else:
+        console.result(f"{writing}{_describe(plan, sums)}\n{describe_estimate(found)}")
 
 
 def _as_dict(plan: "ExtractionPlan", sums: Sums) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import JsonOutput, argument
 from probekit.errors import DataError
-from probekit.text import counted
+from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
     from probekit.activations import StoreInfo
@@ -60,4 +60,5 @@ def describe(info: "StoreInfo") -> str:
     size = f"{counted(info.rows, 'text')}, {info.bytes / 1e6:,.1f} MB"
     edits = f"; edited: {info.edits}" if info.edits else ""
     state = "complete, with statistics" if info.is_complete and info.statistics else info.state
-    return f"{state}: {info.model} on {info.task}, {info.places}, {size}{edits}"
+    labels = f"; labels {listed([printable(one) for one in info.labels])}" if info.labels else "; no labels"
+    return f"{state}: {info.model} on {info.task}, {info.places}, {size}{edits}{labels if info.is_complete else ''}"

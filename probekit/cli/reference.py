@@ -27,6 +27,8 @@ FUNCTIONS: dict[str, type] = {
     "load_task(source)": options.TaskOptions,
     "extract(model, task)": options.ExtractArguments,
     "import_activations(source)": options.ImportArguments,
+    "label(acts, labels)": options.LabelOptions,
+    "label_store(path, labels)": options.LabelArguments,
     "train_probes(acts)": options.CurvesArguments,
     "transfer(activations)": options.TransferArguments,
     "causal_curve(model, acts, results)": options.CausalArguments,

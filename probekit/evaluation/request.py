@@ -129,10 +129,15 @@ def position_request(acts: Activations, options: CurvesArguments) -> Request:
         raise UsageError(f"{point} has a row for each pair of tokens, not for each position; name another point")
     rows = acts
     if label in acts.task.token_labels:
-        rows = acts.at(ALL if acts.layout.is_ragged else acts.layout.positions[0])
+        rows = acts.at(ALL) if acts.layout.is_ragged else _most_varied(acts, label)
     request = _of_label(rows, options, label)
     request = _carved(request, options.seed) if len(request.strengths) > 1 else request
     return replace(request, point=point, places=places)
+
+
+def _most_varied(acts: Activations, label: str) -> Activations:
+    """The kept position at whose tokens the label has the most values."""
+    return max((acts.at(name) for name in acts.layout.positions), key=lambda one: len(np.unique(one.labels[label])))
 
 
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:

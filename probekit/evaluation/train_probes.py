@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.activations.activations import Activations
+from probekit.activations.labelled import label, with_task
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.by_position.train import train_by_position
 from probekit.evaluation.compare.baselines import EMBEDDING, Baseline, embedding_baseline
@@ -48,10 +49,11 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
 
     Args:
         acts: from `extract` or `load_activations`.
-        options: as keyword arguments.
+        options: as keyword arguments. Where `labels` holds labels by id rather than names, they are joined first, as
+            `label(acts, labels)` does it.
 
     Returns:
-        `ProbeResults`, the curve of one point and label set; with `points` or `labels`, `ProbeCurves`;
+        `ProbeResults`, the curve of one point and label set; with `points` or several `labels`, `ProbeCurves`;
         with `by`, `PositionResults`.
 
     Raises:
@@ -60,6 +62,8 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         DataError: NaN or infinity in the activations; labels out of range; a class missing from a split or a fold, or
             once the leaks are left out.
     """
+    if options.joined is not None:
+        acts, options = _labelled(acts, options)
     if options.by is not None:
         return train_by_position(acts, options)
     requests = check_requests(acts, options)
@@ -86,6 +90,14 @@ def train_probes(acts: Activations, options: CurvesArguments) -> ProbeResults | 
         for request in each.requests
     ]
     return ProbeCurves(curves) if options.several else curves[0]
+
+
+def _labelled(acts: Activations, options: CurvesArguments) -> tuple[Activations, CurvesArguments]:
+    """The activations with the labels that the options hold, those of random weights too; and the other options."""
+    made, noise = label(acts, options.joined), options.random_init
+    if noise is not None and noise.task.fingerprint() == acts.task.fingerprint():
+        noise = with_task(noise, made.task)
+    return made, replace(options, labels=None, random_init=noise)
 
 
 @one_thread()

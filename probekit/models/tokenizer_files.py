@@ -76,6 +76,16 @@ def load_tokenizer(
     return Tokenizer(backend, bos_token_id, d_vocab, sep_token_id, _chat_templates(folder, settings), texts)
 
 
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Name -> content of the files of a tokenizer; one with chat templates has its settings in a file of their own."""
+    files = {"tokenizer.json": tokenizer.to_json()}
+    if templates := tokenizer.chat_templates:
+        named = [{"name": name, "template": template} for name, template in templates.items()]
+        one = templates["default"] if list(templates) == ["default"] else named
+        files[SETTINGS_FILES[0]] = json.dumps({**tokenizer.special_texts, "chat_template": one}, indent=2) + "\n"
+    return {name: content.encode() for name, content in files.items()}
+
+
 def _first_and_last(backend: Backend) -> tuple[int | None, int | None]:
     """The ids that a tokenizer puts around a text: BERT's [CLS] and [SEP], Gemma's <bos>, or Marian's </s> last."""
     ids = backend.encode("", add_special_tokens=True).ids
@@ -95,8 +105,9 @@ def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
     given = settings.get("chat_template")
     if given is None or isinstance(given, str):
         return {} if given is None else {"default": given}
-    pairs = [(each.get("name"), each.get("template")) for each in given if isinstance(each, Mapping)]
-    if len(pairs) != len(given) or not all(isinstance(part, str) for pair in pairs for part in pair):
+    named = given if isinstance(given, list) and all(isinstance(each, Mapping) for each in given) else [{}]
+    pairs = [(each.get("name"), each.get("template")) for each in named]
+    if not all(isinstance(part, str) for pair in pairs for part in pair):
         raise DataError(
             f"{str(folder)!a}: chat_template must be a text or a list of names with templates, got {given!a:.60}; "
             "correct it"

@@ -21,6 +21,7 @@ from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.family import Family, HfTensor
 from probekit.models.files import read_json
+from probekit.models.tokenizer_files import tokenizer_files
 from probekit.plain_files import open_regular
 from probekit.safetensors_header import HeaderError, read_header
 
@@ -279,7 +280,7 @@ def _copy(weight: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def save_hf(model: LanguageModel, folder: Path | str) -> None:
-    """Write a model as `transformers` does: model.safetensors, tokenizer.json if it has one, and, last, config.json.
+    """Write a model as `transformers` does: model.safetensors, its tokenizer's files, and, last, config.json.
 
     An earlier config.json is removed first, so that a folder that was left half written is no model.
 
@@ -294,5 +295,6 @@ def save_hf(model: LanguageModel, folder: Path | str) -> None:
     remove(folder / "config.json")
     write_as(folder / ONE_FILE, weights)
     if model.tokenizer is not None:
-        write_as(folder / "tokenizer.json", model.tokenizer.to_json().encode())
+        for name, content in tokenizer_files(model.tokenizer).items():
+            write_as(folder / name, content)
     write_as(folder / "config.json", (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())

@@ -6,8 +6,9 @@ The keyword arguments of the public functions, the options of the command line, 
 
 from probekit.options.causal import CausalArguments, CausalOptions
 from probekit.options.extract import ExtractArguments, ExtractOptions
-from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling, sampling_of
+from probekit.options.generate import ContinuationOptions, GenerateOptions, Sampling
 from probekit.options.imports import ImportArguments, ImportOptions
+from probekit.options.label import LabelArguments, LabelOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.probe import (
     CurveOptions,
@@ -32,6 +33,8 @@ __all__ = [
     "GenerateOptions",
     "ImportArguments",
     "ImportOptions",
+    "LabelArguments",
+    "LabelOptions",
     "ModelArguments",
     "ModelOptions",
     "ProbeArguments",
@@ -41,5 +44,4 @@ __all__ = [
     "TrainingSettings",
     "TransferArguments",
     "TransferOptions",
-    "sampling_of",
 ]

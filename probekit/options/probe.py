@@ -1,7 +1,8 @@
 """Options of `train_probes` and `transfer`."""
 
 import math
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 ControlType = Literal["token", "text"]
 ControlC = Literal["label", "own"]
+DATA_FILES = (".csv", ".tsv", ".jsonl", ".parquet")
 FULL = {"controls": 3, "codelength": True, "baselines": True}  # what is computed unless it is a quick look
 BY_POSITION, FROM_END = "position", "position-from-end"  # a curve for each place in the text, counted from either end
 LEAST_TEXTS = 10
@@ -285,10 +287,12 @@ class CurvesArguments(ProbeArguments):
         "curves end at their own last place. Layers are those of the points that have layers.",
         flag=None,
     )
-    labels: str | Iterable[str] | None = option(
+    labels: Any = option(
         None,
-        'Several label sets, a curve for each: a list of names, or "all" of the task.',
-        notes="With `points` or `labels` the call returns `ProbeCurves`, even for one curve.",
+        'Several label sets, a curve for each: a list of names, or "all" of the task. Or labels by id, which are '
+        "joined first: a dict id -> label, a Series, a DataFrame, or the path of a file.",
+        notes="With `points` or names of label sets the call returns `ProbeCurves`, even for one curve. Options for "
+        "labels by id are those of `label`.",
         flag=None,
     )
 
@@ -296,7 +300,7 @@ class CurvesArguments(ProbeArguments):
         super().__post_init__()
         for one, several in (("point", "points"), ("label", "labels")):
             given = getattr(self, several)
-            if given is None:
+            if given is None or (several == "labels" and _are_labels(given)):
                 continue
             if getattr(self, one) is not None:
                 raise UsageError(f"both {one}= and {several}= were given; give {several}= alone")
@@ -307,7 +311,21 @@ class CurvesArguments(ProbeArguments):
     @property
     def several(self) -> bool:
         """Whether several curves were requested, rather than one."""
-        return self.points is not None or self.labels is not None
+        return self.points is not None or (self.labels is not None and self.joined is None)
+
+    @property
+    def joined(self) -> Any:
+        """Labels by id, to be joined; None where `labels` names label sets."""
+        return self.labels if self.labels is not None and _are_labels(self.labels) else None
+
+
+def _are_labels(given: Any) -> bool:
+    """Whether `labels` holds labels by id, rather than names of label sets."""
+    if isinstance(given, str):
+        return given.lower().endswith(DATA_FILES)
+    if isinstance(given, os.PathLike) or hasattr(given, "items") or hasattr(given, "column_names"):
+        return True  # a dict, a Series, a DataFrame, a Dataset
+    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Mapping | tuple)
 
 
 def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
@@ -315,8 +333,8 @@ def _refuse_with_by(options: "ProbeOptions", names: Iterable[str]) -> None:
     for name in names:
         if getattr(options, name) not in (None, False):
             raise UsageError(
-                f"by={options.by!r} (--by) is of one point and label set on the splits, and does not take {name}; "
-                "leave one of the two out"
+                f"by={options.by!r} (--by) makes curves of one point and one label set on the task's splits, without "
+                f"{name}; leave one of the two out"
             )
 
 

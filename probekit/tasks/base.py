@@ -29,7 +29,7 @@ from probekit.tasks.task_checks import (
 )
 from probekit.tasks.task_fields import array_of, coded, grouped, label_sets, listed_inputs, name_lists
 from probekit.tasks.token_label_forms import TokenLabels, as_token_labels
-from probekit.tasks.token_labels import check_token_labels, label_rows, text_strata
+from probekit.tasks.token_labels import check_token_labels, label_rows, rows_with_label, text_strata
 from probekit.tasks.trainable import check_trainable
 from probekit.text import kind_of, listed
 
@@ -325,7 +325,7 @@ class Task:
         if label_set in self.token_labels:
             label_rows(self, label_set).check(label_set)
         else:
-            check_trainable(self, label_set)
+            check_trainable(rows_with_label(self, label_set), label_set)
 
     def _check_fields(self) -> None:
         """What `__post_init__` checks, also in a task whose dicts were changed since."""

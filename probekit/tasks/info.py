@@ -5,8 +5,10 @@ from typing import Any
 
 CARVED_FROM_TRAIN = "carved_from_train"  # the splits that were carved when the task was made
 VALIDATION_CARVED = "validation_carved"  # how validation was carved later: fraction and seed
+LABEL_SETS = "label_sets"  # label set -> where its labels come from, of those that were joined later
+UNLABELLED = "unlabelled"  # label set -> how many examples have no label in it, which is written -1, or NaN
 CHAT = "chat"  # how chats became texts: the sha256 of the template, where it is from, the generation prompt
-UNLABELLED = "unlabelled"  # label set -> how many rows have no label in it: -1, or NaN in a regression
+GENERATE = "generate"  # how the model continued the texts, and how many tokens it wrote
 NO_TEXTS = "no_texts"  # True where the inputs are only names of rows
 
 

@@ -94,9 +94,10 @@ def strata(labels: np.ndarray) -> np.ndarray:
     labels = labels[:, 0] if labels.ndim == 2 else labels
     if labels.dtype.kind != "f" or not len(labels):
         return labels
-    bins = max(1, min(BINS, len(labels) // BINS))
-    edges = np.quantile(labels, np.arange(1, bins) / bins)
-    return np.searchsorted(edges, labels, side="right")
+    known = ~np.isnan(labels)  # rows without a label are a stratum of their own
+    bins = max(1, min(BINS, int(known.sum()) // BINS))
+    edges = np.quantile(labels[known], np.arange(1, bins) / bins)
+    return np.where(known, np.searchsorted(edges, labels, side="right"), -1)
 
 
 def components(*columns: Sequence[Hashable]) -> np.ndarray:

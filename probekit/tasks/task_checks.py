@@ -4,7 +4,7 @@ Axes: N examples.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -173,12 +173,12 @@ def check_not_empty(inputs: Sequence[Any], spans: np.ndarray | None, ids: Sequen
 
 
 def check_label_sets(
-    labels: Mapping[str, np.ndarray], names: Mapping[str, Any], ids: Sequence[Any], unlabelled: Container[str] = ()
+    labels: Mapping[str, np.ndarray], names: Mapping[str, Any], ids: Sequence[Any], partial: Collection[str] = ()
 ) -> None:
     """Check that every label set is one number for each example, and its class names are different texts.
 
-    Labels outside 0..C-1 are refused only by `Task.check` of that set: -1 means "not labelled". In a regression NaN
-    means it, if the set is one of `unlabelled`.
+    Labels outside 0..C-1 are refused only by `Task.check` of that set: -1 means "not labelled". In the sets of
+    `partial`, NaN means it too.
 
     Raises:
         DataError: they are not; NaN or infinity.
@@ -193,10 +193,7 @@ def check_label_sets(
                 f"{list(given.shape)}; give one list of them"
             )
         if given.dtype.kind == "f":
-            finite = np.isfinite(given).reshape(len(given), -1).all(axis=1)
-            if name in unlabelled:
-                finite |= np.isnan(given).reshape(len(given), -1).all(axis=1)
-            _check_finite(name, given, finite, len(names[name]) > 0, ids)
+            _check_finite(name, np.where(np.isnan(given), 0, given) if name in partial else given, names[name], ids)
         check_class_names(name, given.dtype, names[name])
 
 
@@ -221,10 +218,12 @@ def _of_kind(name: str, dtype: np.dtype) -> str:
     return f"labels {name!r} must be integers, got {dtype}; a regression has no class names"
 
 
-def _check_finite(name: str, labels: np.ndarray, finite: np.ndarray, are_classes: bool, ids: Sequence[Any]) -> None:
-    if not finite.all():
+def _check_finite(name: str, labels: np.ndarray, class_names: Sequence[str], ids: Sequence[Any]) -> None:
+    if not (finite := np.isfinite(labels).reshape(len(labels), -1).all(axis=1)).all():
         row = int(finite.argmin())
-        needs = f"classes are numbered 0, 1, ... in {name!a}" if are_classes else "a regression needs finite numbers"
+        needs = (
+            f"classes are numbered 0, 1, ... in {name!a}" if len(class_names) else "a regression needs finite numbers"
+        )
         raise DataError(
             f"{needs}, example {ids[row]!a} has {labels[row]} as its {name!a}; leave it out "
             f"({int((~finite).sum())} in all)"

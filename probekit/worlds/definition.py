@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer as Backend
@@ -36,6 +36,9 @@ class World:
         held_out_examples: (n, seed) -> n examples to test the model on, or all where there are fewer.
         prompt: a text that the model can read.
         context: the tokenizer's BOS, or the words before and after every text ([CLS] and [SEP]).
+        special: words that the tokenizer knows as special tokens, with or without blanks around them.
+        special_texts: "bos_token" and "eos_token" -> the words, for chat templates.
+        chat_templates: name -> a chat template of the tokenizer.
     """
 
     name: str
@@ -47,6 +50,9 @@ class World:
     held_out_examples: Callable[[int, Seed], list[Example]]
     prompt: str
     context: tuple[str, ...] = (EOS,)
+    special: tuple[str, ...] = ()
+    special_texts: Mapping[str, str] = field(default_factory=dict)
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
 
 
 def with_config(world: World, **changes: Any) -> World:
@@ -70,9 +76,10 @@ def tokenizer_of(world: World) -> Tokenizer:
     """A tokenizer that splits at white space; a word outside the vocabulary is an error, not <unk>."""
     backend = Backend(WordLevel({word: i for i, word in enumerate(world.vocabulary)}))
     backend.pre_tokenizer = WhitespaceSplit()
+    backend.add_special_tokens(list(world.special))
     ids = word_ids(world.vocabulary, world.context)
     if len(ids) == 1:
-        return Tokenizer(backend, *ids)
+        return Tokenizer(backend, *ids, chat_templates=world.chat_templates, special_texts=world.special_texts)
     first, last = world.context
     special = list(zip(world.context, ids, strict=True))
     backend.post_processor = TemplateProcessing(f"{first} $A {last}", None, special)
@@ -81,7 +88,8 @@ def tokenizer_of(world: World) -> Tokenizer:
 
 def key_of(world: World) -> str:
     """The name and a digest of everything that decides the trained model: vocabulary, config, settings, examples."""
-    parts = [world.vocabulary, deciding_fields(world.make_config()), asdict(world.settings)]
+    parts: list[Any] = [world.vocabulary, deciding_fields(world.make_config()), asdict(world.settings)]
+    parts += [[list(world.special), dict(world.chat_templates)]] if world.chat_templates else []
     first = json.dumps([asdict(example) for example in world.training_examples(8, [world.settings.seed, 0])])
     return f"{world.name}-{hashlib.sha256((json.dumps(parts, sort_keys=True) + first).encode()).hexdigest()[:8]}"
 

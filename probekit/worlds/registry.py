@@ -31,6 +31,7 @@ WORLDS = {
     "dialogue": Names(("dialogue",), "dialogue-gpt"),
     "brackets": Names(("brackets", "brackets-depth"), "brackets-gpt"),
     "ballots": Names(("ballots",), "ballots-gpt"),
+    "honesty": Names(("honesty", "honesty-answered"), "honesty-gpt"),
 }
 """File in this package -> what it defines."""
 

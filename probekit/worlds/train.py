@@ -19,6 +19,7 @@ from probekit.durable import write_as
 from probekit.models.base import LanguageModel
 from probekit.models.examples import IGNORE, Example
 from probekit.models.families import family_of
+from probekit.models.tokenizer_files import tokenizer_files
 from probekit.models.training import TrainingResult, collate, read_batch, train
 from probekit.models.weights import save_hf
 from probekit.progress import Progress, progress_bar
@@ -112,9 +113,9 @@ def trained_folder(world: World, weights: bool = True, progress: bool | None = N
 
 
 def _write_shape(world: World, folder: Path) -> None:
-    config, tokenizer = world.make_config().to_hf(), tokenizer_of(world).to_json()
-    for name, content in {"config.json": json.dumps(config), "tokenizer.json": tokenizer}.items():
-        write_as(folder / name, content.encode())
+    config = json.dumps(world.make_config().to_hf()).encode()
+    for name, content in {"config.json": config, **tokenizer_files(tokenizer_of(world))}.items():
+        write_as(folder / name, content)
 
 
 def _train_on_first_use(world: World, final: Path, folder: Path, progress: bool | None) -> None:

@@ -61,6 +61,13 @@ FIRST = {
     "align": ["--method", "patch", "--pairs", "pairs.csv"],
 }
 """Options that need another."""
+CONTINUE = {field.name for field in dataclasses.fields(options.ContinuationOptions)} - {"generate"} | {"stop"}
+
+
+def first(name: str, one: CliOption) -> list[str]:
+    """What must be given before this option of a command."""
+    continues = name == "extract" and one.name in CONTINUE
+    return [*(["--generate", "3"] if continues else []), *FIRST.get(one.name, [])]
 
 
 def example(one: CliOption) -> tuple[str | None, Any]:
@@ -93,10 +100,15 @@ def objects(name: str, args: list[str]) -> dict[str, Any]:
     return seen
 
 
-def required(name: str, but: str = "") -> list[str]:
-    """Arguments without which the command does not run, except `but`."""
-    missing = [one for one in COMMANDS[name].options.values() if one.default is dataclasses.MISSING]
-    return [text for one in missing if one.name != but for text in (*one.flags[:1], "text")]
+def required(name: str, but: str = "", typed: str | None = None) -> list[str]:
+    """Arguments without which the command does not run, except `but`; `typed` is in its place where it has no flag."""
+    found: list[str] = []
+    for one in COMMANDS[name].options.values():
+        if one.default is dataclasses.MISSING and one.name != but:
+            found += [*one.flags[:1], "text"]
+        elif one.name == but and not one.flags and typed is not None:
+            found.append(typed)
+    return found
 
 
 @pytest.mark.parametrize("owner", CLASSES, ids=lambda owner: owner.__name__)
@@ -118,15 +130,15 @@ def test_options_are_frozen_and_their_defaults_are_allowed(owner: type) -> None:
 def test_what_is_typed_is_what_python_passes(tmp_path: Path, name: str, one: CliOption) -> None:
     """By an option, by `--set` and in a `--config` file alike."""
     typed, value = example(one)
-    before = [*required(name, one.name), *FIRST.get(one.name, [])]
+    before = [*required(name, one.name, typed), *first(name, one)]
     flag = one.flags[0].partition("/")[0] if one.flags else None
-    ways = [[*before, *([flag] if flag else []), *([typed] if typed is not None else [])]]
+    ways = [[*before, *([flag] if flag else []), *([typed] if flag and typed is not None else [])]]
     if one.flags:
         path, plain = tmp_path / "c.yaml", "true" if typed is None else typed
         path.write_text(f"{name}: {{{one.key}: " + (f"'{plain}'" if one.kind in (str, Path) else plain) + "}")
         ways += [[*before, "--config", str(path)], [*before, "--set", f"{name}.{one.key}={plain}"]]
     hint = inspect.get_annotations(COMMANDS[name].run)[one.owner]
-    usual = objects(name, [*required(name), *FIRST.get(one.name, [])])[one.owner]
+    usual = objects(name, [*required(name), *first(name, one)])[one.owner]
     for args in ways:
         got = objects(name, args)[one.owner]
         if given_of(hint):

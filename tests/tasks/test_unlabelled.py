@@ -44,9 +44,9 @@ def test_a_dataframe_without_labels_is_the_same():
 def test_a_named_column_that_is_missing_stays_an_error(tmp_path):
     path = write(tmp_path / "prompts.jsonl", ROWS)
     for option in ({"label_column": "truth"}, {"id_column": "idd"}):
-        with pytest.raises(UsageError, match="prompts.jsonl has no column"):
+        with pytest.raises(UsageError, match=r"prompts\.jsonl has no column"):
             load_task(path, **option)
-    with pytest.raises(UsageError, match="--regression is for labels, and prompts.jsonl has none"):
+    with pytest.raises(UsageError, match=r"--regression is for labels, and prompts\.jsonl has none"):
         load_task(path, regression=True)
 
 
@@ -68,7 +68,7 @@ def test_a_folder_of_splits_without_labels(tmp_path):
 def test_a_split_that_lacks_the_labels_that_train_has_is_refused(tmp_path):
     write(tmp_path / "train.jsonl", ROWS[:30], ("key",))
     write(tmp_path / "test.jsonl", ROWS[30:], ("key", "label"))
-    with pytest.raises(UsageError, match="test.jsonl has no column named label or target"):
+    with pytest.raises(UsageError, match=r"test\.jsonl has no column named label or target"):
         load_task(tmp_path)
 
 
@@ -109,7 +109,9 @@ def test_a_bad_id_is_named_with_its_row_or_skipped_and_counted(tmp_path, cell, w
 def test_ids_are_different_across_files_too(tmp_path):
     write(tmp_path / "train.jsonl", ROWS[:30], ())
     write(tmp_path / "test.jsonl", [*ROWS[30:], {**ROWS[0], "text": "another"}], ())
-    with pytest.raises(DataError, match="test.jsonl, line 11: the id 'q0' in 'key' is that of train.jsonl, line 1 too"):
+    with pytest.raises(
+        DataError, match=r"test\.jsonl, line 11: the id 'q0' in 'key' is that of train\.jsonl, line 1 too"
+    ):
         load_task(tmp_path, id_column="key")
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.continuations.plan import FORMAT, ContinuationPlan
+from probekit.activations.default_path import folder_name
+from probekit.activations.digest import identity_digest
 from probekit.activations.store.begin import CONTINUATIONS, ELSEWHERE, check_free
 from probekit.durable import make_folder, matches, seal, sweep, unseal, write_first
 from probekit.errors import ResumeMismatch, StorageError
@@ -22,6 +24,17 @@ _EXPLAINED = {
     "prompts": " (the texts, their order, or how they become tokens)",
     "model_fingerprint": " (the weights, in the type that computes)",
 }
+
+
+def folder_of(plan: ContinuationPlan, out: str | Path | None, root: str | Path = "runs") -> Path:
+    """Where the continuations of a plan are kept: in the store at `out`.
+
+    Without `out` they have a folder under `root`, which stores of other points and layers share.
+    """
+    if out is not None:
+        return Path(out) / CONTINUATIONS
+    parts = [plan.model.name, plan.task.name, identity_digest(plan.identity)[:8]]
+    return Path(root) / CONTINUATIONS / folder_name(parts)
 
 
 def begin_folder(folder: Path, plan: ContinuationPlan) -> str:
@@ -70,7 +83,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:24]}...{text[-24:]}"
 
 
-def read_batch(folder: Path, plan_seal: str, number: int, rows: np.ndarray) -> list[Continuation] | None:
+def batch_on_disk(folder: Path, plan_seal: str, number: int, rows: np.ndarray) -> list[Continuation] | None:
     """The continuations of a batch that is finished; None if it is not.
 
     Raises:

@@ -7,31 +7,34 @@ Axes: N examples.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from probekit.activations.plan.build import check_request
+from probekit.activations.plan.build import check_planned
 from probekit.activations.plan.identity import identity_of_model
+from probekit.activations.plan.prepare import rendered_task
 from probekit.activations.plan.token_ids import Sequences, tokenise_inputs
-from probekit.errors import DataError, UsageError
+from probekit.errors import UsageError
 from probekit.interventions import Edits, record_of_edits
 from probekit.models.base import LanguageModel
 from probekit.models.families import has_shape, shape_of
 from probekit.models.generation import stop_ids
 from probekit.models.shapes import equal_blocks
-from probekit.options import ExtractArguments, Sampling, sampling_of
+from probekit.options import ExtractArguments, Sampling
+from probekit.options.generate import sampling_of
+from probekit.options.task import OnBadRow
+from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
-from probekit.text import counted
 
 CACHE_BYTES = {"cpu": 256 << 20}  # of keys and values in a batch
 CACHE_BYTES_ELSEWHERE = 2 << 30
 MOST_ROWS = {"cpu": 64}  # in a batch
 MOST_ROWS_ELSEWHERE = 256
 FORMAT = "probekit continuations 1"
-SKIP_HINT = "or leave such texts out with on_bad_row='skip' (--on-bad-row skip)"
+NO_ROOM, AT_ONCE = "full context", "ended at once"  # why texts are not continued
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +45,7 @@ class ContinuationPlan:
         model: the model that writes.
         task: the examples, their chats rendered.
         sequences: the prompts' token ids, with their context tokens.
-        rows: the examples that are continued, int64; others fill the context already.
+        full: the examples that fill the context already, and are left out, with the reason.
         most: tokens of each continuation at most.
         sampling: how the next token is chosen.
         stops: the ids that end a continuation.
@@ -50,13 +53,14 @@ class ContinuationPlan:
         device: where the model runs.
         batch_tokens: prompts and continuations of a batch have at most so many tokens, unless one text has more.
         batches: the examples of each batch, in the order of work.
+        on_bad_row: what happens to texts that the model does not continue: "error" or "skip".
         identity: what decides the tokens, JSON-able.
     """
 
     model: LanguageModel = field(repr=False)
     task: Task = field(repr=False)
     sequences: Sequences = field(repr=False)
-    rows: np.ndarray = field(repr=False)
+    full: dict[int, str] = field(repr=False)
     most: int
     sampling: Sampling
     stops: frozenset[int]
@@ -64,6 +68,7 @@ class ContinuationPlan:
     device: torch.device
     batch_tokens: int
     batches: list[np.ndarray] = field(repr=False)
+    on_bad_row: OnBadRow
     identity: dict[str, Any] = field(repr=False)
 
 
@@ -77,43 +82,59 @@ def plan_continuations(model: LanguageModel, task: Task, options: ExtractArgumen
     """
     if options.generate is None:
         raise UsageError("how many tokens the model may write is not said; give generate=64 (--generate 64)")
-    stack, device = check_request(model, options, len(task))
+    stack, device = check_planned(model, options, len(task))
     _check_model(model, stack)
     _check_task(task, options)
+    task = rendered_task(model, task, options if task.chats is None else replace(options, add_generation_prompt=True))
     sequences = tokenise_inputs(model, task, options.bos, "cut")
-    rows = _with_room(model, task, sequences, skips(options))
-    stops, sampling = stop_ids(model, options.stop_tokens), sampling_of(options)
+    full = _full(model, task, sequences, options)
+    rows = np.delete(np.arange(len(task)), list(full))
+    stops = stop_ids(model, options.stop_tokens)
     batch_tokens = _batch_tokens(model, options, device)
     lengths = sequences.lengths + options.generate
     batches = _batches(rows, lengths, batch_tokens, MOST_ROWS.get(device.type, MOST_ROWS_ELSEWHERE))
-    identity = {
-        **identity_of_model(model),
-        "device": device.type,
-        "prompts": _fingerprint(sequences),
-        "texts": len(task),
-        "generate": options.generate,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "generate_seed": sampling.seed,
-        "stop_tokens": sorted(stops),
-        "batch_tokens": batch_tokens,
-        **({} if options.edits is None else {"edits": record_of_edits(model, options.edits)}),
-    }
     return ContinuationPlan(
         model=model,
         task=task,
         sequences=sequences,
-        rows=rows,
+        full=full,
         most=options.generate,
-        sampling=sampling,
+        sampling=sampling_of(options),
         stops=stops,
         edits=options.edits,
         device=device,
         batch_tokens=batch_tokens,
         batches=batches,
-        identity=identity,
+        on_bad_row=options.on_bad_row,
+        identity=_identity(model, options, sequences, stops, batch_tokens, device),
     )
+
+
+def _identity(
+    model: LanguageModel,
+    options: ExtractArguments,
+    prompts: Sequences,
+    stops: frozenset[int],
+    batch_tokens: int,
+    device: torch.device,
+) -> dict[str, Any]:
+    """What decides every token, JSON-able; of the task it is the prompts alone, which may get other labels."""
+    chosen = ("generate", "temperature", "top_k", "top_p", "generate_seed")
+    return {
+        **identity_of_model(model),
+        "device": device.type,
+        "prompts": _fingerprint(prompts),
+        "texts": len(prompts),
+        **{name: getattr(options, name) for name in chosen},
+        "stop_tokens": sorted(stops),
+        "batch_tokens": batch_tokens,
+        **({} if options.edits is None else {"edits": record_of_edits(model, options.edits)}),
+    }
+
+
+def of_continued(options: ExtractArguments) -> ExtractArguments:
+    """The options for a task whose texts the model has continued: its chats are texts already."""
+    return replace(options, chat_template=None, add_generation_prompt=False)
 
 
 def _check_model(model: LanguageModel, stack: str) -> None:
@@ -144,21 +165,20 @@ def _check_task(task: Task, options: ExtractArguments) -> None:
         )
 
 
-def skips(options: ExtractArguments) -> bool:
-    """True if texts that cannot be continued are left out."""
-    return getattr(options, "on_bad_row", "error") == "skip"
+def _full(model: LanguageModel, task: Task, sequences: Sequences, options: ExtractArguments) -> dict[int, str]:
+    """The examples that leave no room for a token, and what to do about them.
 
-
-def _with_room(model: LanguageModel, task: Task, sequences: Sequences, skip: bool) -> np.ndarray:
-    """The examples that leave room for a token in the context, int64."""
-    full = sequences.lengths >= model.cfg.n_ctx
-    if full.all() or (full.any() and not skip):
-        raise DataError(
-            f"example {task.ids[int(full.argmax())]!a} fills the context of {model.cfg.n_ctx:,} tokens, so that the "
-            f"model can write nothing after it (so do {full.sum():,} of {counted(len(task), 'text')}); "
-            f"shorten it, {SKIP_HINT}"
-        )
-    return np.flatnonzero(~full)
+    Raises:
+        DataError: there are some, unless they are left out; or no others.
+    """
+    n_ctx = model.cfg.n_ctx
+    why = (
+        f"it fills the context of {n_ctx:,} tokens, and the model can write nothing after it; shorten it, or leave it "
+        "out (--on-bad-row skip)"
+    )
+    full = dict.fromkeys(np.flatnonzero(sequences.lengths >= n_ctx).tolist(), why)
+    without_bad_rows(task, full, NO_ROOM, options.on_bad_row)  # raises the error
+    return full
 
 
 def _batch_tokens(model: LanguageModel, options: ExtractArguments, device: torch.device) -> int:

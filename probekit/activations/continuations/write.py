@@ -4,7 +4,7 @@ Axes: N examples.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,56 +12,55 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.continuations.files import begin_folder, read_batch, write_batch
-from probekit.activations.continuations.plan import SKIP_HINT, ContinuationPlan
+from probekit.activations.continuations.files import batch_on_disk, begin_folder, write_batch
+from probekit.activations.continuations.plan import AT_ONCE, NO_ROOM, ContinuationPlan
+from probekit.activations.continuations.summary import stop_names
 from probekit.activations.plan.token_ids import has_texts
 from probekit.activations.run.forward import running
-from probekit.errors import DataError
 from probekit.models.generation import Among, Continuation, continuation_text, continuations
 from probekit.progress import progress_bar
+from probekit.tasks.bad_rows import without_bad_rows
 from probekit.tasks.base import Task
+from probekit.tasks.info import CHAT, GENERATE
 from probekit.tasks.regions import Region
 from probekit.text import counted
 
 Advance = Callable[[int, int], None]  # takes the tokens that were written, and how many texts ended
 
 
-def write_continuations(
-    plan: ContinuationPlan, folder: Path | None = None, progress: bool | None = None, skip: bool = False
-) -> Task:
+def write_continuations(plan: ContinuationPlan, folder: Path | None = None, progress: bool | None = None) -> Task:
     """The plan's task with the texts as the model continued them.
 
     Args:
         plan: the plan.
         folder: where finished batches are kept, and found by a run that resumes; None keeps none.
         progress: show a progress bar on stderr; None shows it on a terminal only.
-        skip: leave out texts that the model does not continue, instead of refusing them.
 
     Raises:
-        DataError: a text that the model ends at once, unless `skip`; all of them.
+        DataError: a text that the model ends at once, unless such rows are skipped; all of them.
         ResumeMismatch: the folder holds continuations with other settings.
         StorageError: the disk refused, or a file in the folder is damaged.
     """
     seal = None if folder is None else begin_folder(folder, plan)
     made: dict[int, Continuation] = {}
-    with _progress(len(plan.rows), progress) as advance, _writing(plan):
+    with _progress(len(plan.task) - len(plan.full), progress) as advance, writing(plan):
         for number, rows in enumerate(plan.batches):
-            batch = None if folder is None or seal is None else read_batch(folder, seal, number, rows)
+            batch = None if folder is None or seal is None else batch_on_disk(folder, seal, number, rows)
             if batch is None:
                 batch = write_rows(plan, rows, advance)
                 if folder is not None and seal is not None:
                     write_batch(folder, seal, number, rows, batch)
             else:
                 advance(0, len(rows))
-            found = {int(row): _trimmed(plan, int(row), one) for row, one in zip(rows, batch, strict=True)}
-            if not skip:
-                _refuse_empty(plan, found)
+            found = {int(row): trimmed(plan, int(row), one) for row, one in zip(rows, batch, strict=True)}
             made |= found
+            if plan.on_bad_row == "error":  # sooner than after the last batch
+                _without_bad_rows(plan, found)
     return continued_task(plan, made)
 
 
 @contextmanager
-def _writing(plan: ContinuationPlan) -> Iterator[None]:
+def writing(plan: ContinuationPlan) -> Iterator[None]:
     """The model on its device, under the plan's edits."""
     edited = nullcontext() if plan.edits is None else plan.model.edited(plan.edits)
     with running(plan.model, plan.device), edited:
@@ -70,68 +69,78 @@ def _writing(plan: ContinuationPlan) -> Iterator[None]:
 
 def write_rows(plan: ContinuationPlan, rows: np.ndarray, advance: Advance | None = None) -> list[Continuation]:
     """The continuations of these examples, in one batch, with the stop token; within `running`."""
-    prompts = [_prompt(plan, int(row)) for row in rows]
+    prompts = [prompt_of(plan, int(row)) for row in rows]
     among = Among(rows.tolist(), len(plan.task))
     return continuations(
         plan.model, prompts, plan.most, plan.sampling, plan.stops, use_cache=True, among=among, advance=advance
     )
 
 
-def _prompt(plan: ContinuationPlan, row: int) -> list[int]:
+def prompt_of(plan: ContinuationPlan, row: int) -> list[int]:
     """The ids that the model continues: those of the text after its BOS, without a context token at its end."""
     ids = plan.sequences[row].tolist()
     return ids[: len(ids) - plan.sequences.n_end]
 
 
-def _trimmed(plan: ContinuationPlan, row: int, made: Continuation) -> Continuation:
+def trimmed(plan: ContinuationPlan, row: int, made: Continuation) -> Continuation:
     """A continuation without its stop token, and without what the context has no room for."""
     tokens = made.tokens[:-1] if made.ended == "stop token" else made.tokens
     room = plan.model.cfg.n_ctx - int(plan.sequences.lengths[row])
     return Continuation(tokens[:room], "context") if len(tokens) > room else Continuation(tokens, made.ended)
 
 
-def _refuse_empty(plan: ContinuationPlan, made: dict[int, Continuation]) -> None:
-    for row, one in made.items():
-        if not one.tokens:
-            raise DataError(
-                f"example {plan.task.ids[row]!a}: the model ends it at once, with {_stops_in_words(plan)}; "
-                f"stop at another token (--stop), {SKIP_HINT}"
-            )
-
-
-def _stops_in_words(plan: ContinuationPlan) -> str:
-    tokenizer = plan.model.tokenizer
-    names = sorted(plan.stops) if tokenizer is None else tokenizer.tokens(sorted(plan.stops))
-    return f"the stop token {' or '.join(map(ascii, names))}"
-
-
-def continued_task(plan: ContinuationPlan, made: dict[int, Continuation]) -> Task:
-    """The task with whole texts: of each example that was continued, prompt and continuation.
+def _without_bad_rows(plan: ContinuationPlan, made: dict[int, Continuation]) -> tuple[Task, np.ndarray]:
+    """The task without the texts that were not continued, and the rows that are left.
 
     Raises:
-        DataError: none was.
+        DataError: there are some, unless they are left out; or no others.
     """
-    rows = np.array([row for row in plan.rows.tolist() if made[row].tokens], dtype=np.int64)
-    if not len(rows):
-        raise DataError(f"the model ends every text of {plan.task.name!a} at once, with {_stops_in_words(plan)}")
+    why = (
+        f"the model ends it at once, with the stop token {stop_names(plan)}; stop at another token (--stop), or leave "
+        "it out (--on-bad-row skip)"
+    )
+    task, rows = without_bad_rows(plan.task, plan.full, NO_ROOM, plan.on_bad_row)
+    at_once = {i: why for i, row in enumerate(rows.tolist()) if row in made and not made[row].tokens}
+    task, left = without_bad_rows(task, at_once, AT_ONCE, plan.on_bad_row)
+    return task, rows[left]
+
+
+def continued_task(
+    plan: ContinuationPlan, made: dict[int, Continuation], with_text: Container[int] | None = None
+) -> Task:
+    """The task with whole texts: of each example that was continued, prompt and continuation.
+
+    Args:
+        plan: the plan.
+        made: the continuation of each example, without its stop token.
+        with_text: the examples whose tokens become text; None for all.
+
+    Raises:
+        DataError: a text was not continued, unless such rows are skipped; or none was.
+    """
+    task, rows = _without_bad_rows(plan, made)
     written = [made[row] for row in rows.tolist()]
-    own = [_prompt(plan, row)[plan.sequences.n_bos :] for row in rows.tolist()]
+    own = [prompt_of(plan, row)[plan.sequences.n_bos :] for row in rows.tolist()]
     ids = [prompt + one.tokens for prompt, one in zip(own, written, strict=True)]
-    task = plan.task if len(rows) == len(plan.task) else plan.task.subset(rows)
     fields: dict[str, Any] = {"inputs": ids}
     if has_texts(task):
         texts = [
-            str(text) + continuation_text(plan.model, prompt, Continuation(one.tokens, "max_new_tokens"))
-            for text, prompt, one in zip(task.inputs, own, written, strict=True)
+            str(text) + (_text(plan, prompt, one) if with_text is None or row in with_text else "")
+            for row, text, prompt, one in zip(rows.tolist(), task.inputs, own, written, strict=True)
         ]
         fields = {"inputs": texts, "token_ids": ids, "regions": _regions(task, texts)}
-    info = {**task.info, "generate": _record(plan, made)}
+    info = {**task.info, GENERATE: _record(plan, made)}
     return replace(task, generated=np.array([len(one.tokens) for one in written]), info=info, **fields)
+
+
+def _text(plan: ContinuationPlan, prompt: list[int], made: Continuation) -> str:
+    """The characters of a continuation that has no stop token."""
+    return continuation_text(plan.model, prompt, Continuation(made.tokens, "max_new_tokens"))
 
 
 def _regions(task: Task, texts: list[str]) -> list[list[Region]] | None:
     """The parts of each text; what the model wrote in a chat is the content of an assistant's message."""
-    if task.regions is None or "chat" not in task.info:
+    if task.regions is None or CHAT not in task.info:
         return task.regions
     return [
         [*own, Region("assistant", len(str(prompt)), len(text))]
@@ -143,13 +152,11 @@ def _record(plan: ContinuationPlan, made: dict[int, Continuation]) -> dict[str, 
     """What is kept of how the texts were continued, JSON-able."""
     kept = [one for one in made.values() if one.tokens]
     ended = Counter(one.ended for one in kept)
-    left_out = {"ended at once": len(made) - len(kept), "no room": len(plan.task) - len(plan.rows)}
     names = ("generate", "temperature", "top_k", "top_p", "generate_seed", "stop_tokens")
     return {
         **{name: plan.identity[name] for name in names},
         "tokens": sum(len(one.tokens) for one in kept),
         "ended": {why: ended[why] for why in ("stop token", "max_new_tokens", "context")},
-        "left_out": {why: n for why, n in left_out.items() if n},
     }
 
 

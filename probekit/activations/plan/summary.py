@@ -7,12 +7,14 @@ import numpy as np
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.plan.token_ids import Sequences
+from probekit.activations.plan.token_labels import count_unlabelled
+from probekit.activations.plan.written import written_in_words
 from probekit.interventions import edits_in_words, record_of_edits
 from probekit.models.placement import describe_placement
 from probekit.points import PAIR_POINTS, Place, spans_of
 from probekit.selections import in_words
 from probekit.tasks.base import SPLITS, Task
-from probekit.tasks.info import CHAT, origin_of_splits
+from probekit.tasks.info import CHAT, GENERATE, origin_of_splits
 from probekit.tasks.quality.audit import audit, audit_findings
 from probekit.tasks.rare import rare_words
 from probekit.text import counted, listed, printable
@@ -72,6 +74,7 @@ def plan_as_dict(plan: ExtractionPlan) -> dict[str, Any]:
         "skipped_rows": int(task.info.get("skipped_rows", 0)),
         **({CHAT: dict(task.info[CHAT])} if CHAT in task.info else {}),
         **_edits(plan),
+        **({} if task.generated is None else {GENERATE: task.info.get(GENERATE)}),
         "rare_classes": dict(task.info.get("rare_classes", {})),
         "splits_from": origin_of_splits(task.info),
     }
@@ -183,6 +186,8 @@ def _template(chat: dict[str, Any]) -> str:
 def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dict[str, str]:
     """What was changed in the data or left out of it, where there is something to say."""
     lines = {"chats": _template(n[CHAT])} if CHAT in n else {}
+    if wrote := written_in_words(task):
+        lines["wrote"] = wrote
     if n["splits_from"]:
         lines["splits"] = n["splits_from"]
     if task.info.get("classes_from_files"):
@@ -203,6 +208,9 @@ def _remarks(n: dict[str, Any], task: Task, names: list[str], n_ctx: int) -> dic
         lines["blanks"] = f"dropped at the end of {counted(n['dropped_blanks'], 'text')} of the data"
     if n["skipped_rows"]:
         lines["skipped"] = f"{counted(n['skipped_rows'], 'row')} of the data could not be used"
+    if task.target in task.token_labels and (n_tokens := count_unlabelled(task, task.target)):
+        have = "has" if n_tokens == 1 else "have"
+        lines["without"] = f"{counted(n_tokens, 'token')} {have} no {task.target}: no probe reads them"
     if unlabelled := task.info.get("unlabelled_words"):
         have = "has" if unlabelled == 1 else "have"
         lines["without"] = f"{counted(unlabelled, 'word')} of the data {have} no {task.target}: left out"

@@ -22,6 +22,8 @@ from probekit.activations.store.format import (
     record_path,
     unfinished_advice,
 )
+from probekit.activations.store.labels import FOLDER as LABELS
+from probekit.activations.store.labels import SPLITS_FILE, label_files, read_label_file, read_splits
 from probekit.activations.store.shard import Record, load_record, repair_advice
 from probekit.activations.store.tensors import check_shard
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
@@ -49,6 +51,11 @@ def cannot_be_made_again(file: str) -> bool:
     return file in ("plan.json", "examples.json") or file.startswith("examples/")
 
 
+def is_of_labels(file: str) -> bool:
+    """True for labels that were joined later, which `probekit label` writes again."""
+    return file.partition("/")[0] == LABELS
+
+
 @dataclass(frozen=True)
 class Verification:
     """The result of `verify`.
@@ -60,8 +67,8 @@ class Verification:
         bytes: bytes of all files that could be read.
         rows: examples of the sound records.
         total: examples in all; 0 when the plan cannot be read.
-        broken: files that are broken or missing, in the order plan, examples, manifest, records, shards; statistics are
-            one entry, the folder.
+        broken: files that are broken or missing, in the order plan, examples, labels, manifest, records, shards;
+            statistics are one entry, the folder.
         shards: numbers of the shards that must be computed again.
         counted: texts in the statistics; None where there are none.
         command: name of the command that makes such a store.
@@ -94,6 +101,8 @@ class Verification:
         names = {one.file for one in self.broken}
         if any(map(cannot_be_made_again, names)):
             return AGAIN
+        if all(is_of_labels(name) for name in names) and names:
+            return f"remove what is broken in {str(self.path / LABELS)!a} and label again"
         if names == {STATISTICS}:
             return f"remove the folder {str(self.path / STATISTICS)!a} and run the same command again"
         if names:
@@ -181,6 +190,8 @@ def _loose_records(check: _Check) -> dict[int, Record]:
 def _planned_records(check: _Check, plan: PlanFile) -> dict[int, Record]:
     """The sound records; those that are missing or broken are noted in `check.shards`."""
     examples = _checked_examples(check, plan)
+    if examples:
+        _check_labels(check, examples)
     manifest = check.attempt("manifest.json", lambda: _manifest_of(check.path, plan)) if check.finished else None
     if manifest and examples and manifest["examples"] != examples.seal:
         check.add("examples.json", "it is not the one that the manifest names")
@@ -218,6 +229,18 @@ def _checked_examples(check: _Check, plan: PlanFile | None) -> StoredExamples | 
     except StorageError as error:
         check.add("examples.json", error)
     return None
+
+
+def _check_labels(check: _Check, examples: StoredExamples) -> None:
+    """Note the broken files of labels that were joined later."""
+    try:
+        files = label_files(check.path, examples.task)
+    except StorageError as error:
+        check.add(LABELS, error)
+        return
+    for file in files:
+        read = read_splits if file.name == SPLITS_FILE else read_label_file
+        check.attempt(f"{LABELS}/{file.name}", lambda read=read, file=file: read(file, examples))
 
 
 def _manifest_of(path: Path, plan: PlanFile) -> dict[str, Any]:

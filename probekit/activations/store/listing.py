@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class StoreInfo:
         created: ISO 8601, UTC; empty until complete.
         statistics: True if the store holds statistics.
         edits: what the model ran with: "project_out at resid_pre.5, all tokens".
+        labels: label sets of the complete store.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class StoreInfo:
     created: str = ""
     statistics: bool = False
     edits: str = ""
+    labels: list[str] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -92,16 +94,19 @@ def _info(path: Path) -> StoreInfo:
     }
     try:
         known["statistics"] = any(path.glob("statistics/*.json"))
-        state, created = _state(path)
+        if has_manifest(path):
+            store = Store(path)
+            known["labels"] = [*store.labels, *store.task.token_labels]
+            state, created = "complete", store.meta["created"]
+        else:
+            state, created = _state(path)
     except (ProbekitError, OSError):
         return StoreInfo(path, "damaged", **known)
     return StoreInfo(path, state, created=created, **known)
 
 
 def _state(path: Path) -> tuple[str, str]:
-    """The state of a store, and its date."""
-    if has_manifest(path):
-        return "complete", Store(path).meta["created"]
+    """The state of an unfinished store, and the date of its statistics."""
     stored, total = Store.progress(path)
     counted = None if stored else statistics_progress(path)
     if counted == (total, total):

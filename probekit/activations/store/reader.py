@@ -28,6 +28,7 @@ from probekit.activations.store.format import (
     stored_rows,
     unfinished_advice,
 )
+from probekit.activations.store.labels import stored_labels, with_stored_labels
 from probekit.activations.store.shard import Record, repair_advice
 from probekit.activations.store.tensors import ONCE, SIZE, check_shard_size, chunks, prefetch, read_tensor
 from probekit.activations.sums.statistics import Statistics, load_statistics, statistics_progress
@@ -70,7 +71,9 @@ class Store(Activations):
         meta = {key: value for key, value in manifest.items() if key not in ("examples", "records")}
         meta |= {key: self._plan.identity[key] for key in ("places", "widths", "dtype", "rows")}
         meta |= {"check": SIZE} if check == SIZE else {}
-        super().__init__(self._plan.places, examples.task, meta, examples.layout)
+        task = with_stored_labels(examples.task, stored_labels(self.path, examples))
+        meta |= {"task_fingerprint": task.fingerprint()} if task is not examples.task else {}
+        super().__init__(self._plan.places, task, meta, examples.layout)
         _check_rows(self.path, self._records, self.n_examples)
         check_layout(self.path, self._plan, self.layout, dict(enumerate(self._records)))
         for record in self._records:

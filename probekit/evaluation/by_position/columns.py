@@ -40,7 +40,7 @@ def position_columns(layout: Layout, from_end: bool) -> list[Column]:
     if not layout.is_ragged:
         every = np.arange(N)
         return [Column(name, every, every * P + i) for i, name in enumerate(layout.positions)]
-    counts = layout._token_counts
+    counts = layout.counts(("", None))
     starts = np.cumsum(counts) - counts
     found = []
     for index in range(int(counts.max(initial=0))):
@@ -56,37 +56,37 @@ def labelled(column: Column, used: np.ndarray) -> Column:
     return Column(column.name, column.texts[kept], column.rows[kept])
 
 
-def lacks(column: Column, labels: np.ndarray, splits: np.ndarray, n_classes: int, least: int) -> str:
+def lacks(column: Column, labels: np.ndarray, splits: np.ndarray, names: Sequence[str], least: int) -> str:
     """What the column has too little of for a probe: the first split, or class of a split; empty if nothing.
 
     Args:
         column: the place.
         labels: of every row, int64 [R], or float64 [R] or [R, K] of a regression.
         splits: of every text, [N].
-        n_classes: 0 for a regression, which needs `least` texts in a split, with different values.
+        names: of the classes; none for a regression, which needs `least` texts in a split, with different values.
         least: texts that each class needs in each split that the task has.
     """
     of_split, given = splits[column.texts], labels[column.rows]
     for split in (split for split in SPLITS if split != "validation" or (splits == split).any()):
         own = given[of_split == split]
-        counts = np.bincount(own, minlength=n_classes) if n_classes else np.array([len(own)])
+        counts = np.bincount(own, minlength=len(names)) if names else np.array([len(own)])
         if counts.min() < least:
-            what = f"of class {int(counts.argmin())}" if n_classes else "in all"
+            what = f"of class {names[int(counts.argmin())]!a}" if names else "in all"
             return f"{split} has {counted(int(counts.min()), 'text')} {what}"
-        if not n_classes and (np.ptp(own, axis=0) == 0).any():
+        if not names and (np.ptp(own, axis=0) == 0).any():
             return f"all values in {split} are equal"
     return ""
 
 
 def usable(
-    columns: Sequence[Column], labels: np.ndarray, splits: np.ndarray, n_classes: int, least: int
+    columns: Sequence[Column], labels: np.ndarray, splits: np.ndarray, names: Sequence[str], least: int
 ) -> tuple[list[Column], dict[str, str]]:
     """The columns that have enough texts, and for each of the others what it has too few of.
 
     Raises:
         DataError: none has enough.
     """
-    why = {column.name: lacks(column, labels, splits, n_classes, least) for column in columns}
+    why = {column.name: lacks(column, labels, splits, names, least) for column in columns}
     kept = [column for column in columns if not why[column.name]]
     if not kept:
         first = next(iter(why.items()), ("0", "there are no tokens"))

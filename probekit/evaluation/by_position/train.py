@@ -28,11 +28,13 @@ from probekit.evaluation.plan import plan_curve
 from probekit.evaluation.quick import NO_P_VALUES, searches_near_duplicates
 from probekit.evaluation.request import Request, position_request
 from probekit.evaluation.results.provenance import origin_of
-from probekit.evaluation.rows import Comparisons, audited_protocol
+from probekit.evaluation.rows import Comparisons, audited_protocol, task_fingerprint
 from probekit.evaluation.scores.metrics import check_metric, default_metric
 from probekit.options import CurvesArguments
 from probekit.options.probe import FROM_END
+from probekit.places import ALL
 from probekit.tasks.base import Task
+from probekit.tasks.stretches import no_label
 from probekit.threads import one_thread
 
 
@@ -67,7 +69,8 @@ def train_by_position(acts: Activations, options: CurvesArguments) -> PositionRe
     audit, protocol = audited_protocol(request, options, Comparisons(near=searches_near_duplicates(options)))
     rows = _all_rows(acts, request, protocol.rows)
     every = [labelled(column, rows.used) for column in position_columns(acts.layout, options.by == FROM_END)]
-    columns, few = usable(every, rows.labels, rows.splits, request.n_classes, options.least_texts)
+    names = request.acts.label_names[request.label]
+    columns, few = usable(every, rows.labels, rows.splits, names, options.least_texts)
     begin("planning positions")
     headline = _headline(request, protocol.train, options)
     planned = [_planned(column, rows, headline, options) for column in columns]
@@ -76,7 +79,7 @@ def train_by_position(acts: Activations, options: CurvesArguments) -> PositionRe
     fitted = fit_columns(acts, [each for each, _ in planned], request.places, done)
     begin("comparing positions")
     plan = plan_curve(request, protocol, options.seed, headline, intervals=options.intervals)
-    meta = origin_of(request, plan, audit, options.seed, options.drop_leaks)
+    meta = origin_of(request, plan, audit, options.seed, options.drop_leaks, task_fingerprint(acts))
     meta |= {"metric": options.metric, "by": options.by, "kept": list(acts.layout.positions), "few_texts": few}
     meta |= {"least_texts": options.least_texts, "left_out": []}
     return _results(planned, fitted, meta, options)
@@ -92,25 +95,25 @@ def _headline(request: Request, train: np.ndarray, options: CurvesArguments) -> 
 
 def _all_rows(acts: Activations, request: Request, kept: dict[str, np.ndarray]) -> _Rows:
     """Labels and splits of every row; `kept` are the rows of the request that its protocol uses."""
-    layout, task = acts.layout, request.acts.task
-    counts = layout._token_counts
-    text, in_use = np.repeat(np.arange(len(counts)), counts), np.zeros(len(task), dtype=bool)
-    in_use[np.concatenate(list(kept.values()))] = True
-    if request.label not in acts.task.token_labels:
-        labels, used, splits = request.labels[text], in_use[text], task.splits
-    elif layout.is_ragged:
-        labels, used, splits = request.labels, in_use, task.splits[np.cumsum(counts) - counts]
+    layout, label = acts.layout, request.label
+    counts = layout.counts(request.places[0])
+    text = np.repeat(np.arange(len(counts)), counts)
+    by_token = label in acts.task.token_labels and layout.is_ragged
+    own = text if by_token else np.arange(len(counts))  # the text of each row that a request may have
+    asked = np.arange(len(own)) if request.rows is None else request.rows
+    is_kept = np.isin(np.arange(len(asked)), np.concatenate(list(kept.values())))
+    dropped = np.zeros(len(own), dtype=bool)
+    dropped[asked[~is_kept]] = True  # leaks
+    splits = acts.task.splits.astype("<U10")
+    splits[own[asked]] = request.acts.task.splits  # validation rows may have been carved
+    if by_token:
+        labels, used = np.asarray(acts.at(ALL).labels[label]), ~dropped
+    elif label in acts.task.token_labels:
+        each = [np.asarray(acts.at(name).labels[label]) for name in layout.positions]
+        labels, used = np.stack(each, axis=1).reshape(len(text), *each[0].shape[1:]), ~dropped[text]
     else:
-        each = [np.asarray(acts.at(name).labels[request.label]) for name in layout.positions]
-        labels, used, splits = np.stack(each, axis=1).reshape(len(text), *each[0].shape[1:]), in_use[text], task.splits
-    return _Rows(acts, request, labels, used & _has_label(labels), splits)
-
-
-def _has_label(labels: np.ndarray) -> np.ndarray:
-    """Whether each row has a label: a class is not negative, and a number is not NaN."""
-    if labels.dtype.kind != "f":
-        return labels >= 0
-    return np.isfinite(labels).reshape(len(labels), -1).all(axis=1)
+        labels, used = np.asarray(acts.labels[label])[text], ~dropped[text]
+    return _Rows(acts, request, labels, used & ~no_label(labels), splits)
 
 
 @one_thread()

@@ -1,0 +1,43 @@
+"""What a dry run shows of continuations: the first texts as the model continues them, and the time of the rest."""
+
+import time
+
+import numpy as np
+
+from probekit.activations.continuations.plan import ContinuationPlan
+from probekit.activations.continuations.write import continued_task, prompt_of, trimmed, write_rows, writing
+from probekit.models.generation import Among, Continuation, continuations
+from probekit.tasks.base import Task
+
+SHOWN = 3  # texts that a dry run continues
+STEPS = 3  # tokens of each row that are timed, after one that is not
+
+
+def sketched_task(plan: ContinuationPlan) -> Task:
+    """The plan's task with its first texts continued; the others are as long as they can get, and say no more."""
+    rows = np.concatenate(plan.batches)
+    first = np.sort(rows)[:SHOWN]
+    with writing(plan):
+        written = write_rows(plan, first)
+    made = {int(row): trimmed(plan, int(row), one) for row, one in zip(first, written, strict=True)}
+    for row in rows.tolist():
+        if row not in made:
+            longest = Continuation([prompt_of(plan, row)[-1]] * plan.most, "max_new_tokens")
+            made[row] = trimmed(plan, row, longest)
+    return continued_task(plan, made, set(first.tolist()))
+
+
+def writing_seconds(plan: ContinuationPlan) -> float:
+    """The time that the continuations take at most, from a few steps of a batch of one-token prompts.
+
+    Reading the prompts is counted as if each token cost as much as a step's; attention over them is left out.
+    """
+    rows, ends = max(plan.batches, key=len), list[float]()
+    prompts, steps = [prompt_of(plan, int(row))[-1:] for row in rows], min(STEPS + 1, plan.model.cfg.n_ctx)
+    among = Among(rows.tolist(), len(plan.task))
+    with writing(plan):
+        start = time.perf_counter()
+        continuations(plan.model, prompts, steps, among=among, advance=lambda *_: ends.append(time.perf_counter()))
+    step = (ends[-1] - ends[0]) / (steps - 1) if steps > 1 else ends[0] - start
+    read = int(plan.sequences.lengths[np.concatenate(plan.batches)].sum())
+    return step * (plan.most * len(plan.batches) + read / len(rows))

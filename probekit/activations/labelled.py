@@ -1,0 +1,44 @@
+"""Activations with labels that came later, joined by the ids of their texts."""
+
+import copy
+from typing import Any, TypeVar
+
+from probekit.activations.activations import Activations
+from probekit.errors import UsageError
+from probekit.options.label import LabelOptions
+from probekit.options.option import keywords
+from probekit.tasks.base import Task
+from probekit.tasks.join_labels import join_labels
+from probekit.text import kind_of
+
+A = TypeVar("A", bound=Activations)
+
+
+@keywords(LabelOptions)
+def label(acts: Activations, labels: Any, options: LabelOptions) -> Activations:
+    """The same activations with labels, joined by the ids of the texts (`acts.ids`); they become the target.
+
+    Nothing is copied, and a store on disk stays as it is: `probekit label` (`label_store`) writes labels into it.
+    Splits are carved with the first labels, as `load_task` carves them; those that were given stay.
+
+    Args:
+        acts: of texts, labelled or not.
+        labels: a dict id -> label, a Series whose index holds ids, a DataFrame, a list of (id, label) pairs or of
+            dicts, or the path of a CSV, TSV, JSONL or Parquet file.
+        options: as keyword arguments.
+
+    Raises:
+        UsageError: labels without ids, a column that is not there, or a label set of this name.
+        DataError: an id that is unknown, missing or there twice; a label that cannot be used; fewer than two classes.
+    """
+    if not isinstance(acts, Activations):
+        raise UsageError(f"expected activations, as extract and load_activations return them; got {kind_of(acts)}")
+    return with_task(acts, join_labels(acts.task, labels, options))
+
+
+def with_task(acts: A, task: Task) -> A:
+    """The same activations with another task of the same examples; its fingerprint is recorded."""
+    view = copy.copy(acts)
+    view.task = task
+    view.meta = {**acts.meta, "task_fingerprint": task.fingerprint()}
+    return view

@@ -1,0 +1,198 @@
+"""Labels that were joined to a store after it was made: a sealed file for each label set, and one for the splits.
+
+    labels/splits.json               the splits, if the store was made without labels
+    labels/<checksum of name>.json   one label set
+
+The examples are never changed: these files name the checksum of examples.json, and hold one value for each example.
+
+Axes: N examples.
+"""
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.store.examples import StoredExamples
+from probekit.activations.store.format import MAX_EXAMPLES_BYTES, require, storage_errors
+from probekit.durable import TEMPORARY, make_folder, matches, seal, sweep, unseal, write_as, write_first
+from probekit.errors import ResumeMismatch, StorageError
+from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.join_labels import LabelledSplits, LabelSet, with_label_sets
+
+FOLDER = "labels"
+AGAIN = "remove it and label again"
+_FILE = re.compile(r"[0-9a-f]{16}\.json")
+SPLITS_FILE = "splits.json"
+_LABELS = {
+    "examples": str,
+    "name": str,
+    "label_names": [str],
+    "labels": [int | float | None],
+    "info": dict,
+    "number": int,
+}
+_SPLITS = {"examples": str, "splits": [int], "groups?": [str | int], "info": dict}
+_COUNTS = {"labelled": int, "unlabelled": int, "skipped": {str: int}}
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLabels:
+    """The labels of a store that were joined later.
+
+    Attributes:
+        sets: in the order in which they were joined.
+        splits: made with the first of them; None where the store had its own.
+    """
+
+    sets: list[LabelSet]
+    splits: LabelledSplits | None
+
+
+def label_files(path: Path, task: Task) -> list[Path]:
+    """The label files of the store at `path`; of a task without labels, that of the splits is among them.
+
+    Raises:
+        StorageError: the folder is a link, or other files are in it.
+    """
+    folder = path / FOLDER
+    if not os.path.lexists(folder):
+        return []
+    if folder.is_symlink() or not folder.is_dir():
+        raise StorageError(f"{str(folder)!a} is a link or a file, expected a folder of labels; remove it")
+    files = sorted(file for file in folder.iterdir() if not file.name.startswith(TEMPORARY))
+    for file in files:
+        if file.name != SPLITS_FILE and not _FILE.fullmatch(file.name):
+            raise StorageError(f"{str(file)!a} is no file of labels; remove it")
+    splits = folder / SPLITS_FILE
+    return [*files, splits] if files and not task.target and splits not in files else files
+
+
+def stored_labels(path: Path, examples: StoredExamples) -> StoredLabels:
+    """The labels that were joined to the store at `path`, whose examples these are.
+
+    Raises:
+        StorageError: a file is missing, damaged, or of other examples.
+    """
+    files = label_files(path, examples.task)
+    sets = [read_label_file(file, examples) for file in files if file.name != SPLITS_FILE]
+    splits = [read_splits(file, examples) for file in files if file.name == SPLITS_FILE]
+    sets.sort(key=lambda pair: (pair[0], pair[1].name))
+    return StoredLabels([one for _, one in sets], splits[0] if splits else None)
+
+
+def read_label_file(file: Path, examples: StoredExamples) -> tuple[int, LabelSet]:
+    """The number of a label set, in the order in which they were joined, and the set. Errors as `stored_labels`."""
+    n = len(examples.task)
+    body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
+    with storage_errors(file, "file of labels", AGAIN):
+        require(matches(body, _LABELS), matches(body["info"], _COUNTS))
+        _check_examples(file, body, examples.seal)
+        names, given = body["label_names"], body["labels"]
+        require(len(given) == n, file.name == file_name(body["name"]), len(set(names)) == len(names))
+        if names:
+            labels = np.array(given, dtype=np.int64)
+            require(all(type(one) is int for one in given), bool(((labels >= -1) & (labels < len(names))).all()))
+        else:
+            labels = np.array([np.nan if one is None else one for one in given], dtype=np.float64)
+        missing = int((labels < 0).sum() if names else np.isnan(labels).sum())
+        require(missing == body["info"]["unlabelled"] < n, bool(not np.isinf(labels).any()))
+        return body["number"], LabelSet(body["name"], labels, names, body["info"])
+
+
+def read_splits(file: Path, examples: StoredExamples) -> LabelledSplits:
+    """The splits that were made with the first labels. Errors as `stored_labels`."""
+    n = len(examples.task)
+    body, _ = unseal(file, MAX_EXAMPLES_BYTES, AGAIN)
+    with storage_errors(file, "file of splits", AGAIN):
+        require(matches(body, _SPLITS))
+        _check_examples(file, body, examples.seal)
+        numbers, groups = np.array(body["splits"], dtype=np.int64), body.get("groups")
+        require(len(numbers) == n, bool(((numbers >= 0) & (numbers < len(SPLITS))).all()))
+        require(groups is None or (len(groups) == n and len(set(map(type, groups))) == 1))
+        return LabelledSplits(np.array(SPLITS)[numbers], None if groups is None else np.array(groups), body["info"])
+
+
+def with_stored_labels(task: Task, found: StoredLabels) -> Task:
+    """The task of a store with the labels that were joined to it; the first label set is the target."""
+    return with_label_sets(task, found.sets, found.splits) if found.sets else task
+
+
+def write_labels(
+    path: Path,
+    examples: StoredExamples,
+    known: StoredLabels,
+    label_set: LabelSet,
+    splits: LabelledSplits | None,
+    replace: bool,
+) -> bool:
+    """Write a label set into the store at `path`; False if it is there already, with the same labels.
+
+    Args:
+        path: the store.
+        examples: its examples.
+        known: its labels.
+        label_set: the new ones.
+        splits: made with them; None keeps those of the store.
+        replace: whether a set of the name may be replaced.
+
+    Raises:
+        ResumeMismatch: the store has other labels of this name, and `replace` is False.
+        StorageError: the disk refused, or a file there is damaged.
+    """
+    folder = path / FOLDER
+    make_folder(folder)
+    sweep(folder)
+    file = folder / file_name(label_set.name)
+    if splits is not None:
+        data = seal(_splits_body(examples.seal, splits), MAX_EXAMPLES_BYTES)[0]
+        write_as(folder / SPLITS_FILE, data)
+    number = next((k for k, one in enumerate(known.sets) if one.name == label_set.name), len(known.sets))
+    data = seal(_body(examples.seal, label_set, number), MAX_EXAMPLES_BYTES)[0]
+    if replace:
+        write_as(file, data)
+        return True
+    if write_first(file, data):
+        return True
+    _, there = read_label_file(file, examples)
+    same = there.names == label_set.names
+    if not same or not np.array_equal(there.labels, label_set.labels, equal_nan=not there.names):
+        raise ResumeMismatch(
+            f"{str(path)!a} has other labels {label_set.name!a}, of {there.info['labelled']:,} texts; give these "
+            "another name (--name), or replace those (--replace)"
+        )
+    return False
+
+
+def file_name(name: str) -> str:
+    """The name of a label set's file."""
+    return f"{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}.json"
+
+
+def _body(examples: str, label_set: LabelSet, number: int) -> dict[str, Any]:
+    given = label_set.labels.tolist()
+    labels = given if label_set.names else [None if np.isnan(one) else one for one in given]
+    return {
+        "name": label_set.name,
+        "number": number,
+        "examples": examples,
+        "label_names": label_set.names,
+        "info": label_set.info,
+        "labels": labels,
+    }
+
+
+def _splits_body(examples: str, made: LabelledSplits) -> dict[str, Any]:
+    number = {split: k for k, split in enumerate(SPLITS)}
+    body: dict[str, Any] = {"examples": examples, "info": made.info}
+    body |= {} if made.groups is None else {"groups": made.groups}
+    return body | {"splits": [number[split] for split in made.splits.tolist()]}
+
+
+def _check_examples(file: Path, body: dict[str, Any], examples: str) -> None:
+    if body["examples"] != examples:
+        raise StorageError(f"{str(file)!a} holds labels of other texts; {AGAIN}")

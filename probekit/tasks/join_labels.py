@@ -1,0 +1,315 @@
+"""Labels that come after the texts: joined to a task by the ids of its rows.
+
+Axes: N examples of the task.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import DataError, UsageError
+from probekit.options.label import LabelOptions
+from probekit.tasks.base import SPLITS, Task
+from probekit.tasks.columns import ID_COLUMNS, LABEL_COLUMNS, check_one_use, split_column_of, split_flaw
+from probekit.tasks.data_table import DataTable, choose_column, flaw_of, quote
+from probekit.tasks.info import CARVED_FROM_TRAIN, LABEL_SETS, UNLABELLED
+from probekit.tasks.label_tables import label_table
+from probekit.tasks.labels import (
+    as_labels,
+    encode,
+    group_flaw,
+    group_name,
+    id_flaw,
+    is_unlabelled,
+    label_flaw,
+    refuse_unlabelled,
+)
+from probekit.tasks.look_alikes import warn_of_look_alikes
+from probekit.tasks.rare import check_number_of_classes
+from probekit.tasks.rows import SKIP_HINT
+from probekit.tasks.same_text import text_numbers
+from probekit.tasks.split_names import split_of_cell
+from probekit.tasks.splits import carve_missing, kept_together
+from probekit.text import counted, listed
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSet:
+    """The labels of one set, joined to the N examples of a task.
+
+    Attributes:
+        name: of the set.
+        labels: int64 [N], -1 where there is none; or float64 [N], NaN where there is none, for a regression.
+        names: of the classes, in label order; empty for a regression.
+        info: where they come from, JSON-able: source, sha256, columns; how many are labelled, unlabelled and skipped.
+    """
+
+    name: str
+    labels: np.ndarray
+    names: list[str]
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSplits:
+    """The splits of a task, made when its first labels arrive.
+
+    Attributes:
+        splits: [N] of "train", "validation", "test".
+        groups: [N] or None.
+        info: how they were made, JSON-able.
+    """
+
+    splits: np.ndarray
+    groups: np.ndarray | None
+    info: dict[str, Any]
+
+
+@dataclass
+class _Joined:
+    """The rows of a table of labels that belong to examples of the task: example -> value, and what was skipped."""
+
+    cells: dict[int, Any] = field(default_factory=dict)
+    places: dict[int, str] = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)
+    splits: dict[int, str] = field(default_factory=dict)
+    twice: set[int] = field(default_factory=set)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """The columns of a table of labels."""
+
+    id: str
+    label: str
+    group: str | None
+    split: str | None
+
+
+def read_label_set(task: Task, source: Any, options: LabelOptions) -> tuple[LabelSet, LabelledSplits | None]:
+    """The labels that a source holds for a task, and the splits that are made with its first labels.
+
+    Args:
+        task: whose ids the labels name. If it has labels, its splits stay.
+        source: a file, a DataFrame, a Series, a dict id -> label, a list of (id, label) pairs or of dicts.
+        options: of `label`.
+
+    Returns:
+        The label set, and the splits; None where those of the task stay.
+
+    Raises:
+        UsageError: a column that is not there, an option that cannot apply, too many classes.
+        DataError: an id that is unknown, missing or there twice, or a label that cannot be used; the message names the
+            first. With `on_bad_row="skip"` these are counted in the set's info.
+    """
+    table = label_table(source, options)
+    columns = _columns(table, options)
+    _check_first(task, columns)
+    joined = _join(task, table, columns, options.on_bad_row == "skip")
+    label_set = _label_set(task, table, columns, joined, options)
+    if task.target:
+        _check_same_splits(task, joined)
+        return label_set, None
+    return label_set, _splits(task, label_set.labels, joined, columns, options)
+
+
+def with_label_sets(task: Task, sets: Sequence[LabelSet], made: LabelledSplits | None, target: str = "") -> Task:
+    """The task with more label sets.
+
+    Args:
+        task: of the same examples.
+        sets: each replaces one of its name.
+        made: splits that replace the task's; None keeps those.
+        target: the default label set; "" keeps the task's, or takes the first of `sets`.
+    """
+    info: dict[str, Any] = {**task.info, **({} if made is None else made.info)}
+    known, partial = dict(info.get(LABEL_SETS, {})), dict(info.get(UNLABELLED, {}))
+    for one in sets:
+        known[one.name] = one.info
+        partial[one.name] = one.info["unlabelled"]
+    info |= {LABEL_SETS: known, UNLABELLED: {name: n for name, n in partial.items() if n}}
+    return replace(
+        task,
+        labels={**task.labels, **{one.name: one.labels for one in sets}},
+        label_names={**task.label_names, **{one.name: one.names for one in sets}},
+        target=target or task.target or (sets[0].name if sets else ""),
+        splits=task.splits if made is None else made.splits,
+        groups=task.groups if made is None else made.groups,
+        info=info,
+    )
+
+
+def join_labels(task: Task, source: Any, options: LabelOptions) -> Task:
+    """The task with the labels of a source, which become its target.
+
+    Raises:
+        UsageError: as `read_label_set`; or the task has a label set of this name.
+        DataError: as `read_label_set`; or fewer than two classes, or a class that a split lacks.
+    """
+    label_set, made = read_label_set(task, source, options)
+    if label_set.name in (*task.labels, *task.token_labels):
+        raise UsageError(
+            f"{task.name!a} has a label set {label_set.name!a} already; give this one another name (--name)"
+        )
+    return checked_labels(with_label_sets(task, [label_set], made, target=label_set.name))
+
+
+def checked_labels(task: Task) -> Task:
+    """The task itself, if a probe can be trained on its target; warns of classes that look alike.
+
+    Raises:
+        DataError: fewer than two classes, or a class that a split lacks.
+    """
+    task.check()
+    warn_of_look_alikes(task)
+    return task
+
+
+def _columns(table: DataTable, options: LabelOptions) -> _Named:
+    own = choose_column(table, options.id_column, ID_COLUMNS, "id")
+    label = choose_column(table, options.label_column, LABEL_COLUMNS, "label")
+    group = None if options.group_column is None else choose_column(table, options.group_column, (), "group")
+    check_one_use({"id": own, "label": label, "group": group})
+    return _Named(own, label, group, split_column_of(table, (own, label, group), options.split_column))
+
+
+def _check_first(task: Task, columns: _Named) -> None:
+    """Refuse groups that would come too late: the splits were made without them."""
+    if columns.group is not None and (task.groups is not None or _has_splits(task)):
+        have = "groups" if task.groups is not None else "splits, made without them,"
+        raise UsageError(f"the texts of {task.name!a} have {have} already; leave --group-column out")
+
+
+def _has_splits(task: Task) -> bool:
+    """Whether splits were given, or made with earlier labels."""
+    return bool(task.target) or bool((task.splits != "train").any())
+
+
+def _join(task: Task, table: DataTable, columns: _Named, skip: bool) -> _Joined:
+    """Find the example of each row of the table, and check the row."""
+    row_of = {group_name(one): row for row, one in enumerate(task.ids)}
+    if len(row_of) < len(task):
+        raise DataError("some ids of the texts differ only in blanks, or as 1 and 1.0; extract with other ids")
+    ids, joined = table.column(columns.id), _Joined()
+    flaw_of_row = _row_flaws(table, columns)
+    groups = [] if columns.group is None else table.column(columns.group)
+    splits = [] if columns.split is None else table.column(columns.split)
+    cells = table.column(columns.label)
+    for i, own in enumerate(ids):
+        flaw = table.bad.get(i) or id_flaw(own)
+        row = None if flaw else row_of.get(group_name(own))
+        flaw = flaw or _id_flaw(task, joined, own, row) or flaw_of_row(i)
+        if flaw is not None and not skip:
+            raise DataError(f"{table.where(i)}: {flaw[1]}, {SKIP_HINT}")
+        if row is not None:
+            joined.twice |= {row} if row in joined.places else set()
+            joined.places[row] = table.where(i)
+        if flaw is not None:
+            joined.skipped[flaw[0]] += 1
+            continue
+        assert row is not None
+        joined.cells[row] = cells[i]
+        joined.groups |= {row: group_name(groups[i])} if groups else {}
+        joined.splits |= {row: str(split_of_cell(splits[i]))} if splits else {}
+    for row in joined.twice & joined.cells.keys():  # nothing says which of its labels is right
+        del joined.cells[row]
+        joined.skipped["twice"] += 1
+    return joined
+
+
+def _id_flaw(task: Task, joined: _Joined, own: Any, row: int | None) -> tuple[str, str] | None:
+    """What is wrong with an id: no text has it, or another row."""
+    if row is None:
+        known = listed([quote(one) for one in task.ids], most=3)
+        return "unknown_id", f"no text has the id {quote(own)}, only {known}; correct it"
+    if row in joined.places:
+        return "twice", f"the id {quote(own)} is that of {joined.places[row]} too; keep one of them"
+    return None
+
+
+def _row_flaws(table: DataTable, columns: _Named) -> Callable[[int], tuple[str, str] | None]:
+    """A function of a row's number: what is wrong with its label, group or split."""
+    labels, names = table.column(columns.label), table.class_names.get(columns.label, ())
+    groups = None if columns.group is None else table.column(columns.group)
+    splits = None if columns.split is None else table.column(columns.split)
+
+    def flaw(i: int) -> tuple[str, str] | None:
+        found = label_flaw(labels[i], table.typed, names) or flaw_of([labels[i]])
+        found = found or (None if groups is None else group_flaw(groups[i]))
+        return found or (None if splits is None else split_flaw(splits[i], str(columns.split)))
+
+    return flaw
+
+
+def _classes(table: DataTable, columns: _Named, joined: _Joined, options: LabelOptions) -> dict[int, Any]:
+    """Example -> its label, in the order of the examples; all are of one kind."""
+    rows = sorted(joined.cells)
+    cells, places = [joined.cells[row] for row in rows], [joined.places[row] for row in rows]
+    if not rows:
+        return {}
+    found = as_labels(cells, places, columns.label, options.regression or columns.label in table.measured)
+    if options.on_bad_row != "skip":
+        refuse_unlabelled(found, places, columns.label, f"write the label, {SKIP_HINT}")
+    classes = {row: value for row, value in zip(rows, found, strict=True) if not is_unlabelled(value)}
+    joined.skipped["unlabelled"] += len(rows) - len(classes)
+    return classes
+
+
+def _label_set(task: Task, table: DataTable, columns: _Named, joined: _Joined, options: LabelOptions) -> LabelSet:
+    """The labels of all examples of the task; those without one are -1, or NaN in a regression."""
+    classes = _classes(table, columns, joined, options)
+    rows = list(classes)
+    missing = len(task) - len(rows)
+    if not rows:
+        raise DataError(f"no row of {table.name} labels a text of {task.name!a}; correct the ids")
+    if missing and options.on_bad_row != "skip":
+        first = next(one for row, one in enumerate(task.ids) if row not in classes)
+        raise DataError(
+            f"{table.name}: no label for the id {quote(first)} ({missing:,} of {counted(len(task), 'text')} have "
+            "none); add them, or train on the others with on_bad_row='skip' (--on-bad-row skip)"
+        )
+    found, names = encode(list(classes.values()), table.class_names.get(columns.label))
+    check_number_of_classes(names, columns.label, table.name, options.max_classes)
+    labels = np.full(len(task), -1 if names else np.nan, dtype=found.dtype)
+    labels[rows] = found
+    info = {"source": table.name, "sha256": table.checksums(), "id_column": columns.id, "label_column": columns.label}
+    info |= {"labelled": len(rows), "unlabelled": missing, "skipped": dict(+joined.skipped)}
+    return LabelSet(columns.label if options.name is None else options.name, labels, names, info)
+
+
+def _check_same_splits(task: Task, joined: _Joined) -> None:
+    """Check that a column of splits says what the splits of the task are.
+
+    Raises:
+        DataError: it does not.
+    """
+    for row, split in joined.splits.items():
+        if task.splits[row] != split:
+            raise DataError(
+                f"{joined.places[row]}: the split of {quote(task.ids[row])} is {task.splits[row]}, got {split}; all "
+                "label sets have the splits of the first: correct it, or leave the column out"
+            )
+
+
+def _splits(task: Task, labels: np.ndarray, joined: _Joined, columns: _Named, options: LabelOptions) -> LabelledSplits:
+    """The splits with the missing ones carved from train, as `load_task` carves them."""
+    if columns.group is not None:
+        own = [joined.groups.get(row, f"the text {one}") for row, one in enumerate(task.ids)]
+        texts = text_numbers(task.inputs) if task.has_texts else np.arange(len(task))
+        task = replace(task, groups=kept_together(texts, own)[1])
+    given, origin = task.splits.tolist(), task.info.get("splits_from", "")
+    if _has_splits(task):
+        _check_same_splits(task, joined)
+    elif columns.split is not None:
+        given = [joined.splits.get(row, "train") for row in range(len(task))]
+        origin = f"by column {columns.split!a}"
+    if "train" not in given:
+        raise DataError(f"no text is in the split train by column {columns.split!a}; put some there to fit on")
+    missing = [split for split in SPLITS if split not in given and (options.validation or split != "validation")]
+    seed = task.info.get("seed", 0) if options.seed is None else options.seed
+    splits = carve_missing(labels, given, task.split_keys().tolist(), missing, seed)
+    return LabelledSplits(splits, task.groups, {"seed": seed, CARVED_FROM_TRAIN: missing, "splits_from": origin})

@@ -1,0 +1,268 @@
+"""A curve for each place in the text equals the curve of the texts that have it, extracted and probed alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.activations import extract
+from probekit.activations.activations import ActivationSet
+from probekit.activations.layout import Layout
+from probekit.activations.plan import build
+from probekit.errors import DataError, UsageError
+from probekit.evaluation import PositionResults, train_probes
+from probekit.evaluation.by_position import fit
+from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.tasks.base import Task
+
+N, LONGEST, VOCAB = 120, 7, 9
+HOW: dict[str, Any] = {"C": (0.1, 1.0), "least_texts": 2}
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    cfg = GPT2Config(
+        d_model=12, n_heads=2, d_mlp=16, n_layers=2, n_ctx=LONGEST + 1, d_vocab=VOCAB, bos_token_id=0, init_std=0.4
+    )
+    return GPT2(cfg).init_weights(0)
+
+
+def make_task(**changes: Any) -> Task:
+    rng = np.random.default_rng(1)
+    inputs = [rng.integers(1, VOCAB, size=rng.integers(2, LONGEST + 1)).tolist() for _ in range(N)]
+    given = {
+        "name": "walk",
+        "inputs": inputs,
+        "labels": {"text": np.array([one[1] % 2 for one in inputs])},
+        "label_names": {"text": ["even", "odd"]},
+        "splits": np.array(["train", "train", "validation", "test"])[np.arange(N) % 4],
+        "target": "text",
+        "token_labels": {
+            "parity": [[t % 2 for t in one] for one in inputs],
+            "size": [[t / 3 for t in o] for o in inputs],
+        },
+    }
+    return Task(**{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def acts(model):
+    return extract(model, make_task(), points="resid_pre", position="all", bos=True)
+
+
+def alone(acts, label: str, position: int) -> ActivationSet:
+    """The texts that have a token at this index, each with that token alone, by indexing."""
+    lengths = [len(one) for one in acts.inputs]
+    has = [i for i, n in enumerate(lengths) if -n <= position < n]
+    tensors = {place: torch.stack([acts.per_text(place)[i][position] for i in has]) for place in acts}
+    task, own = acts.task, acts.task.subset(np.array(has))
+    y = task.labels[label] if label in task.labels else np.array([task.token_labels[label][i][position] for i in has])
+    y = y[has] if label in task.labels else y
+    own = replace(own, labels={label: y}, label_names={label: task.label_names[label]}, token_labels={}, target=label)
+    tokens = np.array([acts.inputs[i][position] for i in has])
+    return ActivationSet(tensors, own, layout=Layout(["last"], np.ones(len(has), dtype=np.int64), 0, tokens))
+
+
+def assert_same_curve(one, other) -> None:
+    for mine, theirs in zip(one.layers, other.layers, strict=True):
+        assert (mine.place, mine.C, mine.control, mine.codelength) == (
+            theirs.place, theirs.C, theirs.control, theirs.codelength
+        )  # fmt: skip
+        assert mine.metrics == theirs.metrics
+        assert mine.intervals == theirs.intervals
+
+
+@pytest.mark.parametrize("label", ["text", "parity", "size"])
+@pytest.mark.parametrize("by", ["position", "position-from-end"])
+def test_each_position_is_the_curve_of_the_texts_that_have_it(acts, label, by):
+    results = train_probes(acts, label=label, by=by, controls=2, codelength=True, **HOW)
+    assert len(results.positions) >= 4
+    for one in results.positions:
+        expected = train_probes(
+            alone(acts, label, int(one.position)), C=HOW["C"], controls=2, metric=results.headline, baselines=True
+        )
+        assert one.n == expected.meta["n"]
+        assert_same_curve(one, expected)
+        assert one.chance == pytest.approx(expected.baselines[0].metrics["test"][results.headline])
+        assert [layer.p_value for layer in one.layers] == [layer.p_value for layer in expected.layers]
+
+
+def test_a_store_gives_the_numbers_of_memory_in_any_number_of_passes(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "SHARD_BYTES", 20 * 12 * 4)
+    store = extract(
+        model, make_task(), points="resid_pre", position="all", out=tmp_path / "store", batch_tokens=64, block_nodes=8
+    )
+    assert len(store.shard_examples()) > 2
+    memory = ActivationSet({place: store[place] for place in store}, store.task, store.meta, store.layout)
+    known = train_probes(memory, by="position", **HOW)
+    for share in (fit.MOST_SHARE, 1e-12):
+        monkeypatch.setattr(fit, "MOST_SHARE", share)
+        found = train_probes(store, by="position", **HOW)
+        for one, other in zip(found.positions, known.positions, strict=True):
+            assert_same_curve(one, other)
+
+
+def test_a_layer_is_read_once_for_all_positions(model, tmp_path, monkeypatch):
+    store = extract(model, make_task(), points="resid_pre", position="all", out=tmp_path / "store")
+    read = []
+    shards = type(store).shards
+    monkeypatch.setattr(type(store), "shards", lambda self, place: read.append(place) or shards(self, place))
+    results = train_probes(store, by="position", **HOW)
+    assert len(results.positions) > 3
+    assert read == [("resid_pre", 0), ("resid_pre", 1), ("resid_post", 1)]
+
+
+def test_several_selections_have_a_curve_each(model):
+    kept = extract(model, make_task(token_labels={}), points="resid_pre", position=["first", "last", "mean"], bos=True)
+    results = train_probes(kept, by="position", **HOW)
+    assert [one.position for one in results.positions] == ["first", "last", "mean"]
+    for name in ("first", "last", "mean"):
+        assert_same_curve(results[name], train_probes(kept, position=name, C=HOW["C"], controls=0, codelength=False))
+
+
+def test_selections_with_labels_of_tokens(model, acts):
+    kept = extract(model, make_task(), points="resid_pre", position=["first", "last"], bos=True)
+    results = train_probes(kept, label="parity", by="position", **HOW)
+    for name, index in (("first", 0), ("last", -1)):
+        expected = train_probes(alone(acts, "parity", index), C=HOW["C"], controls=0, codelength=False)
+        assert [each.C for each in results[name].layers] == [each.C for each in expected.layers]
+        for mine, theirs in zip(results[name].layers, expected.layers, strict=True):
+            assert mine.metrics["test"]["accuracy"] == pytest.approx(theirs.metrics["test"]["accuracy"])
+
+
+@pytest.mark.parametrize("least", [1, 3, 8, 11])
+def test_positions_with_few_texts_are_left_out_and_named(acts, least):
+    results = train_probes(acts, by="position", C=1.0, quick=True, least_texts=least)
+    task = acts.task
+    for index in range(LONGEST):
+        counts = {
+            (split, k): sum(
+                len(one) > index and task.splits[i] == split and task.labels["text"][i] == k
+                for i, one in enumerate(task.inputs)
+            )
+            for split in ("train", "validation", "test")
+            for k in (0, 1)
+        }
+        has_enough = min(counts.values()) >= least
+        assert (str(index) in [one.position for one in results.positions]) == has_enough
+        assert (str(index) in results.meta["few_texts"]) != has_enough
+    assert ("Left out" in results.summary()) == bool(results.meta["few_texts"])
+
+
+def test_no_position_with_enough_texts_is_an_error_that_says_what_is_missing(acts):
+    with pytest.raises(DataError, match=r"no position has 50 texts of each class in each split: at 0, .* of class"):
+        train_probes(acts, by="position", least_texts=50)
+
+
+def test_texts_and_tokens_without_a_label_are_no_rows(model):
+    task = make_task()
+    labels = [list(one) for one in task.token_labels["parity"]]
+    for i in range(0, N, 5):
+        labels[i][0] = None  # pyright: ignore
+    acts = extract(model, make_task(token_labels={"parity": labels}), points="resid_pre", position="all", bos=True)
+    results = train_probes(acts, label="parity", by="position", **HOW)
+    assert sum(results["0"].n.values()) == N - len(range(0, N, 5))
+    assert sum(results["1"].n.values()) == N
+
+
+def test_leaks_are_left_out_at_every_position(model):
+    task = make_task(token_labels={})
+    task.inputs[3] = list(task.inputs[0])  # of test, also in train
+    task.labels["text"][3] = task.labels["text"][0]
+    acts = extract(model, task, points="resid_pre", position="all", bos=True)
+    kept, dropped = (train_probes(acts, by="position", drop_leaks=each, **HOW) for each in (False, True))
+    assert kept["0"].n["train"] > dropped["0"].n["train"]
+    assert kept["0"].n["test"] == dropped["0"].n["test"]
+
+
+def test_the_best_cell_is_the_highest_on_validation_and_test_plays_no_part(acts):
+    results = train_probes(acts, by="position", **HOW)
+    one, layer = results.best
+    best = max(each.metrics["validation"]["accuracy"] for curve in results.positions for each in curve.layers)
+    assert layer.metrics["validation"]["accuracy"] == best
+    ties = [c for c in results.positions if any(e.metrics["validation"]["accuracy"] == best for e in c.layers)]
+    assert one.n["validation"] == max(each.n["validation"] for each in ties)
+    assert results.estimate == (layer.metrics["test"]["accuracy"], layer.intervals["accuracy"])
+
+
+def test_without_validation_nothing_is_selected(model):
+    splits = np.array(["train", "train", "train", "test"])[np.arange(N) % 4]
+    acts = extract(model, make_task(splits=splits), points="resid_pre", position="all")
+    results = train_probes(acts, by="position", C=1.0, least_texts=2)
+    assert results.selected is None
+    with pytest.raises(UsageError, match="no position and layer were selected"):
+        results.best  # noqa: B018
+    assert "lowest" in results.summary()
+    with pytest.warns(UserWarning, match="no validation split"):
+        carved = train_probes(acts, by="position", **HOW)
+    assert carved["0"].n["validation"] > 0
+
+
+def test_a_quick_look_has_no_p_values_and_the_same_scores(acts):
+    quick, full = (train_probes(acts, by="position", quick=each, **HOW) for each in (True, False))
+    assert "No p-values" in quick.summary()
+    assert np.array_equal(quick.matrix, full.matrix)
+    assert {p for one in quick.positions for p in one.corrected} == {None}
+    plain = train_probes(acts, by="position", intervals=False, **HOW)
+    assert np.array_equal(plain.matrix, full.matrix)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"folds": 3}, "without folds"),
+        ({"concatenate": True}, "without concatenate"),
+        ({"points": "all"}, "without points"),
+        ({"labels": ["text"]}, "without labels"),
+        ({"position": "last"}, "leave position"),
+        ({"least_texts": 0}, "1 or more"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(acts, given, words):
+    with pytest.raises(UsageError, match=words):
+        train_probes(acts, by="position", **given)
+
+
+def test_an_unknown_way_is_refused(acts):
+    with pytest.raises(UsageError, match="position-from-end"):
+        train_probes(acts, by="layer")
+
+
+def test_save_and_load(acts, tmp_path):
+    results = train_probes(acts, by="position", **HOW)
+    loaded = PositionResults.load(results.save(tmp_path / "r"))
+    assert loaded.summary() == results.summary()
+    assert loaded._repr_html_() == results._repr_html_()
+    assert repr(loaded) == repr(results)
+    assert loaded.to_frame().equals(results.to_frame())
+    x = acts.at("first")[results.places[0]]
+    for one, other in zip(loaded.positions, results.positions, strict=True):
+        kept = [i for i, layer in enumerate(one.layers) if layer.probe is not None]
+        assert len(kept) == 1
+        mine, theirs = (each.layers[kept[0]].probe for each in (one, other))
+        assert np.array_equal(mine.decision_function(x), theirs.decision_function(x))
+    file = tmp_path / "r" / "positions.json"
+    text = file.read_text()
+    for broken in (text[:-20], text.replace('"corrected"', '"other"'), text.replace("positions/1", "positions/9")):
+        file.write_text(broken)
+        with pytest.raises(DataError, match="train again"):
+            PositionResults.load(tmp_path / "r")
+
+
+def test_the_frame_has_every_number_once(acts):
+    results = train_probes(acts, by="position", **HOW)
+    frame = results.to_frame()
+    assert not frame.duplicated(["position", "place", "split", "metric"]).any()
+    test = frame[(frame.split == "test") & (frame.metric == "accuracy")]
+    assert np.array_equal(test.value.to_numpy().reshape(len(results.positions), -1).T, results.matrix)
+    assert test.p_corrected.notna().all()
+    assert frame[frame.metric == "auroc"].p_value.isna().all()
+    assert (
+        frame.selected.sum()
+        == (frame.position.eq(results.best[0].position) & frame.place.eq(results.best[1].place)).sum()
+    )
+    assert results[0] is results["0"] is results.positions[0]
+    with pytest.raises(UsageError, match="position 99 was not probed"):
+        results[99]
